@@ -1,0 +1,1 @@
+"""One backend per facility of the Node, each able to observe and to apply."""

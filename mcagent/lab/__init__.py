@@ -1,0 +1,1 @@
+"""Many Nodes and clusters on one machine, in network namespaces."""

@@ -1,0 +1,66 @@
+"""The agent's configuration as a frozen value. Reading it (file, environment, flags) is `mcagent.agent.config`.
+
+The names in YAML are the camel-case ones in the comments; those shared with Antrea's `multicluster.*` keep
+its names and meaning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mcagent.model.net import Network
+from mcagent.model.resources import Bfd, TunnelType
+
+
+class SourceNat(StrEnum):
+    """When the source gateway translates source addresses to its own gatewayIP."""
+
+    AUTO = "auto"  # only where routing needs it: Pod CIDRs overlap or are not published by both
+    ALWAYS = "always"  # towards every remote cluster, as Antrea does
+
+
+class PodRouting(StrEnum):
+    """How a gateway learns which Node has a Pod."""
+
+    AUTO = "auto"  # nodeCIDR when every Node has Pod CIDRs, else perPod
+    NODE_CIDR = "nodeCIDR"  # Node.spec.podCIDRs
+    PER_POD = "perPod"  # one flow per Pod of another Node
+
+
+class DatapathChoice(StrEnum):
+    """Which Open vSwitch datapath the bridge uses."""
+
+    AUTO = "auto"  # the kernel's where it exists, else userspace
+    SYSTEM = "system"
+    NETDEV = "netdev"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What `compile` needs of the configuration. Everything has a default but the Node's name."""
+
+    node_name: str  # nodeName
+    cluster_id: str = ""  # clusterID: of this cluster, so that its own ClusterInfoImport is passed over
+    namespace: str = ""  # namespace: of Gateway and ClusterInfoImport objects; "" means all
+    enable_gateway: bool = True  # enableGateway
+    enable_pod_to_pod: bool = False  # enablePodToPodConnectivity
+    pod_cidrs: tuple[Network, ...] = ()  # podCIDRs: of this cluster, as published in its ClusterInfo
+    source_nat: SourceNat = SourceNat.AUTO  # sourceNAT
+    pod_routing: PodRouting = PodRouting.AUTO  # podRouting
+    allowed_remote_cidrs: tuple[Network, ...] = ()  # allowedRemoteCIDRs: empty means any
+    tunnel_type: TunnelType = TunnelType.GENEVE  # tunnelType
+    tunnel_port: int = 0  # tunnelPort: 0 means the default of the encapsulation
+    mtu: int = 0  # mtu of the host port: 0 means uplink MTU less the encapsulation's overhead
+    bridge: str = "br-mc"  # bridge
+    host_port: str = "mc-gw0"  # hostPort
+    datapath: DatapathChoice = DatapathChoice.AUTO  # datapath
+    ct_zone_base: int = 28003  # conntrackZoneBase: three zones from here
+    ct_mark_bit: int = 27  # connectionMarkBit: of the kernel's connection mark and packet mark
+    route_table: int = 28003  # routeTable: routes to remote clusters
+    reply_table: int = 28004  # replyTable: the way back of connections that came in
+    route_protocol: int = 111  # routeProtocol
+    rule_priority: int = 300  # rulePriority: two rules from here
+    nft_table: str = "mcagent"  # nftTable
+    bfd_local: Bfd | None = None  # between Nodes of this cluster
+    bfd_remote: Bfd | None = None  # between clusters

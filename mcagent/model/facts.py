@@ -1,0 +1,33 @@
+"""Facts: what the Node itself says, which `compile` needs beside the API's objects and the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from mcagent.model.net import Address, Network
+
+
+class DatapathType(StrEnum):
+    """The two datapaths of Open vSwitch (column datapath_type of table Bridge)."""
+
+    SYSTEM = "system"  # the kernel's openvswitch module
+    NETDEV = "netdev"  # userspace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What was observed of the Node.
+
+    `ofports` are the OpenFlow port numbers in use on our bridge by interface name: a number once given
+    stays, also over a restart, because it is read back from OVSDB. `uplink_mtu` is the MTU of the device
+    that carries the tunnels. `addresses` are the Node's own, on devices that are not ours; `connected` the
+    networks it reaches directly through such devices. A remote cluster may take none of these.
+    """
+
+    datapath: DatapathType = DatapathType.SYSTEM
+    uplink_mtu: int = 1500
+    addresses: tuple[Address, ...] = ()
+    connected: tuple[Network, ...] = ()
+    ofports: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,55 @@
+"""Addresses and networks of either family, and the questions the rest of the code asks about them."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+def parse_address(text: str) -> Address:
+    """Return the address; ValueError says what is wrong with the text."""
+    try:
+        return ip_address(text)
+    except ValueError:
+        raise ValueError(f'not an IP address: "{text}"') from None
+
+
+def parse_network(text: str) -> tuple[Network, bool]:
+    """Return the network and whether host bits were set (they are masked away); ValueError if it is none.
+
+    A bare address is no CIDR: the API's fields always carry a prefix length.
+    """
+    if "/" not in text:
+        raise ValueError(f'not a CIDR: "{text}"')
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f'not a CIDR: "{text}"') from None
+    return network, str(network.network_address) != text.split("/", 1)[0]
+
+
+def host_network(address: Address) -> Network:
+    """Return the /32 or /128 that holds just this address."""
+    return ip_network(address)
+
+
+def network_key(network: Network) -> tuple[int, int, int]:
+    """Return a sort key: family, first address, prefix length. Networks of both families sort together."""
+    return (network.version, int(network.network_address), network.prefixlen)
+
+
+def contains(outer: Network, inner: Network | Address) -> bool:
+    """Tell whether `inner` lies wholly inside `outer`; never true across families."""
+    if outer.version != inner.version:
+        return False
+    if isinstance(inner, (IPv4Address, IPv6Address)):
+        return inner in outer
+    return inner.subnet_of(outer)
+
+
+def overlaps(a: Network, b: Network) -> bool:
+    """Tell whether two networks share an address; never true across families."""
+    return a.version == b.version and a.overlaps(b)

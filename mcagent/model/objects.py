@@ -1,0 +1,177 @@
+"""The API objects that a Node's dataplane follows from, as frozen values with exactly the fields used.
+
+Field names are the API's in snake case. Which paths they are read from, and how bad input is told, is
+`mcagent.model.parse`'s business; who wins a conflict is `mcagent.core`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from mcagent.model.net import Address, Network
+from mcagent.model.problem import Problem
+
+
+class Kind(StrEnum):
+    """The kinds that the agent reads, by their API names."""
+
+    GATEWAY = "Gateway"
+    CLUSTER_INFO_IMPORT = "ClusterInfoImport"
+    NODE = "Node"
+    POD = "Pod"
+    SERVICE = "Service"
+    ENDPOINT_SLICE = "EndpointSlice"
+    SERVICE_EXPORT = "ServiceExport"
+
+
+class IpProtocol(StrEnum):
+    """Transport protocols of Service ports."""
+
+    TCP = "TCP"
+    UDP = "UDP"
+    SCTP = "SCTP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """The part of ObjectMeta that decisions rest on. `created` is RFC 3339 text in UTC, so it sorts."""
+
+    kind: Kind
+    name: str
+    namespace: str = ""
+    created: str = ""
+    resource_version: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return "namespace/name", or just the name of a cluster-scoped object."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    @property
+    def subject(self) -> str:
+        """Return how messages name the object: "Gateway kube-system/node-1"."""
+        return f"{self.kind} {self.key}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """multicluster.crd.antrea.io/v1alpha1 Gateway: fields at top level; the name is the Node's."""
+
+    meta: Meta
+    gateway_ip: Address
+    internal_ip: Address
+    service_cidr: Network | None = None
+    wireguard_public_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfoImport:
+    """multicluster.crd.antrea.io/v1alpha1 ClusterInfoImport: fields under `spec`."""
+
+    meta: Meta
+    cluster_id: str
+    service_cidr: Network | None
+    gateway_ips: tuple[Address, ...]
+    pod_cidrs: tuple[Network, ...] = ()
+    wireguard_public_key: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """v1 Node: where it is reached, which Pod CIDRs it owns, whether it is Ready."""
+
+    meta: Meta
+    internal_ips: tuple[Address, ...] = ()
+    pod_cidrs: tuple[Network, ...] = ()
+    ready: bool = True
+    unschedulable: bool = False
+    gateway_annotation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """v1 Pod with an address of its own (host-network and finished Pods are left out when read)."""
+
+    meta: Meta
+    node_name: str
+    ips: tuple[Address, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePort:
+    """One port of a Service."""
+
+    name: str
+    port: int
+    protocol: IpProtocol = IpProtocol.TCP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """v1 Service: its ClusterIPs and ports. A headless or ExternalName Service has no ClusterIPs."""
+
+    meta: Meta
+    cluster_ips: tuple[Address, ...] = ()
+    ports: tuple[ServicePort, ...] = ()
+    client_ip_affinity: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One address of an EndpointSlice."""
+
+    addresses: tuple[Address, ...]
+    ready: bool = True
+    serving: bool = True
+    terminating: bool = False
+    node_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointPort:
+    """One port of an EndpointSlice; `port` is None where the API leaves it out (all ports)."""
+
+    name: str
+    port: int | None
+    protocol: IpProtocol = IpProtocol.TCP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSlice:
+    """discovery.k8s.io/v1 EndpointSlice of one Service (label kubernetes.io/service-name)."""
+
+    meta: Meta
+    service_name: str
+    endpoints: tuple[Endpoint, ...] = ()
+    ports: tuple[EndpointPort, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceExport:
+    """multicluster.x-k8s.io/v1alpha1 ServiceExport: exports the Service of its own name."""
+
+    meta: Meta
+
+
+ApiObject = Gateway | ClusterInfoImport | Node | Pod | Service | EndpointSlice | ServiceExport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything the API says at one moment. Replaced whole, never changed.
+
+    Per kind: objects by `Meta.key`. `problems` are those of reading (parsing) the objects; an object that
+    became unreadable keeps its last good version in the mapping. `synced` holds the kinds that have been
+    listed completely once: nothing may be removed from a dataplane before all needed kinds are in it.
+    """
+
+    gateways: dict[str, Gateway] = field(default_factory=dict)
+    cluster_infos: dict[str, ClusterInfoImport] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    services: dict[str, Service] = field(default_factory=dict)
+    endpoint_slices: dict[str, EndpointSlice] = field(default_factory=dict)
+    service_exports: dict[str, ServiceExport] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    synced: frozenset[Kind] = frozenset()

@@ -1,0 +1,28 @@
+"""A problem: something in the input that is not used, or not as written, and why. A value, not an exception."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How much of the object a problem takes away."""
+
+    ERROR = "error"  # the object, or the named part of it, is not used
+    WARNING = "warning"  # it is used, but not exactly as written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Problem:
+    """One finding about one object. `reason` is a stable CamelCase word fit for a metric label or an Event."""
+
+    subject: str  # "ClusterInfoImport kube-system/east-clusterinfo"
+    path: str  # "spec.podCIDRs[1]", or "" for the whole object
+    reason: str  # "InvalidCIDR", "OverlappingCIDR", ...
+    message: str  # one sentence for people
+    severity: Severity = Severity.ERROR
+
+    def __str__(self) -> str:
+        where = f"{self.subject}: {self.path}" if self.path else self.subject
+        return f"{where}: {self.message}"

@@ -1,0 +1,287 @@
+"""The dataplane as values: one class per kind of thing that the agent owns on a Node.
+
+Every resource has a `key` (its identity; sorts within its class) and is compared whole: two resources with
+equal keys and unequal content mean "replace". The same classes describe what should be (from `compile`)
+and what is (from a backend's `observe`), so a backend must hand back exactly the values it was asked for
+when the world is right. Texts are normalised by whoever makes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mcagent.model.facts import DatapathType
+from mcagent.model.net import Address, Network
+
+
+class Backend(StrEnum):
+    """The facilities of a Node. Each has one backend, the only writer of its resources."""
+
+    OVSDB = "ovsdb"
+    OPENFLOW = "openflow"
+    NETLINK = "netlink"
+    NFT = "nft"
+
+
+class TunnelType(StrEnum):
+    """Encapsulations, by the name of the OVS interface type."""
+
+    GENEVE = "geneve"
+    VXLAN = "vxlan"
+
+
+class PeerKind(StrEnum):
+    """What a tunnel leads to."""
+
+    NODE = "node"  # a Node of this cluster that is no gateway
+    GATEWAY = "gateway"  # a gateway of this cluster
+    REMOTE = "remote"  # a gateway of another cluster
+
+
+# --- OVSDB ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bridge:
+    """Our bridge: fail_mode secure, no controller, external_ids name the owner."""
+
+    name: str
+    datapath: DatapathType
+
+    backend = Backend.OVSDB
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identity: the name."""
+        return ("bridge", self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPort:
+    """The internal port by which the Node's kernel and the bridge exchange packets (mc-gw0)."""
+
+    bridge: str
+    name: str
+    ofport: int
+    mac: str
+
+    backend = Backend.OVSDB
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identity: bridge and name."""
+        return ("hostport", self.bridge, self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bfd:
+    """Bidirectional forwarding detection on a tunnel (ovs-vswitchd.conf.db(5), column bfd); milliseconds."""
+
+    min_tx: int
+    min_rx: int
+    mult: int = 3
+    cpath_down: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelPort:
+    """A tunnel to one fixed peer. Its key (VNI) is `flow`: a label identity in it survives transit."""
+
+    bridge: str
+    name: str
+    type: TunnelType
+    remote_ip: Address
+    dst_port: int  # UDP; 0 means the default of the encapsulation
+    ofport: int
+    peer_kind: PeerKind
+    peer: str  # Node name or cluster ID
+    bfd: Bfd | None = None
+
+    backend = Backend.OVSDB
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identity: bridge and name (the name follows from peer, address and encapsulation)."""
+        return ("tunnel", self.bridge, self.name)
+
+
+# --- OpenFlow -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowEntry:
+    """One flow, its match and actions in the normal text form of the `flows` library."""
+
+    table: int
+    priority: int
+    match: str
+    cookie: int
+    actions: str
+
+    backend = Backend.OPENFLOW
+
+    @property
+    def key(self) -> tuple[int, int, int, str]:
+        """Identity as OpenFlow has it: table, priority, match."""
+        return (1, self.table, -self.priority, self.match)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEntry:
+    """One group, its type, options and buckets in the normal text form of the `flows` library."""
+
+    group_id: int
+    body: str  # "type=select,selection_method=hash,fields(...),bucket=..."
+
+    backend = Backend.OPENFLOW
+
+    @property
+    def key(self) -> tuple[int, int, int, str]:
+        """Identity: the group's number. Groups sort before flows, which may point to them."""
+        return (0, self.group_id, 0, "")
+
+
+# --- netlink --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """State of a device that OVSDB created for us: up, MTU, the per-device switches it needs."""
+
+    name: str
+    mtu: int
+    up: bool = True
+    rp_filter: int = 2  # RFC 3704 loose mode: SNATed peers' addresses route elsewhere
+    forwarding: bool = True
+
+    backend = Backend.NETLINK
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identity: the device's name."""
+        return ("0link", self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkAddress:
+    """An address on one of our devices."""
+
+    device: str
+    address: Address
+    prefixlen: int
+
+    backend = Backend.NETLINK
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identity: device, address and prefix length."""
+        return ("1address", self.device, f"{self.address}/{self.prefixlen}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A permanent neighbour entry on one of our devices."""
+
+    device: str
+    address: Address
+    mac: str
+
+    backend = Backend.NETLINK
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identity: device and address."""
+        return ("2neighbour", self.device, str(self.address))
+
+
+class RouteType(StrEnum):
+    """Route types used (rtnetlink(7))."""
+
+    UNICAST = "unicast"
+    THROW = "throw"  # ends the look-up in this table: the next rule decides
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A route with our protocol number, in one of our tables."""
+
+    table: int
+    destination: Network
+    type: RouteType = RouteType.UNICAST
+    device: str = ""
+    via: Address | None = None  # always on-link
+    source: Address | None = None
+
+    backend = Backend.NETLINK
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identity: table and destination (the metric is always the same)."""
+        return ("3route", str(self.table), str(self.destination))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A routing policy rule with our protocol number."""
+
+    priority: int
+    table: int
+    family: int = 4
+    fwmark: int = 0
+    fwmask: int = 0
+
+    backend = Backend.NETLINK
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identity: family, priority and table."""
+        return ("4rule", str(self.family), str(self.priority), str(self.table))
+
+
+# --- nft ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NftChain:
+    """A base chain of our table with its rules, in order, as nft(8) text without comments."""
+
+    table: str
+    name: str
+    type: str  # filter, nat, route
+    hook: str  # prerouting, forward, output, postrouting
+    priority: int
+    rules: tuple[str, ...]
+    family: str = "ip"
+
+    backend = Backend.NFT
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identity: family, table and name."""
+        return ("chain", self.family, self.table, self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NftSet:
+    """An interval set of networks. Elements are disjoint and sorted (`ipaddress.collapse_addresses`)."""
+
+    table: str
+    name: str
+    elements: tuple[Network, ...]
+    family: str = "ip"
+
+    backend = Backend.NFT
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identity: family, table and name. Sets sort before the chains that use them."""
+        return ("0set", self.family, self.table, self.name)
+
+
+OvsdbResource = Bridge | HostPort | TunnelPort
+OpenFlowResource = FlowEntry | GroupEntry
+NetlinkResource = Link | LinkAddress | Neighbour | Route | Rule
+NftResource = NftChain | NftSet
+Resource = OvsdbResource | OpenFlowResource | NetlinkResource | NftResource
+ResourceKey = tuple[object, ...]
