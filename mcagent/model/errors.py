@@ -31,9 +31,7 @@ class BackendError(McagentError):
     `retryable` is False where trying the same again cannot help until the input changes.
     """
 
-    def __init__(
-        self, backend: str, operation: str, obj: str, reason: str, *, retryable: bool = True
-    ) -> None:
+    def __init__(self, backend: str, operation: str, obj: str, reason: str, *, retryable: bool = True) -> None:
         super().__init__(f"{backend}: {operation} {obj}: {reason}")
         self.backend = backend
         self.operation = operation

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
@@ -47,7 +46,7 @@ def contains(outer: Network, inner: Network | Address) -> bool:
         return False
     if isinstance(inner, (IPv4Address, IPv6Address)):
         return inner in outer
-    return inner.subnet_of(outer)
+    return inner.subnet_of(outer)  # type: ignore[arg-type]
 
 
 def overlaps(a: Network, b: Network) -> bool:
