@@ -1,0 +1,49 @@
+# mcagent. `make` alone says what there is.
+SHELL := /bin/bash
+PY := .venv/bin/python
+STEP := .ci/step
+PYTEST := $(PY) -m pytest -q
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint unit contract lab bench docs lock clean
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: ## Install what is missing: Debian packages, a virtual environment in .venv
+	@.ci/setup
+
+demo: setup ## Two clusters on this machine: real Open vSwitch, real agents, real packets
+	@.venv/bin/mcagent lab demo $(DEMO)
+
+test: lint unit contract lab ## All tests: static checks, unit, contract, lab
+
+lint: setup ## Static checks: style, types, layers
+	@$(STEP) "style (ruff)" -- .venv/bin/ruff check .
+	@$(STEP) "format (ruff)" -- .venv/bin/ruff format --check .
+	@$(STEP) "types (mypy, strict)" -- .venv/bin/mypy
+	@$(STEP) "layers (import-linter)" -- .venv/bin/lint-imports
+
+unit: setup ## Unit and property tests: values only, no root
+	@$(STEP) -v "unit tests" -- $(PYTEST) -n auto tests/unit
+
+contract: setup ## Each backend against the real thing, in namespaces (root)
+	@$(STEP) -v "contract tests" -- $(PYTEST) tests/contract
+
+lab: setup ## Packets through labs of namespaces with real agents (root)
+	@$(STEP) -v "lab tests" -- $(PYTEST) tests/lab
+
+bench: setup ## Measurements: printed, not asserted (root)
+	@for b in tests/bench/*.py; do echo "==> $$b"; $(PY) "$$b" || exit 1; done
+
+docs: setup ## Write the generated pages again (tests fail when they are stale)
+	@$(PY) -m flows.docs > docs/pipeline.md
+
+lock: setup ## Resolve the locked versions anew (needs uv)
+	uv pip compile -q -U --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	    pyproject.toml -o .ci/requirements.lock
+	uv pip compile -q -U --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	    pyproject.toml --group dev -o .ci/requirements-dev.lock
+
+clean: ## Remove what the build made here (not Debian packages)
+	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist build
