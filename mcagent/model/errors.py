@@ -15,14 +15,16 @@ class InputError(McagentError):
     """A value from outside (a manifest, a CR, the configuration) that cannot be used.
 
     `subject` is what holds the field ("ClusterInfoImport kube-system/east"), `path` the field inside it
-    ("spec.podCIDRs[1]"), `reason` what is wrong and, where it helps, what would be right.
+    ("spec.podCIDRs[1]"), `reason` what is wrong and, where it helps, what would be right. `code` is the
+    stable CamelCase word that a `Problem` made of it has as its reason.
     """
 
-    def __init__(self, subject: str, path: str, reason: str) -> None:
+    def __init__(self, subject: str, path: str, reason: str, *, code: str = "InvalidValue") -> None:
         super().__init__(f"{subject}: {path}: {reason}" if path else f"{subject}: {reason}")
         self.subject = subject
         self.path = path
         self.reason = reason
+        self.code = code
 
 
 class BackendError(McagentError):

@@ -21,13 +21,15 @@ def parse_network(text: str) -> tuple[Network, bool]:
 
     A bare address is no CIDR: the API's fields always carry a prefix length.
     """
-    if "/" not in text:
+    head, slash, prefix = text.partition("/")
+    # ip_network() would also take a bare address, a netmask and a zone
+    if not slash or not (prefix.isascii() and prefix.isdecimal()) or "%" in head:
         raise ValueError(f'not a CIDR: "{text}"')
     try:
         network = ip_network(text, strict=False)
     except ValueError:
         raise ValueError(f'not a CIDR: "{text}"') from None
-    return network, str(network.network_address) != text.split("/", 1)[0]
+    return network, ip_address(head) != network.network_address
 
 
 def host_network(address: Address) -> Network:
