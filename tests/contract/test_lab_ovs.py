@@ -1,0 +1,75 @@
+"""The lab's namespaces and Open vSwitch instances do what the other tests rely on."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from mcagent.lab import netns
+from mcagent.lab.ovs import OvsInstance
+from mcagent.model.errors import LabError
+
+pytestmark = pytest.mark.contract
+
+
+def test_a_function_called_in_a_namespace_sees_its_devices_and_no_others(fresh_namespace: str) -> None:
+    """`call` enters the namespace for that function only."""
+    outside = {name for _, name in socket.if_nameindex()}
+    netns.ip(fresh_namespace, "link", "add", "mct-dummy", "type", "veth", "peer", "name", "mct-peer")
+    inside = netns.call(fresh_namespace, lambda: {name for _, name in socket.if_nameindex()})
+    assert {"lo", "mct-dummy", "mct-peer"} == inside
+    assert {name for _, name in socket.if_nameindex()} == outside
+
+
+def test_an_error_in_a_called_function_reaches_the_caller(fresh_namespace: str) -> None:
+    """`call` raises what the function raised."""
+
+    def fail() -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        netns.call(fresh_namespace, fail)
+
+
+def test_a_failing_command_is_told_in_its_own_words(fresh_namespace: str) -> None:
+    """LabError carries what the command said."""
+    with pytest.raises(LabError, match="Cannot find device"):
+        netns.ip(fresh_namespace, "link", "set", "nosuch", "up")
+
+
+def test_veth_pairs_join_two_namespaces(fresh_namespace: str, namespace: str) -> None:
+    """Two namespaces with a veth pair reach each other."""
+    netns.add_veth("mct0", fresh_namespace, "mct1", namespace)
+    netns.add_address(fresh_namespace, "mct0", "192.0.2.1/24")
+    netns.add_address(namespace, "mct1", "192.0.2.2/24")
+    done = netns.execute(fresh_namespace, ["ping", "-c1", "-w5", "192.0.2.2"])
+    assert " 0% packet loss" in done.stdout
+
+
+def test_ovs_survives_a_crash_of_vswitchd_and_ends_when_told(fresh_ovs: OvsInstance) -> None:
+    """The daemon comes back under a new pid with the same database, and stop leaves none."""
+    fresh_ovs.vsctl("add-br", "br-t", "--", "set", "bridge", "br-t", "datapath_type=netdev")
+    before = fresh_ovs.pids
+    fresh_ovs.kill_vswitchd()
+    assert set(fresh_ovs.pids) == {"ovsdb-server"}
+    fresh_ovs.start_vswitchd()
+    after = fresh_ovs.pids
+    assert after["ovsdb-server"] == before["ovsdb-server"]
+    assert after["ovs-vswitchd"] != before["ovs-vswitchd"]
+    assert "br-t" in fresh_ovs.appctl("ofproto/list")
+    assert "actions" in fresh_ovs.ofctl("dump-flows", fresh_ovs.mgmt("br-t"))
+    fresh_ovs.stop()
+    assert fresh_ovs.pids == {}
+    assert not any(Path(f"/proc/{pid}/cmdline").exists() and _cmdline(pid) for pid in after.values())
+
+
+def _cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_a_path_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
+    """A directory in which sockets could not be opened is told at once."""
+    with pytest.raises(LabError, match="too long"):
+        OvsInstance("", tmp_path / ("x" * 120))
