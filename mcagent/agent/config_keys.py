@@ -1,0 +1,228 @@
+"""What can be configured: every key with its kind, default and meaning, and the frozen value they fill.
+
+The only place where a key is declared: reading (`mcagent.agent.config`), flags and documentation follow from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mcagent.agent import config_values as kinds
+from mcagent.agent.config_values import Value
+from mcagent.model.config import Config, DatapathChoice, PodRouting, SourceNat
+from mcagent.model.resources import TunnelType
+
+ENV_PREFIX = "MCAGENT_"
+
+
+class TrafficEncryption(StrEnum):
+    """How traffic between gateways is protected."""
+
+    NONE = "none"
+
+
+class LogLevel(StrEnum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The whole configuration: what `compile` needs (`core`), and what the process needs. Times in seconds."""
+
+    core: Config
+    source: str = "kube"
+    kubeconfig: str = ""
+    ovsdb: str = "unix:/var/run/openvswitch/db.sock"
+    listen: str = "127.0.0.1:10351"
+    resync_period: float = 60.0
+    log_level: LogLevel = LogLevel.INFO
+    log_format: LogFormat = LogFormat.TEXT
+    run_dir: str = "/run/mcagent"
+    traffic_encryption: TrafficEncryption = TrafficEncryption.NONE
+    wireguard_port: int = 51821
+    stretched_network_policy: bool = False
+
+    @property
+    def listen_address(self) -> tuple[str, int]:
+        """Host and port of the HTTP server."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]") or "0.0.0.0", int(port)
+
+
+@dataclass(frozen=True)
+class NotYet(kinds.Bool):
+    """A boolean of Antrea's that this version cannot do: only false is right (fail closed)."""
+
+    def parse(self, value: object) -> bool:
+        """Return False."""
+        if super().parse(value):
+            raise ValueError("not available in this version: only false is accepted")
+        return False
+
+    def parse_text(self, text: str) -> bool:
+        """Read "false"."""
+        return self.parse(super().parse_text(text))
+
+    @property
+    def expects(self) -> str:
+        """What is right."""
+        return "false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key: its path in YAML, the field it fills, the kind of its value, and its meaning for people."""
+
+    path: str
+    attribute: str
+    value: Value
+    meaning: str
+    core: bool = True  # a field of Config, else of Settings
+    antrea: bool = False  # name and meaning are Antrea's (multicluster.*)
+
+    @property
+    def env(self) -> str:
+        """The environment variable: wireGuard.port is MCAGENT_WIREGUARD_PORT."""
+        return ENV_PREFIX + self.flag.removeprefix("--").replace("-", "_").upper()
+
+    @property
+    def flag(self) -> str:
+        """The flag: enablePodToPodConnectivity is --enable-pod-to-pod-connectivity."""
+        text = self.path.replace("wireGuard", "wireguard").replace(".", "-")
+        text = re.sub(r"([a-z])(MTU|NAT|CIDR|ID)", r"\1-\2", text)
+        return "--" + re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "-", text).lower()
+
+    @property
+    def default(self) -> object:
+        """The default, from the dataclass itself; None where there is none."""
+        for entry in dataclasses.fields(Config if self.core else Settings):
+            if entry.name == self.attribute:
+                return None if entry.default is dataclasses.MISSING else entry.default
+        raise AssertionError(f"no field {self.attribute}")
+
+
+_WELL_KNOWN_BITS = (
+    (7, "the AWS VPC CNI (0x80)"),
+    *((bit, "Cilium (0xf00)") for bit in range(8, 12)),
+    (13, "the CNI plugin portmap (0x2000)"),
+    (14, "kube-proxy (0x4000)"),
+    (15, "kube-proxy (0x8000)"),
+)
+_ROUTING_DAEMONS = (  # /etc/iproute2/rt_protos
+    *((number, "the kernel or by hand-made routes") for number in range(5)),
+    (8, "gated"), (9, "router advertisements"), (10, "mrt"), (11, "zebra"), (12, "bird"), (13, "dnrouted"),
+    (14, "xorp"), (15, "ntk"), (16, "dhcp"), (17, "mrouted"), (18, "keepalived"), (42, "babel"), (84, "ovn"),
+    (99, "openr"), (186, "bgp"), (187, "isis"), (188, "ospf"), (189, "rip"), (192, "eigrp"),
+)  # fmt: skip
+_OWN_TABLES = tuple(
+    (n, f'the routing table "{name}"') for n, name in ((253, "default"), (254, "main"), (255, "local"))
+)
+_TABLE = kinds.Int(1, 2**32 - 1, never=_OWN_TABLES)
+_NFT_OTHERS = tuple(
+    (name, f"a table of {owner}")
+    for owner, names in {
+        "iptables-nft": ("filter", "nat", "mangle", "raw", "security"),
+        "firewalld": ("firewalld",),
+    }.items()
+    for name in names
+)
+_PATH = r"/[^\0\n]*"
+_NO_WIREGUARD = (
+    "wireGuard is not available in this version, and traffic is never sent in the clear where encryption is asked "
+    'for: only "none" is accepted'
+)
+
+KEYS: tuple[Key, ...] = (
+    Key(path="enableGateway", attribute="enable_gateway", value=kinds.Bool(), antrea=True,
+        meaning="This Node becomes a gateway when a Gateway object has its name. false: it stays a worker. "
+                "(Antrea's default is false.)"),
+    Key(path="namespace", attribute="namespace", value=kinds.DNS_LABEL, antrea=True,
+        meaning='Namespace of the Gateway and ClusterInfoImport objects. "" means all namespaces.'),
+    Key(path="enablePodToPodConnectivity", attribute="enable_pod_to_pod", value=kinds.Bool(), antrea=True,
+        meaning="Pods of remote clusters may reach Pods of this cluster directly, and see their addresses. "
+                "Needs `podCIDRs`."),
+    Key(path="enableStretchedNetworkPolicy", attribute="stretched_network_policy", value=NotYet(), core=False,
+        antrea=True, meaning="Not available in this version: only false is accepted."),
+    Key(path="trafficEncryptionMode", attribute="traffic_encryption", core=False, antrea=True,
+        value=kinds.Choice(TrafficEncryption, later=(("wireGuard", _NO_WIREGUARD),)),
+        meaning="Encryption between gateways. wireGuard is not available in this version and is refused."),
+    Key(path="wireGuard.port", attribute="wireguard_port", value=kinds.Int(1, 65535), core=False, antrea=True,
+        meaning="UDP port of WireGuard, for `trafficEncryptionMode: wireGuard`."),
+    Key(path="podCIDRs", attribute="pod_cidrs", value=kinds.Networks(),
+        meaning="Pod CIDRs of this cluster, as in its ClusterInfo (Antrea has the key in the configuration of its "
+                "multi-cluster controller)."),
+    Key(path="nodeName", attribute="node_name", value=kinds.DNS_NAME,
+        meaning="Name of this Node object. Required."),
+    Key(path="clusterID", attribute="cluster_id", value=kinds.DNS_NAME,
+        meaning="ID of this cluster in the ClusterSet, so that its own ClusterInfoImport is passed over."),
+    Key(path="sourceNAT", attribute="source_nat", value=kinds.Choice(SourceNat),
+        meaning="When the gateway translates source addresses to its gatewayIP. auto: only where routing needs "
+                "it. always: towards every remote cluster, as Antrea does."),
+    Key(path="podRouting", attribute="pod_routing", value=kinds.Choice(PodRouting),
+        meaning="How a gateway knows which Node has a Pod. nodeCIDR: by Node.spec.podCIDRs. perPod: by watching "
+                "Pods. auto: nodeCIDR when every Node has Pod CIDRs."),
+    Key(path="allowedRemoteCIDRs", attribute="allowed_remote_cidrs", value=kinds.Networks(),
+        meaning="Remote clusters may have only CIDRs inside these. [] means any that do not collide."),
+    Key(path="tunnelType", attribute="tunnel_type", value=kinds.Choice(TunnelType),
+        meaning="Encapsulation of every tunnel. The same in all clusters."),
+    Key(path="tunnelPort", attribute="tunnel_port", value=kinds.Int(0, 65535),
+        meaning="UDP port of the encapsulation. 0: its default (geneve 6081, vxlan 4789)."),
+    Key(path="mtu", attribute="mtu", value=kinds.Int(576, 65485, also=(0,)),
+        meaning="MTU of `hostPort`. 0: that of the uplink less what the encapsulation adds."),
+    Key(path="bridge", attribute="bridge", value=kinds.DEVICE_NAME,
+        meaning="Name of our own Open vSwitch bridge."),
+    Key(path="hostPort", attribute="host_port", value=kinds.DEVICE_NAME,
+        meaning="Name of the device by which the Node's kernel and the bridge exchange packets."),
+    Key(path="datapath", attribute="datapath", value=kinds.Choice(DatapathChoice),
+        meaning="Open vSwitch datapath. auto: the kernel's where it exists, else userspace (netdev)."),
+    Key(path="conntrackZoneBase", attribute="ct_zone_base", value=kinds.Int(1, 65533),
+        meaning="First of three connection tracking zones. Zone 0 is the kernel's."),
+    Key(path="connectionMarkBit", attribute="ct_mark_bit", value=kinds.Int(0, 31, never=_WELL_KNOWN_BITS),
+        meaning="The one bit of connection mark and packet mark by which replies find the way they came. Must be "
+                "a bit that no CNI on the Node uses (Calico uses 16 to 31 unless its mark mask is set smaller)."),
+    Key(path="routeTable", attribute="route_table", value=_TABLE,
+        meaning="Routing table for the way to remote clusters."),
+    Key(path="replyTable", attribute="reply_table", value=_TABLE,
+        meaning="Routing table for replies to connections that came from remote clusters."),
+    Key(path="routeProtocol", attribute="route_protocol", value=kinds.Int(5, 255, never=_ROUTING_DAEMONS),
+        meaning="Protocol number that our routes and rules carry."),
+    Key(path="rulePriority", attribute="rule_priority", value=kinds.Int(1, 32764),
+        meaning="Priority of the first of two routing rules (the second has the next number)."),
+    Key(path="nftTable", attribute="nft_table",
+        value=kinds.Text(r"[A-Za-z_][A-Za-z0-9_]{0,62}", "a name of letters, digits and _", never=_NFT_OTHERS),
+        meaning="Name of our own nftables table (family ip)."),
+    Key(path="source", attribute="source", core=False,
+        value=kinds.Text(rf"kube|dir:{_PATH}", '"kube" or "dir:" and an absolute path'),
+        meaning="Where objects come from: the API server (kube), or YAML manifests in a directory (dir:/path)."),
+    Key(path="kubeconfig", attribute="kubeconfig", value=kinds.Text(rf"|{_PATH}", "an absolute path"), core=False,
+        meaning='kubeconfig for `source: kube`. "": the credentials of the Pod.'),
+    Key(path="ovsdb", attribute="ovsdb", core=False,
+        value=kinds.Text(rf"unix:{_PATH}", '"unix:" and the absolute path of a socket'),
+        meaning="Socket of the Node's Open vSwitch database."),
+    Key(path="listen", attribute="listen", core=False,
+        value=kinds.Text(r"(\d+\.\d+\.\d+\.\d+|\[[0-9a-fA-F:.]+\]|localhost)?:\d{1,5}", "address:port"),
+        meaning="Address and port of /metrics, /healthz, /readyz and /status."),
+    Key(path="resyncPeriod", attribute="resync_period", value=kinds.Duration(1, 86400), core=False,
+        meaning="How often the whole dataplane is read and compared, beside being told of changes."),
+    Key(path="logLevel", attribute="log_level", value=kinds.Choice(LogLevel), core=False,
+        meaning="Least severity that is logged."),
+    Key(path="logFormat", attribute="log_format", value=kinds.Choice(LogFormat), core=False,
+        meaning="Form of log lines."),
+    Key(path="runDirectory", attribute="run_dir", value=kinds.Text(_PATH, "an absolute path"), core=False,
+        meaning="Directory of the lock that keeps a second agent off the Node."),
+)  # fmt: skip

@@ -1,0 +1,228 @@
+"""What the agent's configuration accepts, refuses, and how it says so."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from ipaddress import ip_network
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.agent import config_doc
+from mcagent.agent.config import ConfigError, load
+from mcagent.agent.config_keys import KEYS, Key, LogFormat
+from mcagent.model.config import SourceNat
+from mcagent.model.resources import TunnelType
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    """Make a configuration file."""
+    file = tmp_path / "agent.yaml"
+    file.write_text(text)
+    return file
+
+
+def refused(tmp_path: Path, text: str) -> list[tuple[str, str]]:
+    """Return path and reason of every finding."""
+    environ = {} if text.startswith("nodeName") else {"MCAGENT_NODE_NAME": "n1"}
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, text), environ, {})
+    return [(error.path, error.reason) for error in caught.value.errors]
+
+
+def test_only_the_node_name_is_required() -> None:
+    """Without a node name nothing starts, and the message says how to give it."""
+    with pytest.raises(ConfigError, match=r"nodeName: required.*--node-name, MCAGENT_NODE_NAME"):
+        load(None, {}, {})
+    assert load(None, {}, {"nodeName": "n1"}).core.node_name == "n1"
+
+
+def test_a_part_of_antreas_configuration_is_read_as_it_is(tmp_path: Path) -> None:
+    """The keys below `multicluster:` of an Antrea agent mean what they mean there."""
+    settings = load(
+        write(
+            tmp_path,
+            """
+            multicluster:
+              enableGateway: true
+              namespace: kube-system
+              enableStretchedNetworkPolicy: false
+              enablePodToPodConnectivity: true
+              trafficEncryptionMode: "NONE"
+              wireGuard:
+                port: 51999
+            podCIDRs: ["", 10.10.0.0/16]
+            nodeName: worker-1
+            """,
+        ),
+        {},
+        {},
+    )
+    assert settings.core.namespace == "kube-system"
+    assert settings.core.enable_pod_to_pod
+    assert settings.wireguard_port == 51999
+    assert settings.core.pod_cidrs == (ip_network("10.10.0.0/16"),)
+
+
+def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    """The nearer a value is to the command line, the more it counts."""
+    file = write(tmp_path, "nodeName: f\nmtu: 1400\nlogFormat: json\nsourceNAT: always\n")
+    settings = load(file, {"MCAGENT_NODE_NAME": "e", "MCAGENT_MTU": "1300"}, {"nodeName": "flag"})
+    assert settings.core.node_name == "flag"
+    assert settings.core.mtu == 1300
+    assert settings.log_format is LogFormat.JSON
+    assert settings.core.source_nat is SourceNat.ALWAYS
+    assert settings.core.tunnel_type is TunnelType.GENEVE
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "reason"),
+    [
+        ("enableGatway: true", "enableGatway", 'did you mean "enableGateway"'),
+        ("multicluster: {podCidrs: []}", "multicluster.podCidrs", 'did you mean "podCIDRs"'),
+        ("wireGuard: {prot: 1}", "wireGuard.prot", 'did you mean "wireGuard.port"'),
+        ("multicluster: {enable: true}", "multicluster.enable", 'use "enableGateway"'),
+        ("serviceCIDR: 10.0.0.0/16", "serviceCIDR", "controller's configuration"),
+        ("wireGuard: 51821", "wireGuard", "must be a mapping"),
+        ("multicluster: [1]", "multicluster", "must be a mapping"),
+        ("mtu: big", "mtu", 'must be 0 or a whole number from 576 to 65485, not "big"'),
+        ("mtu: true", "mtu", "not True"),
+        ("enableGateway: 'yes'", "enableGateway", "must be true or false"),
+        ("tunnelType: genev", "tunnelType", 'must be geneve or vxlan, not "genev" (did you mean "geneve"?)'),
+        ("trafficEncryptionMode: wireGuard", "trafficEncryptionMode", "not available in this version"),
+        ("enableStretchedNetworkPolicy: true", "enableStretchedNetworkPolicy", "not available in this version"),
+        ("podCIDRs: 10.0.0.0/16", "podCIDRs", "must be a list of CIDRs"),
+        ("podCIDRs: [10.0.0.0/16, 10.1]", "podCIDRs[1]", "not a CIDR: 10.1"),
+        ("podCIDRs: [10.0.0.0/16, '10.1']", "podCIDRs[1]", 'not a CIDR: "10.1"'),
+        ("podCIDRs: [10.0.0.1/16]", "podCIDRs[0]", "did you mean 10.0.0.0/16?"),
+        ("podCIDRs: [127.1.0.0/16]", "podCIDRs[0]", "loopback"),
+        ("podCIDRs: [169.254.0.0/16]", "podCIDRs[0]", "link-local"),
+        ("podCIDRs: [224.1.0.0/16]", "podCIDRs[0]", "multicast"),
+        ("podCIDRs: [0.0.0.0/8]", "podCIDRs[0]", "this network"),
+        ("podCIDRs: [8.0.0.0/5]", "podCIDRs[0]", "shorter than /8"),
+        ("podCIDRs: ['fd00::/64']", "podCIDRs[0]", "IPv6 is not available"),
+        ("podCIDRs: [10.0.0.0/16, 10.0.128.0/17]", "podCIDRs[1]", "overlaps 10.0.0.0/16 (podCIDRs[0])"),
+        ("enablePodToPodConnectivity: true", "enablePodToPodConnectivity", "needs podCIDRs"),
+        ("connectionMarkBit: 14", "connectionMarkBit", "kube-proxy (0x4000)"),
+        ("connectionMarkBit: 15", "connectionMarkBit", "kube-proxy (0x8000)"),
+        ("connectionMarkBit: 32", "connectionMarkBit", "from 0 to 31"),
+        ("conntrackZoneBase: 0", "conntrackZoneBase", "from 1 to 65533"),
+        ("conntrackZoneBase: 65534", "conntrackZoneBase", "from 1 to 65533"),
+        ("routeTable: 254", "routeTable", '"main"'),
+        ("replyTable: 28003", "replyTable", "must differ from routeTable"),
+        ("routeProtocol: 12", "routeProtocol", "bird"),
+        ("rulePriority: 32766", "rulePriority", "from 1 to 32764"),
+        ("nftTable: filter", "nftTable", "iptables-nft"),
+        ("hostPort: br-mc", "hostPort", "must differ from bridge"),
+        ("bridge: mcr-1", "bridge", "begins like the tunnel ports"),
+        ("bridge: a-name-that-is-too-long", "bridge", "at most 15"),
+        ("source: http://x", "source", '"kube" or "dir:"'),
+        ("ovsdb: tcp:1.2.3.4:6640", "ovsdb", '"unix:"'),
+        ("listen: nowhere", "listen", "address:port"),
+        ("listen: 1.2.3.400:80", "listen", "address:port"),
+        ("listen: ':70000'", "listen", "address:port"),
+        ("resyncPeriod: 10 minutes", "resyncPeriod", "such as 30s or 1m30s"),
+        ("resyncPeriod: 0", "resyncPeriod", "from 1s"),
+        ("nodeName: Node_1", "nodeName", "DNS name"),
+        ("nodeName: ''", "nodeName", "must not be empty"),
+    ],
+)
+def test_bad_values_are_refused_with_path_and_what_would_be_right(
+    tmp_path: Path, text: str, path: str, reason: str
+) -> None:
+    """Each finding names the key as it was written and says what is wrong with it."""
+    ((found_path, found_reason),) = refused(tmp_path, text)
+    assert found_path == path
+    assert reason in found_reason
+
+
+def test_every_finding_is_told_at_once(tmp_path: Path) -> None:
+    """Three errors need one round of mending, not three."""
+    found = refused(tmp_path, "mtu: 1\nnone: 1\npodCIDRs: [x, 10.0.0.0/16, y]\n")
+    assert [path for path, _ in found] == ["mtu", "none", "podCIDRs[0]"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("mtu: 1400\nmtu: 1300\n", 'key "mtu" is given twice'),
+        ("mtu: [1400\n", "is not YAML"),
+        ("- mtu\n", "must be a mapping"),
+        ("mtu: 1400\nmulticluster: {mtu: 1300}\n", "at top level and below multicluster"),
+    ],
+)
+def test_files_that_say_two_things_or_nothing_are_refused(tmp_path: Path, text: str, reason: str) -> None:
+    """A file is never half understood."""
+    assert reason in refused(tmp_path, text)[0][1]
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    """A configuration that was named but is not there is not passed over."""
+    with pytest.raises(ConfigError, match=r"missing\.yaml: cannot be read"):
+        load(tmp_path / "missing.yaml", {"MCAGENT_NODE_NAME": "n1"}, {})
+
+
+def test_an_empty_key_means_its_default(tmp_path: Path) -> None:
+    """Templates leave keys without values behind."""
+    settings = load(write(tmp_path, "mtu:\nwireGuard:\nmulticluster:\n"), {"MCAGENT_NODE_NAME": "n1"}, {})
+    assert settings.core.mtu == 0
+
+
+def test_environment_is_checked_too() -> None:
+    """A misspelled variable is refused; what Kubernetes adds for Services is not ours."""
+    with pytest.raises(ConfigError, match=r"environment MCAGENT_NODENAME: unknown key.*MCAGENT_NODE_NAME"):
+        load(None, {"MCAGENT_NODENAME": "n1", "MCAGENT_NODE_NAME": "n1"}, {})
+    with pytest.raises(ConfigError, match="environment MCAGENT_MTU: must be"):
+        load(None, {"MCAGENT_MTU": "x", "MCAGENT_NODE_NAME": "n1"}, {})
+    service_links = {"MCAGENT_SERVICE_HOST": "1.2.3.4", "MCAGENT_SERVICE_PORT": "80", "MCAGENT_PORT_80_TCP": "x"}
+    load(None, {"MCAGENT_NODE_NAME": "n1", "MCAGENT_CONFIG": "x", **service_links}, {})
+
+
+def test_flags_are_checked_too() -> None:
+    """A bad flag is named as the flag."""
+    with pytest.raises(ConfigError, match="flag --connection-mark-bit: 14 is used by kube-proxy"):
+        load(None, {}, {"nodeName": "n1", "connectionMarkBit": "14"})
+
+
+def test_durations_read_like_gos() -> None:
+    """Seconds, minutes and mixtures."""
+    for text, seconds in (("90s", 90.0), ("1m30s", 90.0), ("1500ms", 1.5), ("2", 2.0), ("1h", 3600.0)):
+        assert load(None, {}, {"nodeName": "n1", "resyncPeriod": text}).resync_period == seconds
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.default is not None], ids=lambda key: key.path)
+def test_every_default_is_itself_accepted(key: Key) -> None:
+    """What the table shows as default can be given as a flag."""
+    assert key.value.parse_text(key.value.show(key.default).strip('"[]')) == key.default
+
+
+def test_names_of_keys_variables_and_flags_are_unique() -> None:
+    """No two keys share a variable or a flag."""
+    for names in ([key.path for key in KEYS], [key.env for key in KEYS], [key.flag for key in KEYS]):
+        assert len(set(names)) == len(names)
+
+
+_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=9), st.lists(st.text(max_size=3)))
+_WORDS = st.one_of(st.text(max_size=12), st.sampled_from([key.path for key in KEYS]), st.just("multicluster"))
+
+
+@given(st.dictionaries(_WORDS, st.one_of(_SCALARS, st.dictionaries(_WORDS, _SCALARS, max_size=3)), max_size=5))
+def test_no_file_makes_anything_but_settings_or_a_refusal(content: dict[str, object]) -> None:
+    """Whatever a file holds, the answer is a value or a ConfigError."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "agent.yaml"
+        file.write_text(yaml.safe_dump(content), encoding="utf-8")
+        with contextlib.suppress(ConfigError):
+            assert load(file, {}, {"nodeName": "n1"}).core.node_name == "n1"
+
+
+def test_the_documented_table_is_current() -> None:
+    """docs/configuration.md shows every key as the program has it."""
+    text = (REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert config_doc.filled(text) == text, "run: python -m mcagent.agent.config_doc docs/configuration.md"
