@@ -1,0 +1,236 @@
+"""The declaration of a pipeline: tables, bit ranges, conntrack zones, kinds of group, cookies, priorities.
+
+Everything is said once, here or by whoever uses these classes; `Pipeline.flow` and `Pipeline.group` refuse what
+was not declared, when it is built. The declaration is also what documentation is generated from (`flows.docs`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flows import actions as act
+from flows.errors import FlowError
+from flows.fields import Bits, Field, Term
+from flows.flow import Flow, Group
+from flows.match import Match
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table. `fields`: what flows may match; `next`: the tables they may send a packet on to.
+
+    `miss` says in words what happens to a packet that no flow matches.
+    """
+
+    number: int
+    name: str
+    purpose: str
+    fields: tuple[Field | Bits, ...] = ()
+    next: tuple[int, ...] = ()
+    miss: str = "drop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupKind:
+    """One kind of group: the upper eight bits of a group's number. `next`: tables its buckets may go on to."""
+
+    number: int
+    name: str
+    purpose: str
+    next: tuple[int, ...] = ()
+
+    def group_id(self, number: int) -> int:
+        """Return the group's number; FlowError when `number` does not fit 24 bits."""
+        if not 0 <= number < 1 << 24:
+            raise FlowError("", f"group {self.name}", f"number {number} does not fit 24 bits")
+        return self.number << 24 | number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zone:
+    """One conntrack zone; its number is the configured base plus `offset`."""
+
+    offset: int
+    name: str
+    purpose: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Category:
+    """What a flow is there for: bits 40..47 of its cookie."""
+
+    number: int
+    name: str
+    purpose: str
+    drops: bool = False  # its flows drop, and their counters say why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CookieLayout:
+    """A cookie is `owner` (16 bits) | category (8 bits) | 8 bits zero | number (32 bits)."""
+
+    owner: int
+
+    def cookie(self, category: Category, number: int = 0) -> int:
+        """Return the cookie of a flow; FlowError when `number` does not fit 32 bits."""
+        if not 0 <= number < 1 << 32:
+            raise FlowError("", f"cookie {category.name}", f"number {number} does not fit 32 bits")
+        return self.owner << 48 | category.number << 40 | number
+
+    @property
+    def mask(self) -> tuple[int, int]:
+        """Value and mask that match every cookie of the owner and no other."""
+        return self.owner << 48, 0xFFFF << 48
+
+    def split(self, cookie: int) -> tuple[int, int] | None:
+        """Return category number and number of a cookie, or None when it is not the owner's."""
+        if cookie >> 48 != self.owner:
+            return None
+        return cookie >> 40 & 0xFF, cookie & 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A whole pipeline. Tables are checked against each other when it is made.
+
+    `bits` are the declared ranges of registers, marks and labels; `writes` the packet fields that actions may set.
+    """
+
+    name: str
+    tables: tuple[Table, ...]
+    bits: tuple[Bits, ...]
+    writes: tuple[Field, ...]
+    zones: tuple[Zone, ...]
+    groups: tuple[GroupKind, ...]
+    categories: tuple[Category, ...]
+    cookies: CookieLayout
+    priorities: tuple[tuple[int, str], ...] = ()
+    _tables: dict[int, Table] = field(init=False, repr=False, compare=False)
+    _matchable: dict[int, dict[Field, int]] = field(init=False, repr=False, compare=False)
+    _writable: dict[Field, int] = field(init=False, repr=False, compare=False)
+    _kinds: dict[int, GroupKind] = field(init=False, repr=False, compare=False)
+    _checked: set[tuple[int, act.Actions]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        tables = {table.number: table for table in self.tables}
+        if len(tables) != len(self.tables):
+            raise FlowError("", self.name, "two tables have one number")
+        seen: dict[Field, int] = {}
+        for bits in self.bits:
+            if seen.get(bits.field, 0) & bits.mask:
+                raise FlowError("", bits.name, f"overlaps another declared range of {bits.field.set_name}")
+            seen[bits.field] = seen.get(bits.field, 0) | bits.mask
+        matchable: dict[int, dict[Field, int]] = {}
+        for table in self.tables:
+            for number in table.next:
+                if number not in tables:
+                    raise FlowError(table.name, f"table {number}", "is not declared")
+            matchable[table.number] = _masks(table.fields)
+        object.__setattr__(self, "_tables", tables)
+        object.__setattr__(self, "_matchable", matchable)
+        object.__setattr__(self, "_writable", {**seen, **_masks(self.writes)})
+        object.__setattr__(self, "_kinds", {kind.number: kind for kind in self.groups})
+        object.__setattr__(self, "_checked", set())
+
+    def table(self, number: int) -> Table:
+        """Return the table; FlowError when it is not declared."""
+        try:
+            return self._tables[number]
+        except KeyError:
+            raise FlowError(str(number), "", "is not declared") from None
+
+    def flow(
+        self, table: Table, priority: int, terms: tuple[Term, ...], actions: act.Actions, *, cookie: int = 0
+    ) -> Flow:
+        """Return the flow; FlowError when it uses anything that was not declared for its table."""
+        if self._tables.get(table.number) is not table:
+            raise FlowError(table.name, "", "is not declared in this pipeline")
+        if not 0 <= priority <= 0xFFFF:
+            raise FlowError(table.name, f"priority {priority}", "is not in 0..65535")
+        try:
+            match = Match.of(*terms)
+        except FlowError as error:
+            raise FlowError(table.name, error.field, error.reason) from None
+        allowed = self._matchable[table.number]
+        for term in match.terms:
+            if term.mask & ~allowed.get(term.field, 0):
+                raise FlowError(
+                    table.name, term.field.set_name, f"mask {term.mask:#x} is not declared for matching"
+                )
+        key = (table.number, actions)
+        if key not in self._checked:
+            self._check_actions(table.name, actions, table.next)
+            for action in actions:
+                if isinstance(action, act.Goto) and action.table <= table.number:
+                    raise FlowError(table.name, f"table {action.table}", "goto leads to later tables only")
+            if len(self._checked) < _REMEMBERED:
+                self._checked.add(key)
+        return Flow(table.number, priority, match, actions, cookie)
+
+    def group(self, group: Group) -> Group:
+        """Return the group itself; FlowError when it uses anything that was not declared for its kind."""
+        kind = self._kinds.get(group.group_id >> 24)
+        if kind is None:
+            raise FlowError("", f"group {group.group_id:#x}", "is of no declared kind")
+        where = f"(group {kind.name})"
+        if len({bucket.bucket_id for bucket in group.buckets}) != len(group.buckets):
+            raise FlowError("", where, "two buckets have one bucket_id")
+        for bucket in group.buckets:
+            self._check_actions(where, bucket.actions, kind.next)
+            if any(isinstance(action, act.Goto) for action in bucket.actions):
+                raise FlowError("", where, "a bucket cannot goto a table; resubmit can")
+        return group
+
+    def _check_actions(self, where: str, actions: act.Actions, tables: tuple[int, ...]) -> None:
+        last = len(actions) - 1
+        for index, action in enumerate(actions):
+            if isinstance(action, act.Goto):
+                if index != last:
+                    raise FlowError(where, "goto_table", "is not the last action")
+                self._check_next(where, action.table, tables)
+            elif isinstance(action, act.Resubmit):
+                self._check_next(where, action.table, tables)
+            elif isinstance(action, act.Ct):
+                self._check_ct(where, action, tables)
+            elif isinstance(action, act.SetField):
+                if action.field.set_name.startswith("ct_"):
+                    raise FlowError(where, action.field.set_name, "is written only inside ct(exec(...))")
+                self._check_write(where, action.field, action.mask)
+            elif isinstance(action, act.Move):
+                self._check_write(where, action.destination.field, action.destination.mask)
+            elif isinstance(action, act.ToGroup) and action.group_id >> 24 not in self._kinds:
+                raise FlowError(where, f"group {action.group_id:#x}", "is of no declared kind")
+
+    def _check_ct(self, where: str, ct: act.Ct, tables: tuple[int, ...]) -> None:
+        if not 0 <= ct.zone <= 0xFFFF:
+            raise FlowError(where, "ct", f"zone {ct.zone} is not in 0..65535")
+        if not ct.commit and (ct.exec_ or (ct.nat is not None and ct.nat.kind)):
+            raise FlowError(where, "ct", "nat(src|dst=...) and exec(...) need commit")
+        if ct.table is not None:
+            self._check_next(where, ct.table, tables)
+        for inner in ct.exec_:
+            if isinstance(inner, act.SetField):
+                self._check_write(where, inner.field, inner.mask)
+            else:
+                self._check_write(where, inner.destination.field, inner.destination.mask)
+
+    def _check_next(self, where: str, number: int, tables: tuple[int, ...]) -> None:
+        if number not in tables:
+            name = self._tables[number].name if number in self._tables else "which is no declared table"
+            raise FlowError(where, f"table {number}", f"({name}) is not declared as a next table")
+
+    def _check_write(self, where: str, target: Field, mask: int) -> None:
+        if not target.loadable or mask & ~self._writable.get(target, 0):
+            raise FlowError(where, target.set_name, f"mask {mask:#x} is not declared for writing")
+
+
+_REMEMBERED = 4096  # sets of actions known to be right; most flows share a few
+
+
+def _masks(fields: tuple[Field | Bits, ...]) -> dict[Field, int]:
+    """Return per field the bits that may be used."""
+    masks: dict[Field, int] = {}
+    for item in fields:
+        target = item.field if isinstance(item, Bits) else item
+        masks[target] = masks.get(target, 0) | (item.mask if isinstance(item, Bits) else item.full_mask)
+    return masks

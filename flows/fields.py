@@ -1,0 +1,247 @@
+"""Match fields, declared once: name, width, prerequisites, whether maskable, and how Open vSwitch writes them.
+
+Names and orders are those of ovs-fields(7) and of match_format() in OVS' lib/match.c. Values are integers of the
+field's width everywhere (an address, a MAC, a state are integers too), so that a match is `packet & mask == value`
+for every field alike. Bit ranges of registers and marks are declared by whoever uses them, as `Bits`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import NamedTuple
+
+from flows.errors import FlowError
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+ETH_IPV4, ETH_IPV6, ETH_ARP = 0x0800, 0x86DD, 0x0806  # IANA ieee-802-numbers
+IP_ICMP, IP_TCP, IP_UDP, IP_ICMPV6, IP_SCTP = 1, 6, 17, 58, 132  # IANA protocol-numbers
+
+# Conntrack state bits in the order in which OVS writes them (CS_STATES in lib/packets.h).
+CT_NEW, CT_EST, CT_REL, CT_RPL, CT_INV, CT_TRK, CT_SNAT, CT_DNAT = (1 << bit for bit in range(8))
+# Fragment bits (FLOW_NW_FRAG_* in lib/flow.h): any fragment; one that is not the first.
+FRAG_ANY, FRAG_LATER = 1, 2
+
+# The reserved output ports of OpenFlow 1.5, section 7.2.1, as far as they are used.
+PORT_IN_PORT, PORT_LOCAL = 0xFFFFFFF8, 0xFFFFFFFE
+
+
+class Form(Enum):
+    """How a value is written."""
+
+    DECIMAL = "decimal"
+    HEX = "hex"
+    MAC = "mac"
+    IPV4 = "ipv4"
+    IPV6 = "ipv6"
+    CT_STATE = "ct_state"
+    FRAG = "frag"
+    PORT = "port"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Field:
+    """One field of a packet or of its metadata. Fields are compared by identity: each exists once.
+
+    `name` is the one in a match, `set_name` the one in set_field and in a group's field list, `nxm` the one in
+    move, load and output. `needs` are prerequisites: for each named field, one of these values. `order` is the
+    place in the text of a match. `loadable`: a set_field action may write it (ct fields only inside ct(exec)).
+    """
+
+    name: str
+    set_name: str
+    nxm: str
+    width: int
+    form: Form
+    order: int
+    needs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    maskable: bool = True
+    loadable: bool = True
+
+    @property
+    def full_mask(self) -> int:
+        """All bits of the field."""
+        return (1 << self.width) - 1
+
+    def __repr__(self) -> str:
+        return f"Field({self.set_name})"
+
+
+class Term(NamedTuple):
+    """One condition of a match: `packet[field] & mask == value`."""
+
+    field: Field
+    value: int
+    mask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bits:
+    """A named range of bits of a field: `high - low + 1` bits from `low`. Declared once, used by name."""
+
+    name: str
+    field: Field
+    low: int
+    high: int
+    purpose: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.high < self.field.width:
+            raise FlowError("", self.name, f"bits {self.low}..{self.high} do not fit {self.field.set_name}")
+
+    @property
+    def mask(self) -> int:
+        """The bits within the field."""
+        return ((1 << (self.high - self.low + 1)) - 1) << self.low
+
+    def shifted(self, value: int) -> int:
+        """Return `value` at its place in the field; FlowError when it does not fit."""
+        if value < 0 or value >> (self.high - self.low + 1):
+            raise FlowError("", self.name, f"{value} does not fit {self.high - self.low + 1} bits")
+        return value << self.low
+
+    def is_(self, value: int) -> Term:
+        """Return the condition that these bits hold `value`."""
+        return Term(self.field, self.shifted(value), self.mask)
+
+    @property
+    def text(self) -> str:
+        """The range as move and output write it."""
+        if self.low == 0 and self.high == self.field.width - 1:
+            return f"{self.field.nxm}[]"
+        if self.low == self.high:
+            return f"{self.field.nxm}[{self.low}]"
+        return f"{self.field.nxm}[{self.low}..{self.high}]"
+
+
+_fields: list[Field] = []
+
+
+def _field(
+    name: str, width: int, form: Form, nxm: str, *, set_name: str = "",
+    needs: tuple[tuple[str, tuple[int, ...]], ...] = (), maskable: bool = True, loadable: bool = True,
+) -> Field:  # fmt: skip
+    """Declare a field; the order of the calls is the order in the text of a match."""
+    field = Field(
+        name=name, set_name=set_name or name, nxm=nxm, width=width, form=form, order=len(_fields),
+        needs=needs, maskable=maskable, loadable=loadable,
+    )  # fmt: skip
+    _fields.append(field)
+    return field
+
+
+_IP = (("dl_type", (ETH_IPV4,)),)
+_IP6 = (("dl_type", (ETH_IPV6,)),)
+_ANY_IP = (("dl_type", (ETH_IPV4, ETH_IPV6)),)
+
+
+def _proto(*numbers: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return (*_ANY_IP, ("nw_proto", numbers))
+
+
+PKT_MARK = _field("pkt_mark", 32, Form.HEX, "NXM_NX_PKT_MARK")
+CT_STATE = _field("ct_state", 32, Form.CT_STATE, "NXM_NX_CT_STATE", loadable=False)
+CT_ZONE = _field("ct_zone", 16, Form.DECIMAL, "NXM_NX_CT_ZONE", maskable=False, loadable=False)
+CT_MARK = _field("ct_mark", 32, Form.HEX, "NXM_NX_CT_MARK")
+CT_LABEL = _field("ct_label", 128, Form.HEX, "NXM_NX_CT_LABEL")
+ETH_TYPE = _field("dl_type", 16, Form.HEX, "NXM_OF_ETH_TYPE", set_name="eth_type", maskable=False, loadable=False)
+IP_PROTO = _field("nw_proto", 8, Form.DECIMAL, "NXM_OF_IP_PROTO", needs=_ANY_IP, maskable=False, loadable=False)
+REGISTERS = tuple(_field(f"reg{n}", 32, Form.HEX, f"NXM_NX_REG{n}") for n in range(16))
+TUN_ID = _field("tun_id", 64, Form.HEX, "NXM_NX_TUN_ID")
+TUN_SRC = _field("tun_src", 32, Form.IPV4, "NXM_NX_TUN_IPV4_SRC")
+TUN_DST = _field("tun_dst", 32, Form.IPV4, "NXM_NX_TUN_IPV4_DST")
+METADATA = _field("metadata", 64, Form.HEX, "OXM_OF_METADATA")
+IN_PORT = _field("in_port", 32, Form.PORT, "NXM_OF_IN_PORT", maskable=False)
+ETH_SRC = _field("dl_src", 48, Form.MAC, "NXM_OF_ETH_SRC", set_name="eth_src")
+ETH_DST = _field("dl_dst", 48, Form.MAC, "NXM_OF_ETH_DST", set_name="eth_dst")
+IPV4_SRC = _field("nw_src", 32, Form.IPV4, "NXM_OF_IP_SRC", set_name="ip_src", needs=_IP)
+IPV4_DST = _field("nw_dst", 32, Form.IPV4, "NXM_OF_IP_DST", set_name="ip_dst", needs=_IP)
+IPV6_SRC = _field("ipv6_src", 128, Form.IPV6, "NXM_NX_IPV6_SRC", needs=_IP6)
+IPV6_DST = _field("ipv6_dst", 128, Form.IPV6, "NXM_NX_IPV6_DST", needs=_IP6)
+IP_TTL = _field("nw_ttl", 8, Form.DECIMAL, "NXM_NX_IP_TTL", needs=_ANY_IP, maskable=False)
+IP_FRAG = _field("nw_frag", 2, Form.FRAG, "NXM_NX_IP_FRAG", needs=_ANY_IP, loadable=False)
+TCP_SRC = _field("tp_src", 16, Form.DECIMAL, "NXM_OF_TCP_SRC", set_name="tcp_src", needs=_proto(IP_TCP))
+TCP_DST = _field("tp_dst", 16, Form.DECIMAL, "NXM_OF_TCP_DST", set_name="tcp_dst", needs=_proto(IP_TCP))
+UDP_SRC = _field("tp_src", 16, Form.DECIMAL, "NXM_OF_UDP_SRC", set_name="udp_src", needs=_proto(IP_UDP))
+UDP_DST = _field("tp_dst", 16, Form.DECIMAL, "NXM_OF_UDP_DST", set_name="udp_dst", needs=_proto(IP_UDP))
+SCTP_SRC = _field("tp_src", 16, Form.DECIMAL, "OXM_OF_SCTP_SRC", set_name="sctp_src", needs=_proto(IP_SCTP))
+SCTP_DST = _field("tp_dst", 16, Form.DECIMAL, "OXM_OF_SCTP_DST", set_name="sctp_dst", needs=_proto(IP_SCTP))
+_ICMP4 = (*_IP, ("nw_proto", (IP_ICMP,)))
+_ICMP6 = (*_IP6, ("nw_proto", (IP_ICMPV6,)))
+ICMP_TYPE = _field("icmp_type", 8, Form.DECIMAL, "NXM_OF_ICMP_TYPE", needs=_ICMP4, maskable=False)
+ICMP_CODE = _field("icmp_code", 8, Form.DECIMAL, "NXM_OF_ICMP_CODE", needs=_ICMP4, maskable=False)
+ICMPV6_TYPE = _field(
+    "icmp_type", 8, Form.DECIMAL, "NXM_NX_ICMPV6_TYPE", set_name="icmpv6_type", needs=_ICMP6, maskable=False
+)
+ICMPV6_CODE = _field(
+    "icmp_code", 8, Form.DECIMAL, "NXM_NX_ICMPV6_CODE", set_name="icmpv6_code", needs=_ICMP6, maskable=False
+)
+
+FIELDS: tuple[Field, ...] = tuple(_fields)
+BY_SET_NAME: dict[str, Field] = {field.set_name: field for field in FIELDS}
+BY_NXM: dict[str, Field] = {field.nxm: field for field in FIELDS}
+# Transport ports go by one name in a match; which field is meant follows from the protocol.
+PORTS_SRC = {IP_TCP: TCP_SRC, IP_UDP: UDP_SRC, IP_SCTP: SCTP_SRC}
+PORTS_DST = {IP_TCP: TCP_DST, IP_UDP: UDP_DST, IP_SCTP: SCTP_DST}
+PROTOCOLS = {"tcp": IP_TCP, "udp": IP_UDP, "sctp": IP_SCTP}
+
+IPV4_ONLY = Term(ETH_TYPE, ETH_IPV4, 0xFFFF)
+IPV6_ONLY = Term(ETH_TYPE, ETH_IPV6, 0xFFFF)
+
+_M32, _M128 = (1 << 32) - 1, (1 << 128) - 1
+_MASKS4 = tuple(_M32 ^ (_M32 >> length) for length in range(33))
+_MASKS6 = tuple(_M128 ^ (_M128 >> length) for length in range(129))
+
+
+def exact(field: Field, value: int) -> Term:
+    """Return the condition that the whole field holds `value`; FlowError when it does not fit."""
+    if value < 0 or value >> field.width:
+        raise FlowError("", field.set_name, f"{value} does not fit {field.width} bits")
+    return Term(field, value, field.full_mask)
+
+
+def eth_type_of(net: Network | Address) -> Term:
+    """Return the condition on the Ethernet type that goes with the family."""
+    return IPV4_ONLY if net.version == 4 else IPV6_ONLY
+
+
+def source_in(net: Network) -> Term:
+    """Return "the source address lies in `net`", for the field of its family."""
+    if net.version == 4:
+        return Term(IPV4_SRC, int(net.network_address), _MASKS4[net.prefixlen])
+    return Term(IPV6_SRC, int(net.network_address), _MASKS6[net.prefixlen])
+
+
+def destination_in(net: Network) -> Term:
+    """Return "the destination address lies in `net`", for the field of its family."""
+    if net.version == 4:
+        return Term(IPV4_DST, int(net.network_address), _MASKS4[net.prefixlen])
+    return Term(IPV6_DST, int(net.network_address), _MASKS6[net.prefixlen])
+
+
+def source_is(address: Address) -> Term:
+    """Return "the source address is this one", for the field of its family."""
+    return Term(IPV4_SRC, int(address), _M32) if address.version == 4 else Term(IPV6_SRC, int(address), _M128)
+
+
+def destination_is(address: Address) -> Term:
+    """Return "the destination address is this one", for the field of its family."""
+    return Term(IPV4_DST, int(address), _M32) if address.version == 4 else Term(IPV6_DST, int(address), _M128)
+
+
+def ct_state(text: str) -> Term:
+    """Return the condition on the conntrack state written like OVS does ("+trk+new-rpl")."""
+    value = mask = 0
+    for sign, name in zip(text[::4], (text[i + 1 : i + 4] for i in range(0, len(text), 4)), strict=True):
+        bit = CT_BITS.get(name)
+        if bit is None or sign not in "+-":
+            raise FlowError("", "ct_state", f'"{sign}{name}" is no state; known: {", ".join(CT_BITS)}')
+        mask |= bit
+        value |= bit if sign == "+" else 0
+    return Term(CT_STATE, value, mask)
+
+
+CT_BITS = {"new": CT_NEW, "est": CT_EST, "rel": CT_REL, "rpl": CT_RPL, "inv": CT_INV, "trk": CT_TRK}

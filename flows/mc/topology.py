@@ -1,0 +1,96 @@
+"""What the pipeline is built from: the topology of one Node's bridge as plain values. Knows no Kubernetes.
+
+Port numbers are OpenFlow ports of the bridge (ofports); 1 is always the Node's own kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flows.fields import Address, Network
+from flows.flow import Flow, Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Zones:
+    """The numbers of the three conntrack zones."""
+
+    arrival: int
+    service: int
+    snat: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Env:
+    """What all parts of the pipeline share. A change of it means that everything is built anew."""
+
+    gateway: bool  # this Node is a gateway
+    zones: Zones
+    local_gateways: tuple[int, ...]  # ports of the tunnels to the (other) gateways of this cluster, sorted
+    own_gateway_ips: tuple[
+        Address, ...
+    ] = ()  # of this Node, as remote clusters know it; the first of a family SNATs
+    service_cidrs: tuple[Network, ...] = ()  # this cluster's
+    published_pods: tuple[Network, ...] = ()  # Pods that remote clusters may reach and see; empty: no Pod to Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteGateway:
+    """A gateway of a remote cluster; `ofport` of the tunnel to it, None on workers."""
+
+    address: Address
+    ofport: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteCluster:
+    """A remote cluster. `number` (1..2^24-1) is the same on every Node of this cluster.
+
+    `snat`: connections from here to there take the address of the gateway they leave by.
+    """
+
+    number: int
+    cidrs: tuple[Network, ...]
+    gateways: tuple[RemoteGateway, ...]
+    snat: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalNode:
+    """A Node of this cluster. Port 1 is this Node itself.
+
+    `networks` (Pod CIDRs, Pods, the Node's own addresses) are delivered to it, and are what may come from it.
+    """
+
+    number: int
+    ofport: int
+    gateway: bool
+    networks: tuple[Network, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One ready endpoint of a Service."""
+
+    address: Address
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalService:
+    """One port of an exported Service of this cluster; `protocol` is "tcp", "udp" or "sctp"."""
+
+    number: int
+    address: Address
+    protocol: str
+    port: int
+    client_ip_affinity: bool
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Flows and groups that follow from one cause."""
+
+    flows: tuple[Flow, ...]
+    groups: tuple[Group, ...] = ()

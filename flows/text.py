@@ -1,0 +1,249 @@
+"""The text form: what `ovs-ofctl -O OpenFlow15 dump-flows` and `dump-groups` print (OVS 3.1 to 3.5).
+
+Rendering follows match_format() in OVS' lib/match.c, ofpacts_format() in lib/ofp-actions.c and the group printer
+in lib/ofp-group.c, so that a flow that was not changed compares equal as text. Reading it back: `flows.parse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address
+from typing import TYPE_CHECKING
+
+from flows import actions as act
+from flows.fields import (
+    CT_BITS,
+    ETH_TYPE,
+    FRAG_ANY,
+    FRAG_LATER,
+    IP_PROTO,
+    IPV6_DST,
+    PORT_IN_PORT,
+    PORT_LOCAL,
+    Field,
+    Form,
+    Term,
+)
+
+if TYPE_CHECKING:
+    from flows.flow import Bucket, Group
+    from flows.match import Match
+
+# (Ethernet type, IP protocol or None) -> the one word that stands for both.
+SHORTHAND: dict[tuple[int, int | None], str] = {
+    (0x0800, None): "ip",
+    (0x0800, 1): "icmp",
+    (0x0800, 6): "tcp",
+    (0x0800, 17): "udp",
+    (0x0800, 132): "sctp",
+    (0x86DD, None): "ipv6",
+    (0x86DD, 58): "icmp6",
+    (0x86DD, 6): "tcp6",
+    (0x86DD, 17): "udp6",
+    (0x86DD, 132): "sctp6",
+    (0x0806, None): "arp",
+}
+FRAGS = {
+    (0, FRAG_ANY | FRAG_LATER): "no",
+    (FRAG_ANY, FRAG_ANY): "yes",
+    (FRAG_ANY, FRAG_ANY | FRAG_LATER): "first",
+    (FRAG_ANY | FRAG_LATER, FRAG_ANY | FRAG_LATER): "later",
+    (0, FRAG_LATER): "not_later",
+}
+RESERVED_PORTS = {PORT_IN_PORT: "IN_PORT", PORT_LOCAL: "LOCAL"}
+
+
+# --- values ---------------------------------------------------------------------------------------------
+
+
+def hex_text(value: int) -> str:
+    """Return C's %#x: zero has no prefix."""
+    return f"{value:#x}" if value else "0"
+
+
+def mac_text(value: int) -> str:
+    """Return a MAC address of an integer."""
+    digits = f"{value:012x}"
+    return ":".join(digits[i : i + 2] for i in range(0, 12, 2))
+
+
+def _ipv4(value: int) -> str:
+    return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{value & 255}"
+
+
+def _ipv6(value: int) -> str:
+    return str(IPv6Address(value))
+
+
+def prefix_length(mask: int, width: int) -> int | None:
+    """Return the length of the prefix that the mask is, or None when it is none."""
+    inverted = mask ^ ((1 << width) - 1)
+    return width - inverted.bit_length() if inverted & (inverted + 1) == 0 else None
+
+
+def _address(value: int, mask: int, width: int, form: Callable[[int], str]) -> str:
+    length = prefix_length(mask, width)
+    if length == width:
+        return form(value)
+    return f"{form(value)}/{form(mask) if length is None else length}"
+
+
+def _ct_state(value: int, mask: int) -> str:
+    return "".join(f"{'+' if value & bit else '-'}{name}" for name, bit in CT_BITS.items() if mask & bit)
+
+
+def value_text(field: Field, value: int, mask: int) -> str:
+    """Return value and mask of a field as a match or a set_field writes them."""
+    form = field.form
+    if form is Form.IPV4:
+        return _address(value, mask, 32, _ipv4)
+    if form is Form.IPV6:
+        return _address(value, mask, 128, _ipv6)
+    whole = mask == field.full_mask
+    if form is Form.HEX:
+        return hex_text(value) if whole else f"{hex_text(value)}/{hex_text(mask)}"
+    if form is Form.DECIMAL:
+        return str(value) if whole else f"{hex_text(value)}/{hex_text(mask)}"
+    if form is Form.MAC:
+        return mac_text(value) if whole else f"{mac_text(value)}/{mac_text(mask)}"
+    if form is Form.CT_STATE:
+        return _ct_state(value, mask)
+    if form is Form.FRAG:
+        return FRAGS[value, mask]
+    return RESERVED_PORTS.get(value) or str(value)
+
+
+# --- matches --------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _term_text(term: Term) -> str:
+    if term.field is ETH_TYPE:
+        return SHORTHAND.get((term.value, None)) or f"dl_type=0x{term.value:04x}"
+    return f"{term.field.name}={value_text(term.field, term.value, term.mask)}"
+
+
+def match_text(match: Match) -> str:
+    """Return the match as `ovs-ofctl dump-flows` prints it, without the priority."""
+    parts: list[str] = []
+    ether = 0
+    protocol = ""  # one without a word of its own stands after the addresses
+    for term in match.terms:
+        field = term.field
+        if field is ETH_TYPE:
+            ether = term.value
+        elif field is IP_PROTO:
+            word = SHORTHAND.get((ether, term.value))
+            if word:
+                parts[-1] = word  # the Ethernet type stands directly before: see the order of fields
+            else:
+                protocol = f"nw_proto={term.value}"
+            continue
+        elif field.form is Form.IPV4:  # mostly used once: not worth a place in the cache
+            parts.append(f"{field.name}={_address(term.value, term.mask, 32, _ipv4)}")
+            continue
+        elif protocol and field.order > IPV6_DST.order:
+            parts.append(protocol)
+            protocol = ""
+        parts.append(_term_text(term))
+    if protocol:
+        parts.append(protocol)
+    return ",".join(parts)
+
+
+# --- actions --------------------------------------------------------------------------------------------
+
+
+def _port(port: int) -> str:
+    name = RESERVED_PORTS.get(port)
+    return name or f"output:{port}"
+
+
+def _set_field(action: act.SetField) -> str:
+    return f"set_field:{value_text(action.field, action.value, action.mask)}->{action.field.set_name}"
+
+
+def _move(action: act.Move) -> str:
+    return f"move:{action.source.text}->{action.destination.text}"
+
+
+def _nat(nat: act.Nat) -> str:
+    if not nat.kind or nat.address is None:
+        return "nat" if not nat.kind else f"nat({nat.kind})"
+    if nat.port is None:
+        return f"nat({nat.kind}={nat.address})"
+    host = str(nat.address) if isinstance(nat.address, IPv4Address) else f"[{nat.address}]"
+    return f"nat({nat.kind}={host}:{nat.port})"
+
+
+def _ct(action: act.Ct) -> str:
+    parts: list[str] = []
+    if action.commit:
+        parts.append("commit")
+    if action.force:
+        parts.append("force")
+    if action.table is not None:
+        parts.append(f"table={action.table}")
+    if action.zone:
+        parts.append(f"zone={action.zone}")
+    if action.nat is not None:
+        parts.append(_nat(action.nat))
+    if action.exec_:
+        parts.append(f"exec({','.join(_action_text(inner) for inner in action.exec_)})")
+    return f"ct({','.join(parts)})"
+
+
+_RENDER: dict[type, Callable[..., str]] = {
+    act.Output: lambda a: _port(a.port),
+    act.OutputBits: lambda a: f"output:{a.bits.text}",
+    act.OutputInPort: lambda _: "IN_PORT",
+    act.Goto: lambda a: f"goto_table:{a.table}",
+    act.Resubmit: lambda a: f"resubmit(,{a.table})",
+    act.SetField: _set_field,
+    act.Move: _move,
+    act.DecTtl: lambda _: "dec_ttl",
+    act.Ct: _ct,
+    act.ToGroup: lambda a: f"group:{a.group_id}",
+}
+
+
+def _action_text(action: act.Action) -> str:
+    return _RENDER[type(action)](action)
+
+
+@lru_cache(maxsize=1024)
+def actions_text(actions: act.Actions) -> str:
+    """Return the actions as `ovs-ofctl dump-flows` prints them; "drop" when there is none."""
+    return ",".join([_action_text(action) for action in actions]) or "drop"
+
+
+# --- groups ---------------------------------------------------------------------------------------------
+
+
+def _bucket(bucket: Bucket) -> str:
+    parts = [f"bucket=bucket_id:{bucket.bucket_id}"]
+    if bucket.weight != 1:
+        parts.append(f"weight:{bucket.weight}")
+    if bucket.watch_port is not None:
+        parts.append(f"watch_port:{bucket.watch_port}")
+    if bucket.watch_group is not None:
+        parts.append(f"watch_group:{bucket.watch_group}")
+    parts.append(f"actions={actions_text(bucket.actions)}")
+    return ",".join(parts)
+
+
+def group_text(group: Group) -> str:
+    """Return the group as `ovs-ofctl dump-groups` prints it, without the group_id."""
+    parts = [f"type={group.type}"]
+    if group.selection_method:
+        parts.append(f"selection_method={group.selection_method}")
+        if group.selection_param:
+            parts.append(f"selection_method_param={group.selection_param}")
+        names = [field.set_name if field is not IP_PROTO else "nw_proto" for field in group.fields]
+        if len(names) == 1:
+            parts.append(f"fields={names[0]}")
+        elif names:
+            parts.append(f"fields({','.join(names)})")
+    parts.extend(_bucket(bucket) for bucket in group.buckets)
+    return ",".join(parts)
