@@ -29,6 +29,8 @@ _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_.*)?)$"
 class ConfigError(McagentError):
     """The configuration is refused. `errors` has one entry per finding."""
 
+    exit_code = 2
+
     def __init__(self, errors: Sequence[InputError]) -> None:
         super().__init__("\n".join(str(error) for error in errors))
         self.errors = tuple(errors)

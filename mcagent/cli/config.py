@@ -1,0 +1,61 @@
+"""`mcagent config check` and `mcagent config show`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+import yaml
+
+from mcagent.agent.config_keys import KEYS, Settings
+from mcagent.cli import exit_codes
+from mcagent.cli.settings import add_setting_flags, load_settings
+
+_EPILOG = f"""\
+examples:
+  mcagent config check /etc/mcagent/agent.yaml
+  mcagent config show --config /etc/mcagent/agent.yaml --node-name node-1
+  mcagent config show -o json
+
+{exit_codes.EXPLAINED}
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the two actions."""
+    parser.description = (
+        "Check a configuration, or show the one in force with file, environment and flags put together."
+    )
+    parser.epilog = _EPILOG
+    parser.add_argument("action", choices=["check", "show"])
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the same as --config FILE")
+    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of `show`")
+    add_setting_flags(parser)
+
+
+def in_force(settings: Settings) -> dict[str, str]:
+    """Return every key with its value as it is written in YAML."""
+    return {
+        key.path: key.value.show(getattr(settings.core if key.core else settings, key.attribute)) for key in KEYS
+    }
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check or show."""
+    args.config = args.config or args.file
+    if args.action == "check":
+        # The name of the Node is usually not in the file that all Nodes share.
+        os.environ.setdefault("MCAGENT_NODE_NAME", "any")
+    settings = load_settings(args)
+    if args.action == "check":
+        print(f"{args.config or 'the configuration'}: no errors")
+        return exit_codes.OK
+    values = in_force(settings)
+    if args.output == "json":
+        print(json.dumps({path: yaml.safe_load(text) for path, text in values.items()}, indent=2))
+    else:
+        width = max(map(len, values))
+        for path, text in values.items():
+            print(f"{path + ':':<{width + 1}} {text}")
+    return exit_codes.OK

@@ -1,0 +1,92 @@
+"""The command `mcagent`: finds the module of a command and hands over to it.
+
+Imports nothing heavy: what a command needs it imports itself, so that `mcagent --help` answers at once.
+A command's module has `add_arguments(parser)` and `run(args) -> exit code`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from mcagent.cli import exit_codes
+from mcagent.model.errors import McagentError
+
+COMMANDS = {
+    "agent": "run the agent of this Node",
+    "status": "tell how the agent of this Node is doing",
+    "plan": "tell what the agent would change now, and change nothing",
+    "cleanup": "remove everything from this Node that is mcagent's, and only that",
+    "config": "check a configuration, or show the one in force",
+    "lab": "many Nodes and clusters on this machine, in network namespaces",
+    "version": "print the version",
+}
+
+_EPILOG = f"""\
+`mcagent COMMAND --help` explains a command and gives examples.
+
+{exit_codes.EXPLAINED}
+"""
+
+
+class Command(Protocol):
+    """What the module of a command offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare flags and arguments; set `description` and `epilog`."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; return the exit code. McagentError and OSError become messages."""
+
+
+def available() -> dict[str, str]:
+    """Return the commands that this installation has, with what they do."""
+    return {name: text for name, text in COMMANDS.items() if importlib.util.find_spec(f"mcagent.cli.{name}")}
+
+
+def _parser(commands: dict[str, str]) -> argparse.ArgumentParser:
+    listing = "\n".join(f"  {name:<9} {text}" for name, text in commands.items())
+    return argparse.ArgumentParser(
+        prog="mcagent",
+        usage="mcagent [--help] [--version] COMMAND ...",
+        description=f"Kubernetes multi-cluster networking for any CNI.\n\ncommands:\n{listing}",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    commands = available()
+    if arguments[:1] == ["--version"]:
+        arguments[0] = "version"
+    if not arguments or arguments[0] not in commands:
+        parser = _parser(commands)
+        parser.add_argument("command", choices=[*commands], help=argparse.SUPPRESS)
+        parser.parse_args(arguments[:1])  # prints help, or says what is wrong, and leaves
+    name, rest = arguments[0], arguments[1:]
+    command = cast(Command, importlib.import_module(f"mcagent.cli.{name}"))
+    parser = argparse.ArgumentParser(
+        prog=f"mcagent {name}", formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    command.add_arguments(parser)
+    args = parser.parse_args(rest)
+    try:
+        return command.run(args)
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        sys.stderr.close()
+        return exit_codes.FAILED
+    except (McagentError, OSError) as error:
+        print(f"mcagent {name}: {error}", file=sys.stderr)
+        return exit_codes.of_error(error)
+    except KeyboardInterrupt:
+        return exit_codes.INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

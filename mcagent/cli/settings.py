@@ -1,0 +1,46 @@
+"""The flags that several commands share: one for the file, one for each configuration key. No command itself."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from mcagent.agent.config import ENV_CONFIG, load
+from mcagent.agent.config_keys import KEYS, Settings
+from mcagent.agent.config_values import Bool
+
+_PREFIX = "key:"
+
+
+def add_setting_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare --config and one flag per key."""
+    parser.add_argument(
+        "--config", metavar="FILE", help=f"YAML file with the configuration (environment: {ENV_CONFIG})"
+    )
+    group = parser.add_argument_group(
+        "configuration keys", "Each key of the configuration is a flag too, and wins over environment and file."
+    )
+    for key in KEYS:
+        boolean = isinstance(key.value, Bool)
+        default = "required" if key.default is None else key.value.show(key.default)
+        meaning = key.meaning.replace("%", "%%")
+        group.add_argument(
+            key.flag,
+            dest=_PREFIX + key.path,
+            metavar="VALUE",
+            nargs="?" if boolean else None,
+            const="true" if boolean else None,
+            help=f"{meaning} [{default}]",
+        )
+
+
+def load_settings(args: argparse.Namespace) -> Settings:
+    """Return the configuration from the parsed flags, the environment and the file. Raises ConfigError."""
+    flags = {
+        name.removeprefix(_PREFIX): value
+        for name, value in vars(args).items()
+        if name.startswith(_PREFIX) and value is not None
+    }
+    file = args.config or os.environ.get(ENV_CONFIG)
+    return load(Path(file) if file else None, os.environ, flags)
