@@ -1,0 +1,216 @@
+"""Reads the text of actions and of field values into values: the lower half of `flows.parse`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from flows import actions as act
+from flows.errors import FlowError
+from flows.fields import BY_NXM, BY_SET_NAME, Bits, Field, Form, ct_state
+from flows.text import FRAGS, RESERVED_PORTS
+
+_FRAG_WORDS = {word: key for key, word in FRAGS.items()}
+_PORT_WORDS = {word: number for number, word in RESERVED_PORTS.items()}
+_BITS = re.compile(r"([A-Z0-9_]+)\[(?:(\d+)(?:\.\.(\d+))?)?\]$")
+
+
+# --- values ---------------------------------------------------------------------------------------------
+
+
+def number(field: str, text: str) -> int:
+    """Return the number, decimal or hexadecimal; FlowError names the field."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        raise FlowError("", field, f'"{text}" is no number') from None
+
+
+def parse_value(field: Field, text: str, ports: Mapping[str, int]) -> tuple[int, int]:
+    """Return value and mask of a field from its text."""
+    form = field.form
+    if form is Form.CT_STATE:
+        term = ct_state(text)
+        return term.value, term.mask
+    if form is Form.FRAG:
+        if text not in _FRAG_WORDS:
+            raise FlowError("", field.name, f'"{text}" is none of {", ".join(_FRAG_WORDS)}')
+        return _FRAG_WORDS[text]
+    if form is Form.PORT:
+        return parse_port(text, ports), field.full_mask
+    value, _, mask = text.partition("/")
+    if form is Form.MAC:
+        return _mac(value), _mac(mask) if mask else field.full_mask
+    if form in (Form.IPV4, Form.IPV6):
+        return _ip(field, value), _ip_mask(field, mask)
+    return number(field.name, value), number(field.name, mask) if mask else field.full_mask
+
+
+def parse_port(text: str, ports: Mapping[str, int]) -> int:
+    """Return the number of a port given by number, reserved name or name; FlowError when it is not known."""
+    name = text.strip('"')
+    if name.isdecimal():
+        return int(name)
+    number = _PORT_WORDS.get(name) or ports.get(name)
+    if number is None:
+        raise FlowError("", "port", f'"{name}" is not known')
+    return number
+
+
+def _mac(text: str) -> int:
+    octets = text.split(":")
+    if len(octets) != 6:
+        raise FlowError("", "MAC", f'"{text}" is no MAC address')
+    return number("MAC", "0x" + "".join(octet.zfill(2) for octet in octets))
+
+
+def _ip(field: Field, text: str) -> int:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        raise FlowError("", field.name, f'"{text}" is no IP address') from None
+    if address.max_prefixlen != field.width:
+        raise FlowError("", field.name, f'"{text}" is of the other family')
+    return int(address)
+
+
+def _ip_mask(field: Field, text: str) -> int:
+    if not text:
+        return field.full_mask
+    if text.isdecimal():
+        return field.full_mask ^ (field.full_mask >> int(text))
+    return _ip(field, text)
+
+
+# --- actions --------------------------------------------------------------------------------------------
+
+
+def split_top(text: str) -> Iterator[str]:
+    """Yield the parts between commas that stand outside of brackets."""
+    depth = start = 0
+    for index, char in enumerate(text):
+        if char in "([":
+            depth += 1
+        elif char in ")]":
+            depth -= 1
+        elif char == "," and depth == 0:
+            yield text[start:index]
+            start = index + 1
+    if start < len(text):
+        yield text[start:]
+
+
+def _bits(text: str) -> Bits:
+    found = _BITS.match(text)
+    field = BY_NXM.get(found[1]) if found else None
+    if found is None or field is None:
+        raise FlowError("", text, "is no range of bits of a known field")
+    low = int(found[2]) if found[2] else 0
+    high = int(found[3]) if found[3] else (low if found[2] else field.width - 1)
+    return Bits(text, field, low, high)
+
+
+def _set_field(text: str) -> act.SetField:
+    value, _, name = text.partition("->")
+    field = BY_SET_NAME.get(name)
+    if field is None:
+        raise FlowError("", name, "is no field to set")
+    return act.SetField(field, *parse_value(field, value, {}))
+
+
+def _load(text: str) -> act.SetField:
+    value, _, target = text.partition("->")
+    bits = _bits(target)
+    return act.SetField(bits.field, bits.shifted(number("load", value)), bits.mask)
+
+
+def _move(text: str) -> act.Move:
+    source, _, destination = text.partition("->")
+    return act.Move(_bits(source), _bits(destination))
+
+
+def _nat(text: str) -> act.Nat:
+    if not text:
+        return act.Nat()
+    kind, _, rest = text.partition("=")
+    if kind not in ("src", "dst") or "," in rest or "-" in rest:
+        raise FlowError("", "nat", f'"{text}" is not understood (one address, at most one port)')
+    if not rest:
+        return act.Nat(kind)
+    port: int | None = None
+    address: IPv4Address | IPv6Address
+    try:
+        if rest.startswith("["):
+            host, _, after = rest[1:].partition("]")
+            address, port = ip_address(host), int(after[1:])
+        elif rest.count(":") == 1:
+            host, _, after = rest.partition(":")
+            address, port = ip_address(host), int(after)
+        else:
+            address = ip_address(rest)
+    except ValueError:
+        raise FlowError("", "nat", f'"{text}" is not understood') from None
+    return act.Nat(kind, address, port)
+
+
+def _ct(text: str) -> act.Ct:
+    table: int | None = None
+    zone, commit, force = 0, False, False
+    nat: act.Nat | None = None
+    exec_: list[act.SetField | act.Move] = []
+    for part in split_top(text):
+        name, _, value = part.partition("=")
+        if part == "commit":
+            commit = True
+        elif part == "force":
+            force = True
+        elif name == "table":
+            table = number("ct table", value)
+        elif name == "zone":
+            zone = number("ct zone", value)
+        elif part == "nat":
+            nat = act.Nat()
+        elif part.startswith("nat("):
+            nat = _nat(part[4:-1])
+        elif part.startswith("exec("):
+            for inner in split_top(part[5:-1]):
+                action = _action(inner, {})
+                if not isinstance(action, act.SetField | act.Move):
+                    raise FlowError("", "ct", f'"{inner}" cannot stand in exec')
+                exec_.append(action)
+        else:
+            raise FlowError("", "ct", f'"{part}" is not understood')
+    return act.Ct(zone, table, commit, force, nat, tuple(exec_))
+
+
+def _action(text: str, ports: Mapping[str, int]) -> act.Action:
+    if text.startswith("ct("):
+        return _ct(text[3:-1])
+    if text.startswith("resubmit(,"):
+        return act.Resubmit(number("resubmit", text[10:-1]))
+    name, _, value = text.partition(":")
+    if name == "set_field":
+        return _set_field(value)
+    if name == "output":
+        return act.OutputBits(_bits(value)) if "[" in value else act.Output(parse_port(value, ports))
+    if name == "group":
+        return act.ToGroup(number(name, value))
+    if name == "goto_table":
+        return act.Goto(number(name, value))
+    if name == "load":
+        return _load(value)
+    if name == "move":
+        return _move(value)
+    if text == "dec_ttl":
+        return act.DecTtl()
+    if text == "IN_PORT":
+        return act.OutputInPort()
+    if text == "LOCAL":
+        return act.Output(_PORT_WORDS[text])
+    raise FlowError("", text, "is no known action")
+
+
+def parse_actions(text: str, ports: Mapping[str, int] | None = None) -> act.Actions:
+    """Return the actions; FlowError says what is not understood."""
+    return () if text == "drop" else tuple(_action(part, ports or {}) for part in split_top(text))
