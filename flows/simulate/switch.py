@@ -1,0 +1,287 @@
+"""One switch: a packet's walk through its flows and groups, with every step told.
+
+Owns what actions and groups do. A walk changes nothing: it returns the connection table as it is afterwards.
+Must not know topologies. Semantics: ovs-actions(7), OpenFlow 1.5, ofproto/ofproto-dpif-xlate.c.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from flows import actions as act
+from flows.fields import (
+    CT_LABEL,
+    CT_MARK,
+    CT_STATE,
+    CT_ZONE,
+    FIELDS,
+    IN_PORT,
+    IP_PROTO,
+    IP_TTL,
+    IPV6_DST,
+    Bits,
+    Field,
+)
+from flows.flow import Bucket, Flow, Group, GroupType
+from flows.simulate.conntrack import ConnectionTable, Masked, Request, Tracked
+from flows.simulate.hashing import basis_of, score
+from flows.simulate.packet import Packet
+from flows.simulate.table import Table
+from flows.simulate.view import State, hashed, packet_of, state_of
+
+MAX_DEPTH = 64  # MAX_DEPTH of ofproto-dpif-xlate.c
+_CT_FIELDS = (CT_STATE, CT_ZONE, CT_MARK, CT_LABEL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One look-up: the flow that matched (None is a miss), what became of it, and the fields afterwards."""
+
+    table: int
+    flow: Flow | None
+    notes: tuple[str, ...]
+    state: Mapping[Field, int]
+
+    def __str__(self) -> str:
+        found = f"{self.flow.match_text} -> {self.flow.actions_text}" if self.flow else "no flow: drop"
+        return "; ".join((f"{self.table}: {found}", *self.notes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """What became of a packet: every step, where copies left, why others did not, what is wrong with the flows."""
+
+    packet: Packet
+    steps: tuple[Step, ...]
+    outputs: tuple[tuple[int, Packet], ...]
+    drops: tuple[str, ...]
+    problems: tuple[str, ...]
+    connections: ConnectionTable
+
+    def __str__(self) -> str:
+        lines = [str(self.packet), *(f"  {step}" for step in self.steps)]
+        lines += [f"  => port {port}: {packet}" for port, packet in self.outputs]
+        return "\n".join(
+            [*lines, *(f"  dropped: {why}" for why in self.drops), *(f"  !! {p}" for p in self.problems)]
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Switch:
+    """Flows and groups, indexed once for any number of walks. Build with `Switch.of`."""
+
+    flows: tuple[Flow, ...]
+    groups: Mapping[int, Group]
+    tables: Mapping[int, Table] = field(repr=False)
+
+    @classmethod
+    def of(cls, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> Switch:
+        """Return the switch with these flows and groups."""
+        flows = tuple(flows)
+        split: defaultdict[int, list[Flow]] = defaultdict(list)
+        for flow in flows:
+            split[flow.table].append(flow)
+        return cls(flows, {g.group_id: g for g in groups}, {t: Table(fs) for t, fs in split.items()})
+
+    def walk(
+        self,
+        packet: Packet,
+        connections: ConnectionTable = ConnectionTable(),  # noqa: B008 - a frozen value
+        live: frozenset[int] | None = None,
+    ) -> Walk:
+        """Return what becomes of a packet. `live`: the ports that groups may count on; None means all."""
+        walker = _Walker(self, connections, live)
+        walker.table(0, _Copy(packet, state_of(packet)), 0)
+        return Walk(
+            packet=packet,
+            steps=tuple(walker.steps),
+            outputs=tuple(walker.outputs),
+            drops=tuple(walker.drops),
+            problems=tuple(walker.problems),
+            connections=walker.connections,
+        )
+
+    def bucket_of(self, group: Group, state: State, live: frozenset[int] | None = None) -> Bucket | None:
+        """Return the bucket that a packet takes in a group that is not of type all; None if none is live."""
+        alive = [bucket for bucket in group.buckets if self.is_live(bucket, live)]
+        if group.type is not GroupType.SELECT:
+            return alive[0] if alive else None
+        # Without fields of its own OVS hashes what makes up a connection, in a way that differs per datapath.
+        chosen = group.fields or tuple(f for f in FIELDS if f.needs)
+        values = (hashed(state, f) for f in sorted(chosen, key=_hash_order))
+        basis = basis_of(group.selection_param, (value for value in values if value is not None))
+        best, best_score = None, -1
+        for bucket in alive:
+            mine = score(bucket.bucket_id, bucket.weight, basis)
+            if mine >= best_score:
+                best, best_score = bucket, mine
+        return best
+
+    def is_live(self, bucket: Bucket, live: frozenset[int] | None, depth: int = 0) -> bool:
+        """Tell whether what a bucket watches is live; one that watches nothing is."""
+        if depth > MAX_DEPTH or (bucket.watch_port is None and bucket.watch_group is None):
+            return depth <= MAX_DEPTH
+        if bucket.watch_port is not None and (live is None or bucket.watch_port in live):
+            return True
+        group = self.groups.get(bucket.watch_group) if bucket.watch_group is not None else None
+        return group is not None and any(self.is_live(inner, live, depth + 1) for inner in group.buckets)
+
+
+def _hash_order(chosen: Field) -> tuple[int, bool]:
+    """The order of enum mf_field_id (lib/meta-flow.h): there the IP protocol follows the addresses."""
+    return (IPV6_DST.order, True) if chosen is IP_PROTO else (chosen.order, False)
+
+
+@dataclass(slots=True)
+class _Copy:
+    """One copy of the packet under way: its fields now, and the last ct action that it met."""
+
+    carried: Packet
+    state: State
+    tracked: Tracked | None = None
+
+    def fork(self) -> _Copy:
+        return _Copy(self.carried, dict(self.state), self.tracked)
+
+    def packet(self) -> Packet:
+        return packet_of(self.state, self.carried)
+
+    def take(self, packet: Packet) -> None:
+        """Let the fields be what NAT made of the packet, and keep the registers."""
+        self.carried = packet
+        self.state.update(state_of(packet))
+
+
+class _Walker:
+    """The running walk of one packet."""
+
+    def __init__(self, switch: Switch, connections: ConnectionTable, live: frozenset[int] | None) -> None:
+        self.switch = switch
+        self.connections = connections
+        self.live = live
+        self.steps: list[Step] = []
+        self.outputs: list[tuple[int, Packet]] = []
+        self.drops: list[str] = []
+        self.problems: list[str] = []
+
+    def table(self, number: int, copy: _Copy, depth: int) -> None:
+        """Look a copy up in a table and do what the flow says."""
+        if depth > MAX_DEPTH:
+            self.problems.append(f"more than {MAX_DEPTH} tables deep at table {number}: a loop")
+            return
+        table = self.switch.tables.get(number)
+        found = table.lookup(copy.state) if table is not None else ()
+        if len({flow.actions for flow in found}) > 1:
+            texts = " | ".join(f"{flow.match_text} -> {flow.actions_text}" for flow in found)
+            self.problems.append(f"table {number}: flows of equal priority {found[0].priority}: {texts}")
+        flow = found[0] if found else None
+        notes: list[str] = []
+        place = len(self.steps)
+        self.steps.append(Step(table=number, flow=flow, notes=(), state={}))
+        if flow is None or not flow.actions:
+            self.drops.append(
+                f"table {number}: {'no flow' if flow is None else flow.match_text or 'the last flow'}"
+            )
+        else:
+            self.run(flow.actions, copy, notes, depth)
+        self.steps[place] = Step(table=number, flow=flow, notes=tuple(notes), state=dict(copy.state))
+
+    def run(self, actions: act.Actions, copy: _Copy, notes: list[str], depth: int) -> None:
+        """Do the actions in order; stop where the packet ends."""
+        for action in actions:
+            match action:
+                case act.SetField(target, value, mask):
+                    copy.state[target] = copy.state.get(target, 0) & ~mask | value & mask
+                case act.Move(source, destination):
+                    value = _read(copy.state, source) << destination.low
+                    old = copy.state.get(destination.field, 0)
+                    copy.state[destination.field] = old & ~destination.mask | value & destination.mask
+                case act.DecTtl():
+                    if copy.state.get(IP_TTL, 0) <= 1:
+                        self.drops.append("TTL is used up")
+                        return
+                    copy.state[IP_TTL] -= 1
+                case act.Goto(number) | act.Resubmit(number):
+                    self.table(number, copy, depth + 1)
+                case act.Output(port):
+                    self.output(port, copy)
+                case act.OutputBits(bits):
+                    self.output(_read(copy.state, bits), copy)
+                case act.OutputInPort():
+                    self.outputs.append((copy.state[IN_PORT], copy.packet()))
+                case act.ToGroup(number):
+                    self.group(number, copy, notes, depth)
+                case act.Ct():
+                    self.ct(action, copy, notes, depth)
+
+    def output(self, port: int, copy: _Copy) -> None:
+        """Send a copy out. OVS never sends a packet back by its own number of the port it came in."""
+        if port == copy.state[IN_PORT]:
+            self.drops.append(f"output to port {port}, by which it came in")
+        else:
+            self.outputs.append((port, copy.packet()))
+
+    def group(self, number: int, copy: _Copy, notes: list[str], depth: int) -> None:
+        """Hand a copy to a group; the packet goes on after it as it was before."""
+        group = self.switch.groups.get(number)
+        if group is None or depth > MAX_DEPTH:
+            self.problems.append(f"group {number} {'does not exist' if group is None else 'is in a loop'}")
+            return
+        if group.type is GroupType.ALL:
+            chosen = list(group.buckets)
+        else:
+            bucket = self.switch.bucket_of(group, copy.state, self.live)
+            chosen = [bucket] if bucket is not None else []
+        if not chosen:
+            self.drops.append(f"group {number:#x}: no live bucket")
+        for bucket in chosen:
+            notes.append(f"group {number:#x}: bucket {bucket.bucket_id}")
+            self.run(bucket.actions, copy.fork(), notes, depth + 1)
+
+    def ct(self, action: act.Ct, copy: _Copy, notes: list[str], depth: int) -> None:
+        """Pass a copy through connection tracking; with a table, the copy goes on there."""
+        marks = {CT_MARK: Masked(), CT_LABEL: Masked()}
+        for inner in action.exec_:
+            match inner:
+                case act.SetField(target, value, mask):
+                    pass
+                case act.Move(source, destination):
+                    target, mask = destination.field, destination.mask
+                    value = _read(copy.state, source) << destination.low & mask
+            have = marks[target]
+            marks[target] = Masked(value=have.value & ~mask | value, mask=have.mask | mask)
+        request = Request(
+            zone=action.zone,
+            commit=action.commit,
+            force=action.force,
+            nat=action.nat,
+            mark=marks[CT_MARK],
+            label=marks[CT_LABEL],
+        )
+        tracked = self.connections.track(copy.packet(), request, copy.tracked)
+        self.connections = tracked.table
+        notes.append(f"ct {tracked}")
+        if tracked.drop:
+            self.drops.append(tracked.drop)
+            return
+        copy.tracked = tracked
+        if action.table is not None:
+            onward = copy.fork()
+            onward.take(tracked.packet)
+            onward.state |= {
+                CT_STATE: tracked.state,
+                CT_ZONE: action.zone,
+                CT_MARK: tracked.mark,
+                CT_LABEL: tracked.label,
+            }
+            self.table(action.table, onward, depth + 1)
+        elif action.nat is not None:
+            copy.take(tracked.packet)
+        for name in _CT_FIELDS:  # they are known only in the table that the action names
+            copy.state.pop(name, None)
+
+
+def _read(state: State, bits: Bits) -> int:
+    return (state.get(bits.field, 0) & bits.mask) >> bits.low

@@ -1,0 +1,197 @@
+"""The simulator's walk through one switch: look-ups, actions, groups, what it reports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows import actions as act
+from flows.fields import (
+    CT_MARK,
+    ETH_DST,
+    IN_PORT,
+    IP_TTL,
+    IPV4_DST,
+    IPV4_ONLY,
+    IPV4_SRC,
+    REGISTERS,
+    TCP_SRC,
+    Bits,
+    Term,
+    ct_state,
+    destination_in,
+    exact,
+    source_in,
+)
+from flows.flow import Bucket, Flow, Group, GroupType
+from flows.match import Match
+from flows.simulate import Packet, Switch, contradictions
+
+PACKET = Packet(in_port=3, src=ip_address("10.1.0.5"), dst=ip_address("10.2.0.9"), src_port=4000, dst_port=80)
+LOW = Bits("low", REGISTERS[3], 0, 15)
+
+
+def flow(table: int, priority: int, actions: act.Actions, *terms: Term) -> Flow:
+    """Return a flow; the actions are given as a tuple."""
+    return Flow(table, priority, Match.of(*terms), actions)
+
+
+def to(text: str) -> tuple[Term, ...]:
+    """Return the terms for a destination network."""
+    return (IPV4_ONLY, destination_in(ip_network(text)))
+
+
+def test_the_highest_priority_wins() -> None:
+    """Of all flows that match, the one with the highest priority acts."""
+    switch = Switch.of(
+        [
+            flow(0, 1, (act.Output(1),)),
+            flow(0, 30, (act.Output(2),), *to("10.2.0.0/16")),
+            flow(0, 20, (act.Output(4),), *to("10.2.0.0/24")),
+            flow(0, 40, (act.Output(5),), *to("10.3.0.0/16")),
+        ]
+    )
+    walk = switch.walk(PACKET)
+    assert [port for port, _ in walk.outputs] == [2]
+    assert not walk.problems
+
+
+def test_a_miss_drops() -> None:
+    """Where no flow matches the packet ends, and the walk says in which table."""
+    walk = Switch.of([flow(0, 1, (act.Goto(5),))]).walk(PACKET)
+    assert walk.outputs == ()
+    assert walk.drops == ("table 5: no flow",)
+    assert [step.table for step in walk.steps] == [0, 5]
+
+
+def test_ambiguity_is_reported() -> None:
+    """Two flows of equal priority that both match and act differently are found by walk and by search."""
+    flows = [flow(0, 5, (act.Output(1),), *to("10.2.0.0/16")), flow(0, 5, (act.Output(2),), exact(IN_PORT, 3))]
+    assert "equal priority" in Switch.of(flows).walk(PACKET).problems[0]
+    assert list(contradictions(flows)) == [(flows[0], flows[1])]
+    assert not list(contradictions([flows[0], replace(flows[1], priority=6)]))
+    assert not list(contradictions([flows[0], flow(0, 5, (), *to("10.3.0.0/16"))]))
+
+
+def test_a_loop_ends() -> None:
+    """A packet that never leaves is stopped and reported."""
+    walk = Switch.of([flow(0, 1, (act.Resubmit(0),))]).walk(PACKET)
+    assert "loop" in walk.problems[0]
+
+
+def test_registers_fields_and_ttl() -> None:
+    """Actions write fields and registers, in order, and the output has the result."""
+    mac = 0xAABBCCDDEEF1
+    actions = (
+        act.SetField(REGISTERS[3], 9, 0xFFFF),
+        act.SetField(ETH_DST, mac, ETH_DST.full_mask),
+        act.DecTtl(),
+        act.Resubmit(1),
+        act.Output(3),
+    )
+    switch = Switch.of([flow(0, 1, actions), flow(1, 1, (act.OutputBits(LOW),))])
+    walk = switch.walk(PACKET)
+    assert [port for port, _ in walk.outputs] == [9]
+    assert walk.outputs[0][1] == replace(PACKET, ttl=63, eth_dst="aa:bb:cc:dd:ee:f1")
+    assert walk.drops == ("output to port 3, by which it came in",)
+    assert walk.steps[0].state[IP_TTL] == 63
+    assert switch.walk(replace(PACKET, ttl=1)).outputs == ()
+
+
+def test_group_leaves_the_packet_alone_for_what_follows() -> None:
+    """What a bucket does to the packet ends with the bucket."""
+    bucket = Bucket(1, (act.SetField(IPV4_DST, 1, IPV4_DST.full_mask), act.Output(7)))
+    switch = Switch.of([flow(0, 1, (act.ToGroup(4), act.Output(8)))], [Group(4, GroupType.INDIRECT, (bucket,))])
+    (first, changed), (second, same) = switch.walk(PACKET).outputs
+    assert (first, second) == (7, 8)
+    assert changed.dst == ip_address("0.0.0.1")
+    assert same == PACKET
+
+
+def select(*ports: int) -> Group:
+    """Return a select group over these ports, which watches them."""
+    buckets = tuple(Bucket(p, (act.Output(p),), 100, p) for p in ports)
+    return Group(1, GroupType.SELECT, buckets, "hash", 0, (IPV4_SRC, IPV4_DST, TCP_SRC))
+
+
+def test_failover_takes_the_first_live_bucket() -> None:
+    """A fast failover group follows port and group liveness, and drops when nothing is left."""
+    second = Bucket(2, (act.ToGroup(1),), watch_group=1)
+    failover = Group(2, GroupType.FAST_FAILOVER, (Bucket(1, (act.Output(9),), watch_port=9), second))
+    switch = Switch.of([flow(0, 1, (act.ToGroup(2),))], [failover, select(5)])
+    for live, expected in (({9, 5}, [9]), ({5}, [5]), (set(), [])):
+        walk = switch.walk(PACKET, live=frozenset(live))
+        assert [port for port, _ in walk.outputs] == expected
+        assert bool(walk.drops) is not bool(expected)
+
+
+@given(st.sets(st.integers(4, 50), min_size=2, max_size=6), st.integers(1024, 65535), st.data())
+def test_select_moves_only_the_connections_of_a_lost_bucket(
+    ports: set[int], port: int, data: st.DataObject
+) -> None:
+    """A connection keeps its bucket as long as that lives, whatever else comes and goes."""
+    packet = replace(PACKET, src_port=port)
+    switch = Switch.of([flow(0, 1, (act.ToGroup(1),))], [select(*sorted(ports))])
+    ((chosen, _),) = switch.walk(packet).outputs
+    lost = data.draw(st.sampled_from(sorted(ports)))
+    ((after, _),) = switch.walk(packet, live=frozenset(ports - {lost})).outputs
+    assert after != lost
+    assert chosen in {after, lost}
+
+
+def test_select_spreads_connections() -> None:
+    """Over many connections every bucket of equal weight gets its share."""
+    switch = Switch.of([flow(0, 1, (act.ToGroup(1),))], [select(4, 5, 6, 7)])
+    taken = [switch.walk(replace(PACKET, src_port=p)).outputs[0][0] for p in range(2000, 3000)]
+    assert all(taken.count(p) > 180 for p in (4, 5, 6, 7))
+
+
+def test_ct_forks_and_untracks() -> None:
+    """With a table the tracked copy goes on there; the actions after ct see an untracked packet."""
+    mark = act.SetField(CT_MARK, 3, 0xFF)
+    flows = [
+        flow(0, 1, (act.Ct(zone=5, table=1), act.Resubmit(2))),
+        flow(1, 5, (act.Ct(zone=5, commit=True, exec_=(mark,)), act.Output(10)), ct_state("+trk+new"), IPV4_ONLY),
+        flow(1, 1, (act.Output(11),), exact(CT_MARK, 3)),
+        flow(2, 5, (act.Output(12),), ct_state("-trk")),
+    ]
+    switch = Switch.of(flows)
+    walk = switch.walk(PACKET)
+    assert sorted(port for port, _ in walk.outputs) == [10, 12]
+    back = switch.walk(replace(PACKET.reply(), in_port=4), walk.connections)
+    assert sorted(port for port, _ in back.outputs) == [11, 12]
+
+
+@given(st.data())
+def test_lookup_equals_a_plain_search(data: st.DataObject) -> None:
+    """The index finds exactly what trying every flow would find."""
+    nets = st.builds(
+        lambda octet, length: ip_network(f"10.{octet}.0.0/{length}", strict=False),
+        st.integers(0, 7),
+        st.integers(6, 16),
+    )
+    terms = st.one_of(
+        st.just(()),
+        nets.map(lambda n: (IPV4_ONLY, source_in(n))),
+        nets.map(lambda n: (IPV4_ONLY, destination_in(n))),
+        st.integers(1, 4).map(lambda p: (exact(IN_PORT, p),)),
+    )
+    drawn = data.draw(st.lists(st.tuples(terms, st.integers(0, 5)), max_size=15))
+    flows = [flow(0, priority, (act.Output(90 + i),), *ts) for i, (ts, priority) in enumerate(drawn)]
+    packet = replace(
+        PACKET,
+        in_port=data.draw(st.integers(1, 4)),
+        src=ip_address(f"10.{data.draw(st.integers(0, 7))}.0.1"),
+        dst=ip_address(f"10.{data.draw(st.integers(0, 7))}.0.1"),
+    )
+    walk = Switch.of(flows).walk(packet)
+    matching = [f for f in flows if f.match.matches(walk.steps[0].state)]
+    top = max((f.priority for f in matching), default=None)
+    found = {f.actions for f in matching if f.priority == top}
+    taken = {step.flow.actions for step in walk.steps if step.flow}
+    assert taken <= found
+    assert bool(taken) is bool(found)
+    assert bool(walk.problems) is (len(found) > 1)
