@@ -1,0 +1,325 @@
+"""This cluster as one of its Nodes sees it: gateways, Nodes, which addresses are where.
+
+Decides what of the local Gateway, Node and Pod objects is used, each refusal with a Problem. Knows nothing
+of remote clusters, flows or routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import collapse_addresses
+
+from mcagent.core.claims import refuse_address, refuse_network, usable
+from mcagent.model.config import Config, PodRouting
+from mcagent.model.net import Address, Network, host_network
+from mcagent.model.objects import Gateway, Kind, Meta, Node, Pod, Snapshot
+from mcagent.model.problem import Problem, Severity
+
+
+def seniority(meta: Meta) -> tuple[str, str, str]:
+    """Return the order in which objects get what several want: the oldest first."""
+    return (meta.created, meta.name, meta.namespace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalGateway:
+    """A gateway of this cluster that is used."""
+
+    node: str
+    gateway_ip: Address  # where other clusters' gateways send to
+    internal_ip: Address  # where this cluster's Nodes send to
+    service_cidr: Network | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalPeer:
+    """A Node of this cluster. `networks` are the addresses that live on it."""
+
+    name: str
+    address: Address | None  # of its tunnels; None when it has none that can be used
+    gateway: bool
+    networks: tuple[Network, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """This cluster. Without a role (`role` is "") nothing but the bare bridge is wanted."""
+
+    role: str  # "gateway", "worker", or ""
+    why: str  # why there is no role, for people
+    own: LocalPeer | None  # this Node
+    peers: tuple[LocalPeer, ...]  # the Nodes to have tunnels with, by name
+    gateways: tuple[LocalGateway, ...]  # all that are used, by Node name
+    own_gateway_ip: Address | None
+    service_cidrs: tuple[Network, ...]
+    pods: tuple[Network, ...]  # this cluster's Pod CIDRs, as far as known
+    own_pods: tuple[Network, ...]  # sources on this Node that keep their address: disjoint
+    published_pods: tuple[Network, ...]  # what other clusters may reach; empty: no Pod-to-Pod
+    taken: tuple[tuple[Network, str], ...]  # what a remote cluster may not have, and what it is
+    node_addresses: tuple[tuple[Address, str], ...]
+    pod_networks: tuple[Network, ...]  # all networks that something is delivered to
+    needs: frozenset[Kind]  # kinds that this Node's dataplane follows from
+    problems: tuple[Problem, ...]
+
+
+ALWAYS_NEEDED = frozenset({Kind.GATEWAY, Kind.CLUSTER_INFO_IMPORT, Kind.NODE})
+GATEWAY_NEEDS = frozenset({Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE})
+
+
+def build_local(snapshot: Snapshot, config: Config) -> Local:
+    """Return this cluster as `config.node_name` sees it."""
+    problems: list[Problem] = []
+    gateways = _gateways(snapshot, config, problems)
+    by_node = {gateway.node: gateway for gateway in gateways}
+    own_node = snapshot.nodes.get(config.node_name)
+    own_gateway = by_node.get(config.node_name)
+    is_gateway = own_gateway is not None and config.enable_gateway
+
+    per_pod = {name for name, node in snapshot.nodes.items() if _is_per_pod(node, config)}
+    configured = usable(config.pod_cidrs)
+    node_cidrs = usable(c for name, n in snapshot.nodes.items() if name not in per_pod for c in n.pod_cidrs)
+    pods = configured or node_cidrs
+    own_per_pod = config.node_name in per_pod
+    if config.enable_gateway and not configured:
+        _tell_missing_pod_cidrs(config, own_per_pod and not is_gateway, bool(pods), problems)
+
+    names = sorted(snapshot.nodes) if is_gateway else [config.node_name] if own_node else []
+    networks = _networks(snapshot, names, per_pod, by_node, problems)
+    if own_node and own_per_pod and not is_gateway and configured:
+        # a worker needs no list of its Pods: only what is for it comes to it
+        networks[config.node_name] = tuple(dict.fromkeys((*configured, *_addresses(own_node, own_gateway))))
+    addresses = _tunnel_addresses(snapshot, gateways, problems)
+
+    own = None
+    if own_node is not None and config.node_name in addresses:
+        own = LocalPeer(
+            name=config.node_name,
+            address=addresses[config.node_name],
+            gateway=is_gateway,
+            networks=networks[config.node_name],
+        )
+    peer_names = names if is_gateway else [gateway.node for gateway in gateways]
+    why = _why_no_role(config, own_node, own, gateways)
+    needs = ALWAYS_NEEDED
+    if is_gateway:
+        needs |= GATEWAY_NEEDS
+    if (is_gateway and per_pod) or (own_per_pod and not configured):
+        needs |= {Kind.POD}
+    own_pods = tuple(collapse_addresses(pods))  # type: ignore[type-var]
+    if own is not None and own_per_pod and not configured:
+        own_pods = tuple(collapse_addresses((*pods, *own.networks)))  # type: ignore[type-var]
+    return Local(
+        role="" if why else "gateway" if is_gateway else "worker",
+        why=why,
+        own=own,
+        peers=tuple(
+            LocalPeer(
+                name=name, address=addresses.get(name), gateway=name in by_node, networks=networks.get(name, ())
+            )
+            for name in peer_names
+            if name != config.node_name
+        ),
+        gateways=gateways,
+        own_gateway_ip=own_gateway.gateway_ip if own_gateway is not None and is_gateway else None,
+        service_cidrs=usable(g.service_cidr for g in gateways if g.service_cidr is not None),
+        pods=pods,
+        own_pods=own_pods,
+        published_pods=pods if config.enable_pod_to_pod else (),
+        taken=_taken(snapshot, gateways, pods, node_cidrs),
+        node_addresses=_node_addresses(snapshot, gateways),
+        pod_networks=tuple(network for found in networks.values() for network in found),
+        needs=needs,
+        problems=tuple(sorted(set(problems))),
+    )
+
+
+def _why_no_role(
+    config: Config, node: Node | None, own: LocalPeer | None, gateways: tuple[LocalGateway, ...]
+) -> str:
+    if not config.enable_gateway:
+        return "enableGateway is false"
+    if node is None:
+        return f'there is no Node "{config.node_name}" yet'
+    if own is None:
+        return f'Node "{config.node_name}" has no InternalIP that can be used'
+    return "" if gateways else "no Gateway is known"
+
+
+def _gateways(snapshot: Snapshot, config: Config, problems: list[Problem]) -> tuple[LocalGateway, ...]:
+    """Return the gateways that are used: their Node exists, and nobody older has the same name or address."""
+    found: dict[str, LocalGateway] = {}
+    holders: dict[Address, str] = {}
+    for gateway in sorted(snapshot.gateways.values(), key=lambda g: seniority(g.meta)):
+        if config.namespace and gateway.meta.namespace != config.namespace:
+            continue
+        problem = _gateway_problem(gateway, snapshot, found, holders)
+        if problem is not None:
+            problems.append(problem)
+            continue
+        name = gateway.meta.name
+        holders[gateway.gateway_ip] = holders[gateway.internal_ip] = name
+        cidr = gateway.service_cidr
+        refusal = refuse_network(cidr) if cidr is not None else None
+        if refusal is not None:
+            problems.append(_problem(gateway.meta, "serviceCIDR", refusal.reason, refusal.message))
+            cidr = None
+        found[name] = LocalGateway(
+            node=name, gateway_ip=gateway.gateway_ip, internal_ip=gateway.internal_ip, service_cidr=cidr
+        )
+    return tuple(found[name] for name in sorted(found))
+
+
+def _gateway_problem(
+    gateway: Gateway, snapshot: Snapshot, found: Mapping[str, LocalGateway], holders: Mapping[Address, str]
+) -> Problem | None:
+    meta = gateway.meta
+    if meta.name not in snapshot.nodes:
+        return _problem(meta, "", "UnknownNode", f'there is no Node "{meta.name}": the Gateway is not used')
+    if meta.name in found:
+        return _problem(meta, "", "DuplicateGateway", f'an older Gateway of Node "{meta.name}" is used')
+    for path, address in (("gatewayIP", gateway.gateway_ip), ("internalIP", gateway.internal_ip)):
+        refusal = refuse_address(address)
+        if refusal is not None:
+            return _problem(meta, path, refusal.reason, refusal.message)
+        if address in holders:
+            message = f'{address} is the address of Gateway "{holders[address]}" already: this one is not used'
+            return _problem(meta, path, "DuplicateAddress", message)
+    return None
+
+
+def _is_per_pod(node: Node, config: Config) -> bool:
+    if config.pod_routing is PodRouting.AUTO:
+        return not any(refuse_network(cidr) is None for cidr in node.pod_cidrs)
+    return config.pod_routing is PodRouting.PER_POD
+
+
+def _addresses(node: Node, gateway: LocalGateway | None) -> tuple[Network, ...]:
+    """Return the Node's own addresses as networks."""
+    found = {host_network(a): None for a in node.internal_ips if refuse_address(a) is None}
+    if gateway is not None:
+        found[host_network(gateway.internal_ip)] = None
+    return tuple(found)
+
+
+def _networks(
+    snapshot: Snapshot,
+    names: Iterable[str],
+    per_pod: set[str],
+    gateways: Mapping[str, LocalGateway],
+    problems: list[Problem],
+) -> dict[str, tuple[Network, ...]]:
+    """Return what lives on each Node. Equal networks go to the older Node; nested ones are longest prefix."""
+    nodes = {name: snapshot.nodes[name] for name in names}
+    found: dict[str, list[Network]] = {name: [] for name in nodes}
+    holders: dict[Network, str] = {}
+    for name, node in sorted(nodes.items(), key=lambda item: seniority(item[1].meta)):
+        for network in _addresses(node, gateways.get(name)):
+            if network not in holders:  # two Nodes with one address: told where tunnels are decided
+                holders[network] = name
+                found[name].append(network)
+        if name in per_pod:
+            continue
+        for index, network in enumerate(node.pod_cidrs):
+            if refuse_network(network) is not None:
+                continue
+            if network in holders:
+                message = f'{network} belongs to Node "{holders[network]}" already: not used here'
+                problems.append(_problem(node.meta, f"spec.podCIDRs[{index}]", "DuplicatePodCIDR", message))
+                continue
+            holders[network] = name
+            found[name].append(network)
+    wanted = per_pod & nodes.keys()
+    if wanted:
+        for address, pod in _pods_by_address(snapshot.pods.values(), wanted).items():
+            network = host_network(address)
+            if network not in holders:
+                found[pod.node_name].append(network)
+    return {name: tuple(sorted(networks)) for name, networks in found.items()}
+
+
+def _pods_by_address(pods: Iterable[Pod], nodes: set[str]) -> dict[Address, Pod]:
+    """Return who has which address: of several the newest, the others are about to go."""
+    found: dict[Address, Pod] = {}
+    for pod in pods:
+        if pod.node_name not in nodes:
+            continue
+        for address in pod.ips:
+            if refuse_address(address) is not None:
+                continue
+            other = found.get(address)
+            if other is None or seniority(other.meta) < seniority(pod.meta):
+                found[address] = pod
+    return found
+
+
+def _tunnel_addresses(
+    snapshot: Snapshot, gateways: tuple[LocalGateway, ...], problems: list[Problem]
+) -> dict[str, Address]:
+    """Return where each Node's tunnels end: a gateway's internalIP, else the first usable InternalIP."""
+    found = {gateway.node: gateway.internal_ip for gateway in gateways}
+    holders = {address: name for name, address in found.items()}
+    for node in sorted(snapshot.nodes.values(), key=lambda n: seniority(n.meta)):
+        name = node.meta.name
+        if name in found:
+            continue
+        address = next((a for a in node.internal_ips if refuse_address(a) is None), None)
+        if address is None:
+            message = "no IPv4 InternalIP that can be used: there is no tunnel to this Node"
+            problems.append(_problem(node.meta, "status.addresses", "NoUsableAddress", message))
+        elif address in holders:
+            message = f'{address} is the address of Node "{holders[address]}" already: no tunnel to this one'
+            problems.append(_problem(node.meta, "status.addresses", "DuplicateAddress", message))
+        else:
+            found[name] = address
+            holders[address] = name
+    return found
+
+
+def _node_addresses(snapshot: Snapshot, gateways: tuple[LocalGateway, ...]) -> tuple[tuple[Address, str], ...]:
+    found = {a: f'Node "{n.meta.name}"' for n in snapshot.nodes.values() for a in n.internal_ips}
+    for gateway in gateways:
+        found[gateway.gateway_ip] = found[gateway.internal_ip] = f'Gateway "{gateway.node}"'
+    return tuple(sorted(found.items(), key=lambda item: (item[0].version, int(item[0]))))
+
+
+def _taken(
+    snapshot: Snapshot,
+    gateways: tuple[LocalGateway, ...],
+    pods: tuple[Network, ...],
+    node_cidrs: tuple[Network, ...],
+) -> tuple[tuple[Network, str], ...]:
+    found: dict[Network, str] = {}
+    for gateway in gateways:
+        if gateway.service_cidr is not None:
+            found.setdefault(gateway.service_cidr, "this cluster's Service CIDR")
+    for network in (*pods, *node_cidrs):
+        found.setdefault(network, "a Pod CIDR of this cluster")
+    for address, who in _node_addresses(snapshot, gateways):
+        found.setdefault(host_network(address), f"the address of {who}")
+    return tuple(found.items())
+
+
+def _tell_missing_pod_cidrs(config: Config, worker_per_pod: bool, known: bool, problems: list[Problem]) -> None:
+    reason = ""
+    if worker_per_pod:
+        reason = (
+            "is not set and this Node has no Pod CIDR: only Pods that are known already are reached; "
+            "set it to the range that the Pods' addresses come from"
+        )
+    elif config.enable_pod_to_pod and not known:
+        reason = "is not set and no Node has a Pod CIDR: enablePodToPodConnectivity has nothing to publish"
+    if reason:
+        problems.append(
+            Problem(
+                subject="configuration",
+                path="podCIDRs",
+                reason="PodCIDRsMissing",
+                message=reason,
+                severity=Severity.WARNING,
+            )
+        )
+
+
+def _problem(meta: Meta, path: str, reason: str, message: str) -> Problem:
+    return Problem(subject=meta.subject, path=path, reason=reason, message=message)
