@@ -48,6 +48,7 @@ class Bridge:
 
     name: str
     datapath: DatapathType
+    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.OVSDB
 
@@ -65,6 +66,7 @@ class HostPort:
     name: str
     ofport: int
     mac: str
+    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.OVSDB
 
@@ -97,6 +99,7 @@ class TunnelPort:
     peer_kind: PeerKind
     peer: str  # Node name or cluster ID
     bfd: Bfd | None = None
+    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.OVSDB
 
