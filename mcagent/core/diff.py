@@ -1,0 +1,150 @@
+"""The steps from what is to what should be, in an order in which nothing stands on what is not there yet.
+
+Pure and deterministic; empty when both are equal. Knows nothing of how a step is applied. Make before
+break: everything new stands before flows and routes point to it, and what they pointed to goes last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mcagent.model.plan import Actual, Desired, Op, Plan, Stage, Step
+from mcagent.model.resources import Backend, Link, LinkAddress, Neighbour, Resource, ResourceKey, TunnelPort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageKind:
+    """One stage of every plan: what it holds, and what people call it."""
+
+    backend: Backend
+    title: str
+
+
+# In the order in which they are applied. OpenFlow is one bundle: its adds, changes and deletes are seen at once.
+STAGES = (
+    StageKind(backend=Backend.OVSDB, title="create bridge and tunnels"),
+    StageKind(backend=Backend.NETLINK, title="set up devices"),
+    StageKind(backend=Backend.NFT, title="set packet marks and NAT rules"),
+    StageKind(backend=Backend.OPENFLOW, title="program flows"),
+    StageKind(backend=Backend.NETLINK, title="add routes"),
+    StageKind(backend=Backend.NETLINK, title="remove routes"),
+    StageKind(backend=Backend.OVSDB, title="remove tunnels"),
+)
+_DEVICE = (Link, LinkAddress, Neighbour)
+
+
+def diff(actual: Actual, desired: Desired) -> Plan:
+    """Return the steps that make `actual` equal to `desired`."""
+    wanted = _by_key((unit.name, unit.resources) for unit in desired.units.values())
+    steps: list[Step] = []
+    seen = 0
+    for backend, resources in actual.items():
+        for key, old in resources.items():
+            found = wanted.get((backend, key))
+            if found is None:
+                steps.append(_delete(old))
+                continue
+            seen += 1
+            if found[1] != old:
+                steps.append(_replace(old, found))
+    if seen < len(wanted):
+        steps.extend(_add(found) for (backend, key), found in wanted.items() if key not in actual.get(backend, ()))
+    return _plan(steps)
+
+
+def diff_desired(before: Desired, after: Desired) -> Plan:
+    """Return the steps from one desired state to another: equal to `diff` when what is equals `before`.
+
+    Units that are the very same in both are passed over without a look inside.
+    """
+    changed = [name for name, unit in after.units.items() if before.units.get(name) is not unit]
+    gone = [name for name in before.units if name not in after.units]
+    if not changed and not gone:
+        return Plan()
+    new = _by_key((name, after.units[name].resources) for name in changed)
+    old = _by_key((name, before.units[name].resources) for name in (*changed, *gone) if name in before.units)
+    steps: list[Step] = []
+    for place, (_, resource) in old.items():
+        found = new.get(place)
+        if found is None:
+            steps.append(_delete(resource))
+        elif found[1] != resource:
+            steps.append(_replace(resource, found))
+    steps.extend(_add(found) for place, found in new.items() if place not in old)
+    return _plan(steps)
+
+
+_Found = tuple[str, Resource]  # name of the unit, and the resource
+
+
+def _by_key(units: Iterable[tuple[str, Iterable[Resource]]]) -> Mapping[tuple[Backend, ResourceKey], _Found]:
+    return {(r.backend, r.key): (name, r) for name, resources in units for r in resources}
+
+
+def _add(found: _Found) -> Step:
+    unit, new = found
+    return Step(op=Op.ADD, backend=new.backend, key=new.key, old=None, new=new, unit=unit)
+
+
+def _replace(old: Resource, found: _Found) -> Step:
+    unit, new = found
+    return Step(op=Op.REPLACE, backend=new.backend, key=new.key, old=old, new=new, unit=unit)
+
+
+def _delete(old: Resource) -> Step:
+    # no unit: after a restart nobody knows which cause an old resource had
+    return Step(op=Op.DELETE, backend=old.backend, key=old.key, old=old, new=None)
+
+
+def _stage_of(step: Step) -> int:
+    """Return the index in STAGES."""
+    deletes = step.op is Op.DELETE
+    match step.backend:
+        case Backend.OVSDB:
+            return 6 if deletes else 0
+        case Backend.NETLINK:
+            if deletes:
+                return 5
+            return 1 if isinstance(step.new, _DEVICE) else 4
+        case Backend.NFT:
+            return 2
+        case Backend.OPENFLOW:
+            return 3
+
+
+def _plan(steps: list[Step]) -> Plan:
+    """Sort the steps into stages.
+
+    By key on adding (groups before flows, sets before chains), in reverse on deleting. A tunnel whose place
+    another one takes goes in the stage, so in the transaction, in which the other comes.
+    """
+    rows: list[tuple[list[Step], list[Step]]] = [([], []) for _ in STAGES]
+    for step in steps:
+        rows[_stage_of(step)][step.op is Op.DELETE].append(step)
+    first, last = rows[0], rows[-1]
+    if first[0] and last[1]:
+        coming = {_tunnel_place(step.new) for step in first[0]}
+        coming.discard(None)
+        first[1].extend(step for step in last[1] if _tunnel_place(step.old) in coming)
+        last[1][:] = [step for step in last[1] if _tunnel_place(step.old) not in coming]
+    stages = []
+    for kind, (puts, deletes) in zip(STAGES, rows, strict=True):
+        # keys of one backend have one shape, so they sort
+        puts.sort(key=_sort_key)
+        deletes.sort(key=_sort_key, reverse=True)
+        both = (*deletes, *puts) if kind.backend is Backend.OVSDB else (*puts, *deletes)
+        if both:
+            stages.append(Stage(backend=kind.backend, title=kind.title, steps=both))
+    return Plan(stages=tuple(stages))
+
+
+def _tunnel_place(resource: Resource | None) -> tuple[object, ...] | None:
+    """Return what Open vSwitch lets only one tunnel have (ofproto/tunnel.c, tnl_port_add): the peer's end."""
+    if not isinstance(resource, TunnelPort):
+        return None
+    return (resource.type, resource.remote_ip, resource.dst_port)
+
+
+def _sort_key(step: Step) -> tuple[str, ...]:
+    return step.key  # type: ignore[return-value]

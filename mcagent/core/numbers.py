@@ -1,0 +1,74 @@
+"""Numbers that follow from names: OpenFlow ports, cluster, Node and Service numbers, names of tunnel ports.
+
+Everything here is a pure function of a set of names, so every Node comes to the same numbers without talking
+to anybody, and a restart to the same as before. Knows nothing of what is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+
+HOST_OFPORT = 1
+FIRST_OFPORT = 2
+LAST_OFPORT = 65000  # 65280 (0xff00) and above are reserved in OpenFlow 1.0 numbering, which OVS keeps
+
+_BITS = 24  # of a number in registers, cookies and group ids
+_SPAN = (1 << _BITS) - 1
+
+
+def name_hash(name: str) -> int:
+    """Return 64 bits of the name's SHA-256."""
+    return int.from_bytes(sha256(name.encode("utf-8", "surrogatepass")).digest()[:8])
+
+
+def number_names(names: Iterable[str]) -> dict[str, int]:
+    """Give each name a number of 24 bits, never 0: its hash, in sorted order the next free one on collision."""
+    numbers: dict[str, int] = {}
+    used: set[int] = set()
+    for name in sorted(names):
+        number = name_hash(name) % _SPAN
+        while number + 1 in used:
+            number = (number + 1) % _SPAN
+        used.add(number + 1)
+        numbers[name] = number + 1
+    return numbers
+
+
+def tunnel_port_name(prefix: str, *identity: object) -> str:
+    """Return a device name of 15 characters (the longest that Linux takes: IFNAMSIZ less the final NUL).
+
+    `identity` is all that must not change under a name: with another address it is another port, and the new
+    one is made before the old one goes.
+    """
+    text = "\0".join(str(part) for part in identity)
+    return prefix + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:11]
+
+
+def assign_ofports(names: Iterable[str], in_use: Mapping[str, int]) -> dict[str, int]:
+    """Give each tunnel port its OpenFlow port. What a name has in `in_use` stays; nobody else's is taken.
+
+    The rest get the hash of their name and, in sorted order, the next free number on collision.
+    """
+    wanted = sorted(set(names))
+    taken = set(in_use.values())
+    taken.add(HOST_OFPORT)
+    span = LAST_OFPORT - FIRST_OFPORT + 1
+    ports: dict[str, int] = {}
+    kept: set[int] = set()
+    for name in wanted:
+        number = in_use.get(name)
+        if number is not None and FIRST_OFPORT <= number <= LAST_OFPORT and number not in kept:
+            ports[name] = number
+            kept.add(number)
+    if len(taken) + len(wanted) - len(ports) > span:
+        raise OverflowError(f"more than {span} tunnel ports are wanted")
+    for name in wanted:
+        if name in ports:
+            continue
+        offset = name_hash(name) % span
+        while offset + FIRST_OFPORT in taken:
+            offset = (offset + 1) % span
+        ports[name] = offset + FIRST_OFPORT
+        taken.add(offset + FIRST_OFPORT)
+    return ports

@@ -1,0 +1,167 @@
+"""Plans and desired states for people (text) and for programs (plain dicts fit for JSON). Pure text work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import fields
+from enum import StrEnum
+from typing import TypeAlias
+
+from mcagent.model.plan import Desired, Op, Plan, Step
+from mcagent.model.problem import Problem
+from mcagent.model.resources import (
+    Bridge,
+    FlowEntry,
+    GroupEntry,
+    HostPort,
+    Link,
+    LinkAddress,
+    Neighbour,
+    NftChain,
+    NftSet,
+    Resource,
+    Route,
+    Rule,
+    TunnelPort,
+)
+
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+
+_SIGNS: Mapping[Op, str] = {Op.ADD: "+", Op.REPLACE: "~", Op.DELETE: "-"}
+
+
+def resource_text(resource: Resource) -> str:
+    """Return one line that says what the resource is, in the words of the tool one would look at it with."""
+    match resource:
+        case Bridge():
+            return f"bridge {resource.name} datapath {resource.datapath}"
+        case HostPort():
+            return f"port {resource.name} ofport {resource.ofport} mac {resource.mac}"
+        case TunnelPort():
+            port = f" port {resource.dst_port}" if resource.dst_port else ""
+            bfd = (
+                f" bfd {resource.bfd.min_tx}/{resource.bfd.min_rx} ms x{resource.bfd.mult}" if resource.bfd else ""
+            )
+            return (
+                f"tunnel {resource.name} ofport {resource.ofport} {resource.type} to {resource.remote_ip}{port} "
+                f"({resource.peer_kind} {resource.peer}){bfd}"
+            )
+        case FlowEntry():
+            match = f",{resource.match}" if resource.match else ""
+            return f"flow table={resource.table},priority={resource.priority}{match} actions={resource.actions}"
+        case GroupEntry():
+            return f"group {resource.group_id:#010x} {resource.body}"
+        case Link():
+            return f"link {resource.name} {'up' if resource.up else 'down'} mtu {resource.mtu}"
+        case LinkAddress():
+            return f"address {resource.address}/{resource.prefixlen} dev {resource.device}"
+        case Neighbour():
+            return f"neighbour {resource.address} lladdr {resource.mac} dev {resource.device}"
+        case Route():
+            kind = "" if resource.type == "unicast" else f"{resource.type} "
+            via = f" via {resource.via}" if resource.via is not None else ""
+            device = f" dev {resource.device}" if resource.device else ""
+            source = f" src {resource.source}" if resource.source is not None else ""
+            return f"route {kind}{resource.destination}{via}{device}{source} table {resource.table}"
+        case Rule():
+            mark = f" fwmark {resource.fwmark:#x}/{resource.fwmask:#x}" if resource.fwmask else ""
+            return f"rule {resource.priority}:{mark} lookup {resource.table}"
+        case NftSet():
+            return f"nft set {resource.name} {{ {', '.join(map(str, resource.elements))} }}"
+        case NftChain():
+            return f"nft chain {resource.name} ({resource.hook} {resource.priority}): {'; '.join(resource.rules)}"
+
+
+def plan_text(plan: Plan) -> str:
+    """Return the plan for people: + added, ~ changed (with what it was), - removed, stage by stage."""
+    if not plan.stages:
+        return "nothing to do: the dataplane is as it should be\n"
+    lines: list[str] = []
+    for number, stage in enumerate(plan.stages, 1):
+        lines.append(f"{number}. {stage.title} ({stage.backend}; {_counts(stage.steps)})")
+        for step in stage.steps:
+            shown = step.new if step.new is not None else step.old
+            if shown is None:
+                continue
+            lines.append(f"  {_SIGNS[step.op]} {resource_text(shown)}")
+            if step.op is Op.REPLACE and step.old is not None:
+                lines.append(f"      was: {resource_text(step.old)}")
+    lines.append(f"in all: {_counts(plan.steps)}")
+    return "\n".join(lines) + "\n"
+
+
+def desired_text(desired: Desired) -> str:
+    """Return the desired state for people, unit by unit, and the problems."""
+    lines: list[str] = []
+    for name, unit in desired.units.items():
+        lines.append(f"{name} ({len(unit.resources)})")
+        lines.extend(f"  {resource_text(resource)}" for resource in unit.resources)
+    lines.extend(f"{problem.severity}: {problem} [{problem.reason}]" for problem in desired.problems)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def plan_json(plan: Plan) -> dict[str, Json]:
+    """Return the plan as plain values."""
+    return {
+        "counts": {str(op): sum(step.op is op for step in plan.steps) for op in Op},
+        "stages": [
+            {
+                "backend": str(stage.backend),
+                "title": stage.title,
+                "steps": [_step_json(step) for step in stage.steps],
+            }
+            for stage in plan.stages
+        ],
+    }
+
+
+def desired_json(desired: Desired) -> dict[str, Json]:
+    """Return the desired state as plain values."""
+    return {
+        "units": {name: [resource_json(r) for r in unit.resources] for name, unit in desired.units.items()},
+        "problems": [problem_json(problem) for problem in desired.problems],
+        "summary": plain(desired.summary),
+    }
+
+
+def resource_json(resource: Resource) -> dict[str, Json]:
+    """Return a resource as plain values; `resource` names its class."""
+    found: dict[str, Json] = {"resource": type(resource).__name__, "backend": str(resource.backend)}
+    found.update({f.name: plain(getattr(resource, f.name)) for f in fields(resource)})
+    return found
+
+
+def problem_json(problem: Problem) -> dict[str, Json]:
+    """Return a problem as plain values."""
+    return {f.name: plain(getattr(problem, f.name)) for f in fields(problem)}
+
+
+def plain(value: object) -> Json:
+    """Return any of our values as JSON has it; addresses and networks as text."""
+    if isinstance(value, StrEnum):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in (sorted(value) if isinstance(value, (set, frozenset)) else value)]
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    return str(value)
+
+
+def _step_json(step: Step) -> dict[str, Json]:
+    return {
+        "op": str(step.op),
+        "unit": step.unit,
+        "old": None if step.old is None else resource_json(step.old),
+        "new": None if step.new is None else resource_json(step.new),
+    }
+
+
+def _counts(steps: tuple[Step, ...]) -> str:
+    counts = Counter(step.op for step in steps)
+    words = {Op.ADD: "to add", Op.REPLACE: "to change", Op.DELETE: "to remove"}
+    return ", ".join(f"{counts[op]} {words[op]}" for op in Op if counts[op])

@@ -1,0 +1,157 @@
+"""Exported Services of this cluster: which address and port leads to which endpoints.
+
+Decides from Service, ServiceExport and EndpointSlices; knows nothing of flows. Only what is exported exists
+for other clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from mcagent.core.claims import Taken, refuse_address
+from mcagent.core.local import seniority
+from mcagent.model.net import Address, Network, contains, host_network
+from mcagent.model.objects import EndpointSlice, Service, ServiceExport, ServicePort, Snapshot
+from mcagent.model.problem import Problem, Severity
+
+# One bucket takes about 150 bytes of the 64 KiB that an OpenFlow message can have.
+MAX_ENDPOINTS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedPort:
+    """One port of an exported Service; `name` is "namespace/name:port/protocol", as its unit is named."""
+
+    name: str
+    address: Address
+    protocol: str  # "tcp", "udp", "sctp"
+    port: int
+    client_ip_affinity: bool
+    endpoints: tuple[tuple[Address, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """The verdict on all exported Services, and the inputs it came from."""
+
+    ports: Mapping[str, ExportedPort]
+    problems: tuple[Problem, ...]
+    inputs: tuple[object, ...]
+
+
+def build_services(
+    snapshot: Snapshot,
+    service_cidrs: tuple[Network, ...],
+    deliverable: tuple[Network, ...],
+    previous: Services | None = None,
+) -> Services:
+    """Return the exported ports. `deliverable`: networks that lie on a Node of this cluster."""
+    inputs = (snapshot.services, snapshot.service_exports, snapshot.endpoint_slices, service_cidrs, deliverable)
+    if previous is not None and all(map(_same, inputs, previous.inputs)):
+        return previous
+    problems: list[Problem] = []
+    exports = sorted(snapshot.service_exports.values(), key=lambda e: seniority(e.meta))
+    slices = _slices_by_service(snapshot.endpoint_slices.values(), exports)
+    local = Taken((network, "") for network in deliverable)
+    ports: dict[str, ExportedPort] = {}
+    holders: dict[tuple[Address, str, int], str] = {}
+    for export in exports:
+        service = snapshot.services.get(export.meta.key)
+        address = _address(export, service, service_cidrs, problems)
+        if service is None or address is None:
+            continue
+        for port in service.ports:
+            protocol = port.protocol.lower()
+            holder = holders.setdefault((address, protocol, port.port), service.meta.key)
+            if holder != service.meta.key:
+                message = f"{address} port {port.port}/{protocol} is Service {holder}'s already: not used"
+                problems.append(_problem(export, "DuplicateAddress", message))
+                continue
+            exported = ExportedPort(
+                name=f"{service.meta.key}:{port.port}/{protocol}",
+                address=address,
+                protocol=protocol,
+                port=port.port,
+                client_ip_affinity=service.client_ip_affinity,
+                endpoints=_endpoints(export, port, slices.get(service.meta.key, ()), local, problems),
+            )
+            before = previous.ports.get(exported.name) if previous is not None else None
+            ports[exported.name] = before if before == exported and before is not None else exported
+    return Services(ports=ports, problems=tuple(sorted(set(problems))), inputs=inputs)
+
+
+def _same(a: object, b: object) -> bool:
+    return a is b or (isinstance(a, tuple) and a == b)
+
+
+def _slices_by_service(
+    slices: Iterable[EndpointSlice], exports: Iterable[ServiceExport]
+) -> Mapping[str, list[EndpointSlice]]:
+    wanted: dict[str, list[EndpointSlice]] = {export.meta.key: [] for export in exports}
+    for found in slices:
+        of_service = wanted.get(f"{found.meta.namespace}/{found.service_name}")
+        if of_service is not None:
+            of_service.append(found)
+    return wanted
+
+
+def _address(
+    export: ServiceExport, service: Service | None, cidrs: tuple[Network, ...], problems: list[Problem]
+) -> Address | None:
+    """Return the ClusterIP that is served, or tell why there is none."""
+    if service is None:
+        problems.append(_problem(export, "NoService", "there is no Service of this name and namespace"))
+        return None
+    if not service.cluster_ips:
+        message = "the Service has no ClusterIP (headless or ExternalName): it is not served to other clusters"
+        problems.append(_problem(export, "NoClusterIP", message))
+        return None
+    address = next((a for a in service.cluster_ips if refuse_address(a) is None), None)
+    if address is None:
+        message = "the Service has no IPv4 ClusterIP: IPv6 is not supported yet"
+        problems.append(_problem(export, "IPv6NotSupported", message))
+        return None
+    if not any(contains(cidr, address) for cidr in cidrs):
+        message = f"its ClusterIP {address} lies in no Gateway's serviceCIDR: other clusters do not reach it"
+        problems.append(_problem(export, "OutsideServiceCIDR", message, Severity.WARNING))
+    return address
+
+
+def _endpoints(
+    export: ServiceExport,
+    port: ServicePort,
+    slices: Iterable[EndpointSlice],
+    local: Taken,
+    problems: list[Problem],
+) -> tuple[tuple[Address, int], ...]:
+    """Return ready endpoints, or serving ones when none is ready (so that a rollout never serves nobody)."""
+    ready: set[tuple[Address, int]] = set()
+    serving: set[tuple[Address, int]] = set()
+    elsewhere = 0
+    for found in slices:
+        # the Service's port and the slice's are joined by name: target ports may differ per Pod
+        numbers = [p.port for p in found.ports if p.name == port.name and p.protocol == port.protocol]
+        for endpoint in found.endpoints:
+            if not (endpoint.ready or endpoint.serving):
+                continue
+            for address in endpoint.addresses:
+                if refuse_address(address) is not None or local.overlapping(host_network(address)) is None:
+                    elsewhere += address.version == 4
+                    continue
+                places = {(address, number) for number in numbers if number is not None}
+                serving |= places
+                if endpoint.ready:
+                    ready |= places
+    chosen = sorted(ready or serving)
+    if elsewhere:
+        message = f"{elsewhere} endpoints of port {port.port} are no Pod or Node of this cluster: not used"
+        problems.append(_problem(export, "EndpointElsewhere", message, Severity.WARNING))
+    if len(chosen) > MAX_ENDPOINTS:
+        message = f"port {port.port} has {len(chosen)} endpoints: the first {MAX_ENDPOINTS} are used"
+        problems.append(_problem(export, "TooManyEndpoints", message, Severity.WARNING))
+    return tuple(chosen[:MAX_ENDPOINTS])
+
+
+def _problem(export: ServiceExport, reason: str, message: str, severity: Severity = Severity.ERROR) -> Problem:
+    return Problem(subject=export.meta.subject, path="", reason=reason, message=message, severity=severity)

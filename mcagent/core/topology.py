@@ -1,0 +1,78 @@
+"""The topology that one Node's dataplane is made for: this cluster, the others, the exported Services.
+
+Puts together the verdicts of `local`, `remote` and `services`, and reuses each while its inputs are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcagent.core.local import Local, build_local
+from mcagent.core.remote import Remotes, build_remotes, surroundings_of
+from mcagent.core.services import Services, build_services
+from mcagent.model.config import Config
+from mcagent.model.facts import Facts
+from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.problem import Problem
+
+NO_SERVICES = Services(ports={}, problems=(), inputs=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Everything decided about the input. The parts are the previous call's own while they are equal."""
+
+    local: Local
+    remotes: Remotes
+    services: Services
+    problems: tuple[Problem, ...]
+    inputs: tuple[object, ...]
+
+
+def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: Topology | None = None) -> Topology:
+    """Return the topology. Deterministic, and independent of the order in which objects came."""
+    inputs = (snapshot.gateways, snapshot.nodes, snapshot.pods, config)
+    before = previous.inputs if previous is not None else ()
+    if previous is not None and before[3] == config and _unmoved(before, inputs, previous.local):
+        local = previous.local
+    else:
+        local = build_local(snapshot, config)
+        if previous is not None and local == previous.local:
+            local = previous.local
+    remotes = build_remotes(
+        snapshot.cluster_infos,
+        surroundings_of(local, facts, config),
+        previous.remotes if previous is not None else None,
+    )
+    services = NO_SERVICES
+    if local.role == "gateway":
+        services = build_services(
+            snapshot,
+            local.service_cidrs,
+            local.pod_networks,
+            previous.services if previous is not None and previous.services is not NO_SERVICES else None,
+        )
+    parts = (local.problems, remotes.problems, services.problems, snapshot.problems)
+    if previous is not None and parts == (
+        previous.local.problems,
+        previous.remotes.problems,
+        previous.services.problems,
+        before[4],
+    ):
+        problems = previous.problems
+    else:
+        problems = tuple(sorted({problem for part in parts for problem in part}))
+    return Topology(
+        local=local,
+        remotes=remotes,
+        services=services,
+        problems=problems,
+        inputs=(*inputs, snapshot.problems),
+    )
+
+
+def _unmoved(before: tuple[object, ...], now: tuple[object, ...], local: Local) -> bool:
+    """Tell whether what `build_local` read is the same: Pods count only where they are needed."""
+    if before[0] is not now[0] or before[1] is not now[1]:
+        return False
+    return Kind.POD not in local.needs or before[2] is now[2]

@@ -1,0 +1,240 @@
+"""Diff and render: a plan makes one state into the other, in an order in which nothing hangs in the air."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_address, ip_network
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.core.diff import diff, diff_desired
+from mcagent.core.render import desired_json, desired_text, plan_json, plan_text
+from mcagent.model.facts import DatapathType
+from mcagent.model.plan import Actual, Desired, Op, Plan, Unit
+from mcagent.model.resources import (
+    Backend,
+    Bridge,
+    FlowEntry,
+    GroupEntry,
+    HostPort,
+    Link,
+    LinkAddress,
+    Neighbour,
+    NftChain,
+    NftSet,
+    PeerKind,
+    Resource,
+    ResourceKey,
+    Route,
+    Rule,
+    TunnelPort,
+    TunnelType,
+)
+
+SMALL = st.integers(1, 4)
+
+
+def tunnel(number: int, ofport: int, kind: PeerKind = PeerKind.NODE, name: str = "") -> TunnelPort:
+    """Return a tunnel port to peer `number`."""
+    return TunnelPort(
+        bridge="br-mc",
+        name=name or f"mcn-{number}",
+        type=TunnelType.GENEVE,
+        remote_ip=ip_address(f"192.0.2.{number}"),
+        dst_port=0,
+        ofport=ofport,
+        peer_kind=kind,
+        peer=f"n{number}",
+    )
+
+
+def chain(number: int, rule: int) -> NftChain:
+    """Return an nft chain with one rule."""
+    return NftChain(
+        table="mcagent",
+        name=f"c{number}",
+        type="filter",
+        hook="forward",
+        priority=0,
+        rules=(f"meta mark {rule}",),
+    )
+
+
+RESOURCES: st.SearchStrategy[Resource] = st.one_of(
+    st.just(Bridge(name="br-mc", datapath=DatapathType.NETDEV)),
+    st.builds(HostPort, bridge=st.just("br-mc"), name=st.just("mc-gw0"), ofport=SMALL, mac=st.just("m")),
+    st.builds(tunnel, SMALL, SMALL),
+    st.builds(
+        FlowEntry,
+        table=SMALL,
+        priority=SMALL,
+        match=st.sampled_from(["", "ip"]),
+        cookie=SMALL,
+        actions=st.sampled_from(["drop", "output:1"]),
+    ),
+    st.builds(GroupEntry, group_id=SMALL, body=st.sampled_from(["type=select", "type=ff"])),
+    st.builds(Link, name=st.just("mc-gw0"), mtu=st.integers(1400, 1402)),
+    st.builds(
+        LinkAddress, device=st.just("mc-gw0"), address=st.just(ip_address("169.254.77.1")), prefixlen=st.just(32)
+    ),
+    st.builds(
+        Neighbour,
+        device=st.just("mc-gw0"),
+        address=st.just(ip_address("169.254.77.2")),
+        mac=st.sampled_from(["a", "b"]),
+    ),
+    st.builds(
+        Route,
+        table=SMALL,
+        destination=SMALL.map(lambda n: ip_network(f"10.{n}.0.0/16")),
+        device=st.sampled_from(["x", "y"]),
+    ),
+    st.builds(Rule, priority=SMALL, table=SMALL, fwmark=SMALL),
+    st.builds(chain, SMALL, SMALL),
+    st.builds(
+        NftSet,
+        table=st.just("mcagent"),
+        name=st.just("s"),
+        elements=st.sampled_from([(), (ip_network("10.0.0.0/8"),)]),
+    ),
+)
+
+World = dict[tuple[Backend, ResourceKey], Resource]
+
+
+def world_of(resources: list[Resource]) -> World:
+    """Return the resources by backend and key: no key twice."""
+    return {(r.backend, r.key): r for r in resources}
+
+
+WORLDS = st.lists(RESOURCES, max_size=14).map(world_of)
+
+
+def actual_of(world: World) -> Actual:
+    """Return the world as backends report it."""
+    found: dict[Backend, dict[ResourceKey, Resource]] = {backend: {} for backend in Backend}
+    for (backend, key), resource in world.items():
+        found[backend][key] = resource
+    return found
+
+
+def desired_of(world: World, units: list[int]) -> Desired:
+    """Return the world as units; `units` says which resource goes to which."""
+    found: dict[str, list[Resource]] = {}
+    for index, resource in enumerate(world.values()):
+        found.setdefault(f"u{units[index % len(units)]}", []).append(resource)
+    return Desired(units={n: Unit(name=n, resources=tuple(r)) for n, r in sorted(found.items())})
+
+
+def applied(world: World, plan: Plan) -> World:
+    """Return the world after the plan; every step must fit what it meets."""
+    world = dict(world)
+    for step in plan.steps:
+        place = (step.backend, step.key)
+        assert world.get(place) == step.old
+        assert (step.op is Op.ADD) == (step.old is None)
+        assert (step.op is Op.DELETE) == (step.new is None)
+        if step.new is None:
+            del world[place]
+        else:
+            world[place] = step.new
+    return world
+
+
+UNITS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+
+
+@given(WORLDS, WORLDS, UNITS)
+def test_a_plan_makes_the_actual_state_the_desired_one(before: World, after: World, units: list[int]) -> None:
+    """apply(diff(a, d)) == d, and then there is nothing to do."""
+    desired = desired_of(after, units)
+    plan = diff(actual_of(before), desired)
+    assert applied(before, plan) == after
+    assert diff(actual_of(after), desired) == Plan()
+    assert bool(plan.stages) == (before != after)
+
+
+@given(WORLDS, WORLDS, UNITS, UNITS)
+def test_diff_of_two_desired_states_equals_the_full_diff(
+    before: World, after: World, units: list[int], other_units: list[int]
+) -> None:
+    """Looking at changed units only gives the same plan, also when a resource moves to another unit."""
+    old, new = desired_of(before, units), desired_of(after, other_units)
+    assert diff_desired(old, new) == diff(actual_of(before), new)
+    assert diff_desired(new, new) == Plan()
+    same_unit = Desired(
+        units={**new.units, **{n: old.units[n] for n in old.units if old.units[n] == new.units.get(n)}}
+    )
+    assert diff_desired(old, same_unit) == diff_desired(old, new)
+
+
+@given(st.lists(RESOURCES, max_size=10))
+def test_the_order_of_input_makes_no_difference(resources: list[Resource]) -> None:
+    """The same resources in any order, in any unit order, give the same plan."""
+    world = world_of(resources)
+    shuffled = dict(reversed(world.items()))
+    assert diff({}, desired_of(world, [0])) == diff({}, desired_of(shuffled, [0]))
+
+
+def test_stages_are_in_the_order_in_which_things_stand_on_each_other() -> None:
+    """Tunnels, devices, nft, groups, flows, routes on adding; the other way round on removing."""
+    resources: list[Resource] = [
+        Rule(priority=300, table=1),
+        Route(table=1, destination=ip_network("10.1.0.0/16"), device="mc-gw0"),
+        FlowEntry(table=0, priority=1, match="", cookie=1, actions="group:1"),
+        GroupEntry(group_id=1, body="type=select"),
+        chain(1, 1),
+        NftSet(table="mcagent", name="s", elements=()),
+        Neighbour(device="mc-gw0", address=ip_address("169.254.77.2"), mac="a"),
+        Link(name="mc-gw0", mtu=1450),
+        tunnel(1, 2),
+        Bridge(name="br-mc", datapath=DatapathType.SYSTEM),
+    ]
+    up = diff({}, desired_of(world_of(resources), [0]))
+    assert [type(step.new).__name__ for step in up.steps] == (
+        "Bridge TunnelPort Link Neighbour NftSet NftChain GroupEntry FlowEntry Route Rule".split()  # noqa: SIM905
+    )
+    down = diff(actual_of(world_of(resources)), Desired(units={}))
+    assert [type(step.old).__name__ for step in down.steps] == (
+        "NftChain NftSet FlowEntry GroupEntry Rule Route Neighbour Link TunnelPort Bridge".split()  # noqa: SIM905
+    )
+
+
+def test_a_tunnel_to_the_same_end_under_another_name_is_swapped_in_one_stage() -> None:
+    """Open vSwitch takes one tunnel per end: the old one goes in the transaction in which the new one comes."""
+    old = [tunnel(1, 2), tunnel(2, 3)]
+    new: list[Resource] = [tunnel(1, 4, PeerKind.GATEWAY, "mcg-1")]
+    plan = diff(actual_of(world_of([*old])), desired_of(world_of(new), [0]))
+    assert [(s.title, [(step.op, step.key[2]) for step in s.steps]) for s in plan.stages] == [
+        ("create bridge and tunnels", [(Op.DELETE, "mcn-1"), (Op.ADD, "mcg-1")]),
+        ("remove tunnels", [(Op.DELETE, "mcn-2")]),
+    ]
+
+
+def test_a_plan_is_told_to_people() -> None:
+    """Each step is a line with its sign; a change also says what was."""
+    before = world_of([tunnel(1, 2), tunnel(2, 3)])
+    after = world_of([tunnel(1, 5), tunnel(3, 4)])
+    assert plan_text(diff(actual_of(before), desired_of(after, [0]))) == (
+        "1. create bridge and tunnels (ovsdb; 1 to add, 1 to change)\n"
+        "  ~ tunnel mcn-1 ofport 5 geneve to 192.0.2.1 (node n1)\n"
+        "      was: tunnel mcn-1 ofport 2 geneve to 192.0.2.1 (node n1)\n"
+        "  + tunnel mcn-3 ofport 4 geneve to 192.0.2.3 (node n3)\n"
+        "2. remove tunnels (ovsdb; 1 to remove)\n"
+        "  - tunnel mcn-2 ofport 3 geneve to 192.0.2.2 (node n2)\n"
+        "in all: 1 to add, 1 to change, 1 to remove\n"
+    )
+    assert plan_text(Plan()) == "nothing to do: the dataplane is as it should be\n"
+
+
+@given(WORLDS, WORLDS)
+def test_plans_and_states_are_json(before: World, after: World) -> None:
+    """Everything can be told as JSON and as text, whatever is in it."""
+    desired = desired_of(after, [0, 1])
+    plan = diff(actual_of(before), desired)
+    told = json.loads(json.dumps(plan_json(plan)))
+    assert sum(told["counts"].values()) == len(plan)
+    assert sum(len(stage["steps"]) for stage in told["stages"]) == len(plan)
+    assert sum(map(len, json.loads(json.dumps(desired_json(desired)))["units"].values())) == len(after)
+    assert len(desired_text(desired).splitlines()) == len(after) + len(desired.units)
