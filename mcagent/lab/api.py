@@ -1,0 +1,146 @@
+"""A small client of one cluster's API server: plain HTTP and JSON over a socket opened inside a namespace.
+
+Owns that one connection. The lab and its tests are the users and the control plane of the cluster: they create,
+change and delete objects through it, and switch the embedded server's faults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Sequence
+
+from mcagent.lab import netns
+from mcagent.model.errors import LabError
+
+Json = dict[str, object]
+PORT = 6443
+TIMEOUT = 10.0  # seconds
+
+# kind -> (API prefix, plural, namespaced, is the status a subresource that a create does not fill)
+_RESOURCES = {
+    "Node": ("/api/v1", "nodes", False, False),
+    "Pod": ("/api/v1", "pods", True, True),
+    "Service": ("/api/v1", "services", True, False),
+    "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices", True, False),
+    "ServiceExport": ("/apis/multicluster.x-k8s.io/v1alpha1", "serviceexports", True, False),
+    "Gateway": ("/apis/multicluster.crd.antrea.io/v1alpha1", "gateways", True, False),
+    "ClusterInfoImport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "clusterinfoimports", True, False),
+}
+
+
+class ApiClient:
+    """Requests to the API server at `address`, made from inside `namespace`. May be used from several threads."""
+
+    def __init__(self, namespace: str, address: str, port: int = PORT) -> None:
+        self._namespace, self._address, self._port = namespace, address, port
+        self._connection: http.client.HTTPConnection | None = None
+        self._lock = threading.Lock()
+
+    def request(
+        self, method: str, path: str, body: object = None, *, content_type: str = "application/json"
+    ) -> tuple[int, Json]:
+        """Make one request; return status and decoded body. Raises LabError when there is no answer."""
+        data = None if body is None else json.dumps(body).encode()
+        with self._lock:
+            for last in (False, True):
+                fresh = self._connection is None
+                try:
+                    connection = self._connection = self._connection or self._connect()
+                    connection.request(method, path, body=data, headers={"Content-Type": content_type})
+                    answer = connection.getresponse()
+                    text = answer.read()
+                except (OSError, http.client.HTTPException) as error:
+                    self.close()
+                    if last or fresh:  # an old connection may have been closed by the server: once more
+                        raise LabError(f"API server {self._address}: {method} {path}: {error!r}") from None
+                    continue
+                try:
+                    found = json.loads(text)
+                except ValueError:
+                    raise LabError(
+                        f"API server {self._address}: {method} {path}: not JSON: {text[:80]!r}"
+                    ) from None
+                return answer.status, found
+        raise AssertionError("unreachable")
+
+    def _connect(self) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection(self._address, self._port, timeout=TIMEOUT)
+        connection.sock = netns.call(
+            self._namespace, lambda: socket.create_connection((self._address, self._port), timeout=TIMEOUT)
+        )
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def ready(self) -> bool:
+        """Tell whether the server answers."""
+        with contextlib.suppress(LabError):
+            return self.request("GET", "/version")[0] == 200
+        return False
+
+    def _ask(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> Json:
+        status, found = self.request(method, path, body, content_type=content_type)
+        if status >= 300:
+            raise LabError(f"API server {self._address}: {method} {path}: {status} {found.get('message', found)}")
+        return found
+
+    def get(self, kind: str, name: str, namespace: str = "default") -> Json | None:
+        """Return an object, None if there is none."""
+        status, found = self.request("GET", f"{_collection(kind, namespace)}/{name}")
+        return found if status == 200 else None
+
+    def create(self, raw: Json) -> Json:
+        """Create an object, with its status where that is a subresource."""
+        kind, name, namespace = _identity(raw)
+        created = self._ask("POST", _collection(kind, namespace), raw)
+        if _RESOURCES[kind][3] and "status" in raw:
+            path = f"{_collection(kind, namespace)}/{name}/status"
+            return self._ask("PATCH", path, {"status": raw["status"]}, "application/merge-patch+json")
+        return created
+
+    def create_all(self, objects: Sequence[Json]) -> None:
+        """Create many."""
+        for raw in objects:
+            self.create(raw)
+
+    def patch(self, kind: str, name: str, change: Json, namespace: str = "default") -> Json:
+        """Change an object by a JSON merge patch (RFC 7386)."""
+        path = f"{_collection(kind, namespace)}/{name}"
+        return self._ask("PATCH", path, change, "application/merge-patch+json")
+
+    def delete(self, kind: str, name: str, namespace: str = "default") -> None:
+        """Delete an object."""
+        self._ask("DELETE", f"{_collection(kind, namespace)}/{name}")
+
+    def add_fault(self, **fault: object) -> None:
+        """Make the server misbehave (fields of `mcagent.lab.apiserver.Fault`)."""
+        self._ask("POST", "/_admin/faults", fault)
+
+    def clear_faults(self) -> None:
+        """Let it answer rightly again."""
+        self._ask("DELETE", "/_admin/faults")
+
+    def drop_connections(self) -> None:
+        """Cut every connection of the server, watches included."""
+        with contextlib.suppress(LabError):  # ours is one of them
+            self._ask("POST", "/_admin/drop")
+
+
+def _identity(raw: Json) -> tuple[str, str, str]:
+    metadata = raw["metadata"]
+    assert isinstance(metadata, dict)
+    return str(raw["kind"]), str(metadata["name"]), str(metadata.get("namespace", "default"))
+
+
+def _collection(kind: str, namespace: str) -> str:
+    prefix, plural, namespaced, _ = _RESOURCES[kind]
+    return f"{prefix}/namespaces/{namespace}/{plural}" if namespaced else f"{prefix}/{plural}"

@@ -1,0 +1,48 @@
+"""Counting copies: an AF_PACKET socket in a namespace that sees every packet as it arrives (packet(7))."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from types import TracebackType
+
+from mcagent.lab import netns
+
+ETH_P_IP = 0x0800  # linux/if_ether.h
+BUFFER_BYTES = 4 << 20
+
+
+class Capture:
+    """Everything that arrives at a device of a namespace from now on; a context manager."""
+
+    def __init__(self, namespace: str, device: str = "eth0") -> None:
+        def listen() -> socket.socket:
+            one = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+            one.bind((device, ETH_P_IP))
+            one.setblocking(False)
+            return one
+
+        self._socket = netns.call(namespace, listen)
+        self._frames: list[bytes] = []
+
+    def frames(self) -> list[bytes]:
+        """Return the frames that have come in so far (what the namespace itself sends is left out)."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                frame, (_, _, packet_type, *_) = self._socket.recvfrom(65536)
+                if packet_type != socket.PACKET_OUTGOING:
+                    self._frames.append(frame)
+        return self._frames
+
+    def count(self, token: bytes) -> int:
+        """Return how many frames hold these bytes."""
+        return sum(token in frame for frame in self.frames())
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._socket.close()

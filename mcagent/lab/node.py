@@ -1,0 +1,118 @@
+"""One Node of the lab: a namespace with its uplink, its Open vSwitch, and its Pods' namespaces.
+
+Owns what the machine itself and the distribution would have set up; the CNI's rules are `mcagent.lab.cni`'s,
+Services `mcagent.lab.kubeproxy`'s, everything of mcagent's own is the agent's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mcagent.lab import netns, underlay
+from mcagent.lab.ovs import OvsInstance
+from mcagent.lab.topology import Cluster, Node, Pod
+from mcagent.lab.waiting import wait_until
+
+PHYSICAL_BRIDGE = "br-phy"
+UPLINK_MTU = 1500
+POD_NEXT_HOP = "169.254.1.1"
+
+
+def sysctls() -> dict[str, str]:
+    """Return a Node's sysctls: strict reverse path filtering (RFC 3704) as RHEL sets it, the hard case."""
+    return {
+        "net/ipv4/ip_forward": "1",
+        "net/ipv4/conf/all/rp_filter": "1",
+        "net/ipv4/conf/default/rp_filter": "1",
+        "net/ipv6/conf/all/disable_ipv6": "1",
+    }
+
+
+def uplink(*, userspace: bool) -> str:
+    """Name of the device with the Node's address."""
+    return PHYSICAL_BRIDGE if userspace else "eth0"
+
+
+def build(
+    namespace: str,
+    under: str,
+    directory: Path,
+    cluster: Cluster,
+    node: Node,
+    *,
+    cluster_number: int,
+    userspace: bool,
+) -> OvsInstance:
+    """Make the Node: namespace, uplink, Open vSwitch, its address and default route."""
+    index = cluster.nodes.index(node) + 1
+    netns.create(namespace)
+    underlay.set_sysctl(namespace, sysctls())
+    underlay.attach(under, cluster_number, index, namespace)
+    ovs = OvsInstance.start(namespace, directory)
+    if userspace:
+        # Tunnels of the userspace datapath leave only through a bridge of its own: it takes over uplink and MAC.
+        ovs.vsctl(
+            *("add-br", PHYSICAL_BRIDGE, "--", "set", "bridge", PHYSICAL_BRIDGE, "datapath_type=netdev"),
+            *("fail-mode=standalone", f'other_config:hwaddr="{underlay.mac(cluster_number, index)}"'),
+            *("--", "add-port", PHYSICAL_BRIDGE, "eth0"),
+        )
+    device = uplink(userspace=userspace)
+    netns.ip_batch(
+        namespace,
+        [
+            f"address add {node.address}/{cluster.subnet.prefixlen} dev {device}",
+            f"link set {device} up",
+            f"route add default via {cluster.router} dev {device}",
+        ],
+    )
+    return ovs
+
+
+def wait_for_router(namespace: str, cluster: Cluster) -> None:
+    """Return when the Node reaches the router, so that what follows starts on a working network."""
+    argv = ["ping", "-n", "-q", "-c", "1", "-W", "1", str(cluster.router)]
+    wait_until(
+        lambda: netns.execute(namespace, argv, check=False).returncode == 0,
+        f"{namespace} to reach its router {cluster.router}",
+        timeout=20,
+    )
+
+
+def pod_device(node: Node, pod: Pod) -> str:
+    """Name of the Node's end of a Pod's veth."""
+    return f"pod{node.pods.index(pod) + 1}"
+
+
+def add_pod(node_namespace: str, pod_namespace: str, node: Node, pod: Pod) -> None:
+    """Make a Pod: a namespace behind a veth, a /32 address, and its next hop as a permanent neighbour.
+
+    So do Calico and the AWS VPC CNI: no subnet on the veth, no broadcast.
+    """
+    device = pod_device(node, pod)
+    netns.create(pod_namespace)
+    underlay.set_sysctl(pod_namespace, {"net/ipv6/conf/all/disable_ipv6": "1"})
+    netns.add_veth(device, node_namespace, "eth0", pod_namespace)
+    node_mac, pod_mac = _pod_macs(pod)
+    netns.ip_batch(
+        pod_namespace,
+        [
+            f"link set eth0 address {pod_mac}",
+            f"address add {pod.address}/32 dev eth0",
+            f"route add {POD_NEXT_HOP} dev eth0 scope link",
+            f"route add default via {POD_NEXT_HOP} dev eth0",
+            f"neighbour add {POD_NEXT_HOP} lladdr {node_mac} dev eth0 nud permanent",
+        ],
+    )
+    netns.ip_batch(
+        node_namespace,
+        [
+            f"link set {device} address {node_mac}",
+            f"route add {pod.address}/32 dev {device} scope link",
+            f"neighbour add {pod.address} lladdr {pod_mac} dev {device} nud permanent",
+        ],
+    )
+
+
+def _pod_macs(pod: Pod) -> tuple[str, str]:
+    tail = ":".join(f"{octet:02x}" for octet in pod.address.packed)
+    return f"0e:01:{tail}", f"0e:02:{tail}"
