@@ -204,7 +204,8 @@ class _Judge:
 
     def _gateways(self, info: ClusterInfoImport, problems: list[Problem]) -> tuple[tuple[Address, str], ...]:
         found: list[tuple[Address, str]] = []
-        for index, address in enumerate(info.gateway_ips):
+        for address in dict.fromkeys(info.gateway_ips):
+            index = info.gateway_ips.index(address)
             path = f"spec.gatewayInfos[{index}].gatewayIP"
             refusal = refuse_address(address)
             own = self._node_addresses.get(address)

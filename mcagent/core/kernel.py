@@ -1,0 +1,99 @@
+"""The kernel's side of a Node's dataplane: host port, routes, rules, nft. Values only.
+
+Packets for other clusters are routed into the host port by an own table; replies of connections that came in
+through it go back through it by one bit of the connection mark. Knows nothing of tunnels, flows or clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network
+
+from mcagent.model.config import Config
+from mcagent.model.facts import Facts
+from mcagent.model.net import Address, Network, host_network
+from mcagent.model.resources import (
+    Link,
+    LinkAddress,
+    Neighbour,
+    NftChain,
+    NftSet,
+    Resource,
+    Route,
+    RouteType,
+    Rule,
+)
+
+HOST_MAC = "0a:6d:63:00:00:01"
+GATEWAY_MAC = "aa:bb:cc:dd:ee:f0"  # the virtual next hop, the address that Antrea uses too
+HOST_ADDRESS = IPv4Address("169.254.77.1")
+NEXT_HOP = IPv4Address("169.254.77.2")
+OVERHEAD = 50  # Geneve without options, or VXLAN, on IPv4: 20 + 8 + 8 + an inner Ethernet header of 14
+SMALLEST_MTU = 576  # RFC 1122 section 3.3.2: what every host must be able to take
+
+_EVERYTHING = IPv4Network("0.0.0.0/0")
+
+
+def host_port_mtu(facts: Facts, config: Config) -> int:
+    """Return the MTU of the host port in bytes: what fits into a tunnel on the uplink."""
+    return config.mtu or max(facts.uplink_mtu - OVERHEAD, SMALLEST_MTU)
+
+
+def device(facts: Facts, config: Config) -> list[Resource]:
+    """Return the host port's state, address and only neighbour."""
+    return [
+        Link(name=config.host_port, mtu=host_port_mtu(facts, config)),
+        LinkAddress(device=config.host_port, address=HOST_ADDRESS, prefixlen=32),
+        Neighbour(device=config.host_port, address=NEXT_HOP, mac=GATEWAY_MAC),
+    ]
+
+
+def routing(config: Config) -> list[Resource]:
+    """Return the two rules, and the reply table's only route."""
+    bit = 1 << config.ct_mark_bit
+    return [
+        Rule(priority=config.rule_priority, table=config.route_table),
+        Rule(priority=config.rule_priority + 1, table=config.reply_table, fwmark=bit, fwmask=bit),
+        Route(table=config.reply_table, destination=_EVERYTHING, device=config.host_port, via=NEXT_HOP),
+    ]
+
+
+def cluster_routes(
+    config: Config, source: Address, cidrs: Iterable[Network], direct: Iterable[Address]
+) -> list[Resource]:
+    """Return the routes to one cluster. `direct`: tunnel endpoints inside remote CIDRs, so tunnels never loop."""
+    routes: list[Resource] = [
+        Route(table=config.route_table, destination=cidr, device=config.host_port, via=NEXT_HOP, source=source)
+        for cidr in cidrs
+    ]
+    routes.extend(
+        Route(table=config.route_table, destination=host_network(address), type=RouteType.THROW)
+        for address in direct
+    )
+    return routes
+
+
+def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
+    """Return the nft table: identity SNAT of Pods, marks for the way back, MSS clamp. `pods` is disjoint."""
+    port, bit = config.host_port, f"0x{1 << config.ct_mark_bit:08x}"
+    reply = f"ct direction reply ct mark & {bit} == {bit} meta mark set meta mark | {bit}"
+    clamp = "tcp flags & (syn|rst) == syn tcp option maxseg size set rt mtu"
+
+    def chain(name: str, kind: str, hook: str, priority: int, *rules: str) -> NftChain:
+        return NftChain(table=config.nft_table, name=name, type=kind, hook=hook, priority=priority, rules=rules)
+
+    return [
+        NftSet(table=config.nft_table, name="mct_pods", elements=pods),
+        # before the CNI's masquerade: a source that is NATed to itself is not NATed again
+        chain("mct_post", "nat", "postrouting", 99, f'oifname "{port}" ip saddr @mct_pods snat to ip saddr'),
+        chain(
+            "mct_pre",
+            "filter",
+            "prerouting",
+            -151,
+            f'iifname "{port}" ct direction original ct mark set ct mark | {bit}',
+            f'iifname != "{port}" {reply}',
+        ),
+        chain("mct_out", "route", "output", -150, reply),
+        chain("mct_mss", "filter", "forward", -150, f'oifname "{port}" {clamp}', f'iifname "{port}" {clamp}'),
+    ]

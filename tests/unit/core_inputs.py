@@ -1,0 +1,150 @@
+"""Inputs for tests of the core, written as short as they are meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_address, ip_network
+
+from mcagent.model.config import Config
+from mcagent.model.net import Address, Network
+from mcagent.model.objects import (
+    ApiObject,
+    ClusterInfoImport,
+    Endpoint,
+    EndpointPort,
+    EndpointSlice,
+    Gateway,
+    IpProtocol,
+    Kind,
+    Meta,
+    Node,
+    Pod,
+    Service,
+    ServiceExport,
+    ServicePort,
+    Snapshot,
+)
+
+ATTRIBUTES = {
+    Kind.GATEWAY: "gateways",
+    Kind.CLUSTER_INFO_IMPORT: "cluster_infos",
+    Kind.NODE: "nodes",
+    Kind.POD: "pods",
+    Kind.SERVICE: "services",
+    Kind.ENDPOINT_SLICE: "endpoint_slices",
+    Kind.SERVICE_EXPORT: "service_exports",
+}
+
+
+def meta(kind: Kind, name: str, created: str = "", namespace: str = "mc") -> Meta:
+    """Return the identity of an object."""
+    return Meta(kind=kind, name=name, namespace="" if kind is Kind.NODE else namespace, created=created)
+
+
+def addresses(*texts: str) -> tuple[Address, ...]:
+    """Return addresses."""
+    return tuple(map(ip_address, texts))
+
+
+def networks(*texts: str) -> tuple[Network, ...]:
+    """Return networks."""
+    return tuple(map(ip_network, texts))
+
+
+def node(name: str, ip: str | tuple[str, ...], *cidrs: str, created: str = "") -> Node:
+    """Return a Node with these internal addresses and Pod CIDRs."""
+    ips = (ip,) if isinstance(ip, str) else ip
+    return Node(meta=meta(Kind.NODE, name, created), internal_ips=addresses(*ips), pod_cidrs=networks(*cidrs))
+
+
+def gateway(
+    name: str, ip: str, internal: str = "", cidr: str | None = "10.96.0.0/16", created: str = ""
+) -> Gateway:
+    """Return a Gateway; its internalIP is the gatewayIP unless told otherwise."""
+    return Gateway(
+        meta=meta(Kind.GATEWAY, name, created),
+        gateway_ip=ip_address(ip),
+        internal_ip=ip_address(internal or ip),
+        service_cidr=None if cidr is None else ip_network(cidr),
+    )
+
+
+def cluster(
+    name: str,
+    cidr: str | None,
+    *pods: str,
+    gateways: tuple[str, ...] = (),
+    created: str = "",
+    object_name: str = "",
+) -> ClusterInfoImport:
+    """Return a ClusterInfoImport of cluster `name`; its gateway follows from the name unless told."""
+    if not gateways:
+        digits = name.encode()
+        gateways = (f"203.0.{sum(digits) % 251}.{1 + digits[-1] % 250}",)
+    return ClusterInfoImport(
+        meta=meta(Kind.CLUSTER_INFO_IMPORT, object_name or f"{name}-clusterinfo", created),
+        cluster_id=name,
+        service_cidr=None if cidr is None else ip_network(cidr),
+        gateway_ips=addresses(*gateways),
+        pod_cidrs=networks(*pods),
+    )
+
+
+def pod(name: str, on: str, ip: str, created: str = "") -> Pod:
+    """Return a Pod."""
+    return Pod(meta=meta(Kind.POD, name, created, "default"), node_name=on, ips=addresses(ip))
+
+
+def service(name: str, ip: str | None, *ports: int | ServicePort, affinity: bool = False) -> Service:
+    """Return a Service with these ports (bare numbers are unnamed TCP ports)."""
+    return Service(
+        meta=meta(Kind.SERVICE, name, namespace="default"),
+        cluster_ips=() if ip is None else addresses(ip),
+        ports=tuple(p if isinstance(p, ServicePort) else ServicePort(name="", port=p) for p in ports),
+        client_ip_affinity=affinity,
+    )
+
+
+def export(name: str) -> ServiceExport:
+    """Return the export of a Service."""
+    return ServiceExport(meta=meta(Kind.SERVICE_EXPORT, name, namespace="default"))
+
+
+def endpoint(ip: str, *, ready: bool = True, serving: bool | None = None) -> Endpoint:
+    """Return an endpoint; it serves when it is ready unless told otherwise."""
+    return Endpoint(addresses=addresses(ip), ready=ready, serving=ready if serving is None else serving)
+
+
+def endpoint_slice(
+    name: str, of: str, endpoints: Iterable[Endpoint], *ports: tuple[str, int | None]
+) -> EndpointSlice:
+    """Return an EndpointSlice with TCP ports."""
+    return EndpointSlice(
+        meta=meta(Kind.ENDPOINT_SLICE, name, namespace="default"),
+        service_name=of,
+        endpoints=tuple(endpoints),
+        ports=tuple(EndpointPort(name=n, port=number, protocol=IpProtocol.TCP) for n, number in ports),
+    )
+
+
+def snapshot(*objects: ApiObject) -> Snapshot:
+    """Return a snapshot with these objects, everything synced."""
+    found: dict[str, dict[str, ApiObject]] = {name: {} for name in ATTRIBUTES.values()}
+    for item in objects:
+        found[ATTRIBUTES[item.meta.kind]][item.meta.key] = item
+    return Snapshot(**found, synced=frozenset(Kind))  # type: ignore[arg-type]
+
+
+def config(name: str, **values: object) -> Config:
+    """Return the configuration of a Node of cluster "home"."""
+    return Config(node_name=name, cluster_id="home", **values)  # type: ignore[arg-type]
+
+
+# Cluster "home": two gateways and a worker.
+HOME: tuple[ApiObject, ...] = (
+    node("g1", "192.0.2.1", "10.10.1.0/24"),
+    node("g2", "192.0.2.2", "10.10.2.0/24"),
+    node("w1", "192.0.2.3", "10.10.3.0/24"),
+    gateway("g1", "192.0.2.1"),
+    gateway("g2", "192.0.2.2"),
+)
