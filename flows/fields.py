@@ -8,6 +8,7 @@ for every field alike. Bit ranges of registers and marks are declared by whoever
 from __future__ import annotations
 
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from enum import Enum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import NamedTuple
@@ -80,13 +81,16 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """A named range of bits of a field: `high - low + 1` bits from `low`. Declared once, used by name."""
+    """A named range of bits of a field: `high - low + 1` bits from `low`. Declared once, used by name.
 
-    name: str
+    Two ranges of the same bits are equal whatever they are called: a dump has no names.
+    """
+
+    name: str = dataclass_field(compare=False)
     field: Field
     low: int
     high: int
-    purpose: str = ""
+    purpose: str = dataclass_field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.low <= self.high < self.field.width:

@@ -1,5 +1,8 @@
 """The pipeline of mcagent's bridge: its declaration, the topology it is built from, and the builders."""
 
+from flows.mc.base import base
+from flows.mc.declaration import PIPELINE
+from flows.mc.parts import cluster, node, service
 from flows.mc.topology import (
     Endpoint,
     Env,
@@ -12,6 +15,7 @@ from flows.mc.topology import (
 )
 
 __all__ = [
+    "PIPELINE",
     "Endpoint",
     "Env",
     "LocalNode",
@@ -20,4 +24,8 @@ __all__ = [
     "RemoteCluster",
     "RemoteGateway",
     "Zones",
+    "base",
+    "cluster",
+    "node",
+    "service",
 ]

@@ -1,0 +1,239 @@
+"""Builds what every Node has: the flows that depend on its role, its gateways and this cluster's networks only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flows import actions as act
+from flows.actions import Ct, DecTtl, Goto, Move, Nat, Output, OutputBits, ToGroup, set_bits, set_whole
+from flows.declare import Category, Table
+from flows.fields import (
+    ETH_DST,
+    IN_PORT,
+    IP_PROTO,
+    IPV4_DST,
+    IPV4_SRC,
+    IPV6_DST,
+    IPV6_SRC,
+    SCTP_DST,
+    SCTP_SRC,
+    TCP_DST,
+    TCP_SRC,
+    Field,
+    Term,
+    ct_state,
+    destination_in,
+    destination_is,
+    eth_type_of,
+    exact,
+    source_in,
+)
+from flows.flow import Bucket, Flow, Group, GroupType
+from flows.mc import declaration as d
+from flows.mc.topology import Env, Part
+
+# What a choice among gateways is hashed over. UDP ports are left out on purpose: later fragments have none, and
+# all fragments of a datagram must meet at one gateway to be translated (network cards hash UDP like this, too).
+# In the order in which OVS keeps and prints the fields.
+CONNECTION: tuple[Field, ...] = (
+    IPV4_SRC, IPV4_DST, IPV6_SRC, IPV6_DST, IP_PROTO, TCP_SRC, TCP_DST, SCTP_SRC, SCTP_DST,
+)  # fmt: skip
+
+PLAIN = set_whole(ETH_DST, d.MAC_PLAIN)
+AS_TRANSLATED = set_whole(ETH_DST, d.MAC_TRANSLATED)
+AS_REPLY = (set_whole(ETH_DST, d.MAC_REPLY), set_bits(d.REPLY, 1))
+FROM_HOST, FROM_NODE, FROM_GATEWAY, FROM_REMOTE = (d.ORIGIN.is_(n) for n in (1, 2, 3, 4))
+LOCAL_GATEWAYS = d.GROUP_GATEWAYS.group_id(0)
+
+_COOKIE = d.COOKIES.cookie(d.FOR_BASE)
+_STATE_NEW, _STATE_EST = ct_state("+new+trk"), ct_state("+est-rpl+trk")
+_STATE_OPENER, _STATE_REPLY = ct_state("-new-rpl-inv+trk"), ct_state("-inv+rpl+trk")
+_STATE_INVALID, _STATE_TRACKED = ct_state("+inv+trk"), ct_state("+trk")
+
+
+def mac(value: int) -> Term:
+    """Return the condition on the destination MAC."""
+    return exact(ETH_DST, value)
+
+
+def untranslate_service(env: Env) -> Ct:
+    """Return the pass through conntrack that undoes what this gateway translated."""
+    return Ct(env.zones.service, table=d.UNDNAT.number, nat=Nat())
+
+
+def _flow(table: Table, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:
+    return d.PIPELINE.flow(table, priority, terms, actions, cookie=_COOKIE)
+
+
+def drop(table: Table, priority: int, terms: tuple[Term, ...], why: Category, number: int = 0) -> Flow:
+    """Return a flow that drops and whose counter says why."""
+    return d.PIPELINE.flow(table, priority, terms, act.DROP, cookie=d.COOKIES.cookie(why, number))
+
+
+def base(env: Env) -> Part:
+    """Return what does not depend on single clusters, Nodes or Services."""
+    flows = [*_drops(), *_classify(env), *_arrive(env), *_departure(env)]
+    flows.append(_flow(d.OUTPUT, d.NORMAL, (d.TRANSLATED.is_(1),), AS_TRANSLATED, OutputBits(d.LEAVES_BY)))
+    flows.append(_flow(d.OUTPUT, d.NORMAL, (d.TRANSLATED.is_(0),), PLAIN, OutputBits(d.LEAVES_BY)))
+    if env.gateway:
+        flows.extend(_untranslate(env))
+        flows.extend(_snat(env))
+    return Part(flows=tuple(flows), groups=tuple(_groups(env)))
+
+
+def _classify(env: Env) -> Iterator[Flow]:
+    """From the host and from the gateways of this cluster. Other ports come with their Node or cluster."""
+    source = Goto(d.SOURCE.number)
+    for family in d.FAMILIES:
+        terms = (exact(IN_PORT, d.HOST_PORT), family, mac(d.MAC_PLAIN))
+        host = (set_bits(d.ORIGIN, d.ORIGIN_HOST), set_bits(d.CAME_BY, d.HOST_PORT))
+        yield _flow(d.CLASSIFY, d.NORMAL, terms, *host, source)
+        for port in env.local_gateways:
+            gateway = (set_bits(d.ORIGIN, d.ORIGIN_GATEWAY), set_bits(d.CAME_BY, port))
+            yield _flow(d.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *gateway, source)
+
+
+def _drops() -> Iterator[Flow]:
+    for table in d.TABLES:
+        why = d.MISS.get(table.number, d.DROP_MISS)
+        yield drop(table, d.LOWEST, (), why, table.number)
+    for origin in (d.ORIGIN_HOST, d.ORIGIN_NODE, d.ORIGIN_GATEWAY):
+        yield drop(d.SOURCE, d.ELSE, (d.ORIGIN.is_(origin),), d.DROP_SPOOFED, origin)
+
+
+def _departure(env: Env) -> Iterator[Flow]:
+    """From the host, after conntrack in zone ARRIVAL."""
+    table, route = d.DEPARTURE, Goto(d.ROUTE.number)
+    for family in d.FAMILIES:
+        yield drop(table, d.SPECIAL, (family, _STATE_INVALID), d.DROP_INVALID, table.number)
+        # Committed, or the replies would look like connections opened by the other side.
+        yield _flow(table, d.NORMAL, (family, _STATE_NEW), Ct(env.zones.arrival, commit=True), route)
+        yield _flow(table, d.NORMAL, (family, _STATE_OPENER), route)
+        translated, raw = d.MARK_TRANSLATED.is_(1), d.MARK_TRANSLATED.is_(0)
+        for port in env.local_gateways:
+            came_by, prefer = d.MARK_PORT.is_(port), ToGroup(d.GROUP_PREFER.group_id(port))
+            yield _flow(table, d.EXACT, (family, _STATE_REPLY, came_by, translated), AS_TRANSLATED, prefer)
+            if not env.gateway:
+                yield _flow(table, d.EXACT, (family, _STATE_REPLY, came_by, raw), *AS_REPLY, prefer)
+        # Came in by this Node itself, or by a gateway that is no more.
+        if env.gateway:
+            undo = untranslate_service(env)
+            yield _flow(table, d.NORMAL, (family, _STATE_REPLY, translated), AS_TRANSLATED, undo)
+            yield _flow(table, d.NORMAL, (family, _STATE_REPLY, raw), *AS_REPLY, route)
+        else:
+            anyone = ToGroup(LOCAL_GATEWAYS)
+            yield _flow(table, d.NORMAL, (family, _STATE_REPLY, translated), AS_TRANSLATED, anyone)
+            yield _flow(table, d.NORMAL, (family, _STATE_REPLY, raw), *AS_REPLY, anyone)
+
+
+def _arrive(env: Env) -> Iterator[Flow]:
+    """Into this Node's kernel, by way of conntrack in zone ARRIVAL."""
+    track = Ct(env.zones.arrival, table=d.ARRIVE_STATE.number)
+    remember = Ct(
+        env.zones.arrival,
+        commit=True,
+        exec_=(Move(d.CAME_BY, d.MARK_PORT), Move(d.TRANSLATED, d.MARK_TRANSLATED)),
+    )
+    deliver = (set_whole(ETH_DST, d.HOST_MAC), Output(d.HOST_PORT))
+    for family in d.FAMILIES:
+        yield _flow(
+            d.ARRIVE, d.NORMAL, (family, FROM_GATEWAY, mac(d.MAC_TRANSLATED)), set_bits(d.TRANSLATED, 1), track
+        )
+        yield _flow(d.ARRIVE, d.ELSE, (family, FROM_GATEWAY), track)
+        if env.gateway:  # the way back is by this Node itself
+            yield _flow(d.ARRIVE, d.NORMAL, (family, FROM_REMOTE), set_bits(d.CAME_BY, d.HOST_PORT), track)
+        table = d.ARRIVE_STATE
+        yield _flow(table, d.NORMAL, (family, _STATE_NEW), remember, *deliver)
+        yield _flow(table, d.NORMAL, (family, _STATE_EST), remember, *deliver)
+        for port in (*((d.HOST_PORT,) if env.gateway else ()), *env.local_gateways):
+            for bit in (0, 1):
+                same = (
+                    d.CAME_BY.is_(port),
+                    d.MARK_PORT.is_(port),
+                    d.TRANSLATED.is_(bit),
+                    d.MARK_TRANSLATED.is_(bit),
+                )
+                yield _flow(table, d.EXACT, (family, _STATE_EST, *same), *deliver)
+        yield _flow(table, d.ELSE, (family, _STATE_TRACKED), *deliver)
+
+
+def _untranslate(env: Env) -> Iterator[Flow]:
+    """Gateway: tables Untranslate, Unsnat, Service (all but the Services), Undnat."""
+    table, route = d.UNTRANSLATE, Goto(d.ROUTE.number)
+    undo_snat = Ct(env.zones.snat, table=d.UNSNAT.number, nat=Nat())
+    to_service = Ct(env.zones.service, table=d.SERVICE.number, nat=Nat())
+    for address in env.own_gateway_ips:
+        yield _flow(table, d.SPECIAL, (eth_type_of(address), FROM_REMOTE, destination_is(address)), undo_snat)
+    for network in env.service_cidrs:
+        terms = (eth_type_of(network), FROM_REMOTE, destination_in(network))
+        yield _flow(table, d.PREFIX + network.prefixlen, terms, to_service)
+        # A sibling that lost the other cluster relays the replies of Services that it un-translated.
+        if env.local_gateways:
+            terms = (eth_type_of(network), FROM_GATEWAY, source_in(network))
+            yield _flow(d.SOURCE, d.PREFIX + network.prefixlen, terms, Goto(table.number))
+    for network in env.published_pods:
+        terms = (eth_type_of(network), FROM_REMOTE, destination_in(network))
+        yield _flow(table, d.PREFIX + network.prefixlen, terms, Goto(d.DELIVER.number))
+    for family in d.FAMILIES:
+        for origin in (FROM_NODE, FROM_GATEWAY):
+            yield _flow(table, d.NORMAL, (family, origin, mac(d.MAC_PLAIN)), route)
+            yield _flow(table, d.NORMAL, (family, origin, mac(d.MAC_REPLY)), set_bits(d.REPLY, 1), route)
+            yield _flow(table, d.NORMAL, (family, origin, mac(d.MAC_TRANSLATED)), untranslate_service(env))
+        back = Move(d.LABEL_PORT, d.LEAVES_BY)
+        yield _flow(
+            d.UNSNAT, d.NORMAL, (family, _STATE_REPLY, d.LABEL_PORT.is_(d.HOST_PORT)), Goto(d.ARRIVE.number)
+        )
+        yield _flow(d.UNSNAT, d.ELSE, (family, _STATE_REPLY), DecTtl(), back, Goto(d.OUTPUT.number))
+        known = set_bits(d.TRANSLATED, 1)
+        yield _flow(d.SERVICE, d.NORMAL, (family, _STATE_OPENER), known, Goto(d.DELIVER.number))
+        yield drop(d.SERVICE, d.ELSE, (family, _STATE_NEW), d.DROP_NOT_EXPORTED)
+        yield _flow(d.UNDNAT, d.NORMAL, (family, _STATE_REPLY), *AS_REPLY, route)
+
+
+def _snat(env: Env) -> Iterator[Flow]:
+    """Gateway: tables Relay (all but the clusters), Snat and SnatState."""
+    out, keep = Goto(d.EXIT.number), Goto(d.EXIT.number)
+    if env.local_gateways:
+        yield _flow(d.RELAY, d.SPECIAL, (FROM_GATEWAY,), Goto(d.SNAT_TABLE.number))
+    else:
+        yield _flow(d.RELAY, d.NORMAL, (), Goto(d.SNAT_TABLE.number))
+    yield _flow(d.SNAT_TABLE, d.SPECIAL, (d.REPLY.is_(1),), keep)
+    for network in env.published_pods:
+        terms = (eth_type_of(network), d.SNAT.is_(0), source_in(network))
+        yield _flow(d.SNAT_TABLE, d.NORMAL, terms, keep)
+    for family in d.FAMILIES:
+        own = next((address for address in env.own_gateway_ips if eth_type_of(address) == family), None)
+        if own is None:
+            continue
+        look_up = Ct(env.zones.snat, table=d.SNAT_STATE.number, nat=Nat())
+        yield _flow(d.SNAT_TABLE, d.ELSE, (family,), look_up)
+        yield _flow(d.SNAT_STATE, d.NORMAL, (family, _STATE_OPENER), out)
+        yield _flow(
+            d.SNAT_STATE, d.NORMAL, (family, _STATE_NEW),
+            Ct(
+                env.zones.snat, table=d.EXIT.number, commit=True, nat=Nat("src", own),
+                exec_=(Move(d.CAME_BY, d.LABEL_PORT),),
+            ),
+        )  # fmt: skip
+
+
+def _groups(env: Env) -> Iterator[Group]:
+    ports = env.local_gateways
+    if not env.gateway:
+        yield select(LOCAL_GATEWAYS, tuple(Bucket(p, (Output(p),), watch_port=p) for p in ports))
+    for port in ports:
+        # A fast-failover bucket must watch something: our own port is there as long as there is anything to send.
+        other = (
+            Bucket(1, (untranslate_service(env),), watch_port=d.HOST_PORT)
+            if env.gateway
+            else Bucket(1, (ToGroup(LOCAL_GATEWAYS),), watch_group=LOCAL_GATEWAYS)
+        )
+        buckets = (Bucket(0, (Output(port),), watch_port=port), other)
+        group = Group(d.GROUP_PREFER.group_id(port), GroupType.FAST_FAILOVER, buckets)
+        yield d.PIPELINE.group(group)
+
+
+def select(group_id: int, buckets: tuple[Bucket, ...], fields: tuple[Field, ...] = CONNECTION) -> Group:
+    """Return a group that chooses a live bucket by a hash of `fields`."""
+    group = Group(group_id, GroupType.SELECT, buckets, selection_method="hash", fields=fields)
+    return d.PIPELINE.group(group)
