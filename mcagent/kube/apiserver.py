@@ -1,0 +1,88 @@
+"""The source that reads an API server: one informer per kind, started and stopped as roles change."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from mcagent.kube.client import Client
+from mcagent.kube.informer import Informer, Timing
+from mcagent.kube.source import KindState, Sink
+from mcagent.model.objects import Kind
+from mcagent.model.problem import Problem
+
+# The kinds that are read in one namespace when one is configured; the others are read in all.
+IN_NAMESPACE = frozenset({Kind.GATEWAY, Kind.CLUSTER_INFO_IMPORT})
+
+
+class ApiServerSource:
+    """Reads kinds from one API server into a sink.
+
+    `namespace` is that of Gateway and ClusterInfoImport objects; "" means all. The client is not closed.
+    """
+
+    def __init__(self, client: Client, sink: Sink, *, namespace: str = "", timing: Timing | None = None) -> None:
+        self._client, self._sink, self._namespace, self._timing = client, sink, namespace, timing
+        self._lock = threading.Lock()
+        self._informers: dict[Kind, tuple[str, Informer]] = {}
+        self._stopped = False
+
+    def start(self, kinds: Sequence[Kind]) -> None:
+        """Begin to read these kinds. Returns at once."""
+        self.set_kinds(kinds)
+
+    def set_kinds(self, kinds: Sequence[Kind], field_selectors: Mapping[Kind, str] | None = None) -> None:
+        """Read exactly these kinds from now on; a kind whose field selector changes is listed anew."""
+        wanted = {kind: (field_selectors or {}).get(kind, "") for kind in kinds}
+        with self._lock:
+            if self._stopped:
+                return
+            leaving = {
+                kind: informer
+                for kind, (selector, informer) in self._informers.items()
+                if wanted.get(kind) != selector
+            }
+            for informer in leaving.values():
+                informer.signal_stop()
+            for kind, informer in leaving.items():
+                informer.stop()
+                del self._informers[kind]
+                if kind not in wanted:
+                    self._sink.forget(kind)
+            for kind, selector in wanted.items():
+                if kind in self._informers:
+                    continue
+                informer = Informer(
+                    kind,
+                    self._client,
+                    self._sink,
+                    namespace=self._namespace if kind in IN_NAMESPACE else "",
+                    field_selector=selector,
+                    timing=self._timing,
+                )
+                self._informers[kind] = (selector, informer)
+                informer.start()
+
+    def stop(self) -> None:
+        """Stop all informers within about a second; nothing is delivered afterwards."""
+        with self._lock:
+            self._stopped = True
+            informers = [informer for _, informer in self._informers.values()]
+        for informer in informers:
+            informer.signal_stop()
+        for informer in informers:
+            informer.stop(timeout=0.2)
+
+    def state(self) -> Mapping[Kind, KindState]:
+        """Return how reading goes, by kind."""
+        with self._lock:
+            return {kind: informer.state() for kind, (_, informer) in self._informers.items()}
+
+    def has_synced(self) -> bool:
+        """Tell whether every kind that is read has been listed completely once."""
+        states = self.state()
+        return bool(states) and all(state.synced for state in states.values())
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Return nothing: bad objects are told by whoever reads them."""
+        return ()

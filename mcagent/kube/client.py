@@ -1,0 +1,298 @@
+"""Raw HTTP to one API server with the official client's credentials, TLS and proxies.
+
+Owns connections, credentials and the wording of failures. Answers are plain JSON values; the client's typed
+models are never loaded (they cost 20 MiB and half a second). Everything raises `SourceError` in plain words.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from mcagent.model.errors import SourceError
+
+MAX_ANSWER = 256 * 1024 * 1024  # bytes of one answer; more is no list but an accident
+MAX_LINE = 16 * 1024 * 1024  # bytes of one watch event (an object is at most 1.5 MiB in etcd)
+_BLOCK = 64 * 1024
+
+
+class ApiRefusalError(SourceError):
+    """The API server answered, but not with what was asked for. `code` is the HTTP status."""
+
+    def __init__(self, message: str, *, code: int, reason: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+class ApiGarbageError(SourceError):
+    """The API server (or something in its place) answered with what no API server says."""
+
+
+class ApiUnreachableError(SourceError):
+    """No answer: refused, no route, TLS failure, timeout, connection cut."""
+
+
+class Client:
+    """One API server. Safe to use from many threads.
+
+    `kubeconfig` is a path; "" means the Pod's service account (in-cluster). `context` "" means the current one.
+    Raises SourceError when the credentials cannot be read.
+    """
+
+    def __init__(self, kubeconfig: str = "", context: str = "", *, user_agent: str = "mcagent") -> None:
+        self._user_agent = user_agent
+        self._kubeconfig, self._context = kubeconfig, context
+        self._lock = threading.Lock()
+        self._api: Any = _load(kubeconfig, context)
+
+    @property
+    def server(self) -> str:
+        """Return the base URL of the API server."""
+        return str(self._api.configuration.host)
+
+    def reload(self) -> None:
+        """Read the credentials again (a token that expired, a certificate that was renewed)."""
+        fresh = _load(self._kubeconfig, self._context)
+        with self._lock:
+            old, self._api = self._api, fresh
+        with suppress(OSError):
+            old.rest_client.pool_manager.clear()
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._api.rest_client.pool_manager.clear()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: Any = None,
+        content_type: str = "application/json",
+        timeout: float = 30.0,
+    ) -> Any:
+        """Make a request and return the JSON of the answer.
+
+        `timeout` (seconds) is for the whole. Raises ApiRefusalError (4xx, 5xx), ApiGarbageError (no JSON),
+        ApiUnreachableError.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        with self.open(method, path, query, body=data, content_type=content_type, timeout=timeout) as stream:
+            text = stream.read(timeout)
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as err:
+            raise ApiGarbageError(
+                f"{self.server}: {method} {path}: the answer is no JSON: {_excerpt(text)}"
+            ) from err
+
+    def open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float = 30.0,
+    ) -> Stream:
+        """Send a request and return its answer as a stream, once it begins with a success.
+
+        `timeout` (seconds) is between two signs of life. Raises as `request`.
+        """
+        import urllib3
+
+        api = self._api
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        where = f"{api.configuration.host}: {method} {path}"
+        try:
+            for setting in api.configuration.auth_settings().values():
+                if setting["in"] == "header" and setting["value"]:
+                    headers[setting["key"]] = setting["value"]
+            response = api.rest_client.pool_manager.request(
+                method,
+                api.configuration.host + path + ("?" + urlencode(query) if query else ""),
+                body=body,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=min(timeout, 10.0), read=timeout),
+                preload_content=False,
+                retries=False,
+            )
+        except _failures() as err:
+            raise ApiUnreachableError(f"{where}: {_words(err)}") from err
+        stream = Stream(response, where)
+        if response.status >= 300:
+            with stream:
+                raise _refusal(where, response, stream.read(timeout=5.0))
+        return stream
+
+
+class Stream:
+    """An answer that is being read. `close` may be called from another thread to end it."""
+
+    def __init__(self, response: Any, where: str) -> None:
+        self._response = response
+        self._where = where
+        # Taken now: urllib3 lets go of the connection when the answer ends.
+        self._socket = getattr(getattr(response, "connection", None), "sock", None)
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        with suppress(*_failures()):
+            self._response.close()
+
+    def abort(self) -> None:
+        """End the answer from another thread: a blocked read returns at once."""
+        import socket
+
+        if self._socket is not None:
+            with suppress(OSError, AttributeError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _blocks(self) -> Iterator[bytes]:
+        try:
+            yield from self._response.stream(_BLOCK)
+        except _failures() as err:
+            raise ApiUnreachableError(f"{self._where}: {_words(err)}") from err
+
+    def read(self, timeout: float) -> bytes:
+        """Return the rest. Raises ApiUnreachableError when it takes longer than `timeout` seconds."""
+        end = time.monotonic() + timeout
+        blocks, size = [], 0
+        for block in self._blocks():
+            blocks.append(block)
+            size += len(block)
+            if size > MAX_ANSWER:
+                raise ApiGarbageError(f"{self._where}: an answer of more than {MAX_ANSWER} bytes")
+            if time.monotonic() > end:
+                raise ApiUnreachableError(f"{self._where}: the answer takes longer than {timeout:g} s")
+        return b"".join(blocks)
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines of the answer, without the empty ones, as they come."""
+        rest = b""
+        for block in self._blocks():
+            *lines, rest = (rest + block).split(b"\n")
+            yield from filter(None, map(bytes.strip, lines))
+            if len(rest) > MAX_LINE:
+                raise ApiGarbageError(f"{self._where}: a line of more than {MAX_LINE} bytes")
+        if rest.strip():
+            yield rest
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    """Return what sending and reading can raise."""
+    import http.client
+
+    import urllib3
+
+    return (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError, AttributeError)
+
+
+def _load(kubeconfig: str, context: str) -> Any:
+    """Return an ApiClient with fresh credentials. Raises SourceError."""
+    import yaml
+    from kubernetes import client, config
+
+    configuration = client.Configuration()
+    what = f"kubeconfig {kubeconfig}" if kubeconfig else "service account of this Pod"
+    try:
+        if kubeconfig:
+            if not Path(kubeconfig).is_file():
+                raise SourceError(f"{what}: there is no such file")
+            config.load_kube_config(
+                config_file=kubeconfig,
+                context=context or None,
+                client_configuration=configuration,
+                persist_config=False,
+            )
+        else:
+            config.load_incluster_config(configuration)
+        configuration.retries = False
+        return client.ApiClient(configuration)
+    except (
+        config.ConfigException,
+        yaml.YAMLError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as err:
+        hint = "" if kubeconfig else " (outside a Pod give a kubeconfig)"
+        raise SourceError(f"{what}: cannot be used: {err}{hint}") from err
+
+
+def _refusal(where: str, response: Any, text: bytes) -> ApiRefusalError:
+    """Return the error that an answer of 300 and above tells."""
+    reason, message = "", ""
+    with suppress(ValueError, RecursionError):
+        status = json.loads(text)
+        if isinstance(status, dict) and status.get("kind") == "Status":
+            reason, message = str(status.get("reason", "")), str(status.get("message", ""))
+    hints = {
+        401: "the credentials were refused",
+        403: "not allowed: the role lacks a rule for it",
+        404: "the server has no such resource (are the CRDs installed?)",
+        429: "the server asks for less",
+    }
+    said = hints.get(response.status, f"HTTP {response.status}")
+    retry_after = str(response.headers.get("Retry-After") or "")
+    return ApiRefusalError(
+        f"{where}: {said}" + (f": {message[:300]}" if message else ""),
+        code=response.status,
+        reason=reason,
+        retry_after=float(retry_after) if retry_after.isdecimal() else 0.0,
+    )
+
+
+def _words(err: BaseException) -> str:
+    """Return a failure in plain words: the most telling of an error and its causes."""
+    import ssl
+    from http.client import IncompleteRead, RemoteDisconnected
+
+    from urllib3 import exceptions
+
+    chain: list[BaseException] = []
+    todo: list[object] = [err]
+    while todo:
+        cause = todo.pop()
+        if isinstance(cause, BaseException) and cause not in chain:
+            chain.append(cause)
+            todo += [getattr(cause, "reason", None), cause.__cause__, cause.__context__]
+    words: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
+        ((ConnectionRefusedError,), "connection refused"),
+        ((exceptions.NameResolutionError,), "the server's name cannot be resolved"),
+        ((exceptions.ReadTimeoutError,), "no sign of life in time"),
+        ((RemoteDisconnected, ConnectionResetError, BrokenPipeError), "the connection was cut"),
+        ((IncompleteRead, exceptions.InvalidChunkLength), "the answer was cut off"),
+    )
+    for types, text in words:
+        if any(isinstance(cause, types) for cause in chain):
+            return text
+    for cause in chain:
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS: {cause}"
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+    if isinstance(err, exceptions.ConnectTimeoutError):
+        return "no connection in time"
+    return f"{type(err).__name__}: {err}"
+
+
+def _excerpt(text: bytes) -> str:
+    shown = text[:60].decode("utf-8", "replace")
+    return repr(shown) + ("…" if len(text) > 60 else "")

@@ -1,0 +1,142 @@
+"""What every source of objects has in common: the events it delivers, the sink they go to, its state.
+
+A source lists and watches kinds in threads of its own and hands raw objects (decoded JSON, trimmed to the
+fields that are read) to a sink. It must not know what becomes of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from mcagent.model.objects import Kind
+from mcagent.model.problem import Problem
+
+RawObject = dict[str, Any]
+
+
+class EventType(StrEnum):
+    """What happened to an object (the API's watch event types that carry one)."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectEvent:
+    """One change of one object. `object` is its new state, or the last one for DELETED."""
+
+    type: EventType
+    object: RawObject
+
+    @property
+    def key(self) -> str:
+        """Return "namespace/name", or the name of a cluster-scoped object, as `Meta.key` does."""
+        return object_key(self.object)
+
+
+def object_key(obj: RawObject) -> str:
+    """Return "namespace/name", or the name of a cluster-scoped object. The object must have passed `is_object`."""
+    meta = obj["metadata"]
+    namespace = meta.get("namespace")
+    return f"{namespace}/{meta['name']}" if namespace else str(meta["name"])
+
+
+def is_object(obj: object) -> bool:
+    """Tell whether something can be an API object: it has a name, and a namespace that is text if any."""
+    if not isinstance(obj, dict) or not isinstance(meta := obj.get("metadata"), dict):
+        return False
+    name = meta.get("name")
+    return isinstance(name, str) and bool(name) and isinstance(meta.get("namespace", ""), str)
+
+
+class Sink(Protocol):
+    """Where a source delivers. Called from the source's threads, for one kind by one thread at a time.
+
+    Every call must be short (O(1) per event) and must not block or raise.
+    """
+
+    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
+        """Take all objects of a kind: what is not among them is gone. The kind is synced from now on."""
+        ...
+
+    def apply(self, kind: Kind, event: ObjectEvent) -> None:
+        """Take one change."""
+        ...
+
+    def forget(self, kind: Kind) -> None:
+        """Take that a kind is read no longer: its objects are unknown, and it is not synced."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindState:
+    """How reading one kind goes, for metrics and /status. Times are seconds since the epoch; 0.0: never."""
+
+    kind: Kind
+    synced: bool = False  # listed completely at least once
+    connected: bool = False  # a watch is open (a directory: readable) now
+    last_event: float = 0.0  # when the source last said anything about this kind
+    last_error: str = ""  # plain words; "" while all is well
+    lists: int = 0
+    events: int = 0
+    restarts: Mapping[str, int] = field(default_factory=dict)  # by reason
+
+
+class Source(Protocol):
+    """A source of objects: an API server or a directory of manifests."""
+
+    def start(self, kinds: Sequence[Kind]) -> None:
+        """Begin to read these kinds. Returns at once."""
+        ...
+
+    def set_kinds(self, kinds: Sequence[Kind], field_selectors: Mapping[Kind, str] | None = None) -> None:
+        """Read exactly these kinds from now on; the sink is told to forget those no longer read.
+
+        `field_selectors` narrow kinds down ("spec.nodeName=node-1"); a kind whose selector changes is read
+        anew. A source may deliver more than was selected.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Stop within about a second; nothing is delivered afterwards."""
+        ...
+
+    def state(self) -> Mapping[Kind, KindState]:
+        """Return how reading goes, by kind."""
+        ...
+
+    def has_synced(self) -> bool:
+        """Tell whether every kind that is read has been listed completely once."""
+        ...
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Return what the source itself cannot use (a file that does not parse)."""
+        ...
+
+
+class Backoff:
+    """Exponential back-off with jitter: base, twice that, ... up to `most` seconds, each less up to a half."""
+
+    def __init__(self, base: float, most: float) -> None:
+        self._base, self._most = base, most
+        self._failures = 0
+
+    @property
+    def failures(self) -> int:
+        """Return how often in a row it failed."""
+        return self._failures
+
+    def next(self) -> float:
+        """Return how many seconds to wait after one more failure."""
+        wait = min(self._most, self._base * 2.0 ** min(self._failures, 16))
+        self._failures += 1
+        return wait * random.uniform(0.5, 1.0)  # noqa: S311 (spreads load, guards nothing)
+
+    def reset(self) -> None:
+        """Take that it works again."""
+        self._failures = 0

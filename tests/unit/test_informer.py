@@ -1,0 +1,451 @@
+"""The informer against the embedded API server over the loopback: sync, resume, relist, garbage, absence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcagent.kube.apiserver import ApiServerSource
+from mcagent.kube.client import Client
+from mcagent.kube.informer import Informer, Timing
+from mcagent.kube.source import EventType, ObjectEvent, RawObject, object_key
+from mcagent.kube.trim import trim
+from mcagent.lab.apiserver import GARBAGE, ApiServer, Fault, FaultKind
+from mcagent.model.errors import SourceError
+from mcagent.model.kinds import KINDS
+from mcagent.model.objects import Kind
+
+FAST = Timing(
+    list_timeout=2.0, watch_timeout=60.0, inactivity=1.0, backoff=0.02, backoff_most=0.2, steady=0.2, page=3
+)
+GATEWAYS = "/apis/multicluster.crd.antrea.io/v1alpha1/namespaces/kube-system/gateways"
+
+
+class Mirror:
+    """A sink that keeps what it is told, and how."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.objects: dict[Kind, dict[str, RawObject]] = {}
+        self.calls: list[str] = []
+
+    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
+        """Take a list."""
+        with self.changed:
+            self.objects[kind] = {object_key(obj): obj for obj in objects}
+            self.calls.append("replace")
+            self.changed.notify_all()
+
+    def apply(self, kind: Kind, event: ObjectEvent) -> None:
+        """Take an event."""
+        with self.changed:
+            if event.type is EventType.DELETED:
+                self.objects[kind].pop(event.key, None)
+            else:
+                self.objects[kind][event.key] = event.object
+            self.calls.append(event.type)
+            self.changed.notify_all()
+
+    def forget(self, kind: Kind) -> None:
+        """Forget a kind."""
+        with self.changed:
+            self.objects.pop(kind, None)
+            self.changed.notify_all()
+
+    def names(self, kind: Kind) -> set[str] | None:
+        """Return the names known of a kind; None before the first list."""
+        known = self.objects.get(kind)
+        return None if known is None else {key.rpartition("/")[2] for key in known}
+
+    def wait(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
+        """Wait until a condition over what is known holds."""
+        with self.changed:
+            assert self.changed.wait_for(condition, timeout), f"{self.objects} {self.calls}"
+
+    def wait_names(self, kind: Kind, *names: str) -> None:
+        """Wait until exactly these names are known."""
+        self.wait(lambda: self.names(kind) == set(names))
+
+
+def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
+    """Wait for a condition that nobody announces."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "the condition never held"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """Give a running server."""
+    with ApiServer(bookmark_interval=0.1) as server:
+        yield server
+
+
+@pytest.fixture
+def client(api: ApiServer, tmp_path: Path) -> Iterator[Client]:
+    """Give a client of the server, by kubeconfig."""
+    api.write_kubeconfig(tmp_path / "kubeconfig")
+    made = Client(str(tmp_path / "kubeconfig"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def mirror() -> Mirror:
+    """Give a sink."""
+    return Mirror()
+
+
+@pytest.fixture
+def start(client: Client, mirror: Mirror) -> Iterator[Callable[..., Informer]]:
+    """Give a function that starts an informer; all are stopped at the end."""
+    started: list[Informer] = []
+
+    def begin(kind: Kind = Kind.GATEWAY, **more: Any) -> Informer:
+        informer = Informer(kind, client, mirror, timing=more.pop("timing", FAST), **more)
+        informer.start()
+        started.append(informer)
+        return informer
+
+    yield begin
+    for informer in started:
+        informer.stop()
+
+
+def put(api: ApiServer, kind: Kind, name: str, namespace: str = "kube-system", **fields: Any) -> None:
+    """Create or replace an object in the server's store."""
+    info = KINDS[kind]
+    rt = api.registry.find(info.group, info.version, info.plural)
+    assert rt is not None
+    where = namespace if info.namespaced else ""
+    body = {"apiVersion": info.api_version, "kind": str(kind), "metadata": {"name": name}, **fields}
+    if any(stored.key == (where, name) for stored in api.store.select(rt, where)[0]):
+        api.store.update(rt, where, name, lambda _old: body)
+    else:
+        api.store.create(rt, where, body)
+
+
+def remove(api: ApiServer, kind: Kind, name: str, namespace: str = "kube-system") -> None:
+    """Delete an object from the server's store."""
+    info = KINDS[kind]
+    rt = api.registry.find(info.group, info.version, info.plural)
+    assert rt is not None
+    api.store.delete(rt, namespace if info.namespaced else "", name)
+
+
+def requests(api: ApiServer, verb: str) -> int:
+    """Return how many requests of a verb the server has seen."""
+    return sum(1 for _, seen, _ in list(api.requests) if seen == verb)
+
+
+def test_it_lists_in_pages_and_then_follows(
+    api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
+) -> None:
+    """What is there comes as one replace, whatever the pages; what happens then comes as events."""
+    for number in range(8):
+        put(api, Kind.GATEWAY, f"n{number}", gatewayIP="10.0.0.1")
+    informer = start()
+    mirror.wait_names(Kind.GATEWAY, *(f"n{number}" for number in range(8)))
+    assert requests(api, "list") == 3
+    put(api, Kind.GATEWAY, "new")
+    remove(api, Kind.GATEWAY, "n0")
+    put(api, Kind.GATEWAY, "n1", gatewayIP="10.0.0.9")
+    mirror.wait(lambda: len(mirror.calls) == 4)
+    assert mirror.calls == ["replace", "ADDED", "DELETED", "MODIFIED"]
+    assert mirror.objects[Kind.GATEWAY]["kube-system/n1"]["gatewayIP"] == "10.0.0.9"
+    state = informer.state()
+    assert state.synced
+    assert state.connected
+    assert (state.lists, state.events, state.last_error) == (1, 3, "")
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_every_kind_is_read(kind: Kind, api: ApiServer, mirror: Mirror, start: Callable[..., Informer]) -> None:
+    """Core and custom kinds, namespaced and not, are listed and watched alike."""
+    put(api, kind, "a")
+    start(kind)
+    mirror.wait_names(kind, "a")
+    put(api, kind, "b")
+    mirror.wait_names(kind, "a", "b")
+
+
+def test_a_cut_watch_is_resumed_without_a_list(
+    api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
+) -> None:
+    """After a dropped connection the watch goes on from the last version: no list, nothing missed."""
+    put(api, Kind.GATEWAY, "a")
+    informer = start()
+    mirror.wait_names(Kind.GATEWAY, "a")
+    until(lambda: informer.state().connected)
+    api.drop_connections()
+    put(api, Kind.GATEWAY, "b")
+    mirror.wait_names(Kind.GATEWAY, "a", "b")
+    assert informer.state().lists == 1
+    assert sum(informer.state().restarts.values()) >= 1
+
+
+def test_a_delete_while_disconnected_is_not_missed(
+    api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
+) -> None:
+    """An object deleted (and another made) while the server was away is known as soon as it is back."""
+    put(api, Kind.GATEWAY, "a")
+    put(api, Kind.GATEWAY, "b")
+    informer = start()
+    mirror.wait_names(Kind.GATEWAY, "a", "b")
+    api.refuse()
+    remove(api, Kind.GATEWAY, "a")
+    put(api, Kind.GATEWAY, "c")
+    until(lambda: "refused" in informer.state().last_error)
+    assert not informer.state().connected
+    assert mirror.names(Kind.GATEWAY) == {"a", "b"}
+    api.refuse(False)
+    mirror.wait_names(Kind.GATEWAY, "b", "c")
+
+
+def test_lost_history_means_a_list(api: ApiServer, mirror: Mirror, start: Callable[..., Informer]) -> None:
+    """After 410 everything is listed again, so a delete whose event was compacted away is known."""
+    put(api, Kind.GATEWAY, "a")
+    put(api, Kind.GATEWAY, "b")
+    informer = start()
+    mirror.wait_names(Kind.GATEWAY, "a", "b")
+    api.refuse()
+    remove(api, Kind.GATEWAY, "a")
+    put(api, Kind.NODE, "other")
+    api.store.compact()
+    api.refuse(False)
+    mirror.wait_names(Kind.GATEWAY, "b")
+    assert mirror.calls.count("replace") == 2
+    assert informer.state().restarts["expired"] == 1
+
+
+def test_bookmarks_save_a_quiet_watch_from_410(
+    api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
+) -> None:
+    """A kind in which nothing happens survives a compaction by others' changes without a list."""
+    put(api, Kind.GATEWAY, "a")
+    informer = start()
+    mirror.wait_names(Kind.GATEWAY, "a")
+    put(api, Kind.NODE, "busy")
+    changed = api.store.rv
+    until(lambda: int(informer._rv or 0) >= changed)
+    api.store.compact()
+    api.drop_connections()
+    until(lambda: sum(informer.state().restarts.values()) >= 1 and informer.state().connected)
+    put(api, Kind.GATEWAY, "b")
+    mirror.wait_names(Kind.GATEWAY, "a", "b")
+    assert informer.state().lists == 1
+
+
+def test_compaction_between_two_pages_is_survived(
+    api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
+) -> None:
+    """When the second page's version is gone, everything is listed in one."""
+    for number in range(5):
+        put(api, Kind.GATEWAY, f"n{number}")
+    api.faults.add(Fault(kind=FaultKind.STATUS, code=410, path="continue=", times=1))
+    start()
+    mirror.wait_names(Kind.GATEWAY, *(f"n{number}" for number in range(5)))
+    assert mirror.calls == ["replace"]
+
+
+@pytest.mark.parametrize("body", sorted(GARBAGE))
+@pytest.mark.parametrize("verb", ["list", "watch"])
+def test_garbage_is_never_used(
+    verb: str, body: str, api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
+) -> None:
+    """Whatever the server says, what is known stays until it talks sense again; then it catches up."""
+    put(api, Kind.GATEWAY, "a")
+    put(api, Kind.GATEWAY, "b")
+    informer = start(timing=replace(FAST, backoff=0.005, backoff_most=0.02))
+    mirror.wait_names(Kind.GATEWAY, "a", "b")
+    api.faults.add(Fault(kind=FaultKind.GARBAGE, verbs=(verb,), body=body))
+    if verb == "list":
+        api.refuse()
+        api.store.compact(api.store.rv)
+        remove(api, Kind.GATEWAY, "b")
+        put(api, Kind.NODE, "x")
+        api.store.compact()
+        api.refuse(False)
+        until(lambda: requests(api, "list") > 2)
+    else:
+        api.drop_connections()
+        until(lambda: requests(api, "watch") > 3)
+        remove(api, Kind.GATEWAY, "b")
+    assert "a" in (mirror.names(Kind.GATEWAY) or ())
+    api.faults.clear()
+    mirror.wait_names(Kind.GATEWAY, "a")
+    until(lambda: informer.state().connected)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind=FaultKind.TRUNCATED, times=3),
+        Fault(kind=FaultKind.DROP, times=3),
+        Fault(kind=FaultKind.STATUS, code=500, times=3),
+        Fault(kind=FaultKind.STATUS, code=503, times=1),
+        Fault(kind=FaultKind.STATUS, code=504, times=3),
+        Fault(kind=FaultKind.SLOW, delay=0.2, times=3),
+        Fault(kind=FaultKind.SILENT, times=1),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.code}",
+)
+def test_faults_pass(fault: Fault, api: ApiServer, mirror: Mirror, start: Callable[..., Informer]) -> None:
+    """Cut, refused, slow and missing answers delay the first list and nothing else."""
+    put(api, Kind.GATEWAY, "a")
+    api.faults.add(fault)
+    start(timing=Timing(list_timeout=0.5, inactivity=0.5, backoff=0.02, backoff_most=0.2, steady=0.2))
+    mirror.wait_names(Kind.GATEWAY, "a")
+    put(api, Kind.GATEWAY, "b")
+    mirror.wait_names(Kind.GATEWAY, "a", "b")
+
+
+def test_a_watch_that_went_quiet_is_opened_anew(
+    api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
+) -> None:
+    """A connection that says nothing any more (no event, no bookmark) is given up after the inactivity time."""
+    put(api, Kind.GATEWAY, "a")
+    api.faults.add(Fault(kind=FaultKind.SILENT, verbs=("watch",), times=1))
+    start(timing=Timing(inactivity=0.3, backoff=0.02, backoff_most=0.2))
+    mirror.wait_names(Kind.GATEWAY, "a")
+    put(api, Kind.GATEWAY, "b")
+    mirror.wait_names(Kind.GATEWAY, "a", "b")
+
+
+def test_a_server_that_ends_every_watch_is_not_hammered(
+    api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
+) -> None:
+    """With watches that end at once and lists that fail, requests come ever more slowly."""
+    api.faults.add(Fault(kind=FaultKind.GARBAGE, verbs=("watch",), body="empty"))
+    start(timing=Timing(backoff=0.05, backoff_most=5.0))
+    mirror.wait(lambda: "replace" in mirror.calls)
+    until(lambda: requests(api, "watch") >= 5)
+    times = [when for when, verb, _ in list(api.requests) if verb == "watch"]
+    assert times[4] - times[3] > (times[1] - times[0]) * 1.5
+
+
+def test_an_unknown_event_type_is_passed_over(
+    api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
+) -> None:
+    """An event type of the future is counted and changes nothing."""
+    api.faults.add(Fault(kind=FaultKind.GARBAGE, verbs=("watch",), body="unknown-type", times=1))
+    informer = start()
+    until(lambda: informer.state().restarts.get("unknown-event") == 1)
+    put(api, Kind.GATEWAY, "a")
+    mirror.wait_names(Kind.GATEWAY, "a")
+    assert informer.state().lists == 1
+
+
+def test_an_expired_token_is_read_again(tmp_path: Path, mirror: Mirror) -> None:
+    """When the server no longer takes the token, the credentials are read again, and the new one is used."""
+    with ApiServer(tokens=frozenset({"old"}), bookmark_interval=0.1) as api:
+        file = tmp_path / "kubeconfig"
+        api.write_kubeconfig(file)
+        client = Client(str(file))
+        informer = Informer(Kind.GATEWAY, client, mirror, timing=FAST)
+        informer.start()
+        mirror.wait(lambda: "replace" in mirror.calls)
+        api.tokens = frozenset({"new"})
+        api.drop_connections()
+        until(lambda: informer.state().restarts.get("unauthorized", 0) > 0)
+        put(api, Kind.GATEWAY, "a")
+        api.write_kubeconfig(file)
+        mirror.wait_names(Kind.GATEWAY, "a")
+        informer.stop()
+        client.close()
+
+
+def test_it_stops_at_once(api: ApiServer, mirror: Mirror, start: Callable[..., Informer]) -> None:
+    """An idle watch is cut by stop, and nothing is delivered afterwards."""
+    informer = start(timing=Timing(inactivity=60.0))
+    until(lambda: informer.state().connected)
+    began = time.monotonic()
+    informer.stop(timeout=5.0)
+    assert time.monotonic() - began < 1.0
+    assert not informer._thread.is_alive()
+    calls = list(mirror.calls)
+    put(api, Kind.GATEWAY, "a")
+    assert mirror.calls == calls
+
+
+def test_kinds_come_and_go_with_the_role(api: ApiServer, client: Client, mirror: Mirror) -> None:
+    """A kind that is no longer wanted is forgotten; a changed field selector lists that kind anew."""
+    put(api, Kind.GATEWAY, "g")
+    put(api, Kind.GATEWAY, "elsewhere", namespace="default")
+    for name, node in (("p1", "n1"), ("p2", "n2")):
+        put(api, Kind.POD, name, spec={"nodeName": node})
+    source = ApiServerSource(client, mirror, namespace="kube-system", timing=FAST)
+    source.start([Kind.GATEWAY])
+    mirror.wait_names(Kind.GATEWAY, "g")
+    source.set_kinds([Kind.GATEWAY, Kind.POD], {Kind.POD: "spec.nodeName!=n1"})
+    mirror.wait_names(Kind.POD, "p2")
+    until(source.has_synced)
+    source.set_kinds([Kind.GATEWAY, Kind.POD], {Kind.POD: "spec.nodeName=n1"})
+    mirror.wait_names(Kind.POD, "p1")
+    source.set_kinds([Kind.GATEWAY])
+    mirror.wait(lambda: Kind.POD not in mirror.objects)
+    assert set(source.state()) == {Kind.GATEWAY}
+    assert source.state()[Kind.GATEWAY].lists == 1
+    source.stop()
+
+
+def test_a_missing_definition_is_told_plainly(api: ApiServer, start: Callable[..., Informer]) -> None:
+    """When the API has no such resource, the state says so, in words that name the cure."""
+    api.registry._types.pop(("multicluster.x-k8s.io", "serviceexports"))
+    informer = start(Kind.SERVICE_EXPORT)
+    until(lambda: "are the CRDs installed" in informer.state().last_error)
+    assert not informer.state().synced
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "clusters: 7", "apiVersion: v1\nkind: Config\n"])
+def test_a_bad_kubeconfig_is_a_source_error(tmp_path: Path, text: str) -> None:
+    """A kubeconfig that cannot be used names its file."""
+    file = tmp_path / "kubeconfig"
+    file.write_text(text)
+    with pytest.raises(SourceError, match="kubeconfig"):
+        Client(str(file))
+    with pytest.raises(SourceError, match="no such file"):
+        Client(str(tmp_path / "none"))
+
+
+def test_outside_a_pod_the_error_says_what_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a service account and without a kubeconfig the error names the latter."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(SourceError, match="give a kubeconfig"):
+        Client()
+
+
+def test_trimming_keeps_what_is_read_and_judges_nothing() -> None:
+    """Fields that nobody reads go; values of wrong types stay for the parser to tell."""
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "a", "managedFields": [1], "labels": {"app": "x"}, "annotations": 7},
+        "spec": {"nodeName": "n", "containers": [{"image": "x"}]},
+        "status": "odd",
+    }
+    assert trim(Kind.POD, pod) == {
+        "kind": "Pod",
+        "metadata": {"name": "a", "labels": {}, "annotations": 7},
+        "spec": {"nodeName": "n"},
+        "status": "odd",
+    }
+
+
+def test_the_client_is_loaded_only_when_it_is_used() -> None:
+    """Importing everything in mcagent.kube loads neither the kubernetes client nor urllib3."""
+    code = (
+        "import sys, mcagent.kube.apiserver, mcagent.kube.client\n"
+        "import json; print(json.dumps([m for m in ('kubernetes', 'urllib3') if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
