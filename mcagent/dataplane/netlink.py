@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mcagent.dataplane import rtmsg
-from mcagent.dataplane.netlink_observe import LINK_ALIAS, Observed, is_stray, observe, read_link
+from mcagent.dataplane.netlink_observe import LINK_ALIAS, Observed, observe, read_link
 from mcagent.dataplane.rtsocket import Refusal, Request, RtSocket
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
@@ -213,7 +213,7 @@ class _Writer:
         else:
             if isinstance(new, Rule):
                 self._rule("add", new, _ALREADY_THERE)
-            if isinstance(old, Rule) and (new is None or not is_stray(old)):
+            if isinstance(old, Rule) and (new is None or old.intact):
                 self._rule("del", old, _ALREADY_GONE)
 
     def _configure(self, link: Link) -> None:
@@ -269,7 +269,8 @@ class _Writer:
             self._call("neigh", command, fine, ifindex=index, dst=str(entry.address), **more)
 
     def _rule(self, command: str, rule: Rule, fine: frozenset[int]) -> None:
-        marked = rule.fwmask and not is_stray(rule)
+        # Of one that is not intact, whatever has its priority, table and protocol goes.
+        marked = rule.fwmask and rule.intact
         mark = {"fwmark": rule.fwmark, "fwmask": rule.fwmask} if marked else {}
         self._call(
             "rule",

@@ -8,7 +8,7 @@ and routes costs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mcagent.dataplane import rtmsg
 from mcagent.dataplane.rtsocket import Refusal, Request, RtSocket
@@ -25,17 +25,12 @@ _ROUTE_TYPES = {rtmsg.RTN_UNICAST: RouteType.UNICAST, rtmsg.RTN_THROW: RouteType
 class Observed:
     """Resources by key, and under the same keys what else carries our mark but is not as we make it.
 
-    A key with strays is reported as a resource that no desired one equals, so that it is replaced or
-    deleted; the requests in `strays` take away what a plain replace or delete would leave.
+    A key with strays is reported as not intact, so that it is replaced or deleted; the requests in
+    `strays` take away what a plain replace or delete would leave.
     """
 
     resources: dict[ResourceKey, Resource] = field(default_factory=dict)
     strays: dict[ResourceKey, tuple[Request, ...]] = field(default_factory=dict)
-
-
-def is_stray(rule: Rule) -> bool:
-    """Tell whether an observed rule only stands for what `Observed.strays` has under its key."""
-    return bool(rule.fwmark & ~rule.fwmask)
 
 
 def read_link(socket: RtSocket, name: str) -> rtmsg.RawLink | None:
@@ -122,9 +117,9 @@ def _route(seen: Observed, raw: rtmsg.RawRoute, body: bytes, names: dict[int, st
         seen.resources[key] = route
         return
     # Of another metric, several paths or another device: deleted by its own description, as `ip route
-    # flush` does. UNICAST without a device is what no desired route looks like.
+    # flush` does.
     seen.strays[key] = (*seen.strays.get(key, ()), Request(rtmsg.RTM_DELROUTE, 0, body))
-    seen.resources[key] = Route(table=raw.table, destination=raw.destination)
+    seen.resources[key] = replace(route, intact=False)
 
 
 def _rule(seen: Observed, raw: rtmsg.RawRule, body: bytes) -> None:
@@ -135,5 +130,4 @@ def _rule(seen: Observed, raw: rtmsg.RawRule, body: bytes) -> None:
         seen.resources[key] = rule
         return
     seen.strays[key] = (*seen.strays.get(key, ()), Request(rtmsg.RTM_DELRULE, 0, body))
-    # A mark outside its mask never matches, so no desired rule has it: see is_stray.
-    seen.resources[key] = Rule(priority=raw.priority, table=raw.table, family=family, fwmark=1, fwmask=0)
+    seen.resources[key] = replace(rule, intact=False)

@@ -215,6 +215,7 @@ class Route:
     device: str = ""
     via: Address | None = None  # always on-link
     source: Address | None = None
+    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.NETLINK
 
@@ -233,6 +234,7 @@ class Rule:
     family: int = 4
     fwmark: int = 0
     fwmask: int = 0
+    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.NETLINK
 
@@ -256,6 +258,7 @@ class NftChain:
     priority: int
     rules: tuple[str, ...]
     family: str = "ip"
+    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.NFT
 
@@ -273,6 +276,7 @@ class NftSet:
     name: str
     elements: tuple[Network, ...]
     family: str = "ip"
+    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.NFT
 

@@ -1,0 +1,309 @@
+"""The nft backend against the kernel, in a namespace of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from ipaddress import ip_network
+
+import pytest
+
+from mcagent.dataplane.nft import NftBackend
+from mcagent.lab import netns
+from mcagent.model.errors import BackendError
+from mcagent.model.net import Network
+from mcagent.model.plan import Op, Step
+from mcagent.model.resources import Backend, NftChain, NftSet, Resource
+from tests.contract.inside import Inside, adds, as_mapping, make, steps_to
+
+pytestmark = pytest.mark.contract
+
+TABLE = "mcagent"
+BIT = "0x08000000"
+SNAT = 'oifname "mc-gw0" ip saddr @mct_pods snat to ip saddr'
+REPLY = f'iifname != "mc-gw0" ct direction reply ct mark & {BIT} == {BIT} meta mark set meta mark | {BIT}'
+MSS = "tcp flags & (syn|rst) == syn tcp option maxseg size set rt mtu"
+FOREIGN = """
+table ip mcagent2 {
+  set mct_pods { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 } }
+  chain mct_post { type nat hook postrouting priority 99; policy accept; ip saddr @mct_pods masquerade
+ }
+}
+table inet mcagent {
+  chain mct_pre { type filter hook prerouting priority 0; policy accept; counter; }
+}
+"""
+
+
+def networks(*cidrs: str) -> tuple[Network, ...]:
+    """Return networks from text."""
+    return tuple(ip_network(cidr) for cidr in cidrs)
+
+
+def pods(*cidrs: str) -> NftSet:
+    """Return the set of Pod networks."""
+    return NftSet(table=TABLE, name="mct_pods", elements=networks(*cidrs))
+
+
+def chain(name: str, type_: str, hook: str, priority: int, *rules: str) -> NftChain:
+    """Return a chain of our table."""
+    return NftChain(table=TABLE, name=name, type=type_, hook=hook, priority=priority, rules=rules)
+
+
+def everything(*cidrs: str) -> list[Resource]:
+    """Return the table as core compiles it for a Node."""
+    return [
+        pods(*(cidrs or ("10.244.0.0/16", "10.245.7.7/32", "10.246.0.0/30"))),
+        chain("mct_post", "nat", "postrouting", 99, SNAT),
+        chain(
+            "mct_pre",
+            "filter",
+            "prerouting",
+            -151,
+            f'iifname "mc-gw0" ct direction original ct mark set ct mark | {BIT}',
+            REPLY,
+        ),
+        chain(
+            "mct_out",
+            "route",
+            "output",
+            -150,
+            f"ct direction reply ct mark & {BIT} == {BIT} meta mark set meta mark | {BIT}",
+        ),
+        chain("mct_mss", "filter", "forward", -150, f'oifname "mc-gw0" {MSS}', f'iifname "mc-gw0" {MSS}'),
+    ]
+
+
+@pytest.fixture
+def backend(fresh_namespace: str) -> Inside:
+    """Give a backend that owns one table in a namespace of its own."""
+    return Inside(fresh_namespace, NftBackend(table=TABLE))
+
+
+def anew(backend: Inside) -> Inside:
+    """Return a backend as an agent has it that was just started: it remembers nothing."""
+    return Inside(backend.namespace, NftBackend(table=TABLE))
+
+
+def nft(backend: Inside, text: str) -> None:
+    """Let somebody else change nftables."""
+    netns.execute(backend.namespace, ["nft", "-f", "-"], stdin=text)
+
+
+def ruleset(backend: Inside, family: str, table: str) -> object:
+    """Return a table as nft lists it."""
+    argv = ["nft", "-j", "list", "table", family, table]
+    return json.loads(netns.execute(backend.namespace, argv).stdout)
+
+
+def handle(backend: Inside, chain_name: str, place: int) -> int:
+    """Return the handle of a rule by its place in a chain."""
+    listed = ruleset(backend, "ip", TABLE)
+    assert isinstance(listed, dict)
+    rules = [item["rule"] for item in listed["nftables"] if "rule" in item]
+    return int([rule["handle"] for rule in rules if rule["chain"] == chain_name][place])
+
+
+def test_an_agent_that_starts_again_finds_the_very_texts_that_were_asked_for(backend: Inside) -> None:
+    """Everything core asks for comes back equal, also to a backend that never applied it."""
+    wanted = everything()
+    make(backend, wanted)
+    assert backend.observe() == as_mapping(wanted)
+    assert steps_to(anew(backend).observe(), wanted) == []
+
+
+def test_nothing_is_there_before_the_first_step_and_after_the_last(backend: Inside) -> None:
+    """Without a table observe is empty; deleting all leaves no table behind."""
+    assert backend.observe() == {}
+    make(backend, everything())
+    make(backend, [])
+    assert backend.observe() == {}
+    assert netns.execute(backend.namespace, ["nft", "list", "tables"]).stdout == ""
+
+
+def test_applying_the_same_steps_twice_is_no_error(backend: Inside) -> None:
+    """Additions fill again what is there; deletions of what is gone are done."""
+    wanted = everything()
+    for _ in range(2):
+        assert backend.apply(adds(*wanted)).failed == ()
+    assert backend.observe() == as_mapping(wanted)
+    gone = steps_to(as_mapping(wanted), [])
+    for _ in range(2):
+        assert backend.apply(gone).failed == ()
+    assert backend.observe() == {}
+
+
+def test_foreign_tables_are_neither_seen_nor_touched(backend: Inside) -> None:
+    """Tables of a similar name, or of our name in another family, stay as they are."""
+    nft(backend, FOREIGN)
+    before = [ruleset(backend, "ip", "mcagent2"), ruleset(backend, "inet", TABLE)]
+    assert backend.observe() == {}
+    make(backend, everything())
+    assert backend.observe() == as_mapping(everything())
+    make(backend, [])
+    assert [ruleset(backend, "ip", "mcagent2"), ruleset(backend, "inet", TABLE)] == before
+
+
+@pytest.mark.parametrize(
+    "cidrs",
+    [
+        ("0.0.0.0/1", "128.0.0.0/1"),
+        ("10.0.0.0/31", "10.0.0.3/32", "10.0.0.8/29", "255.255.255.255/32"),
+        ("0.0.0.0/32", "10.1.0.0/25", "10.2.0.0/16"),
+    ],
+)
+def test_elements_come_back_equal_whatever_nft_makes_of_them(backend: Inside, cidrs: Sequence[str]) -> None:
+    """Addresses, prefixes and ranges are the same networks."""
+    make(backend, everything(*cidrs))
+    seen = anew(backend).observe()[pods().key]
+    assert isinstance(seen, NftSet)
+    flat = [address for network in seen.elements for address in (network[0], network[-1])]
+    wanted = [address for network in networks(*cidrs) for address in (network[0], network[-1])]
+    assert (min(flat), max(flat)) == (min(wanted), max(wanted))
+    assert sum(n.num_addresses for n in seen.elements) == sum(n.num_addresses for n in networks(*cidrs))
+
+
+def test_changed_rules_and_elements_replace_the_old_ones(backend: Inside) -> None:
+    """After a change nothing of the old rules, elements and chains is left."""
+    make(backend, everything())
+    changed: list[Resource] = [
+        pods("10.99.0.0/16"),
+        chain("mct_post", "nat", "postrouting", 99, SNAT.replace("mc-gw0", "mc-gw1")),
+        chain("mct_pre", "filter", "prerouting", -140, REPLY),
+        chain("mct_fwd", "filter", "forward", -149),
+    ]
+    make(backend, changed)
+    assert anew(backend).observe() == as_mapping(changed)
+
+
+def test_ten_thousand_elements_come_back_equal(backend: Inside) -> None:
+    """A large set is one transaction too."""
+    wanted: list[Resource] = [pods(*(f"10.{n // 256}.{n % 256}.0/25" for n in range(10_000)))]
+    make(backend, wanted)
+    assert backend.observe() == as_mapping(wanted)
+
+
+def test_an_ipv6_table_works_alike(fresh_namespace: str) -> None:
+    """The family is a parameter, not an assumption."""
+    backend = Inside(fresh_namespace, NftBackend(table=TABLE, family="ip6"))
+    wanted: list[Resource] = [
+        NftSet(table=TABLE, name="mct_pods", elements=networks("fd00::/64", "fd01::1/128"), family="ip6"),
+        NftChain(
+            table=TABLE,
+            name="mct_post",
+            type="nat",
+            hook="postrouting",
+            priority=99,
+            rules=('oifname "mc-gw0" ip6 saddr @mct_pods snat to ip6 saddr',),
+            family="ip6",
+        ),
+    ]
+    make(backend, wanted)
+    assert Inside(fresh_namespace, NftBackend(table=TABLE, family="ip6")).observe() == as_mapping(wanted)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "delete rule ip mcagent mct_pre handle {first}",
+        "add rule ip mcagent mct_pre counter",
+        "insert rule ip mcagent mct_pre ip saddr 192.0.2.1 drop",
+        "replace rule ip mcagent mct_pre handle {first} " + REPLY,
+        'replace rule ip mcagent mct_pre handle {first} counter comment "mc:{digest}"',
+        "add element ip mcagent mct_pods {{ 192.0.2.0/24 }}",
+        "delete element ip mcagent mct_pods {{ 10.244.0.0/16 }}",
+        "flush chain ip mcagent mct_mss",
+        "add chain ip mcagent mct_own {{ type filter hook input priority 0; }}",
+        "add chain ip mcagent plain",
+        "add set ip mcagent mct_other {{ type inet_service; }}",
+        "add chain ip mcagent mct_mss {{ type filter hook forward priority -150; policy drop; }}",
+        "delete table ip mcagent",
+        "flush ruleset",
+    ],
+)
+def test_what_somebody_changes_shows_as_a_difference_and_is_repaired(backend: Inside, spoil: str) -> None:
+    """A missing, altered, extra or reordered rule, element or chain is noticed and put right."""
+    wanted = everything()
+    make(backend, wanted)
+    listing = netns.execute(backend.namespace, ["nft", "list", "chain", "ip", TABLE, "mct_pre"]).stdout
+    digest = listing.split('comment "mc:')[1].split('"')[0]
+    nft(backend, spoil.format(first=handle(backend, "mct_pre", 0), digest=digest) + "\n")
+    seen = backend.observe()
+    assert seen != as_mapping(wanted)
+    assert anew(backend).observe() == seen
+    make(backend, wanted)
+    assert anew(backend).observe() == as_mapping(wanted)
+
+
+def test_reordered_rules_show_as_a_difference(backend: Inside) -> None:
+    """The same rules in another order are not the same chain."""
+    make(backend, everything())
+    first = handle(backend, "mct_mss", 0)
+    listing = netns.execute(backend.namespace, ["nft", "list", "chain", "ip", TABLE, "mct_mss"]).stdout
+    rule = next(line.strip() for line in listing.splitlines() if "oifname" in line)
+    nft(backend, f"delete rule ip mcagent mct_mss handle {first}\nadd rule ip mcagent mct_mss {rule}\n")
+    key = chain("mct_mss", "filter", "forward", -150).key
+    seen = backend.observe()[key]
+    assert isinstance(seen, NftChain)
+    assert list(seen.rules) == [f'iifname "mc-gw0" {MSS}', f'oifname "mc-gw0" {MSS}']
+
+
+def test_a_rule_in_an_unknown_spelling_is_learnt_when_it_is_applied(backend: Inside) -> None:
+    """A text that nft lists differently compares equal all the same while the agent runs."""
+    wanted: list[Resource] = [
+        chain("mct_pre", "filter", "prerouting", -151, "ct mark & 0x1 == 0x1 counter packets 0 bytes 0")
+    ]
+    make(backend, wanted)
+    assert backend.observe() == as_mapping(wanted)
+    nft(backend, "flush chain ip mcagent mct_pre\nadd rule ip mcagent mct_pre counter\n")
+    assert backend.observe() != as_mapping(wanted)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ("ip saddr @nosuch accept", "No such file"),
+        ("this is no rule", "syntax error"),
+        ("snat to ip saddr", "not supported"),
+        ("accept; drop", "not one rule"),
+        ('accept comment "mine"', "not one rule"),
+    ],
+)
+def test_a_refused_rule_is_named_and_the_rest_goes_in(backend: Inside, bad: str, words: str) -> None:
+    """The error names chain and rule; the chain stays as it was; set and other chains are done."""
+    before = chain("mct_pre", "filter", "prerouting", -151, REPLY)
+    make(backend, [before])
+    wanted: list[Resource] = [
+        chain("mct_pre", "filter", "prerouting", -151, REPLY, bad)
+        if isinstance(r, NftChain) and r.name == "mct_pre"
+        else r
+        for r in everything()
+    ]
+    result = backend.apply(steps_to(backend.observe(), wanted))
+    (_, error), *others = result.failed
+    assert others == []
+    assert "chain mct_pre" in str(error)
+    assert "rule 2" in str(error)
+    assert words in str(error)
+    rest = [r for r in wanted if r.key != before.key]
+    assert backend.observe() == as_mapping([before, *rest])
+
+
+def test_a_step_outside_of_our_table_is_refused(backend: Inside) -> None:
+    """A mistake above the backend reaches no foreign table, and no text leaves its place."""
+    foreign = NftSet(table="mcagent2", name="mct_pods", elements=())
+    sneaky = NftSet(table=TABLE, name="x { }; flush ruleset; add set ip t y", elements=())
+    result = backend.apply(adds(foreign, sneaky))
+    assert result.done == ()
+    assert [error.retryable for _, error in result.failed] == [False, False]
+    assert netns.execute(backend.namespace, ["nft", "list", "tables"]).stdout == ""
+
+
+def test_a_missing_binary_is_told_as_what_it_is(fresh_namespace: str) -> None:
+    """The error says what to install."""
+    backend = Inside(fresh_namespace, NftBackend(table=TABLE, binary="nft-that-is-not-here"))
+    step = Step(op=Op.ADD, backend=Backend.NFT, key=pods().key, old=None, new=pods())
+    with pytest.raises(BackendError, match="install nftables"):
+        backend.observe()
+    with pytest.raises(BackendError, match="install nftables"):
+        backend.apply([step])
