@@ -52,14 +52,18 @@ class Lab:
         progress: Progress | None = None,
         agents: bool = True,
     ) -> Lab:
-        """Make the whole lab and return when every agent is ready. What is there of it already is removed first.
+        """Make the whole lab and return when every agent is ready. With `agents` False no agent is started.
 
-        Raises LabError; what was made until then is taken down again. With `agents` False no agent is started.
+        One that runs already and is the same is left as it is; anything else of that name is removed first.
+        Raises LabError; what was made until then is taken down again (unless MCAGENT_LAB_KEEP is set).
         """
         lab = cls(topology.name, root)
         say = progress or Progress(quiet=True)
         _check_machine()
         with lab.state.lock():
+            if lab._runs(topology, agents=agents):
+                say.line(f"lab {topology.name} runs already")
+                return lab
             if lab.state.directory.exists():
                 with say.step(f"removing what was left of lab {topology.name}"):
                     lab._remove()
@@ -70,6 +74,19 @@ class Lab:
                     lab._remove()
                 raise
         return lab
+
+    def _runs(self, topology: Topology, *, agents: bool) -> bool:
+        """Whether just this lab is there, complete and with all its processes."""
+        if not self.state.exists or not self.state.noted("complete") or self.state.topology() != topology:
+            return False
+        processes = self.state.processes()
+        there = all(process.alive for process in processes.values())
+        every = len(self.ovs_processes()) == 2 * len(list(topology.nodes()))
+        return there and every and agents == any(key.startswith("agent-") for key in processes)
+
+    def ovs_processes(self) -> list[int]:
+        """Pids of the daemons of every Node's Open vSwitch."""
+        return [pid for _, one in self.topology.nodes() for pid in self.ovs(one.name).pids.values()]
 
     def _build(self, topology: Topology, say: Progress, *, agents: bool) -> None:
         self._topology = topology

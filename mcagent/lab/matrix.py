@@ -1,0 +1,163 @@
+"""The matrix: from Pods on gateway Nodes and on workers to Pods and exported Services of the other clusters.
+
+Owns which pairs are tried, what is right for each, and the trying: TCP and UDP round trips, the source address
+that the server saw, and the copies of every packet counted by capture in the destination Pod.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from mcagent.lab import traffic
+from mcagent.lab.capture import Capture
+from mcagent.lab.lab import Lab
+from mcagent.lab.topology import POD_PORT, Cluster, Pod, Topology
+from mcagent.model.errors import LabError
+
+PACKETS = 5  # UDP round trips for the time and the copies
+CLOSED_TIMEOUT = 1.0  # seconds without an answer that count as closed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One pair and what is right for it."""
+
+    source: Pod
+    source_role: str  # "gateway", "worker"
+    target: str  # for people
+    address: IPv4Address
+    port: int
+    pods: tuple[Pod, ...]  # who may answer; none: nobody must
+    sources: frozenset[IPv4Address]  # what the server must see
+
+    @property
+    def closed(self) -> bool:
+        """Whether there must be no answer."""
+        return not self.pods
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of a case. `problem` is empty when everything was right."""
+
+    case: Case
+    pod: str = ""
+    source: str = ""
+    rtt: float = 0.0  # seconds, median
+    copies: tuple[int, ...] = ()  # of each packet
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was as it should be."""
+        return not self.problem
+
+
+def expected_sources(source: Cluster, target: Cluster, pod: Pod) -> frozenset[IPv4Address]:
+    """Return what a server of `target` must see: the Pod's address, or a gatewayIP where that cannot be kept."""
+    if source.publish_pods and target.publish_pods and not source.pod_cidr.overlaps(target.pod_cidr):
+        return frozenset({pod.address})
+    return frozenset(node.address for node in source.gateways)
+
+
+def cases(topology: Topology) -> Iterator[Case]:
+    """Yield every case of every ordered pair of clusters."""
+    for source in topology.clusters:
+        for target in topology.clusters:
+            if source.name != target.name:
+                yield from _pair(topology, source, target)
+
+
+def _pair(topology: Topology, source: Cluster, target: Cluster) -> Iterator[Case]:
+    for role, client in _senders(source):
+        right = expected_sources(source, target, client)
+        common = {"source": client, "source_role": role, "sources": right}
+        if source.publish_pods and target.publish_pods:
+            for other_role, pod in _senders(target):
+                yield Case(
+                    **common,  # type: ignore[arg-type]
+                    target=f"Pod on {other_role} {pod.name}",
+                    address=pod.address,
+                    port=POD_PORT,
+                    pods=(pod,),
+                )
+        for service in target.services:
+            behind = tuple(topology.pod(name)[2] for name in service.pods) if service.exported else ()
+            kind = "Service" if service.exported else "not exported"
+            yield Case(
+                **common,  # type: ignore[arg-type]
+                target=f"{kind} {service.name}.{target.name}",
+                address=service.cluster_ip,
+                port=service.port,
+                pods=behind,
+            )
+        for imported in topology.imports(source):
+            if imported.backends == tuple(
+                s.cluster_ip for s in target.services if s.name == imported.service.name
+            ):
+                service = imported.service
+                yield Case(
+                    **common,  # type: ignore[arg-type]
+                    target=f"kube-proxy {imported.name}",
+                    address=imported.cluster_ip,
+                    port=service.port,
+                    pods=tuple(topology.pod(name)[2] for name in service.pods),
+                )
+
+
+def _senders(cluster: Cluster) -> Iterator[tuple[str, Pod]]:
+    """Yield the first Pod of the first gateway and of the first worker."""
+    for role, nodes in (("gateway", cluster.gateways), ("worker", cluster.workers)):
+        with contextlib.suppress(StopIteration):
+            yield role, next(pod for node in nodes for pod in node.pods)
+
+
+def run(lab: Lab, case: Case) -> Result:
+    """Try one case."""
+    namespace = lab.namespace(case.source)
+    if case.closed:
+        return _run_closed(namespace, case)
+    try:
+        with contextlib.ExitStack() as stack:
+            captures = [stack.enter_context(Capture(lab.namespace(pod))) for pod in case.pods]
+            tcp = traffic.tcp(namespace, case.address, case.port)
+            one = stack.enter_context(traffic.udp_socket(namespace, case.address, case.port))
+            traffic.exchange(one, b"warm up")
+            tokens = [os.urandom(16) for _ in range(PACKETS)]
+            replies = [traffic.exchange(one, token) for token in tokens]
+            # A copy that came after its original has come before the last answer did: one more round trip.
+            traffic.exchange(one, b"the end")
+            copies = tuple(sum(capture.count(token) for capture in captures) for token in tokens)
+    except LabError as error:
+        return Result(case=case, problem=str(error))
+    rtt = statistics.median(reply.rtt for reply in replies)
+    found = Result(case=case, pod=tcp.pod, source=tcp.source, rtt=rtt, copies=copies)
+    problem = _problem(case, [tcp, *replies], copies)
+    return Result(case=case, pod=found.pod, source=found.source, rtt=rtt, copies=copies, problem=problem)
+
+
+def _problem(case: Case, replies: list[traffic.Reply], copies: tuple[int, ...]) -> str:
+    for reply in replies:
+        if reply.pod not in {pod.name for pod in case.pods}:
+            return f"{reply.pod} answered"
+        if IPv4Address(reply.source) not in case.sources:
+            right = " or ".join(sorted(map(str, case.sources)))
+            return f"the server saw {reply.source}, not {right}"
+    if set(copies) != {1}:
+        return f"copies per packet: {', '.join(map(str, copies))}"
+    return ""
+
+
+def _run_closed(namespace: str, case: Case) -> Result:
+    with contextlib.suppress(LabError):
+        reply = traffic.udp(namespace, case.address, case.port, b"nobody", timeout=CLOSED_TIMEOUT)
+        return Result(case=case, pod=reply.pod, source=reply.source, problem=f"{reply.pod} answered by UDP")
+    with contextlib.suppress(LabError):
+        reply = traffic.tcp(namespace, case.address, case.port, timeout=CLOSED_TIMEOUT)
+        return Result(case=case, pod=reply.pod, source=reply.source, problem=f"{reply.pod} answered by TCP")
+    return Result(case=case)
