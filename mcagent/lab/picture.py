@@ -52,7 +52,9 @@ def _boxes(nodes: Sequence[Node], *, last: bool) -> list[str]:
     for node in nodes:
         rule = "─" * (COLUMN - len(node.name) - len(str(node.address)) - 6)
         lines.append(f"┌ {node.name} {rule} {node.address} ┐")
-        lines += [f"│ {'Pod ' + pod.name:<{_INNER - 15}}{pod.address!s:>15} │" for pod in node.pods[:MOST_PODS]]
+        for pod in node.pods[:MOST_PODS]:
+            name = f"Pod {pod.name}".ljust(_INNER - len(str(pod.address)))
+            lines.append(f"│ {name}{pod.address} │")
         if len(node.pods) > MOST_PODS:
             lines.append(f"│ {f'and {len(node.pods) - MOST_PODS} more Pods':<{_INNER}} │")
         bridge = f"─ {BRIDGE}, gateway " if node.gateway else f"─ {BRIDGE} "
