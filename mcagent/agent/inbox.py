@@ -1,0 +1,90 @@
+"""Where sources deliver: gathers changes from their threads, and turns them into the next snapshot when asked.
+
+Of several changes to one object only the last is kept, so a burst costs no more memory than the objects have.
+Knows nothing of what a snapshot is used for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from mcagent.core.snapshot import ATTRIBUTE, Change, Delete, Relist, Upsert, apply_changes
+from mcagent.model.objects import Kind, Snapshot
+
+
+class ObjectEvent(Protocol):
+    """One change of one object (`mcagent.kube.source.ObjectEvent`)."""
+
+    @property
+    def type(self) -> str:
+        """ADDED, MODIFIED or DELETED."""
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """The new state, or the last one."""
+
+    @property
+    def key(self) -> str:
+        """As `Meta.key` has it."""
+
+
+class Inbox:
+    """A `mcagent.kube.source.Sink`. Its methods may be called from any thread, `take` from one only."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        # By kind: changes by object since the last list, after that list. None: the kind is to be forgotten.
+        self._lists: dict[Kind, Relist | None] = {}
+        self._changes: dict[Kind, dict[str, Change]] = {}
+        self._snapshot = Snapshot()
+
+    def replace(self, kind: Kind, objects: Sequence[dict[str, Any]]) -> None:
+        """Take all objects of a kind."""
+        with self._lock:
+            self._lists[kind] = Relist(kind=kind, items=objects)
+            self._changes.pop(kind, None)
+        self._on_change()
+
+    def apply(self, kind: Kind, event: ObjectEvent) -> None:
+        """Take one change."""
+        change: Change
+        if event.type == "DELETED":
+            change = Delete(kind=kind, key=event.key)
+        else:
+            change = Upsert(kind=kind, raw=event.object)
+        with self._lock:
+            self._changes.setdefault(kind, {})[event.key] = change
+        self._on_change()
+
+    def forget(self, kind: Kind) -> None:
+        """Take that a kind is read no longer."""
+        with self._lock:
+            self._lists[kind] = None
+            self._changes.pop(kind, None)
+        self._on_change()
+
+    def take(self) -> Snapshot:
+        """Return the snapshot with everything that came until now."""
+        with self._lock:
+            lists, self._lists = self._lists, {}
+            changes, self._changes = self._changes, {}
+        gone = [kind for kind, relist in lists.items() if relist is None]
+        snapshot = _without(self._snapshot, gone) if gone else self._snapshot
+        todo: list[Change] = [relist for relist in lists.values() if relist is not None]
+        todo.extend(change for kind in changes.values() for change in kind.values())
+        self._snapshot = apply_changes(snapshot, todo) if todo else snapshot
+        return self._snapshot
+
+
+def _without(snapshot: Snapshot, kinds: Sequence[Kind]) -> Snapshot:
+    prefixes = tuple(f"{kind} " for kind in kinds)
+    return replace(
+        snapshot,
+        synced=snapshot.synced - frozenset(kinds),
+        problems=tuple(p for p in snapshot.problems if not p.subject.startswith(prefixes)),
+        **{ATTRIBUTE[kind]: {} for kind in kinds},
+    )

@@ -1,0 +1,202 @@
+"""The loop of the agent: the only thread that changes the dataplane.
+
+Everybody else calls `changed` (there is new input), `suspect` (somebody else may have touched a facility) or
+`stop`. Owns the thread, the clock and back-off; what a pass does is `mcagent.agent.reconcile`, when it is due is
+`mcagent.agent.schedule`. The one `except Exception` of the program is here: a pass that breaks is told, changes
+nothing more, and is tried again with back-off.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from mcagent.agent import schedule
+from mcagent.agent.reconcile import Outcome, Reconciler
+from mcagent.agent.reporting import Reporter
+from mcagent.agent.schedule import Agenda, Timing
+from mcagent.model.config import Config
+from mcagent.model.errors import McagentError
+from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.resources import Backend
+from mcagent.observe.report import Report
+
+log = logging.getLogger(__name__)
+
+IDLE_TURN = 2.0  # seconds: even with nothing to do the loop turns this often, which is what the watchdog sees
+STALLED = 60.0  # seconds without a turn after which the loop counts as dead
+
+
+class Input(Protocol):
+    """Where snapshots come from. The loop is told of a new one by `Loop.changed`."""
+
+    def take(self) -> Snapshot:
+        """Return the snapshot with everything taken in that came until now."""
+
+    def want(self, kinds: frozenset[Kind]) -> None:
+        """Say which kinds are needed now; others may be let go. The empty set says nothing."""
+
+
+class Loop:
+    """Runs passes until stopped. `on_turn` is called once per turn, from the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        source: Input,
+        reconciler: Reconciler,
+        reporter: Reporter,
+        timing: Timing | None = None,
+        on_turn: Callable[[Report], None] = lambda _: None,
+    ) -> None:
+        self._source = source
+        self._reconciler = reconciler
+        self._reporter = reporter
+        self._timing = timing or Timing()
+        self._on_turn = on_turn
+        self._condition = threading.Condition()
+        self._agenda = Agenda(changes=1)
+        self._triggers: set[str] = {"start"}
+        self._new_config: Config | None = None
+        self._stopping = False
+        self._busy = False
+        self._turned_at = time.monotonic()
+
+    # --- told by other threads ---------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """There is new input."""
+        with self._condition:
+            self._agenda = replace(self._agenda, changes=self._agenda.changes + 1)
+            self._triggers.add("input")
+            self._condition.notify()
+
+    def suspect(self, backend: Backend) -> None:
+        """Somebody else may have changed what this backend holds, or it came back."""
+        with self._condition:
+            if backend not in self._agenda.suspects:
+                suspects = {**self._agenda.suspects, backend: time.monotonic()}
+                self._agenda = replace(self._agenda, suspects=suspects)
+                self._triggers.add(f"{backend} event")
+                self._condition.notify()
+
+    def reconfigure(self, config: Config) -> None:
+        """Use another configuration from the next pass on."""
+        with self._condition:
+            self._new_config = config
+            self._agenda = replace(self._agenda, changes=self._agenda.changes + 1, resync_at=0.0)
+            self._triggers.add("configuration")
+            self._condition.notify()
+
+    def stop(self) -> None:
+        """End `run` after the pass that may be under way. The dataplane stays as it is."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+
+    # --- asked by other threads --------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is input, or a suspicion, that no finished pass has taken in yet."""
+        with self._condition:
+            return bool(self._busy or self._agenda.changes or self._agenda.suspects)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the loop has turned within the last minute."""
+        return time.monotonic() - self._turned_at < STALLED
+
+    @property
+    def report(self) -> Report:
+        """The state after the last pass."""
+        return self._reporter.report
+
+    # --- the thread --------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Turn until `stop`."""
+        while True:
+            with self._condition:
+                if self._stopping:
+                    return
+                self._turned_at = time.monotonic()
+                wait = schedule.due(self._agenda, self._timing) - self._turned_at
+                if wait > 0:
+                    self._condition.wait(min(wait, IDLE_TURN))
+                    if self._stopping:
+                        return
+            if wait <= 0:
+                self.turn()
+            self._on_turn(self._reporter.report)
+
+    def turn(self) -> None:
+        """Do the pass that is due now."""
+        with self._condition:
+            now = time.monotonic()
+            agenda, triggers = self._agenda, self._triggers
+            todo = schedule.plan_pass(agenda, now=now, timing=self._timing)
+            left = {b: since for b, since in agenda.suspects.items() if b not in todo.observe}
+            resync_at = now + self._timing.resync if todo.resync else agenda.resync_at
+            self._agenda = replace(agenda, changes=0, suspects=left, resync_at=resync_at)
+            self._triggers = set()
+            self._busy = True
+            config, self._new_config = self._new_config, None
+        if todo.resync and not triggers:
+            triggers = {"resync"}
+        if config is not None:
+            self._reconciler.config = config
+            self._reconciler.forget()
+        error = ""
+        try:
+            outcome = self._reconciler.reconcile(self._source.take(), observe=todo.observe, blocked=todo.blocked)
+            self._source.want(outcome.needs)
+        except McagentError as caught:
+            error = str(caught)
+            log.error("nothing is changed: %s", caught)
+        except Exception as caught:  # the one place: a bug must not take the dataplane down
+            error = f"{type(caught).__name__}: {caught}"
+            log.exception("nothing is changed: a pass broke")
+        if error:
+            self._reconciler.forget()
+            outcome = Outcome()
+        self._settle(todo, outcome, gathered=agenda.changes, broken=bool(error))
+        with self._condition:
+            retries = self._agenda.retries
+        self._reporter.passed(
+            outcome, trigger=", ".join(sorted(triggers)) or "retry", error=error, retries=retries
+        )
+        with self._condition:
+            self._busy = False
+
+    def _settle(self, todo: schedule.Pass, outcome: Outcome, *, gathered: int, broken: bool) -> None:
+        """Take the outcome into the agenda: pace, and back-off of what failed."""
+        now = time.monotonic()
+        with self._condition:
+            before = self._agenda.retries
+            retries = {
+                backend: schedule.after_change(retry) if gathered else retry
+                for backend, retry in before.items()
+                if backend in todo.blocked
+            }
+            for backend, failure in outcome.failures.items():
+                retries[backend] = schedule.next_retry(
+                    before.get(backend),
+                    unreachable=failure.unreachable,
+                    retryable=failure.retryable,
+                    now=now,
+                    random=random.random(),  # noqa: S311 - jitter
+                    timing=self._timing,
+                )
+            resync_at = self._agenda.resync_at
+            if broken:
+                resync_at = min(resync_at, now + self._timing.retry_max)
+            if outcome.waiting_for:
+                resync_at = max(resync_at, now + self._timing.resync)  # the source will tell
+            pace = schedule.next_pace(self._agenda.pace, changes=gathered, now=now, timing=self._timing)
+            self._agenda = replace(self._agenda, retries=retries, resync_at=resync_at, pace=pace)

@@ -1,0 +1,312 @@
+"""One pass: compile, look where that is needed, compare, apply. Remembers what each backend is known to hold.
+
+`Reconciler` is used by one thread and is the only caller of the backends' `observe` and `apply`. It decides no
+times (`mcagent.agent.schedule`) and knows no API, thread or socket.
+
+What keeps a dataplane from being taken away by mistake:
+- nothing is done before every kind that the role needs has been listed completely once; from then on desired is
+  complete, and additions and deletions go together;
+- a pass that cannot be computed (an input that breaks `compile`, facts that cannot be read) changes nothing;
+- tunnels are deleted only in a pass whose flow changes went in, because until then flows may use them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from mcagent.core.diff import diff, diff_desired
+from mcagent.dataplane.base import DataplaneBackend
+from mcagent.model.config import Config
+from mcagent.model.errors import BackendError
+from mcagent.model.facts import Facts
+from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.plan import Desired, Op, Plan, Stage, Step
+from mcagent.model.resources import Backend, Resource, ResourceKey, TunnelPort
+
+log = logging.getLogger(__name__)
+
+Content = Mapping[ResourceKey, Resource]
+
+
+class Compiled(Protocol):
+    """What `compile` returns: the desired state, and a memo for its next call."""
+
+    @property
+    def desired(self) -> Desired:
+        """The whole dataplane of this Node."""
+
+    @property
+    def needs(self) -> frozenset[Kind]:
+        """The kinds that it follows from: complete only when all of them are synced."""
+
+
+class Compile(Protocol):
+    """`mcagent.core.compile.compile_desired`."""
+
+    def __call__(
+        self, snapshot: Snapshot, facts: Facts, config: Config, previous: Compiled | None = None
+    ) -> Compiled:
+        """Return what should be; reuses `previous` where inputs are equal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A backend that did not do all that it was asked."""
+
+    errors: tuple[BackendError, ...]
+    unreachable: bool
+
+    @property
+    def retryable(self) -> bool:
+        """Whether trying the same again may help."""
+        return any(error.retryable for error in self.errors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a pass found and did. `converged`: the whole dataplane is known to equal the desired state."""
+
+    needs: frozenset[Kind] = frozenset()
+    waiting_for: frozenset[Kind] = frozenset()
+    desired: Desired | None = None
+    plan: Plan = field(default_factory=Plan)
+    done: tuple[Step, ...] = ()
+    drift: tuple[Step, ...] = ()  # the part of `done` that put back what somebody else had changed
+    failures: Mapping[Backend, Failure] = field(default_factory=dict)
+    observed: frozenset[Backend] = frozenset()
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds: facts, observe, compile, diff, apply
+    converged: bool = False
+
+    @property
+    def counts(self) -> Counter[tuple[Backend, str, Op]]:
+        """Changes made, by backend, kind of resource and operation."""
+        return Counter((step.backend, kind_of(step), step.op) for step in self.done)
+
+
+def kind_of(step: Step) -> str:
+    """Return the kind of resource that a step changes: "FlowEntry", "Route", ..."""
+    return type(step.new if step.new is not None else step.old).__name__
+
+
+def content(desired: Desired, backend: Backend) -> dict[ResourceKey, Resource]:
+    """Return the part of the desired state that one backend holds."""
+    return {
+        resource.key: resource
+        for unit in desired.units.values()
+        for resource in unit.resources
+        if resource.backend is backend
+    }
+
+
+class Phases:
+    """Adds up the time spent in each named phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._name = ""
+        self._since = 0.0
+
+    def enter(self, name: str) -> None:
+        """End the phase before, begin this one."""
+        now = time.perf_counter()
+        if self._name:
+            self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - self._since
+        self._name, self._since = name, now
+
+    def end(self) -> dict[str, float]:
+        """End the last phase; return seconds by name."""
+        self.enter("")
+        return self.seconds
+
+
+class Reconciler:
+    """Makes the Node's dataplane equal to what a snapshot says. One thread."""
+
+    def __init__(
+        self,
+        *,
+        backends: Mapping[Backend, DataplaneBackend],
+        read_facts: Callable[[], Facts],
+        compile_desired: Compile,
+        config: Config,
+    ) -> None:
+        self._backends = backends
+        self._read_facts = read_facts
+        self._compile = compile_desired
+        self.config = config
+        self._facts: Facts | None = None
+        self._compiled: Compiled | None = None
+        self._known: dict[Backend, Desired] = {}  # what a backend is known to hold now
+        self._last: dict[Backend, Desired] = {}  # what it held when it was last right
+
+    def forget(self) -> None:
+        """Trust nothing that is remembered: the next pass reads everything."""
+        self._known.clear()
+        self._facts = None
+        self._compiled = None
+
+    def reconcile(
+        self, snapshot: Snapshot, *, observe: frozenset[Backend], blocked: frozenset[Backend]
+    ) -> Outcome:
+        """Do one pass. `observe` names backends to read again; `blocked` those to leave alone.
+
+        Raises nothing that a backend raises; what `compile` raises comes through, with nothing changed.
+        """
+        phases = Phases()
+        failures: dict[Backend, Failure] = {}
+        for backend in observe:
+            self._known.pop(backend, None)
+        phases.enter("facts")
+        stale = frozenset(self._backends) - self._known.keys() - blocked
+        if self._facts is None or stale & {Backend.OVSDB, Backend.NETLINK}:
+            facts = self._refresh_facts(failures)
+            if facts is None:
+                return Outcome(failures=failures, phases=phases.end())
+        phases.enter("compile")
+        assert self._facts is not None
+        self._compiled = self._compile(snapshot, self._facts, self.config, self._compiled)
+        desired, needs = self._compiled.desired, self._compiled.needs
+        if missing := needs - snapshot.synced:
+            return Outcome(needs=needs, waiting_for=missing, failures=failures, phases=phases.end())
+        phases.enter("observe")
+        seen = self._observe(stale - failures.keys(), failures)
+        phases.enter("diff")
+        plan = self._plan(desired, seen)
+        drift = self._drift(plan, seen.keys())
+        phases.enter("apply")
+        left_alone = blocked | frozenset(failures)
+        done = self._apply(plan, left_alone, failures) if plan.stages else ()
+        self._learn(desired, left_alone, failures, done)
+        return Outcome(
+            needs=needs,
+            desired=desired,
+            plan=plan,
+            done=done,
+            drift=tuple(step for step in done if (step.backend, step.key) in drift),
+            failures=failures,
+            observed=frozenset(seen),
+            phases=phases.end(),
+            converged=all(self._known.get(backend) is desired for backend in self._backends),
+        )
+
+    def preview(self, snapshot: Snapshot) -> tuple[Desired, Plan]:
+        """Return what would be and what a pass would do now, and do nothing. Raises BackendError."""
+        self._facts = self._read_facts()
+        self._compiled = self._compile(snapshot, self._facts, self.config, None)
+        desired = self._compiled.desired
+        return desired, diff({name: backend.observe() for name, backend in self._backends.items()}, desired)
+
+    def _refresh_facts(self, failures: dict[Backend, Failure]) -> Facts | None:
+        """Read the facts; where that fails, go on with the last ones, or return None when there are none."""
+        try:
+            facts = self._read_facts()
+        except BackendError as error:
+            name = Backend(error.backend) if error.backend in set(Backend) else Backend.NETLINK
+            failures[name] = Failure(errors=(error,), unreachable=True)
+        else:
+            if facts != self._facts:  # keep the very same value while it is equal: compile compares by identity
+                self._facts = facts
+        return self._facts
+
+    def _observe(self, names: frozenset[Backend], failures: dict[Backend, Failure]) -> dict[Backend, Content]:
+        """Read backends. One that holds just what it last held is known again, and is not in the answer."""
+        seen: dict[Backend, Content] = {}
+        for name in sorted(names):
+            try:
+                found = self._backends[name].observe()
+            except BackendError as error:
+                failures[name] = Failure(errors=(error,), unreachable=True)
+                continue
+            last = self._last.get(name)
+            if last is not None and found == content(last, name):
+                self._known[name] = last
+            else:
+                seen[name] = found
+        return seen
+
+    def _plan(self, desired: Desired, seen: Mapping[Backend, Content]) -> Plan:
+        """Return the steps; a backend that is neither known nor seen has none."""
+        befores = list({id(known): known for known in self._known.values()}.values())
+        if len(self._known) == len(self._backends) and len(befores) == 1:
+            return diff_desired(befores[0], desired)
+        actual: dict[Backend, Content] = {}
+        for name in self._backends:
+            if name in seen:
+                actual[name] = seen[name]
+            else:
+                actual[name] = content(self._known.get(name, desired), name)
+        return diff(actual, desired)
+
+    def _drift(self, plan: Plan, seen: Iterable[Backend]) -> set[tuple[Backend, ResourceKey]]:
+        """Return the steps that put back what somebody else changed: the input did not ask for them."""
+        found: set[tuple[Backend, ResourceKey]] = set()
+        for name in set(seen) & self._last.keys():
+            held = content(self._last[name], name)
+            found |= {
+                (name, step.key) for step in plan.steps if step.backend is name and held.get(step.key) == step.new
+            }
+        return found
+
+    def _apply(
+        self, plan: Plan, left_alone: frozenset[Backend], failures: dict[Backend, Failure]
+    ) -> tuple[Step, ...]:
+        done: list[Step] = []
+        for stage in plan.stages:
+            failure = failures.get(stage.backend)
+            if stage.backend in left_alone or (failure is not None and failure.unreachable):
+                continue
+            if _removes_tunnels(stage) and (Backend.OPENFLOW in left_alone or Backend.OPENFLOW in failures):
+                self._known.pop(stage.backend, None)
+                reason = "held back until the flows that may use it are changed"
+                held = tuple(_error_for(step, reason) for step in stage.steps)
+                failures[stage.backend] = _joined(failure, held, unreachable=False)
+                continue
+            try:
+                result = self._backends[stage.backend].apply(stage.steps)
+            except BackendError as error:
+                failures[stage.backend] = _joined(failure, (error,), unreachable=True)
+                continue
+            done.extend(result.done)
+            if result.failed:
+                errors = tuple(error for _, error in result.failed)
+                failures[stage.backend] = _joined(failure, errors, unreachable=False)
+        return tuple(done)
+
+    def _learn(
+        self,
+        desired: Desired,
+        left_alone: frozenset[Backend],
+        failures: Mapping[Backend, Failure],
+        done: tuple[Step, ...],
+    ) -> None:
+        """Remember which backends now hold the desired state, and which port numbers are taken."""
+        for name in self._backends:
+            if name in failures or name in left_alone:
+                self._known.pop(name, None)
+            else:
+                self._known[name] = self._last[name] = desired
+        ports = {
+            resource.name: resource.ofport
+            for step in done
+            if isinstance(resource := step.new, TunnelPort) and step.op is not Op.DELETE
+        }
+        if ports and self._facts is not None:
+            # What has been given a number keeps it, whatever else comes (see `Facts.ofports`).
+            self._facts = replace(self._facts, ofports={**self._facts.ofports, **ports})
+
+
+def _removes_tunnels(stage: Stage) -> bool:
+    return stage.backend is Backend.OVSDB and all(step.op is Op.DELETE for step in stage.steps)
+
+
+def _error_for(step: Step, reason: str) -> BackendError:
+    return BackendError(step.backend, str(step.op), " ".join(map(str, step.key)), reason)
+
+
+def _joined(before: Failure | None, errors: tuple[BackendError, ...], *, unreachable: bool) -> Failure:
+    return Failure(errors=(*(before.errors if before else ()), *errors), unreachable=unreachable)

@@ -1,0 +1,123 @@
+"""When the loop works next: pure functions over times and counts, so that pace and back-off are tested as values.
+
+Times are seconds of one monotonic clock. Knows no thread, clock or backend; randomness comes in as a number.
+
+- The first change after a quiet time is worked on at once. Changes that come in a burst are gathered: each pass
+  that gathered many doubles the pause before the next one, up to a bound; a pass that gathered few halves it.
+- A backend that somebody else may have touched ("suspect") is read again after a short delay, so that the echo of
+  the loop's own changes is one read and not many.
+- A backend that failed is tried again after a delay that doubles. New input may try it earlier, but no more often
+  than `Timing.retry_on_change`. One that cannot be reached is tried at least every `Timing.unreachable_max`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from mcagent.model.resources import Backend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """The numbers, in seconds."""
+
+    gap: float = 0.01  # least pause between two passes
+    gap_max: float = 0.5  # and the greatest, in a burst
+    burst: int = 4  # so many changes gathered in one pause make it a burst
+    suspect_delay: float = 0.25
+    resync: float = 60.0
+    retry_first: float = 0.25
+    retry_max: float = 30.0
+    retry_on_change: float = 1.0
+    unreachable_max: float = 1.0
+    jitter: float = 0.25  # the share of a delay that is random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The pause after a pass: changes wait until `not_before`."""
+
+    gap: float = 0.0
+    not_before: float = 0.0
+
+
+def next_pace(pace: Pace, *, changes: int, now: float, timing: Timing) -> Pace:
+    """Return the pace after a pass that ended now and had gathered so many changes."""
+    if changes >= timing.burst:
+        gap = min(max(pace.gap, timing.gap / 2) * 2, timing.gap_max)
+    else:
+        gap = max(pace.gap / 2, timing.gap)
+    return Pace(gap=gap, not_before=now + gap)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """A failing backend: tried again at `at`, and for new input from `on_change_at`."""
+
+    failures: int
+    at: float
+    on_change_at: float
+
+
+def next_retry(
+    previous: Retry | None, *, unreachable: bool, retryable: bool, now: float, random: float, timing: Timing
+) -> Retry:
+    """Return when to try again after one more failure; `random` is in [0, 1).
+
+    What is not `retryable` waits for new input or the next resync.
+    """
+    failures = 1 if previous is None else previous.failures + 1
+    longest = timing.unreachable_max if unreachable else timing.retry_max
+    delay = min(timing.retry_first * 2 ** min(failures - 1, 16), longest)
+    delay *= 1 - timing.jitter * random
+    at = now + delay if retryable or unreachable else math.inf
+    return Retry(failures=failures, at=at, on_change_at=now + min(delay, timing.retry_on_change))
+
+
+def after_change(retry: Retry) -> Retry:
+    """Return the retry of a backend that was left alone while new input came in: it is not to wait long."""
+    return replace(retry, at=min(retry.at, retry.on_change_at))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agenda:
+    """Everything that asks for work."""
+
+    changes: int = 0  # inputs replaced since the last pass
+    suspects: Mapping[Backend, float] = field(default_factory=dict)  # since when
+    retries: Mapping[Backend, Retry] = field(default_factory=dict)
+    resync_at: float = 0.0
+    pace: Pace = field(default_factory=Pace)
+
+
+def due(agenda: Agenda, timing: Timing) -> float:
+    """Return when the next pass is due."""
+    times = [agenda.resync_at]
+    times.extend(retry.at for retry in agenda.retries.values())
+    times.extend(since + timing.suspect_delay for since in agenda.suspects.values())
+    if agenda.changes:
+        times.append(agenda.pace.not_before)
+    return min(times)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What a pass is to do beside compiling: read `observe` again, and leave `blocked` alone."""
+
+    observe: frozenset[Backend]
+    blocked: frozenset[Backend]
+    resync: bool
+
+
+def plan_pass(agenda: Agenda, *, now: float, timing: Timing) -> Pass:
+    """Return what the pass that begins now is to do."""
+    resync = agenda.resync_at <= now
+    suspects = frozenset(b for b, since in agenda.suspects.items() if since + timing.suspect_delay <= now)
+    blocked = frozenset(
+        backend
+        for backend, retry in agenda.retries.items()
+        if not resync and retry.at > now and not (agenda.changes and retry.on_change_at <= now)
+    )
+    return Pass(observe=(frozenset(Backend) if resync else suspects) - blocked, blocked=blocked, resync=resync)

@@ -1,0 +1,45 @@
+"""systemd's notify protocol (sd_notify(3)): a datagram to the socket that NOTIFY_SOCKET names. Nothing more."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+
+class Notifier:
+    """Tells systemd how the service is; silent where there is no systemd."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        found = os.environ if environ is None else environ
+        name = found.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + name[1:] if name.startswith("@") else name  # "@" means an abstract socket
+        self._ready = False
+        self._status = ""
+        # The watchdog is for one process: a child must not keep a hung parent alive.
+        own = found.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self._watchdog = own and found.get("WATCHDOG_USEC", "").isdigit()
+
+    def turn(self, *, ready: bool, status: str) -> None:
+        """Say that the loop turns; the first time that it is ready, say that too."""
+        lines = ["WATCHDOG=1"] if self._watchdog else []
+        if ready and not self._ready:
+            self._ready = True
+            lines.append("READY=1")
+        if status != self._status:
+            self._status = status
+            lines.append(f"STATUS={status}")
+        self._send(lines)
+
+    def stopping(self) -> None:
+        """Say that the process is about to end."""
+        self._send(["STOPPING=1"])
+
+    def _send(self, lines: list[str]) -> None:
+        if not self._address or not lines:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+            try:
+                client.sendto("\n".join(lines).encode(), self._address)
+            except OSError:  # systemd restarts its socket when it re-executes; the next turn tells it again
+                self._status = ""

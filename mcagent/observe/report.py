@@ -1,0 +1,65 @@
+"""What the agent tells about itself, as frozen values. Filled in by the agent, shown by pages and metrics.
+
+All times that people see are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mcagent.model.plan import Desired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendReport:
+    """One facility of the Node. `right`: it is known to hold the desired state."""
+
+    name: str
+    right: bool = False
+    failures: int = 0  # in a row
+    retry_at: float | None = None
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InformerReport:
+    """The source of one kind. `connected`: changes of it would be noticed now."""
+
+    kind: str
+    synced: bool = False
+    connected: bool = False
+    objects: int = 0
+    lists: int = 0
+    events: int = 0
+    restarts: Mapping[str, int] = field(default_factory=dict)  # of the watch, by reason
+    last_event: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassReport:
+    """One pass of the loop. `changes` counts "backend kind op"; `steps` is for people, cut to a length."""
+
+    at: float
+    trigger: str
+    result: str  # unchanged, changed, failed, waiting
+    phases: Mapping[str, float] = field(default_factory=dict)
+    changes: Mapping[str, int] = field(default_factory=dict)
+    steps: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The loop as it stands after its last pass."""
+
+    desired: Desired | None = None
+    converged: bool = False  # the dataplane equals the desired state
+    waiting_for: tuple[str, ...] = ()  # kinds not yet listed
+    error: str = ""  # why nothing could be computed at all
+    passes: int = 0
+    drift: int = 0  # corrections since the start
+    backends: tuple[BackendReport, ...] = ()
+    last_pass: PassReport | None = None
+    last_change: PassReport | None = None

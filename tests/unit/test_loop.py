@@ -1,0 +1,309 @@
+"""The loop against facilities that fail, are slow, or are changed by somebody else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from mcagent.agent.schedule import Timing
+from mcagent.model.errors import BackendError, InputError
+from mcagent.model.objects import Kind
+from mcagent.model.plan import Op
+from mcagent.model.resources import Backend, FlowEntry, Route, TunnelPort
+from tests.unit.agentworld import Facility, World, cluster, gateway, node
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """A Node with a loop that ends with the test."""
+    made = World()
+    yield made
+    made.loop.stop()
+
+
+def start_settled(world: World, clusters: int = 3) -> None:
+    """Start with complete input and wait until the dataplane is right."""
+    world.list_all(clusters)
+    world.start()
+    world.wait(world.settled)
+
+
+def tunnels(world: World) -> set[str]:
+    """Return the peers that there are tunnels to."""
+    return {r.peer for r in world.facilities[Backend.OVSDB].held.values() if isinstance(r, TunnelPort)}
+
+
+def test_input_becomes_dataplane(world: World) -> None:
+    """Every backend ends up with what compile asks for."""
+    start_settled(world)
+    assert tunnels(world) == {"c0", "c1", "c2"}
+    assert all(facility.held for facility in world.facilities.values())
+    assert world.loop.report.last_change is not None
+
+
+def test_nothing_is_touched_before_all_needed_kinds_are_listed(world: World) -> None:
+    """While input is incomplete neither is anything removed nor added; then it happens."""
+    stranger = FlowEntry(table=9, priority=1, match="ip", cookie=1, actions="drop")
+    world.facilities[Backend.OPENFLOW].held[stranger.key] = stranger
+    world.inbox.replace(Kind.NODE, [node()])
+    world.inbox.replace(Kind.CLUSTER_INFO_IMPORT, [cluster(0)])
+    world.start()
+    world.wait(lambda: world.loop.report.waiting_for == ("Gateway",))
+    world.wait(lambda: not world.loop.pending)
+    assert world.applied == []
+    assert world.loop.report.backends[0].right is False
+    world.inbox.replace(Kind.GATEWAY, [gateway()])
+    world.wait(world.settled)
+    assert stranger.key not in world.facilities[Backend.OPENFLOW].held
+    assert Kind.GATEWAY in world.wanted[-1]
+
+
+def test_a_restart_that_finds_the_world_right_changes_nothing(world: World) -> None:
+    """A new loop over the same facilities does zero operations."""
+    start_settled(world)
+    world.stop()
+    for facility in world.facilities.values():
+        facility.applied.clear()
+    again = World(world.facilities)
+    start_settled(again)
+    again.stop()
+    assert again.applied == []
+    assert again.loop.report.drift == 0
+
+
+def test_stopping_leaves_the_dataplane_as_it_is(world: World) -> None:
+    """The end of the agent is no event for the dataplane."""
+    start_settled(world)
+    before = world.held
+    world.stop()
+    assert world.held == before
+
+
+def test_one_change_costs_one_change(world: World) -> None:
+    """After a complete apply a new cluster is added without reading anything back."""
+    start_settled(world, clusters=20)
+    reads = {name: facility.observed for name, facility in world.facilities.items()}
+    count = len(world.applied)
+    world.tell(Kind.CLUSTER_INFO_IMPORT, "ADDED", cluster(99))
+    world.wait(lambda: world.settled() and "c99" in tunnels(world))
+    assert {name: facility.observed for name, facility in world.facilities.items()} == reads
+    assert len(world.applied) - count == 3
+
+
+def test_a_burst_of_a_thousand_changes_settles_in_a_handful_of_passes(world: World) -> None:
+    """One object changed 1,000 times leads to one settled state, and nothing is left over."""
+    start_settled(world)
+    passes, before = world.loop.report.passes, world.held
+    for number in range(1000):
+        world.tell(Kind.CLUSTER_INFO_IMPORT, "MODIFIED", cluster(99))
+        world.tell(Kind.CLUSTER_INFO_IMPORT, "DELETED" if number % 2 else "ADDED", cluster(99))
+    world.wait(world.settled)
+    assert world.held == before
+    assert world.loop.report.passes - passes < 20
+
+
+def test_an_object_deleted_and_made_again_settles(world: World) -> None:
+    """The end state is that of the object being there."""
+    start_settled(world)
+    before = world.held
+    world.tell(Kind.CLUSTER_INFO_IMPORT, "DELETED", cluster(1))
+    world.wait(lambda: "c1" not in tunnels(world))
+    world.tell(Kind.CLUSTER_INFO_IMPORT, "ADDED", cluster(1))
+    world.wait(lambda: world.settled() and "c1" in tunnels(world))
+    assert {n: set(h) for n, h in world.held.items()} == {n: set(h) for n, h in before.items()}
+
+
+@pytest.mark.parametrize("broken", list(Backend))
+def test_an_unreachable_backend_does_not_hold_up_the_others(world: World, broken: Backend) -> None:
+    """The others hold what they should; when it comes back it is brought up to date."""
+    world.facilities[broken].unreachable = True
+    world.list_all()
+    world.start()
+    others = [f for name, f in world.facilities.items() if name is not broken]
+    world.wait(lambda: all(facility.held for facility in others))
+    world.wait(lambda: any(b.name == broken and b.errors for b in world.loop.report.backends))
+    assert not world.loop.report.converged
+    world.facilities[broken].unreachable = False
+    world.wait(world.settled)
+    assert world.facilities[broken].held
+
+
+def test_a_refused_object_is_named_and_the_rest_goes_on(world: World) -> None:
+    """One bad route costs that route; the error says which it is."""
+    bad = world.facilities[Backend.NETLINK]
+    bad.refuses = lambda step: isinstance(step.new, Route) and str(step.new.destination) == "100.0.1.0/24"
+    world.list_all()
+    world.start()
+    world.wait(lambda: len(bad.held) == 2 and tunnels(world) == {"c0", "c1", "c2"})
+    world.wait(lambda: any("100.0.1.0/24" in text for b in world.loop.report.backends for text in b.errors))
+    assert world.loop.report.last_pass is not None
+    bad.refuses = lambda step: False
+    world.wait(world.settled)
+    assert len(bad.held) == 3
+
+
+def test_a_refusal_is_not_retried_in_a_tight_loop() -> None:
+    """With the shipped timing a refusing backend is tried a few times in a second."""
+    world = World(timing=Timing())
+    world.facilities[Backend.NFT].refuses = lambda step: True
+    world.list_all()
+    world.start()
+    end = time.monotonic() + 1.0
+    world.wait(lambda: time.monotonic() > end)
+    world.stop()
+    assert 1 <= world.facilities[Backend.NFT].observed <= 5
+
+
+def test_new_input_reaches_the_others_while_one_is_failing(world: World) -> None:
+    """Changes are applied to what works."""
+    start_settled(world)
+    world.facilities[Backend.NFT].unreachable = True
+    world.loop.suspect(Backend.NFT)
+    world.wait(lambda: not world.loop.report.converged)
+    world.tell(Kind.CLUSTER_INFO_IMPORT, "ADDED", cluster(50))
+    world.wait(lambda: "c50" in tunnels(world))
+    assert len(world.facilities[Backend.NETLINK].held) == 4
+
+
+def test_tunnels_are_not_removed_while_flows_may_use_them(world: World) -> None:
+    """When the flows cannot be changed the tunnels that they point to stay."""
+    start_settled(world)
+    world.facilities[Backend.OPENFLOW].unreachable = True
+    world.tell(Kind.CLUSTER_INFO_IMPORT, "DELETED", cluster(1))
+    world.wait(lambda: any(b.name == "openflow" and b.errors for b in world.loop.report.backends))
+    world.wait(lambda: len(world.facilities[Backend.NETLINK].held) == 2)
+    assert "c1" in tunnels(world)
+    world.facilities[Backend.OPENFLOW].unreachable = False
+    world.wait(lambda: world.settled() and "c1" not in tunnels(world))
+
+
+def test_drift_is_put_right_counted_and_named(world: World) -> None:
+    """What somebody else took away or added comes back as it was, and the report says that it was drift."""
+    start_settled(world)
+    routes = world.facilities[Backend.NETLINK]
+    lost = next(iter(routes.held))
+    extra = Route(table=28003, destination=next(iter(routes.held.values())).destination.supernet())  # type: ignore[union-attr]
+    before = dict(routes.held)
+    del routes.held[lost]
+    routes.held[extra.key] = extra
+    world.loop.suspect(Backend.NETLINK)
+    world.wait(lambda: world.settled() and routes.held == before)
+    assert world.loop.report.drift == 2
+    assert world.loop.report.last_change is not None
+    assert {text.split()[0] for text in world.loop.report.last_change.steps} == {"add", "delete"}
+
+
+def test_a_change_of_input_is_not_called_drift(world: World) -> None:
+    """A pass that reads back and has new input tells the two apart."""
+    start_settled(world)
+    world.facilities[Backend.NETLINK].held.clear()
+    with world.loop._condition:  # both in one pass
+        world.loop.suspect(Backend.NETLINK)
+        world.tell(Kind.CLUSTER_INFO_IMPORT, "ADDED", cluster(50))
+    world.wait(lambda: world.settled() and len(world.facilities[Backend.NETLINK].held) == 4)
+    assert world.loop.report.drift == 3
+
+
+def test_a_periodic_resync_finds_what_nobody_told() -> None:
+    """Without any event the whole dataplane is read again."""
+    world = World(timing=Timing(resync=0.1))
+    start_settled(world)
+    world.facilities[Backend.OPENFLOW].held.clear()
+    world.wait(lambda: bool(world.facilities[Backend.OPENFLOW].held))
+    world.stop()
+    assert world.loop.report.drift == 3
+
+
+def test_a_slow_backend_does_not_lose_changes(world: World) -> None:
+    """What comes in while a pass takes its time is in the next one."""
+    world.facilities[Backend.OVSDB].slow = 0.05
+    world.list_all()
+    world.start()
+    for number in range(10, 20):
+        world.tell(Kind.CLUSTER_INFO_IMPORT, "ADDED", cluster(number))
+    world.wait(world.settled)
+    assert len(tunnels(world)) == 13
+
+
+def test_input_that_breaks_compile_changes_nothing(world: World) -> None:
+    """A bug or an unusable input leaves the dataplane as it is; the agent says so and recovers."""
+    start_settled(world)
+    before, works = world.held, world.compile
+
+    def broken(*args: object) -> object:
+        raise ZeroDivisionError("a bug")
+
+    world.compile = broken  # type: ignore[assignment]
+    world.tell(Kind.CLUSTER_INFO_IMPORT, "DELETED", cluster(1))
+    world.wait(lambda: "a bug" in world.loop.report.error)
+    assert world.held == before
+    assert not world.loop.report.converged
+    world.compile = works
+    world.tell(Kind.CLUSTER_INFO_IMPORT, "DELETED", cluster(2))
+    world.wait(lambda: world.settled() and tunnels(world) == {"c0"})
+
+
+def test_facts_that_cannot_be_read_at_start_are_waited_for(world: World) -> None:
+    """Without facts nothing is computed; when they can be read it goes on by itself."""
+    world.facts_error = BackendError("ovsdb", "connect", "db.sock", "no such file")
+    world.list_all()
+    world.start()
+    world.wait(lambda: any(b.errors for b in world.loop.report.backends))
+    assert world.applied == []
+    world.facts_error = None
+    world.wait(world.settled)
+
+
+def test_a_new_configuration_is_taken_in_whole(world: World) -> None:
+    """Everything is computed and compared again; nothing that is right is changed."""
+    start_settled(world)
+    count, passes = len(world.applied), world.loop.report.passes
+    world.loop.reconfigure(replace(world.loop._reconciler.config, cluster_id="other"))
+    world.wait(lambda: world.settled() and world.loop.report.passes > passes)
+    assert len(world.applied) == count
+
+
+def test_bad_objects_cost_only_themselves(world: World) -> None:
+    """An object that cannot be parsed keeps its last good version; others change."""
+    start_settled(world)
+    bad = cluster(1)
+    bad["spec"]["serviceCIDR"] = "10.1"
+    world.tell(Kind.CLUSTER_INFO_IMPORT, "MODIFIED", bad)
+    world.tell(Kind.CLUSTER_INFO_IMPORT, "ADDED", cluster(9))
+    world.wait(lambda: world.settled() and "c9" in tunnels(world))
+    assert "c1" in tunnels(world)
+
+
+def test_steps_are_adds_before_deletes_of_tunnels(world: World) -> None:
+    """A tunnel that goes leaves after the flows that used it."""
+    order: list[tuple[Backend, Op]] = []
+
+    class Recorder(Facility):
+        def apply(self, steps):  # type: ignore[no-untyped-def]
+            order.extend((self.name, step.op) for step in steps)
+            return super().apply(steps)
+
+    recorded = World({name: Recorder(name) for name in Backend})
+    start_settled(recorded)
+    order.clear()
+    recorded.tell(Kind.CLUSTER_INFO_IMPORT, "DELETED", cluster(1))
+    recorded.wait(lambda: recorded.settled() and "c1" not in tunnels(recorded))
+    recorded.stop()
+    assert order[-1] == (Backend.OVSDB, Op.DELETE)
+
+
+def test_input_errors_are_told_without_a_traceback(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """An error with a name is a line, not a stack."""
+    start_settled(world)
+
+    def refused(*args: object) -> object:
+        raise InputError("configuration", "podCIDRs", "no")
+
+    world.compile = refused  # type: ignore[assignment]
+    world.loop.changed()
+    world.wait(lambda: "podCIDRs" in world.loop.report.error)
+    world.wait(lambda: any("nothing is changed: configuration: podCIDRs: no" in r.message for r in caplog.records))
+    assert not any(record.exc_info for record in caplog.records)

@@ -1,0 +1,286 @@
+"""Pages, metrics and log lines."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import re
+import socket
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from mcagent.agent.lock import BusyError, NodeLock
+from mcagent.agent.systemd import Notifier
+from mcagent.model.plan import Desired, Unit
+from mcagent.model.problem import Problem
+from mcagent.model.resources import PeerKind, TunnelPort, TunnelType
+from mcagent.observe.http import HttpServer, Page
+from mcagent.observe.logs import JsonFormatter, TextFormatter
+from mcagent.observe.metrics import Metrics, Sources, TunnelSample
+from mcagent.observe.pages import Identity, checks, make_pages
+from mcagent.observe.report import BackendReport, InformerReport, PassReport, Report
+
+TUNNEL = TunnelPort(
+    bridge="br-mc",
+    name="mcr-0123456789a",
+    type=TunnelType.GENEVE,
+    remote_ip=ip_address("192.0.2.1"),
+    dst_port=0,
+    ofport=7,
+    peer_kind=PeerKind.REMOTE,
+    peer="east",
+)
+DESIRED = Desired(
+    units={"cluster/east": Unit(name="cluster/east", resources=(TUNNEL,))},
+    problems=(Problem(subject="Gateway a/b", path="gatewayIP", reason="NotUnicast", message="no"),),
+    summary={"role": "gateway"},
+)
+GOOD = Report(
+    desired=DESIRED,
+    converged=True,
+    passes=3,
+    backends=(BackendReport(name="ovsdb", right=True),),
+    last_pass=PassReport(at=1.0, trigger="input", result="changed", phases={"diff": 0.1}),
+)
+SAMPLE = TunnelSample(name=TUNNEL.name, statistics={"rx_bytes": 12, "tx_packets": 3}, up=True)
+INFORMERS: tuple[InformerReport, ...] = (InformerReport(kind="Gateway", synced=True, connected=True, objects=1),)
+
+
+def get(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
+    """Ask; return status, content type and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request(method, path)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, answer.headers.get("Content-Type", ""), body
+
+
+class Agent:
+    """The parts of an agent that pages read, to be set by tests."""
+
+    def __init__(self) -> None:
+        self.reset()
+        self.metrics = Metrics()
+        sources = Sources(
+            report=lambda: self.report,
+            informers=lambda: self.informers,
+            ready=lambda: all(c.good for c in checks(self.report, self.informers, pending=self.pending)),
+            tunnels=lambda: (SAMPLE,),
+            drops=lambda: {"NoRoute": 5},
+        )
+        self.metrics.watch(sources)
+        identity = Identity(node="n1", cluster_id="west", source="kube", started_at=0.0)
+        pages = make_pages(
+            identity=identity,
+            metrics=self.metrics,
+            sources=sources,
+            alive=lambda: self.alive,
+            pending=lambda: self.pending,
+        )
+        self.server = HttpServer(("127.0.0.1", 0), pages)
+        self.port = self.server.port
+
+    def reset(self) -> None:
+        """All is well."""
+        self.report = GOOD
+        self.informers = INFORMERS
+        self.pending = False
+        self.alive = True
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Agent]:
+    """An agent's pages on a free port."""
+    made = Agent()
+    yield made
+    made.server.close()
+
+
+@pytest.fixture
+def agent(served: Agent) -> Agent:
+    """An agent that is well."""
+    served.reset()
+    return served
+
+
+def test_ready_when_all_is_well(agent: Agent) -> None:
+    """The dataplane equals the desired state, and changes would be noticed."""
+    assert get(agent.port, "/readyz")[0] == 200
+    assert get(agent.port, "/healthz")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("report", "informers", "pending", "text"),
+    [
+        (Report(), INFORMERS, False, "nothing was computed yet"),
+        (Report(waiting_for=("Node",)), INFORMERS, False, "not listed yet: Node"),
+        (GOOD, (InformerReport(kind="Node"),), False, "not listed yet: Node"),
+        (
+            GOOD,
+            (InformerReport(kind="Node", synced=True, error="connection refused"),),
+            False,
+            "connection refused",
+        ),
+        (GOOD, INFORMERS, True, "input that is not taken in yet"),
+        (Report(desired=DESIRED), INFORMERS, False, "does not equal"),
+        (
+            Report(desired=DESIRED, backends=(BackendReport(name="nft", failures=1, errors=("nft: add x: no",)),)),
+            INFORMERS,
+            False,
+            "nft: add x: no",
+        ),
+        (Report(error="ZeroDivisionError: a bug"), INFORMERS, False, "a bug"),
+    ],
+)
+def test_not_ready_says_why(
+    agent: Agent, report: Report, informers: tuple[InformerReport, ...], pending: bool, text: str
+) -> None:
+    """Each condition that fails is named in the answer; being alive is another question."""
+    agent.report, agent.informers, agent.pending = report, informers, pending
+    status, _, body = get(agent.port, "/readyz")
+    assert status == 503
+    assert text in body
+    assert body.endswith("not ready\n")
+    assert get(agent.port, "/healthz")[0] == 200
+
+
+def test_a_loop_that_hangs_is_not_healthy(agent: Agent) -> None:
+    """Only that makes a supervisor restart the agent."""
+    agent.alive = False
+    assert get(agent.port, "/healthz")[0] == 503
+
+
+def test_status_is_json_with_tunnels_and_problems(agent: Agent) -> None:
+    """A program can read everything that matters."""
+    status, content_type, body = get(agent.port, "/status")
+    shown = json.loads(body)
+    assert (status, content_type) == (200, "application/json")
+    assert shown["ready"] is True
+    assert shown["summary"]["role"] == "gateway"
+    assert shown["tunnels"][0]["peer"] == "east"
+    assert shown["tunnels"][0]["statistics"]["rx_bytes"] == 12
+    assert shown["problems"][0]["reason"] == "NotUnicast"
+    assert shown["lastPass"]["phases"] == {"diff": 0.1}
+
+
+def test_status_works_before_anything_is_known(agent: Agent) -> None:
+    """The page answers from the first moment on."""
+    agent.report, agent.informers = Report(), ()
+    assert json.loads(get(agent.port, "/status")[2])["ready"] is False
+
+
+def test_metrics_have_the_promised_names(agent: Agent) -> None:
+    """Counters of passes, state and tunnels are there, with bounded labels and no creation times."""
+    agent.metrics.passed("changed", {"diff": 0.1}, 1.0)
+    agent.metrics.changed("openflow", "FlowEntry", "add", 4)
+    agent.metrics.failed("nft", unreachable=True, count=1)
+    agent.metrics.corrected("Route", 2)
+    body = get(agent.port, "/metrics")[2]
+    for line in (
+        'mcagent_reconciles_total{result="changed"} 1.0',
+        'mcagent_reconcile_duration_seconds_count{phase="diff"} 1.0',
+        'mcagent_changes_total{kind="FlowEntry",op="add"} 4.0',
+        'mcagent_changes_total{kind="Route",op="delete"} 0.0',
+        'mcagent_apply_errors_total{backend="nft",reason="unreachable"} 1.0',
+        'mcagent_drift_corrections_total{kind="Route"} 2.0',
+        'mcagent_informer_synced{resource="Gateway"} 1.0',
+        'mcagent_problems{reason="NotUnicast",severity="error"} 1.0',
+        "mcagent_gateway_active 1.0",
+        'mcagent_objects{kind="TunnelPort"} 1.0',
+        'mcagent_tunnel_up{peer="east",peer_kind="remote",tunnel="mcr-0123456789a"} 1.0',
+        'mcagent_tunnel_receive_bytes_total{peer="east",peer_kind="remote",tunnel="mcr-0123456789a"} 12.0',
+        'mcagent_tunnel_transmit_packets_total{peer="east",peer_kind="remote",tunnel="mcr-0123456789a"} 3.0',
+        'mcagent_dropped_packets_total{reason="NoRoute"} 5.0',
+        "mcagent_ready 1.0",
+        'mcagent_backend_synced{backend="ovsdb"} 1.0',
+    ):
+        assert line in body.splitlines()
+    assert "_created" not in body
+    names = re.findall(r"^# TYPE (\S+) (\S+)", body, re.MULTILINE)
+    assert len({name for name, _ in names}) == len(names)
+    assert all(name.startswith("mcagent_") for name, _ in names)
+
+
+def test_unknown_paths_and_methods_are_refused(agent: Agent) -> None:
+    """Nothing but reading the pages."""
+    assert get(agent.port, "/etc/passwd")[0] == 404
+    assert get(agent.port, "/status", "POST")[0] == 501
+    assert get(agent.port, "/healthz", "HEAD") == (200, "text/plain; charset=utf-8", "")
+
+
+def test_clients_that_say_nothing_do_not_stop_the_server(agent: Agent) -> None:
+    """With a few idle connections open the pages still answer."""
+    idle = [socket.create_connection(("127.0.0.1", agent.port), timeout=10) for _ in range(6)]
+    assert get(agent.port, "/healthz")[0] == 200
+    for connection in idle:
+        connection.close()
+
+
+def test_a_page_that_breaks_costs_only_that_request() -> None:
+    """The next request is answered."""
+
+    def broken() -> Page:
+        raise ZeroDivisionError
+
+    server = HttpServer(("127.0.0.1", 0), {"/broken": broken, "/": lambda: Page(body="ok")})
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        get(server.port, "/broken")
+    assert get(server.port, "/")[2] == "ok"
+    server.close()
+
+
+def record(message: str) -> logging.LogRecord:
+    """Return a log record."""
+    return logging.LogRecord("mcagent.agent.loop", logging.WARNING, "f", 1, message, None, None)
+
+
+def test_text_logs_cannot_be_forged() -> None:
+    """A line feed or an escape sequence in an object's name does not make a line or colour of its own."""
+    line = TextFormatter(times=False).format(record("cluster x\n2026 error: all lost\x1b[31m"))
+    assert line == "warning agent.loop: cluster x\\n2026 error: all lost\\x1b[31m"
+
+
+def test_json_logs_are_one_object_a_line() -> None:
+    """Each line parses and has level, logger and message."""
+    line = JsonFormatter().format(record('a "quoted"\nthing'))
+    assert "\n" not in line
+    shown = json.loads(line)
+    assert (shown["level"], shown["message"]) == ("warning", 'a "quoted"\nthing')
+
+
+def test_systemd_is_told_ready_once_and_the_watchdog_each_turn(tmp_path: Path) -> None:
+    """READY only when ready, WATCHDOG with every turn, STATUS when it changes."""
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+        server.bind(path)
+        server.settimeout(10)
+        notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "1000000"})
+        notifier.turn(ready=False, status="starting")
+        assert server.recv(999) == b"WATCHDOG=1\nSTATUS=starting"
+        notifier.turn(ready=True, status="well")
+        assert server.recv(999) == b"WATCHDOG=1\nREADY=1\nSTATUS=well"
+        notifier.turn(ready=True, status="well")
+        assert server.recv(999) == b"WATCHDOG=1"
+        notifier.stopping()
+        assert server.recv(999) == b"STOPPING=1"
+
+
+def test_without_systemd_nothing_is_told() -> None:
+    """No socket, no error."""
+    Notifier({}).turn(ready=True, status="well")
+    Notifier({"NOTIFY_SOCKET": "/nonexistent/socket"}).turn(ready=True, status="well")
+
+
+def test_one_agent_per_node(tmp_path: Path) -> None:
+    """A second one is refused with the first one's process number; after its end there is room again."""
+    first = NodeLock(tmp_path / "run")
+    with pytest.raises(BusyError, match=r"another agent \(process \d+\) holds this Node") as caught:
+        NodeLock(tmp_path / "run")
+    assert caught.value.exit_code == 3
+    first.release()
+    NodeLock(tmp_path / "run").release()

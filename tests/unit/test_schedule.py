@@ -1,0 +1,116 @@
+"""Pace and back-off of the loop, as values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from mcagent.agent.schedule import (
+    Agenda,
+    Pace,
+    Retry,
+    Timing,
+    after_change,
+    due,
+    next_pace,
+    next_retry,
+    plan_pass,
+)
+from mcagent.model.resources import Backend
+
+TIMING = Timing()
+QUIET = Agenda(resync_at=100.0)
+
+
+def retry(previous: Retry | None, *, unreachable: bool = False, retryable: bool = True, now: float = 0.0) -> Retry:
+    """Fail once more, without jitter."""
+    return next_retry(previous, unreachable=unreachable, retryable=retryable, now=now, random=0.0, timing=TIMING)
+
+
+def test_the_first_change_after_a_quiet_time_is_due_at_once() -> None:
+    """Nothing delays the leading edge."""
+    pace = next_pace(Pace(), changes=1, now=10.0, timing=TIMING)
+    assert due(replace(QUIET, changes=1, pace=pace), TIMING) <= 10.0 + TIMING.gap
+    assert due(QUIET, TIMING) == 100.0
+
+
+def test_a_burst_of_a_thousand_changes_takes_a_handful_of_passes() -> None:
+    """One change a millisecond for a second takes few passes, and none waits longer than half a second."""
+    pace, now, passes, gathered, delays = Pace(), 0.0, 0, 0, []
+    for tick in range(1000):
+        now = tick / 1000
+        gathered += 1
+        if now >= pace.not_before:
+            delays.append(gathered / 1000)
+            pace, passes, gathered = next_pace(pace, changes=gathered, now=now, timing=TIMING), passes + 1, 0
+    assert passes < 12
+    assert pace.not_before - now <= TIMING.gap_max
+    assert max(delays) <= TIMING.gap_max + 0.001
+
+
+def test_the_pause_shrinks_again_when_changes_come_singly() -> None:
+    """After a burst the agent is as quick as before."""
+    pace = Pace(gap=TIMING.gap_max)
+    for _ in range(10):
+        pace = next_pace(pace, changes=1, now=0.0, timing=TIMING)
+    assert pace.gap == TIMING.gap
+
+
+def test_back_off_doubles_up_to_a_bound() -> None:
+    """What is refused is tried ever more seldom."""
+    found, delays = None, []
+    for _ in range(12):
+        found = retry(found)
+        delays.append(found.at)
+    assert delays[:3] == [0.25, 0.5, 1.0]
+    assert delays[-1] == TIMING.retry_max
+
+
+def test_jitter_only_shortens() -> None:
+    """Many agents do not knock at the same moment, and none waits longer than the bound."""
+    found = next_retry(None, unreachable=False, retryable=True, now=0.0, random=0.999, timing=TIMING)
+    assert 0.25 * 0.75 <= found.at < 0.25
+
+
+def test_what_cannot_be_reached_is_tried_every_second() -> None:
+    """A facility that comes back is noticed soon even if nobody tells."""
+    found = None
+    for _ in range(20):
+        found = retry(found, unreachable=True)
+    assert found is not None
+    assert found.at == TIMING.unreachable_max
+
+
+def test_what_cannot_succeed_waits_for_new_input() -> None:
+    """A refusal that will be the same again is not repeated for its own sake; new input may try."""
+    found = retry(None, retryable=False)
+    assert found.at == math.inf
+    agenda = replace(QUIET, changes=1, retries={Backend.NFT: found})
+    assert plan_pass(agenda, now=0.0, timing=TIMING).blocked == {Backend.NFT}
+    assert plan_pass(agenda, now=found.on_change_at, timing=TIMING).blocked == frozenset()
+    assert after_change(found).at == found.on_change_at
+
+
+def test_a_failing_backend_is_left_alone_until_its_time() -> None:
+    """Other work goes on meanwhile."""
+    agenda = replace(QUIET, retries={Backend.NFT: Retry(failures=5, at=4.0, on_change_at=1.0)})
+    assert due(agenda, TIMING) == 4.0
+    assert plan_pass(agenda, now=0.5, timing=TIMING).blocked == {Backend.NFT}
+    assert plan_pass(agenda, now=4.0, timing=TIMING).blocked == frozenset()
+
+
+def test_suspects_are_read_again_after_a_short_delay() -> None:
+    """The echo of own changes is gathered; changes are not held up by it."""
+    agenda = replace(QUIET, suspects={Backend.NETLINK: 5.0})
+    assert due(agenda, TIMING) == 5.0 + TIMING.suspect_delay
+    assert plan_pass(agenda, now=5.0, timing=TIMING).observe == frozenset()
+    assert plan_pass(agenda, now=5.3, timing=TIMING).observe == {Backend.NETLINK}
+
+
+def test_a_resync_reads_everything_and_tries_everything() -> None:
+    """The safety net has no holes."""
+    agenda = Agenda(resync_at=1.0, retries={Backend.NFT: Retry(failures=1, at=math.inf, on_change_at=9.0)})
+    todo = plan_pass(agenda, now=1.0, timing=TIMING)
+    assert todo.observe == frozenset(Backend)
+    assert todo.blocked == frozenset()
+    assert todo.resync
