@@ -7,6 +7,7 @@ for every field alike. Bit ranges of registers and marks are declared by whoever
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from enum import Enum
@@ -239,13 +240,16 @@ def destination_is(address: Address) -> Term:
 def ct_state(text: str) -> Term:
     """Return the condition on the conntrack state written like OVS does ("+trk+new-rpl")."""
     value = mask = 0
-    for sign, name in zip(text[::4], (text[i + 1 : i + 4] for i in range(0, len(text), 4)), strict=True):
+    for sign, name in re.findall(r"([+-]|^)([^+-]*)", text):
         bit = CT_BITS.get(name)
-        if bit is None or sign not in "+-":
+        if bit is None or not sign:
             raise FlowError("", "ct_state", f'"{sign}{name}" is no state; known: {", ".join(CT_BITS)}')
         mask |= bit
         value |= bit if sign == "+" else 0
     return Term(CT_STATE, value, mask)
 
 
-CT_BITS = {"new": CT_NEW, "est": CT_EST, "rel": CT_REL, "rpl": CT_RPL, "inv": CT_INV, "trk": CT_TRK}
+CT_BITS = {
+    "new": CT_NEW, "est": CT_EST, "rel": CT_REL, "rpl": CT_RPL, "inv": CT_INV, "trk": CT_TRK,
+    "snat": CT_SNAT, "dnat": CT_DNAT,
+}  # fmt: skip

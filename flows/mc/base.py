@@ -46,9 +46,9 @@ FROM_HOST, FROM_NODE, FROM_GATEWAY, FROM_REMOTE = (d.ORIGIN.is_(n) for n in (1, 
 LOCAL_GATEWAYS = d.GROUP_GATEWAYS.group_id(0)
 
 _COOKIE = d.COOKIES.cookie(d.FOR_BASE)
-_STATE_NEW, _STATE_EST = ct_state("+new+trk"), ct_state("+est-rpl+trk")
+_STATE_NEW, _STATE_EST = ct_state("+new-rpl+trk"), ct_state("+est-rpl+trk")
 _STATE_OPENER, _STATE_REPLY = ct_state("-new-rpl-inv+trk"), ct_state("-inv+rpl+trk")
-_STATE_INVALID, _STATE_TRACKED = ct_state("+inv+trk"), ct_state("+trk")
+_STATE_INVALID, _STATE_TRACKED, _STATE_TRANSLATED = ct_state("+inv+trk"), ct_state("+trk"), ct_state("+trk+dnat")
 
 
 def mac(value: int) -> Term:
@@ -185,7 +185,8 @@ def _untranslate(env: Env) -> Iterator[Flow]:
         )
         yield _flow(d.UNSNAT, d.ELSE, (family, _STATE_REPLY), DecTtl(), back, Goto(d.OUTPUT.number))
         known = set_bits(d.TRANSLATED, 1)
-        yield _flow(d.SERVICE, d.NORMAL, (family, _STATE_OPENER), known, Goto(d.DELIVER.number))
+        # Not "established": the userspace datapath translates, but calls a UDP connection new until a reply.
+        yield _flow(d.SERVICE, d.EXACT, (family, _STATE_TRANSLATED), known, Goto(d.DELIVER.number))
         yield drop(d.SERVICE, d.ELSE, (family, _STATE_NEW), d.DROP_NOT_EXPORTED)
         yield _flow(d.UNDNAT, d.NORMAL, (family, _STATE_REPLY), *AS_REPLY, route)
 

@@ -36,7 +36,7 @@ from flows.mc.base import FROM_GATEWAY, FROM_HOST, FROM_NODE, FROM_REMOTE, LOCAL
 from flows.mc.topology import Endpoint, Env, LocalNode, LocalService, Part, RemoteCluster, RemoteGateway
 
 _MAX_BUCKET = 0x7FFFFFFF
-_STATE_NEW = ct_state("+new+trk")
+_STATE_NEW = ct_state("+new-rpl+trk")
 
 
 def _flow(cookie: int, table: Table, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:

@@ -1,6 +1,7 @@
 """A simulator: walks a packet through flows, groups and connection tracking, and tells every step. Pure."""
 
 from flows.simulate.conntrack import Connection, ConnectionTable, Datapath, Masked, Request, Tracked, Tuple5
+from flows.simulate.network import Journey, Network
 from flows.simulate.packet import Fragment, Packet
 from flows.simulate.switch import Step, Switch, Walk
 from flows.simulate.table import contradictions, overlap
@@ -10,7 +11,9 @@ __all__ = [
     "ConnectionTable",
     "Datapath",
     "Fragment",
+    "Journey",
     "Masked",
+    "Network",
     "Packet",
     "Request",
     "Step",

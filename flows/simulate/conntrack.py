@@ -35,7 +35,7 @@ class Datapath(StrEnum):
     """Whose connection tracking is imitated."""
 
     KERNEL = "kernel"  # established once a reply was seen
-    USERSPACE = "userspace"  # TCP established at the second packet, others new twice in one direction
+    USERSPACE = "userspace"  # TCP at its second packet already; translated from the second packet on
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,6 @@ class Connection:
     mark: int = 0
     label: int = 0
     replied: bool = False
-    packets: int = 1  # of the original direction; only the first few matter
 
     @property
     def nat(self) -> int:
@@ -116,8 +115,7 @@ class Tracked:
 
     def __str__(self) -> str:
         flags = "".join(f"+{name}" for name, bit in CT_BITS.items() if self.state & bit)
-        nats = "+snat" * bool(self.state & CT_SNAT) + "+dnat" * bool(self.state & CT_DNAT)
-        return f"zone {self.zone} {flags}{nats} mark={self.mark:#x} label={self.label:#x}"
+        return f"zone {self.zone} {flags} mark={self.mark:#x} label={self.label:#x}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +185,6 @@ class ConnectionTable:
             known = replace(known, replied=True)
             state = CT_EST | CT_RPL | CT_TRK
         else:
-            known = replace(known, packets=min(known.packets + 1, 3))
             state = CT_TRK | (CT_NEW if self._still_new(known) else CT_EST)
         if request.commit:
             known = replace(known, mark=request.mark.over(known.mark), label=request.label.over(known.label))
@@ -229,7 +226,7 @@ class ConnectionTable:
             return False
         if self.datapath is Datapath.KERNEL:
             return True
-        return known.original.proto != IP_TCP and known.packets <= 2
+        return known.original.proto != IP_TCP
 
     def _translates(self, nat: Nat, state: int) -> bool:
         """The kernel translates a connection that is still new only where the action says how."""

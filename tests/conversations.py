@@ -1,0 +1,155 @@
+"""Conversations across a simulated network, checked packet by packet. For the property tests of the pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
+from random import Random
+
+from hypothesis import settings
+
+from flows.fields import IP_ICMP, IP_TCP, IP_UDP
+from flows.simulate import Journey, Network, Packet
+from flows.simulate.packet import ACK, ECHO_REQUEST, SYN
+from tests.topologies import HOST_MAC, Pod, Service, World, from_kernel
+
+# How many examples a run makes of each 10 in the quick profile; see tests/conftest.py.
+EFFORT = settings().max_examples / 100
+
+
+def examples(number: int) -> settings:
+    """Return the setting for this many examples in a quick run, more in a thorough one."""
+    return settings(max_examples=max(1, round(number * EFFORT)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A client's wish: a Pod and the address, protocol and port that it calls."""
+
+    client: Pod
+    address: IPv4Address
+    protocol: int
+    port: int
+    client_port: int
+    service: Service | None = None  # None: a Pod
+    cluster: str  # where it is
+
+    @property
+    def packet(self) -> Packet:
+        """The first packet."""
+        ping = self.protocol == IP_ICMP
+        return from_kernel(
+            Packet(
+                in_port=1,
+                src=self.client.address,
+                dst=self.address,
+                proto=self.protocol,
+                src_port=self.client_port,
+                dst_port=0 if ping else self.port,
+                icmp_type=ECHO_REQUEST if ping else 0,
+                tcp_flags=SYN,
+            )
+        )
+
+    @property
+    def later(self) -> Packet:
+        """A later packet."""
+        return replace(self.packet, tcp_flags=ACK)
+
+    def on_port(self, port: int) -> Call:
+        """Return the same call from another source port."""
+        return replace(self, client_port=port)
+
+    def to(self, service: Service) -> Call:
+        """Return the same client's call to a Service."""
+        return replace(
+            self,
+            address=service.address,
+            protocol=service.protocol,
+            port=service.port,
+            service=service,
+            cluster=service.cluster,
+        )
+
+
+def calls(world: World, random: Random, number: int) -> list[Call]:
+    """Return this many wishes that should come true, every kind in its share, in no order."""
+    found: list[tuple[Pod, IPv4Address, int, int, Service | None, str]] = []
+    for client in world.pods:
+        found += [
+            (client, service.address, service.protocol, service.port, service, service.cluster)
+            for service in world.services
+            if service.cluster != client.cluster and service.endpoints
+        ]
+        found += [
+            (client, pod.address, random.choice((IP_TCP, IP_UDP, IP_ICMP)), 8080, None, pod.cluster)
+            for pod in world.pods
+            if pod.cluster != client.cluster and world.reaches(client, pod)
+        ]
+    picked = random.sample(found, min(number, len(found)))
+    return [
+        Call(
+            client=c,
+            address=a,
+            protocol=p,
+            port=port,
+            client_port=random.randint(1024, 65535),
+            service=s,
+            cluster=k,
+        )
+        for c, a, p, port, s, k in picked
+    ]
+
+
+def one(journey: Journey) -> tuple[str, Packet]:
+    """Return where the only copy was handed to a kernel; fail when that is not so."""
+    assert not journey.problems, journey
+    assert all(len(walk.outputs) == 1 for _, walk in journey.walks), f"copies or a drop\n{journey}"
+    assert len(journey.deliveries) == 1, journey
+    node, packet = journey.deliveries[0]
+    assert packet.eth_dst == HOST_MAC, journey
+    return node, packet
+
+
+def none(journey: Journey) -> None:
+    """Fail unless the packet was dropped, without a fault of the flows."""
+    assert not journey.problems, journey
+    assert not journey.deliveries, journey
+    assert journey.drops, journey
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """What one packet and its reply did."""
+
+    node: str  # where the server is
+    seen: Packet  # as the server saw it
+    there: Journey
+    back: Journey
+    network: Network
+
+
+def exchange(world: World, network: Network, call: Call, packet: Packet) -> Exchange:
+    """Send a packet of a call, check where it gets, and check the reply all the way back to the client."""
+    there = network.send(call.client.node, packet)
+    node, seen = one(there)
+    place = world.nodes[node]
+    assert place.cluster == call.cluster, there
+    assert any(seen.dst in net for net in place.networks), there
+    if call.service is None:
+        assert (seen.dst, seen.dst_port) == (packet.dst, packet.dst_port), there
+    else:
+        assert (seen.dst, seen.dst_port) in call.service.endpoints, there
+    if world.keeps_source(call.client, call.cluster):
+        assert (seen.src, seen.src_port) == (packet.src, packet.src_port), there
+    else:
+        gateways = world.cluster(call.client.cluster).gateways
+        assert seen.src in {g.address for g in gateways if g.name in there.path}, there
+    assert packet.ttl - len(there.path) <= seen.ttl < packet.ttl, there
+    back = there.network.send(node, from_kernel(seen.reply()))
+    home, answer = one(back)
+    assert home == call.client.node, back
+    wanted = packet.reply(in_port=answer.in_port)
+    names = ("src", "dst", "proto", "src_port", "dst_port")
+    assert [getattr(answer, n) for n in names] == [getattr(wanted, n) for n in names], f"{there}\n{back}"
+    return Exchange(node=node, seen=seen, there=there, back=back, network=back.network)

@@ -1,0 +1,290 @@
+"""Worlds to try the pipeline in: clusters of Nodes with Pods and Services, and their network of switches.
+
+A world is a plain value. `network` builds every Node's pipeline with `flows.mc`, as the core of the agent would,
+and joins the switches. `worlds` draws random ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Network
+from itertools import count
+
+from hypothesis import strategies as st
+
+from flows import mc
+from flows.flow import Flow, Group
+from flows.simulate import Network, Packet, Switch
+from flows.simulate.packet import PROTOCOL_NAMES
+
+ZONES = mc.Zones(arrival=100, service=101, snat=102)
+PLAIN, TRANSLATED = "aa:bb:cc:dd:ee:f0", "aa:bb:cc:dd:ee:f1"
+HOST_MAC = "0a:6d:63:00:00:01"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A Pod, or a host-network process: an address on a Node."""
+
+    cluster: str
+    node: str
+    address: IPv4Address
+    published: bool  # remote clusters may reach and see it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A Node. Beside its Pod CIDR it has one Pod with an address from elsewhere, as cloud CNIs give them."""
+
+    name: str
+    cluster: str
+    gateway: bool
+    address: IPv4Address
+    pod_cidr: IPv4Network
+    other_pod: IPv4Address
+
+    @property
+    def networks(self) -> tuple[IPv4Network, ...]:
+        """What is delivered to this Node and may come from it."""
+        return (self.pod_cidr, IPv4Network(self.address), IPv4Network(self.other_pod))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One port of an exported Service; endpoints are addresses of Pods with their ports."""
+
+    cluster: str
+    address: IPv4Address
+    protocol: int
+    port: int
+    affinity: bool
+    endpoints: tuple[tuple[IPv4Address, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A cluster. `publishes`: its Pod CIDR is told to the others."""
+
+    name: str
+    number: int
+    nodes: tuple[Node, ...]
+    services: tuple[Service, ...]
+    pod_cidr: IPv4Network
+    service_cidr: IPv4Network
+    publishes: bool
+
+    @cached_property
+    def pods(self) -> tuple[Pod, ...]:
+        """Pods of every Node: two of its Pod CIDR, one from elsewhere, and the Node itself."""
+        found = []
+        for node in self.nodes:
+            first = node.pod_cidr.network_address
+            for address in (first + 5, first + 6, node.other_pod, node.address):
+                published = self.publishes and address in self.pod_cidr
+                found.append(Pod(cluster=self.name, node=node.name, address=address, published=published))
+        return tuple(found)
+
+    @property
+    def gateways(self) -> tuple[Node, ...]:
+        """The Nodes that are gateways."""
+        return tuple(node for node in self.nodes if node.gateway)
+
+    @property
+    def told(self) -> tuple[IPv4Network, ...]:
+        """The CIDRs that other clusters learn."""
+        return (self.service_cidr, *([self.pod_cidr] if self.publishes else []))
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Clusters that know of each other. `pod_to_pod` is off in none of them."""
+
+    clusters: tuple[Cluster, ...]
+
+    @cached_property
+    def nodes(self) -> dict[str, Node]:
+        """All Nodes by name."""
+        return {node.name: node for cluster in self.clusters for node in cluster.nodes}
+
+    @cached_property
+    def pods(self) -> tuple[Pod, ...]:
+        """All Pods of all clusters."""
+        return tuple(pod for cluster in self.clusters for pod in cluster.pods)
+
+    @cached_property
+    def services(self) -> tuple[Service, ...]:
+        """All exported Services of all clusters."""
+        return tuple(service for cluster in self.clusters for service in cluster.services)
+
+    def cluster(self, name: str) -> Cluster:
+        """Return a cluster by its name."""
+        return next(cluster for cluster in self.clusters if cluster.name == name)
+
+    def accepted(self, here: Cluster, there: Cluster) -> tuple[IPv4Network, ...]:
+        """Return the CIDRs of `there` that `here` uses: none that it has itself, none that another has first."""
+        taken = [here.service_cidr, here.pod_cidr]
+        for other in self.clusters:
+            if other is here:
+                continue
+            mine = tuple(net for net in other.told if not any(net.overlaps(t) for t in taken))
+            if other is there:
+                return mine
+            taken += mine
+        raise AssertionError("no such cluster")
+
+    def snat(self, here: Cluster, there: Cluster) -> bool:
+        """Tell whether connections from `here` to `there` hide behind a gateway.
+
+        They do unless both publish their Pods, and nobody could mistake them: neither has addresses that some
+        other cluster has told everybody, too.
+        """
+        if not (here.publishes and there.publishes) or self.accepted(here, there) != there.told:
+            return True
+        return any(here.pod_cidr.overlaps(net) for c in self.clusters if c is not here for net in c.told)
+
+    def reaches(self, pod: Pod, other: Pod) -> bool:
+        """Tell whether `pod` may open connections to `other` of another cluster."""
+        nets = self.accepted(self.cluster(pod.cluster), self.cluster(other.cluster))
+        return other.published and any(other.address in net for net in nets)
+
+    def keeps_source(self, pod: Pod, there: str) -> bool:
+        """Tell whether cluster `there` sees the Pod's own address."""
+        return pod.published and not self.snat(self.cluster(pod.cluster), self.cluster(there))
+
+    @cached_property
+    def ports(self) -> dict[tuple[str, str], int]:
+        """The number of the tunnel's port, by the Node that has it and the Node that it leads to."""
+        numbers: dict[tuple[str, str], int] = {}
+        for place, node in enumerate(self.nodes.values()):
+            free = count(2 + 7 * place)
+            for peer in self.nodes.values():
+                local = peer.cluster == node.cluster
+                if peer is not node and (
+                    (node.gateway and peer.gateway) or (local and (node.gateway or peer.gateway))
+                ):
+                    numbers[node.name, peer.name] = next(free)
+        return numbers
+
+    def env(self, node: Node) -> mc.Env:
+        """Return what all parts of a Node's pipeline share."""
+        cluster = self.cluster(node.cluster)
+        others = sorted(self.ports[node.name, g.name] for g in cluster.gateways if g is not node)
+        return mc.Env(
+            gateway=node.gateway,
+            zones=ZONES,
+            local_gateways=tuple(others),
+            own_gateway_ips=(node.address,) if node.gateway else (),
+            service_cidrs=(cluster.service_cidr,),
+            published_pods=(cluster.pod_cidr,) if cluster.publishes else (),
+        )
+
+    def parts(self, node: Node) -> Iterator[mc.Part]:
+        """Yield the parts of a Node's pipeline."""
+        env, here = self.env(node), self.cluster(node.cluster)
+        yield mc.base(env)
+        for there in self.clusters:
+            if there is not here:
+                remotes = (
+                    mc.RemoteGateway(address=g.address, ofport=self.ports.get((node.name, g.name)))
+                    for g in there.gateways
+                )
+                yield mc.cluster(
+                    env,
+                    mc.RemoteCluster(
+                        number=there.number,
+                        cidrs=self.accepted(here, there),
+                        gateways=tuple(remotes),
+                        snat=self.snat(here, there),
+                    ),
+                )
+        for number, peer in enumerate(here.nodes, 1):
+            if peer is node or node.gateway:
+                ofport = 1 if peer is node else self.ports[node.name, peer.name]
+                yield mc.node(
+                    env, mc.LocalNode(number=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks)
+                )
+        for number, service in enumerate(here.services, 1):
+            if node.gateway:
+                yield mc.service(
+                    env,
+                    mc.LocalService(
+                        number=number,
+                        address=service.address,
+                        protocol=PROTOCOL_NAMES[service.protocol],
+                        port=service.port,
+                        client_ip_affinity=service.affinity,
+                        endpoints=tuple(mc.Endpoint(address=a, port=p) for a, p in service.endpoints),
+                    ),
+                )
+
+    def entries(self, node: Node) -> tuple[tuple[Flow, ...], tuple[Group, ...]]:
+        """Return all flows and groups of a Node's bridge."""
+        parts = tuple(self.parts(node))
+        flows = tuple(flow for part in parts for flow in part.flows)
+        return flows, tuple(group for part in parts for group in part.groups)
+
+    @cached_property
+    def network(self) -> Network:
+        """The switches of all Nodes, joined by their tunnels."""
+        tunnels = {(a, n): (b, self.ports[b, a]) for (a, b), n in self.ports.items()}
+        return Network(
+            switches={n.name: Switch.of(*self.entries(n)) for n in self.nodes.values()}, tunnels=tunnels
+        )
+
+
+def from_kernel(packet: Packet) -> Packet:
+    """Return the packet as a Node's kernel hands it to the bridge: by the host port, to the virtual neighbour."""
+    return replace(packet, in_port=1, eth_src=HOST_MAC, eth_dst=PLAIN)
+
+
+@st.composite
+def worlds(draw: st.DrawFn, *, min_clusters: int = 1, max_clusters: int = 4, plain: bool = False) -> World:
+    """Draw a world. `plain` (every second one anyway): no overlap, all published, so that no Pod needs SNAT."""
+    plain = plain or draw(st.booleans())
+    clusters: list[Cluster] = []
+    for index in range(draw(st.integers(min_clusters, max_clusters))):
+        name = "abcd"[index]
+        block = index if plain else draw(st.integers(0, 3))
+        pod_cidr = IPv4Network(f"10.{block}.0.0/16")
+        gateways, workers = draw(st.integers(1, 3)), draw(st.integers(0, 3))
+        nodes = tuple(
+            Node(
+                name=f"{name}{'g' if place < gateways else 'w'}{place}",
+                cluster=name,
+                gateway=place < gateways,
+                address=IPv4Address(f"192.168.{index}.{place + 1}"),
+                pod_cidr=IPv4Network(f"10.{block}.{place}.0/24"),
+                other_pod=IPv4Address(f"100.64.{index}.{place + 1}"),
+            )
+            for place in range(gateways + workers)
+        )
+        addresses = [a for n in nodes for a in (*(n.pod_cidr.network_address + k for k in (5, 6)), n.other_pod)]
+        endpoints = st.lists(
+            st.tuples(st.sampled_from(addresses), st.sampled_from((80, 8080))), max_size=4, unique=True
+        )
+        service_cidr = IPv4Network(f"10.{100 + index}.0.0/16")
+        services = tuple(
+            Service(
+                cluster=name,
+                address=service_cidr.network_address + 10 + number // 2,  # two ports of one Service
+                protocol=draw(st.sampled_from((6, 17))),
+                port=443 + number,
+                affinity=draw(st.booleans()),
+                endpoints=tuple(draw(endpoints)),
+            )
+            for number in range(draw(st.integers(0, 3)))
+        )
+        clusters.append(
+            Cluster(
+                name=name,
+                number=index + 1,
+                nodes=nodes,
+                services=services,
+                pod_cidr=pod_cidr,
+                service_cidr=service_cidr,
+                publishes=plain or draw(st.booleans()),
+            )
+        )
+    return World(clusters=tuple(clusters))

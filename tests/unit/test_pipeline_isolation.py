@@ -1,0 +1,170 @@
+"""Properties of the whole pipeline over random worlds: what must not be forwarded, is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.fields import ETH_ARP, IP_ICMP, IP_TCP, IP_UDP
+from flows.simulate import Packet
+from flows.simulate.packet import ACK, ECHO_REQUEST, SYN
+from tests.conversations import calls, examples, exchange, none
+from tests.topologies import HOST_MAC, PLAIN, TRANSLATED, ZONES, Cluster, Node, World, worlds
+
+SEEDS = st.integers(0, 2**32)
+OUTSIDERS = tuple(IPv4Address(a) for a in ("8.8.8.8", "10.250.0.1", "169.254.77.1", "224.0.0.5", "127.0.0.1"))
+
+
+def local(cluster: Cluster, address: IPv4Address) -> bool:
+    """Tell whether an address belongs to a Node of this cluster."""
+    return any(address in net for node in cluster.nodes for net in node.networks)
+
+
+def serves(world: World, cluster: Cluster, packet: Packet) -> bool:
+    """Tell whether a packet is for an exported Service of this cluster that has endpoints."""
+    return any(
+        (s.address, s.protocol, s.port) == (packet.dst, packet.proto, packet.dst_port) and s.endpoints
+        for s in cluster.services
+    )
+
+
+def may_pass(world: World, node: Node, peer: Node | None, packet: Packet) -> bool:
+    """Tell whether the first packet of a connection, come to a Node from its kernel (None) or a peer, may get on.
+
+    Says it from the topology alone, without a look at the pipeline.
+    """
+    here = world.cluster(node.cluster)
+    src, dst = packet.src, packet.dst
+    if packet.eth_dst != PLAIN and peer is None:
+        return False
+    assert isinstance(src, IPv4Address)
+    assert isinstance(dst, IPv4Address)
+    others = [c for c in world.clusters if c is not here]
+    theirs = {c.name: world.accepted(here, c) for c in others}
+
+    def belongs(cluster: Cluster) -> bool:
+        gateways = [g.address for g in cluster.gateways]
+        return src in gateways or any(src in net for net in theirs[cluster.name])
+
+    def leaves() -> bool:
+        mine = local(here, src) if node.gateway else any(src in net for net in node.networks)
+        for there in others:
+            if any(dst in net for net in theirs[there.name]):
+                arrives = serves(world, there, packet) or (there.publishes and dst in there.pod_cidr)
+                return mine and arrives
+        return False
+
+    if peer is None:
+        return leaves()
+    if peer.cluster != node.cluster:
+        published = here.publishes and dst in here.pod_cidr and local(here, dst)
+        return belongs(world.cluster(peer.cluster)) and (published or serves(world, here, packet))
+    if not node.gateway:
+        return any(belongs(c) for c in others) and any(dst in net for net in node.networks)
+    if leaves():
+        return True
+    return peer.gateway and any(belongs(c) for c in others) and local(here, dst)
+
+
+@st.composite
+def junk(draw: st.DrawFn) -> tuple[World, Node, Node | None, Packet]:
+    """Draw a world, a way into it, and a packet of addresses that mean something somewhere."""
+    world = draw(worlds())
+    node = draw(st.sampled_from(list(world.nodes.values())))
+    peers = [world.nodes[b] for a, b in world.ports if a == node.name]
+    peer = draw(st.sampled_from([None, *peers]))
+    pods = [pod.address for pod in world.pods]
+    known = [*pods, *(s.address for s in world.services), *OUTSIDERS]
+    known += [c.service_cidr.network_address + 200 for c in world.clusters]
+    proto = draw(st.sampled_from((IP_TCP, IP_TCP, IP_UDP, IP_ICMP)))
+    packet = Packet(
+        in_port=1 if peer is None else world.ports[node.name, peer.name],
+        src=draw(st.sampled_from([*pods, *OUTSIDERS])),
+        dst=draw(st.sampled_from(known)),
+        proto=proto,
+        src_port=draw(st.integers(1, 65535)),
+        dst_port=draw(st.sampled_from((443, 444, 445, 80, 8080, 22))),
+        icmp_type=ECHO_REQUEST if proto == IP_ICMP else 0,
+        tcp_flags=draw(st.sampled_from((SYN, ACK, SYN | ACK))),
+        eth_src=HOST_MAC,
+        eth_dst=draw(st.sampled_from((PLAIN, PLAIN, TRANSLATED, "02:00:00:00:00:99"))),
+    )
+    return world, node, peer, packet
+
+
+@examples(250)
+@given(junk())
+def test_nothing_else_is_forwarded(drawn: tuple[World, Node, Node | None, Packet]) -> None:
+    """A packet without a connection gets to a kernel at most once, and only if the topology allows it."""
+    world, node, peer, packet = drawn
+    journey = world.network.send(node.name, packet)
+    assert not journey.problems, journey
+    assert len(journey.deliveries) <= 1, journey
+    if journey.deliveries:
+        assert may_pass(world, node, peer, packet), journey
+        where, seen = journey.deliveries[0]
+        assert any(seen.dst in net for net in world.nodes[where].networks), journey
+        assert seen.eth_dst == HOST_MAC, journey
+
+
+@examples(20)
+@given(worlds(min_clusters=2), SEEDS)
+def test_only_ip_by_known_ports(world: World, seed: int) -> None:
+    """The packets of an allowed call pass by no other port, and nothing that is not IP passes at all."""
+    for call in calls(world, Random(seed), 4):
+        node, used = call.client.node, {n for (a, _), n in world.ports.items() if a == call.client.node}
+        for port in (max(used) + 1, 65535):
+            none(world.network.send(node, replace(call.packet, in_port=port)))
+        for port in {1, *used}:
+            arp = Packet(in_port=port, eth_type=ETH_ARP, eth_dst=PLAIN)
+            none(world.network.send(node, arp))
+            none(world.network.send(node, replace(arp, eth_dst="ff:ff:ff:ff:ff:ff")))
+
+
+@examples(30)
+@given(worlds(min_clusters=3), SEEDS)
+def test_no_transit_between_remote_clusters(world: World, seed: int) -> None:
+    """A gateway passes nothing from one remote cluster on to another."""
+    for call in calls(world, Random(seed), 6):
+        for middle in world.clusters:
+            if middle.name in {call.client.cluster, call.cluster} or local(middle, call.address):
+                continue
+            for gateway in middle.gateways:
+                for source in world.cluster(call.client.cluster).gateways:
+                    port = world.ports[gateway.name, source.name]
+                    for address in (call.client.address, source.address):
+                        packet = replace(call.packet, in_port=port, src=address)
+                        journey = world.network.send(gateway.name, packet)
+                        none(journey)
+                        assert journey.path == (gateway.name,)
+
+
+@examples(30)
+@given(worlds(min_clusters=2), SEEDS)
+def test_replies_never_leave_raw(world: World, seed: int) -> None:
+    """When gateways have lost what they translated, replies to translated connections are dropped."""
+    for call in calls(world, Random(seed), 10):
+        talked = exchange(world, world.network, call, call.packet)
+        serving = [g.name for g in world.cluster(call.cluster).gateways]
+        calling = [g.name for g in world.cluster(call.client.cluster).gateways]
+        answer = replace(talked.seen.reply(), in_port=1, eth_dst=PLAIN)
+        if call.service is not None:
+            # The Node of an endpoint remembers in its own zone; a gateway forgets only what it translated.
+            none(talked.network.forgetting(ZONES.service, *serving).send(talked.node, answer))
+        if not world.keeps_source(call.client, call.cluster):
+            none(talked.network.forgetting(ZONES.snat, *calling).send(talked.node, answer))
+
+
+@examples(20)
+@given(worlds(min_clusters=2), SEEDS)
+def test_unasked_replies_are_dropped(world: World, seed: int) -> None:
+    """A reply of a connection that nobody opened reaches nobody."""
+    for call in calls(world, Random(seed), 6):
+        if call.protocol == IP_TCP and call.service is not None:
+            backwards = replace(call.packet.reply(), tcp_flags=SYN | ACK, in_port=1, eth_dst=PLAIN)
+            for pod in world.cluster(call.cluster).pods:
+                none(world.network.send(pod.node, replace(backwards, src=pod.address)))

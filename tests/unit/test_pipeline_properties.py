@@ -1,0 +1,106 @@
+"""Properties of the whole pipeline over random worlds: who reaches whom, where, as whom, and what comes back."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows import actions as act
+from flows.simulate import Datapath, contradictions
+from tests.conversations import calls, examples, exchange, none
+from tests.topologies import World, worlds
+
+SEEDS = st.integers(0, 2**32)
+
+
+@examples(40)
+@given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
+def test_conversations_reach_and_return(world: World, seed: int, datapath: Datapath) -> None:
+    """Every allowed call gets to one endpoint, one copy, and back; the second packet meets the same endpoint."""
+    random = Random(seed)
+    network = world.network.over(datapath)
+    for call in calls(world, random, 24):
+        first = exchange(world, network, call, call.packet)
+        again = exchange(world, first.network, call, call.later)
+        where = ("src", "src_port", "dst", "dst_port")
+        assert again.node == first.node
+        assert [getattr(again.seen, n) for n in where] == [getattr(first.seen, n) for n in where]
+        network = again.network  # the next call meets what this one left
+
+
+@examples(20)
+@given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
+def test_packets_before_the_first_reply(world: World, seed: int, datapath: Datapath) -> None:
+    """A client that sends several packets before any reply meets one endpoint, and then hears from it."""
+    network = world.network.over(datapath)
+    for call in calls(world, Random(seed), 16):
+        seen = set()
+        for packet in (call.packet, call.packet, call.packet):
+            journey = network.send(call.client.node, packet)
+            assert len(journey.deliveries) == 1, journey
+            node, arrived = journey.deliveries[0]
+            seen.add((node, arrived.src, arrived.src_port, arrived.dst, arrived.dst_port))
+            network = journey.network
+        assert len(seen) == 1
+        exchange(world, network, call, call.later)
+
+
+@examples(20)
+@given(worlds(min_clusters=2), SEEDS)
+def test_any_gateway_chooses_the_same_endpoint(world: World, seed: int) -> None:
+    """A connection meets the same endpoint by whichever gateways of the serving cluster it comes."""
+    wanted = [c for c in calls(world, Random(seed), 30) if c.service and world.keeps_source(c.client, c.cluster)]
+    for call in wanted[:6]:
+        gateways = world.cluster(call.cluster).gateways
+        met = set()
+        for gateway in gateways:
+            others = [g.name for g in gateways if g is not gateway]
+            journey = world.network.losing(*others).send(call.client.node, call.packet)
+            met |= {(p.dst, p.dst_port) for _, p in journey.deliveries}
+        assert len(met) <= 1, call
+
+
+@examples(20)
+@given(worlds(min_clusters=2, max_clusters=3), SEEDS)
+def test_clients_with_one_source_port_do_not_meet(world: World, seed: int) -> None:
+    """Clients that hide behind one gateway with one source port keep their connections apart."""
+    random = Random(seed)
+    every = [c for c in calls(world, random, 60) if not world.keeps_source(c.client, c.cluster)]
+    if not every:
+        return
+    target = random.choice(every)
+    network, open_calls = world.network, []
+    for call in every:
+        if (call.address, call.protocol, call.port) == (target.address, target.protocol, target.port):
+            open_calls.append(call.on_port(4000))
+            network = exchange(world, network, open_calls[-1], open_calls[-1].packet).network
+    for call in open_calls:
+        network = exchange(world, network, call, call.later).network
+
+
+@examples(20)
+@given(worlds(min_clusters=2), SEEDS)
+def test_service_without_endpoints_drops(world: World, seed: int) -> None:
+    """A call to an exported Service that has no ready endpoint is dropped."""
+    empty = [s for s in world.services if not s.endpoints]
+    for call in calls(world, Random(seed), 4):
+        for service in empty:
+            if service.cluster != call.client.cluster:
+                none(world.network.send(call.client.node, call.to(service).packet))
+
+
+@examples(25)
+@given(worlds())
+def test_flows_do_not_contradict_each_other(world: World) -> None:
+    """No two flows of one priority in one table overlap and act differently; every group used exists, once."""
+    for node in world.nodes.values():
+        flows, groups = world.entries(node)
+        assert not [f"{a.match_text} | {b.match_text} in {a.table}" for a, b in contradictions(flows)]
+        numbers = [group.group_id for group in groups]
+        assert len(set(numbers)) == len(numbers)
+        used = [flow.actions for flow in flows] + [bucket.actions for g in groups for bucket in g.buckets]
+        named = {a.group_id for actions in used for a in actions if isinstance(a, act.ToGroup)}
+        watched = {b.watch_group for g in groups for b in g.buckets if b.watch_group is not None}
+        assert named | watched <= set(numbers), node
