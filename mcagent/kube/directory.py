@@ -1,0 +1,252 @@
+"""The source that reads a directory of manifests, and reads it again when it changes.
+
+For Nodes without an API server. Files are looked at five times a second (a `stat` each; this also works on
+file systems that send no inotify events) and read once they have stopped changing, so that a half-written file is
+not taken for a shorter one. A file that cannot be read keeps its last good content and becomes a problem.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcagent.kube.apiserver import IN_NAMESPACE
+from mcagent.kube.manifests import SUFFIXES, Manifests, read_manifests
+from mcagent.kube.source import EventType, KindState, ObjectEvent, RawObject, Sink, object_key
+from mcagent.kube.trim import trim
+from mcagent.model.errors import SourceError
+from mcagent.model.objects import Kind
+from mcagent.model.problem import Problem, Severity
+
+log = logging.getLogger(__name__)
+
+Signature = tuple[int, int, int, int]  # device, inode, size, mtime in ns
+
+
+@dataclass(slots=True)
+class _File:
+    """What is known of one file."""
+
+    seen: Signature  # at the last look
+    read: Signature | None = None  # what `content` or `error` is of
+    content: Manifests | None = None  # the last good one
+    error: str = ""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class DirectorySource:
+    """Reads kinds from the manifests (*.yaml, *.yml, *.json; not hidden, not in subdirectories) of a directory.
+
+    `namespace` is that of Gateway and ClusterInfoImport objects ("" means all), and of objects that name none.
+    `interval` is seconds between two looks. `changed` is called when problems or errors change. Field
+    selectors are not applied: everything of a kind is delivered.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        sink: Sink,
+        *,
+        namespace: str = "",
+        interval: float = 0.2,
+        changed: Callable[[], None] = _nothing,
+    ) -> None:
+        self._path, self._sink, self._namespace = path, sink, namespace
+        self._interval, self._changed = interval, changed
+        self._lock = threading.Lock()  # held over a look, with its deliveries, and over a change of kinds
+        self._files: dict[str, _File] = {}
+        self._delivered: dict[Kind, dict[str, RawObject]] = {}
+        self._kinds: tuple[Kind, ...] = ()
+        self._complete = False  # every file has been read, or found unreadable, once
+        self._error = ""
+        self._problems: tuple[Problem, ...] = ()
+        self._lists = self._reads = 0
+        self._events: dict[Kind, int] = {}
+        self._last_event = 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="manifests", daemon=True)
+
+    def start(self, kinds: Sequence[Kind]) -> None:
+        """Begin to read these kinds. Returns at once."""
+        self.set_kinds(kinds)
+        self._thread.start()
+
+    def set_kinds(self, kinds: Sequence[Kind], field_selectors: Mapping[Kind, str] | None = None) -> None:  # noqa: ARG002
+        """Read exactly these kinds from now on."""
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            for kind in self._kinds:
+                if kind not in kinds:
+                    self._delivered.pop(kind, None)
+                    self._sink.forget(kind)
+            self._kinds = tuple(kinds)
+            if self._complete:
+                self._deliver()
+
+    def stop(self) -> None:
+        """Stop at once; nothing is delivered afterwards."""
+        self._stopping.set()
+        with self._lock:  # a delivery under way ends
+            pass
+        if self._thread.is_alive():
+            self._thread.join(timeout=1.0)
+
+    def state(self) -> Mapping[Kind, KindState]:
+        """Return how reading goes, by kind; all kinds come from the same files."""
+        with self._lock:
+            return {
+                kind: KindState(
+                    kind=kind,
+                    synced=kind in self._delivered,
+                    connected=self._complete and not self._error,
+                    last_event=self._last_event,
+                    last_error=self._error,
+                    lists=self._lists,
+                    events=self._events.get(kind, 0),
+                )
+                for kind in self._kinds
+            }
+
+    def has_synced(self) -> bool:
+        """Tell whether the directory has been read completely once."""
+        with self._lock:
+            return bool(self._kinds) and all(kind in self._delivered for kind in self._kinds)
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Return what is wrong with files, sorted."""
+        with self._lock:
+            return self._problems
+
+    # --- the thread ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            with self._lock:
+                before = (self._problems, self._error)
+                if not self._stopping.is_set():
+                    self._look()
+                news = before != (self._problems, self._error)
+            if news:
+                self._changed()
+            self._stopping.wait(self._interval)
+
+    def _look(self) -> None:
+        """Look at all files, read those that changed and are at rest, deliver what follows."""
+        try:
+            found = self._stat()
+        except OSError as err:
+            # everything known stays: an unmounted directory is no order to take the dataplane down
+            self._fail(f"directory {self._path}: {err.strerror}")
+            return
+        self._fail("")
+        settled, news = True, False
+        for name in self._files.keys() - found.keys():
+            del self._files[name]
+            news = True
+        for name, signature in sorted(found.items()):
+            file = self._files.get(name)
+            if file is None:
+                file = self._files[name] = _File(seen=(0, 0, 0, 0))
+            at_rest = file.seen == signature or time.time_ns() - signature[3] > self._interval * 1e9
+            file.seen = signature
+            if signature == file.read:
+                continue
+            if at_rest:
+                self._read(name, file)
+                news = True
+            elif file.read is None:
+                settled = False
+        if (news or not self._complete) and (settled or self._complete):
+            self._complete = True
+            self._deliver()
+
+    def _stat(self) -> dict[str, Signature]:
+        found: dict[str, Signature] = {}
+        for entry in self._path.iterdir():
+            if entry.suffix not in SUFFIXES or entry.name.startswith("."):
+                continue
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                continue  # removed since, or a dangling link
+            found[entry.name] = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return found
+
+    def _read(self, name: str, file: _File) -> None:
+        file.read = file.seen
+        self._last_event = time.time()
+        try:
+            file.content = read_manifests(self._path / name, self._namespace or "default")
+            file.error = ""
+        except SourceError as err:
+            file.error = str(err)
+            log.warning("%s: %s", self._path / name, err)
+
+    def _fail(self, error: str) -> None:
+        if error and error != self._error:
+            log.warning("%s", error)
+        self._error = error
+
+    def _deliver(self) -> None:
+        """Hand what the files say now to the sink: all of a kind at first, then only what changed."""
+        wanted, self._problems = self._merge()
+        for kind in self._kinds:
+            new, old = wanted.get(kind, {}), self._delivered.get(kind)
+            self._delivered[kind] = new
+            if old is None:
+                self._lists += 1
+                self._sink.replace(kind, list(new.values()))
+                continue
+            events = [
+                ObjectEvent(type=EventType.MODIFIED if key in old else EventType.ADDED, object=obj)
+                for key, obj in new.items()
+                if old.get(key) != obj
+            ]
+            events += [ObjectEvent(type=EventType.DELETED, object=old[key]) for key in old.keys() - new.keys()]
+            for event in events:
+                self._sink.apply(kind, event)
+            self._events[kind] = self._events.get(kind, 0) + len(events)
+
+    def _merge(self) -> tuple[dict[Kind, dict[str, RawObject]], tuple[Problem, ...]]:
+        """Return the objects of all files by kind and key, and the problems. The first file (by name) wins."""
+        objects: dict[Kind, dict[str, RawObject]] = {}
+        origin: dict[tuple[Kind, str], str] = {}
+        problems: list[Problem] = []
+        for name, file in sorted(self._files.items()):
+            subject = f"file {name}"
+            if file.error:
+                kept = "; its last good content stays" if file.content else ""
+                problems.append(
+                    Problem(subject=subject, path="", reason="UnreadableManifest", message=file.error + kept)
+                )
+            if file.content is None:
+                continue
+            problems += [
+                Problem(subject=subject, path="", reason="UnusableManifest", message=complaint)
+                for complaint in file.content.complaints
+            ]
+            for kind, obj in file.content.objects:
+                key = object_key(obj)
+                if kind in IN_NAMESPACE and self._namespace not in ("", obj["metadata"]["namespace"]):
+                    continue
+                if (first := origin.setdefault((kind, key), name)) != name or key in objects.get(kind, {}):
+                    problems.append(
+                        Problem(
+                            subject=subject,
+                            path="",
+                            reason="DuplicateManifest",
+                            message=f"{kind} {key} is already in file {first}: that one is used",
+                            severity=Severity.WARNING,
+                        )
+                    )
+                    continue
+                objects.setdefault(kind, {})[key] = trim(kind, obj)
+        return objects, tuple(sorted(problems))
