@@ -21,6 +21,9 @@ def install(namespace: str, topology: Topology, cluster: Cluster) -> None:
 def ruleset(topology: Topology, cluster: Cluster) -> str:
     """Return the table as nft(8) text; loading it again replaces the rules."""
     lines = "\n".join(f"    {rule}" for rule in _rules(topology, cluster))
+    own = ", ".join(f"{pod.address} . {pod.address}" for node in cluster.nodes for pod in node.pods)
+    # A Pod that reached itself by a ClusterIP would answer itself directly: as kube-proxy does, translate.
+    hairpin = f"ct status dnat ip saddr . ip daddr {{ {own} }} masquerade" if own else ""
     return f"""\
 table ip kube-proxy {{
 }}
@@ -36,6 +39,10 @@ table ip kube-proxy {{
   chain nat-output {{
     type nat hook output priority -100;
     jump services
+  }}
+  chain nat-postrouting {{
+    type nat hook postrouting priority srcnat;
+    {hairpin}
   }}
 }}
 """

@@ -107,8 +107,10 @@ class State:
         path = self.root / f".{self.name}.lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            # A maker that was killed may still be on its way out.
+            wait_until(lambda: _locked(descriptor), "the lab's lock", timeout=5.0)
+        except LabError:
+            os.close(descriptor)
             raise LabError(f"lab {self.name}: another process is making it or taking it down") from None
         try:
             yield
@@ -216,6 +218,14 @@ def in_namespaces(names: Sequence[str]) -> list[Process]:
                 argv = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 found.append(process_of(int(path.name), argv))
     return found
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _write(path: Path, value: object) -> None:

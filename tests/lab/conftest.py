@@ -1,0 +1,67 @@
+"""Labs for the tests of packets, and what is kept of them when a test fails."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from mcagent.lab import evidence
+from mcagent.lab.lab import Lab
+from mcagent.lab.topology import Topology
+
+_NUMBERS = count(1)
+_LABS: list[Lab] = []
+FAILURES = Path(os.environ.get("MCAGENT_LAB_FAILURES") or Path(tempfile.gettempdir()) / "mcagent-lab-failures")
+
+MakeLab = Callable[[Topology], Lab]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything here, and give it the time that packets and processes need."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.lab)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(180))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep logs, flows and statuses of every lab that runs when a test fails, and say where."""
+    report = yield
+    if report.failed and report.when == "call":
+        for lab in _LABS:
+            name = item.name.replace("/", "_").replace("[", "-").replace("]", "")
+            folder = FAILURES / f"{time.strftime('%H%M%S')}-{name}-{lab.name}"
+            report.sections.append(("lab", f"logs, flows and statuses are in {evidence.collect(lab, folder)}"))
+    return report
+
+
+def fresh_name() -> str:
+    """Return a name for a lab that no other test run on this machine uses."""
+    return f"t{os.getpid()}-{next(_NUMBERS)}"
+
+
+@pytest.fixture(scope="module")
+def make_lab() -> Iterator[Callable[..., Lab]]:
+    """Make labs for a module (`make_lab(topology, agents=True)`); they are taken down after it."""
+
+    def make(topology: Topology, *, agents: bool = True) -> Lab:
+        lab = Lab.up(replace(topology, name=fresh_name()), agents=agents)
+        _LABS.append(lab)
+        return lab
+
+    before = len(_LABS)
+    try:
+        yield make
+    finally:
+        while len(_LABS) > before:
+            _LABS.pop().down()
