@@ -1,0 +1,228 @@
+"""Tells the API what the agent found: Events for problems, a condition in a status. Never in anybody's way.
+
+Calls only leave a value behind; a thread of its own writes, slowly (a rate limit), and only what is not there
+already. What cannot be written is counted and dropped: reporting must not cost the dataplane anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.model.errors import SourceError
+from mcagent.model.kinds import KINDS
+from mcagent.model.objects import Kind
+from mcagent.model.problem import Problem
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 3
+_MAX_MESSAGE = 1024  # the API's limit for an Event's message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """A metav1.Condition, but for its time, which is that of the last change of `status`."""
+
+    type: str
+    status: bool
+    reason: str
+    message: str = ""
+
+
+_Target = tuple[Kind, str, str]  # kind, namespace, name
+
+
+def _target(subject: str) -> _Target | None:
+    """Return the object that a problem's subject names, or None (a file, the configuration)."""
+    word, _, key = subject.partition(" ")
+    try:
+        kind = Kind(word)
+    except ValueError:
+        return None
+    namespace, slash, name = key.rpartition("/")
+    if not name or bool(slash) != KINDS[kind].namespaced:
+        return None
+    return kind, namespace, name
+
+
+def _path(target: _Target) -> str:
+    kind, namespace, name = target
+    info = KINDS[kind]
+    scope = f"/namespaces/{namespace}" if info.namespaced else ""
+    return f"{info.base_path}{scope}/{info.plural}/{name}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Reporter:
+    """Writes Events and conditions to one API server until stopped.
+
+    `component` and `node` say who reports. At most `per_minute` writes a minute; a first write waits up to
+    `spread` seconds, so that a thousand Nodes that see the same problem do not all write the Event.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        node: str,
+        component: str = "mcagent",
+        per_minute: float = 12.0,
+        spread: float = 5.0,
+    ) -> None:
+        self._client, self._node, self._component = client, node, component
+        self._pause, self._spread = 60.0 / per_minute, spread
+        self._lock = threading.Lock()
+        self._problems: frozenset[Problem] = frozenset()
+        self._conditions: dict[_Target, Condition] = {}
+        self._counts: Counter[str] = Counter()
+        self._dirty, self._stopping = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop within about a second; what is not written yet is not."""
+        self._stopping.set()
+        self._dirty.set()
+        self._thread.join(timeout=1.0)
+
+    def problems(self, problems: Iterable[Problem]) -> None:
+        """Take the problems that there are now; new ones become Events. Returns at once."""
+        with self._lock:
+            self._problems = frozenset(problems)
+        self._dirty.set()
+
+    def condition(self, kind: Kind, namespace: str, name: str, condition: Condition) -> None:
+        """Take what a condition of an object, on which nobody else reports, should be. Returns at once."""
+        with self._lock:
+            self._conditions[kind, namespace, name] = condition
+        self._dirty.set()
+
+    def counts(self) -> Mapping[str, int]:
+        """Return how many were written, there already, failed, dropped."""
+        with self._lock:
+            return dict(self._counts)
+
+    # --- the thread ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        told: set[Problem] = set()
+        written: dict[_Target, Condition] = {}
+        attempts: Counter[object] = Counter()
+        self._dirty.wait()
+        self._stopping.wait(random.uniform(0, self._spread))  # noqa: S311 (spreads load)
+        while not self._stopping.is_set():
+            self._dirty.clear()
+            with self._lock:
+                problems, conditions = self._problems, dict(self._conditions)
+            told &= problems
+            for target, condition in conditions.items():
+                if written.get(target) != condition and self._try(
+                    attempts, self._write_condition, target, condition
+                ):
+                    written[target] = condition
+            for problem in sorted(problems - told):
+                if self._try(attempts, self._write_event, problem):
+                    told.add(problem)
+            done = told == problems and written == conditions
+            if done:
+                attempts.clear()
+                self._dirty.wait()
+
+    def _try(self, attempts: Counter[object], write: Any, *what: Any) -> bool:
+        """Write one thing, slowly. Returns whether it is done with, for better or worse."""
+        if self._stopping.is_set():
+            return False
+        try:
+            outcome = write(*what)
+        except SourceError as err:
+            attempts[what] += 1
+            outcome = "failed" if attempts[what] < _ATTEMPTS else "dropped"
+            log.info("report: %s", err)
+        with self._lock:
+            self._counts[outcome] += 1
+        if outcome != "unchanged":
+            self._stopping.wait(self._pause)
+        return bool(outcome != "failed")
+
+    def _write_condition(self, target: _Target, condition: Condition) -> str:
+        obj = self._client.request("GET", _path(target))
+        status = obj.get("status") if isinstance(obj, dict) else None
+        present = status.get("conditions") if isinstance(status, dict) else None
+        present = [item for item in present if isinstance(item, dict)] if isinstance(present, list) else []
+        wanted = {
+            "type": condition.type,
+            "status": str(condition.status),
+            "reason": condition.reason,
+            "message": condition.message,
+        }
+        old: dict[str, Any] = next((item for item in present if item.get("type") == condition.type), {})
+        if all(old.get(key) == value for key, value in wanted.items()):
+            return "unchanged"
+        since = old.get("lastTransitionTime") if old.get("status") == wanted["status"] else None
+        wanted["lastTransitionTime"] = since or _now()
+        others = [item for item in present if item.get("type") != condition.type]
+        version = obj["metadata"]["resourceVersion"]
+        self._client.request(
+            "PATCH",
+            f"{_path(target)}/status",
+            body={"metadata": {"resourceVersion": version}, "status": {"conditions": [*others, wanted]}},
+            content_type="application/merge-patch+json",
+        )
+        return "written"
+
+    def _write_event(self, problem: Problem) -> str:
+        target = _target(problem.subject)
+        if target is None:
+            return "unchanged"
+        kind, namespace, name = target
+        home = namespace or "default"
+        # the same for every Node, so that of many that see a problem one writes it
+        digest = hashlib.sha256(repr((problem.path, problem.reason, problem.message)).encode()).hexdigest()[:16]
+        path = f"/api/v1/namespaces/{home}/events"
+        try:
+            uid = self._client.request("GET", _path(target))["metadata"]["uid"]
+        except ApiRefusalError as err:
+            if err.code == 404:
+                return "unchanged"  # it is gone, and its problem with it
+            raise
+        except (KeyError, TypeError) as err:
+            raise SourceError(f"{problem.subject}: the API server told no uid") from err
+        now = _now()
+        involved = {"apiVersion": KINDS[kind].api_version, "kind": str(kind), "name": name, "uid": uid}
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{name[:200]}.{digest}", "namespace": home},
+            "involvedObject": involved | ({"namespace": namespace} if namespace else {}),
+            "type": "Warning",
+            "reason": problem.reason,
+            "message": (f"{problem.path}: " if problem.path else "") + problem.message[: _MAX_MESSAGE - 200],
+            "source": {"component": self._component, "host": self._node},
+            "reportingComponent": self._component,
+            "reportingInstance": self._node,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        try:
+            self._client.request("POST", path, body=event)
+        except ApiRefusalError as err:
+            if err.code == 409:
+                return "unchanged"  # another Node told it, or we did before a restart
+            raise
+        return "written"
