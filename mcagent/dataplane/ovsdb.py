@@ -1,0 +1,193 @@
+"""The OVSDB backend: our bridge, its host port and its tunnels in the Open_vSwitch database.
+
+Owns the bridge of the configured name and what carries its tag there (external_ids `mcagent-owner`); the
+database and every other bridge and port belong to others. Must not know where the resources come from.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mcagent.dataplane import ovsdb_statistics
+from mcagent.dataplane.ovsdb_batch import Batch, failure
+from mcagent.dataplane.ovsdb_connection import OvsdbConnection
+from mcagent.dataplane.ovsdb_rows import NO_OFPORT, OWNER, read_bridge, read_port
+from mcagent.dataplane.ovsdb_statistics import PortStatistics
+from mcagent.model.errors import BackendError
+from mcagent.model.plan import ApplyResult, Step
+from mcagent.model.resources import Backend, HostPort, OvsdbResource, Resource, ResourceKey, TunnelPort
+
+CONFIGURE_TIMEOUT = 5.0  # seconds for ovs-vswitchd to take a configuration ...
+CONFIGURE_TIMEOUT_PER_PORT = 0.01  # ... and for each port in it
+
+
+class OvsdbBackend:
+    """OVSDB at "unix:PATH", for the bridge of one name. One thread uses it at a time.
+
+    `statistics` and `ofports` may be called from any thread.
+    """
+
+    name = Backend.OVSDB
+
+    def __init__(self, socket: str, bridge: str = "br-mc") -> None:
+        self.bridge = bridge
+        self._connection = OvsdbConnection(socket)
+        # What was read of each port, until one of its rows changes: a thousand tunnels are not read anew for one.
+        self._read_ports: dict[uuid.UUID, OvsdbResource | None] = {}
+        self._port_of: dict[uuid.UUID, uuid.UUID] = {}  # interface -> port
+        self._connection.on_row(self._forget)
+        self._known: dict[ResourceKey, OvsdbResource] | None = None
+
+    def observe(self) -> Mapping[ResourceKey, Resource]:
+        """Return our bridge, host port and tunnels. Raises BackendError when ovsdb-server cannot be reached."""
+        with self._connection.current():
+            self._known = self._read()
+            return dict(self._known)
+
+    def apply(self, steps: Sequence[Step]) -> ApplyResult:
+        """Apply the steps in one transaction and wait until ovs-vswitchd has taken them.
+
+        A step that the database or ovs-vswitchd refuses is reported with their words; a bridge or port of
+        that name that is not ours is refused, never adopted. Raises BackendError when ovsdb-server is away.
+        """
+        with self._connection.current():
+            failed: dict[int, BackendError] = {}
+            self._apply(list(enumerate(steps)), failed)
+            self._expect(steps, failed)
+            return ApplyResult(
+                done=tuple(step for index, step in enumerate(steps) if index not in failed),
+                failed=tuple((steps[index], error) for index, error in sorted(failed.items())),
+            )
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change`, in a thread, whenever something of ours is no longer as last observed or applied.
+
+        Also when the connection is lost or made again. Once only.
+        """
+
+        def changed(tables: set[str]) -> None:
+            if "" in tables or (self._known is not None and self._read() != self._known):
+                self._known = None  # told once; the next `observe` or `apply` looks anew
+                on_change()
+
+        self._connection.watch(changed)
+
+    def ofports(self) -> dict[str, int]:
+        """Return the OpenFlow port numbers in use on our bridge by interface name, others' ports included.
+
+        Raises BackendError when ovsdb-server cannot be reached.
+        """
+        with self._connection.current():
+            row = self._connection.find("Bridge", self.bridge)
+            interfaces = [interface for port in (row.ports if row else ()) for interface in port.interfaces]
+            numbers = {i.name: next(iter([*i.ofport, *i.ofport_request]), NO_OFPORT) for i in interfaces}
+            return {name: number for name, number in numbers.items() if number > 0}
+
+    def datapath_types(self) -> frozenset[str]:
+        """Return the datapaths that ovs-vswitchd offers ("system", "netdev"); empty if it has never run.
+
+        Raises BackendError when ovsdb-server cannot be reached.
+        """
+        with self._connection.current():
+            return frozenset(name for row in self._connection.rows("Open_vSwitch") for name in row.datapath_types)
+
+    def statistics(self) -> dict[str, PortStatistics]:
+        """Return counters and liveness of our ports by name, asked of the server now.
+
+        Raises BackendError when ovsdb-server cannot be reached.
+        """
+        return ovsdb_statistics.fetch(self._connection.remote, self.bridge)
+
+    def close(self) -> None:
+        """Let go of the connection; the database keeps what was written."""
+        self._connection.close()
+
+    # --- reading: the connection's lock is held -----------------------------------------------------------
+
+    def _read(self) -> dict[ResourceKey, OvsdbResource]:
+        row = self._connection.find("Bridge", self.bridge)
+        if row is None or row.external_ids.get(OWNER) != self.bridge:
+            return {}
+        bridge = read_bridge(row)
+        found: dict[ResourceKey, OvsdbResource] = {bridge.key: bridge}
+        for port in row.ports:
+            if port.uuid not in self._read_ports:
+                self._read_ports[port.uuid] = self._read_port(port)
+            resource = self._read_ports[port.uuid]
+            if resource is not None:
+                found[resource.key] = resource
+        return found
+
+    def _read_port(self, port: Any) -> OvsdbResource | None:  # a row of the IDL
+        for interface in port.interfaces:
+            self._port_of[interface.uuid] = port.uuid
+            tagged = OWNER in interface.external_ids or OWNER in port.external_ids
+            if interface.name != self.bridge and tagged:
+                return read_port(self.bridge, interface, port.external_ids)
+        return None
+
+    def _forget(self, row: uuid.UUID) -> None:
+        self._read_ports.pop(row, None)
+        port = self._port_of.pop(row, None)
+        if port is not None:
+            self._read_ports.pop(port, None)
+
+    def _expect(self, steps: Sequence[Step], failed: Mapping[int, BackendError]) -> None:
+        # What somebody else changed meanwhile must still be noticed: expect what was done, no more.
+        if self._known is None:
+            return
+        actual = self._read() if failed else {}
+        for index, step in enumerate(steps):
+            outcome = actual.get(step.key) if index in failed else step.new
+            if outcome is None:
+                self._known.pop(step.key, None)
+            else:
+                assert isinstance(outcome, OvsdbResource)
+                self._known[step.key] = outcome
+
+    # --- writing: the connection's lock is held -----------------------------------------------------------
+
+    def _apply(self, steps: list[tuple[int, Step]], failed: dict[int, BackendError]) -> None:
+        batch = Batch(self._connection)
+        for index, step in steps:
+            try:
+                batch.add(step)
+            except BackendError as error:
+                failed[index] = error
+        wanted = [(index, step) for index, step in steps if index not in failed]
+        operations = batch.operations()
+        if not operations:
+            return
+        refusal, number = self._connection.transact(operations, configure=True)
+        if refusal is not None:
+            # The server does not say which operation it was: halve until it stands alone.
+            if len(wanted) == 1:
+                index, step = wanted[0]
+                failed[index] = failure(step, refusal)
+                return
+            middle = len(wanted) // 2
+            self._apply(wanted[:middle], failed)
+            self._apply(wanted[middle:], failed)
+            return
+        timeout = CONFIGURE_TIMEOUT + CONFIGURE_TIMEOUT_PER_PORT * len(wanted)
+        taken = self._connection.wait_configured(number, timeout)
+        for index, step in wanted:
+            trouble = self._trouble(step) if taken else f"ovs-vswitchd has not taken it in {timeout:g} s"
+            if trouble:
+                failed[index] = failure(step, trouble)
+
+    def _trouble(self, step: Step) -> str | None:
+        """Say what ovs-vswitchd made of a port that was to be added or changed, if not what was asked for."""
+        port = step.new
+        if not isinstance(port, HostPort | TunnelPort):
+            return None
+        row = self._connection.find("Interface", port.name)
+        if row is None:
+            return "it was removed again meanwhile"
+        if row.error:
+            return str(row.error[0])
+        if row.ofport != [port.ofport]:
+            return f"its OpenFlow port number is {row.ofport or 'not given'}, not {port.ofport}"
+        return None

@@ -1,0 +1,249 @@
+"""Rows of the Open_vSwitch database <-> our values: which columns we use, what we write and how we read it.
+
+Owns the mapping, the ownership tags and the part of the schema that is replicated; source of all of it:
+ovs-vswitchd.conf.db(5). Pure: knows no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from mcagent.model.facts import DatapathType
+from mcagent.model.net import parse_address
+from mcagent.model.resources import Bfd, Bridge, HostPort, OvsdbResource, PeerKind, TunnelPort, TunnelType
+
+OWNER = "mcagent-owner"  # external_ids: the bridge, on everything of ours
+PEER_KIND = "mcagent-peer-kind"
+PEER = "mcagent-peer"
+
+PROTOCOLS = ("OpenFlow13", "OpenFlow15")
+# No hidden in-band control flows: nothing but what we program forwards.
+BRIDGE_OTHER_CONFIG = {"disable-in-band": "true"}
+NO_OFPORT = -1  # column ofport: the port could not be added
+
+Columns = dict[str, Any]
+
+_STRING_MAP = {"key": "string", "value": "string", "min": 0, "max": "unlimited"}
+
+
+def _set(atom: object, high: int | str = "unlimited") -> dict[str, object]:
+    return {"type": {"key": atom, "min": 0, "max": high}}
+
+
+def _references(table: str) -> dict[str, object]:
+    return _set({"type": "uuid", "refTable": table})
+
+
+# Only these tables and columns are replicated. Statistics change every few seconds on every port and are
+# left out on purpose: they are asked for when somebody wants them (`ovsdb_statistics`).
+SCHEMA: dict[str, object] = {
+    "name": "Open_vSwitch",
+    "version": "8.0.0",
+    "tables": {
+        "Open_vSwitch": {
+            "columns": {
+                "bridges": _references("Bridge"),
+                "next_cfg": {"type": "integer"},
+                "cur_cfg": {"type": "integer"},
+                "datapath_types": _set("string"),
+            },
+            "isRoot": True,
+            "maxRows": 1,
+        },
+        "Bridge": {
+            "columns": {
+                "name": {"type": "string"},
+                "datapath_type": {"type": "string"},
+                "fail_mode": _set("string", 1),
+                "protocols": _set("string"),
+                "stp_enable": {"type": "boolean"},
+                "rstp_enable": {"type": "boolean"},
+                "mcast_snooping_enable": {"type": "boolean"},
+                "controller": _references("Controller"),
+                "ports": _references("Port"),
+                "other_config": {"type": _STRING_MAP},
+                "external_ids": {"type": _STRING_MAP},
+            },
+        },
+        "Controller": {"columns": {"target": {"type": "string"}}},
+        "Port": {
+            "columns": {
+                "name": {"type": "string"},
+                "interfaces": _references("Interface"),
+                "external_ids": {"type": _STRING_MAP},
+            },
+        },
+        "Interface": {
+            "columns": {
+                "name": {"type": "string"},
+                "type": {"type": "string"},
+                "options": {"type": _STRING_MAP},
+                "mac": _set("string", 1),
+                "ofport": _set("integer", 1),
+                "ofport_request": _set("integer", 1),
+                "bfd": {"type": _STRING_MAP},
+                "error": _set("string", 1),
+                "external_ids": {"type": _STRING_MAP},
+            },
+        },
+    },
+}
+
+
+class InterfaceRow(Protocol):
+    """What is read of a row of table Interface."""
+
+    name: str
+    type: str
+    options: Mapping[str, str]
+    mac: list[str]
+    ofport: list[int]
+    ofport_request: list[int]
+    bfd: Mapping[str, str]
+    error: list[str]
+    external_ids: Mapping[str, str]
+
+
+def _map(values: Mapping[str, str]) -> list[object]:
+    return ["map", [[key, value] for key, value in values.items()]]
+
+
+def bridge_columns(bridge: Bridge, external_ids: Mapping[str, str], other_config: Mapping[str, str]) -> Columns:
+    """Return what a bridge's row must hold, as OVSDB JSON (RFC 7047), without its ports.
+
+    The maps are what the row has already: keys in them that are not ours stay.
+    """
+    return {
+        "datapath_type": str(bridge.datapath),
+        "fail_mode": "secure",
+        "protocols": ["set", list(PROTOCOLS)],
+        "stp_enable": False,
+        "rstp_enable": False,
+        "mcast_snooping_enable": False,
+        "controller": ["set", []],
+        "other_config": _map({**other_config, **BRIDGE_OTHER_CONFIG}),
+        "external_ids": _map({**external_ids, OWNER: bridge.name}),
+    }
+
+
+def tags(port: HostPort | TunnelPort) -> dict[str, str]:
+    """Return the ownership tags of a port and of its interface."""
+    if isinstance(port, HostPort):
+        return {OWNER: port.bridge}
+    return {OWNER: port.bridge, PEER_KIND: str(port.peer_kind), PEER: port.peer}
+
+
+def interface_columns(port: HostPort | TunnelPort, external_ids: Mapping[str, str]) -> Columns:
+    """Return what the row of a port's interface must hold, as OVSDB JSON (RFC 7047)."""
+    columns: Columns = {
+        "ofport_request": port.ofport,
+        "external_ids": _map({**external_ids, **tags(port)}),
+    }
+    if isinstance(port, HostPort):
+        return columns | {"type": "internal", "mac": port.mac, "options": _map({}), "bfd": _map({})}
+    return columns | {
+        "type": str(port.type),
+        "mac": ["set", []],
+        "options": _map(_tunnel_options(port)),
+        "bfd": _map(_bfd_map(port.bfd)),
+    }
+
+
+def _tunnel_options(port: TunnelPort) -> dict[str, str]:
+    # csum is left at its default: off over IPv4 (as peers have it), and OVS turns it on over IPv6.
+    options = {"remote_ip": str(port.remote_ip), "key": "flow"}
+    if port.dst_port:
+        options["dst_port"] = str(port.dst_port)
+    return options
+
+
+def _bfd_map(bfd: Bfd | None) -> dict[str, str]:
+    if bfd is None:
+        return {}
+    values = {"enable": "true", "min_tx": str(bfd.min_tx), "min_rx": str(bfd.min_rx), "mult": str(bfd.mult)}
+    return values | ({"cpath_down": "true"} if bfd.cpath_down else {})
+
+
+def read_bridge(row: Any) -> Bridge:  # a row of the IDL
+    """Return the bridge of a row of table Bridge; `intact` tells whether its other columns are as written."""
+    datapath = DatapathType.NETDEV if row.datapath_type == DatapathType.NETDEV else DatapathType.SYSTEM
+    intact = (
+        row.fail_mode == ["secure"]
+        and tuple(sorted(row.protocols)) == PROTOCOLS
+        and not (row.stp_enable or row.rstp_enable or row.mcast_snooping_enable or row.controller)
+        and row.other_config.items() >= BRIDGE_OTHER_CONFIG.items()
+    )
+    return Bridge(name=row.name, datapath=datapath, intact=intact)
+
+
+def read_port(bridge: str, row: InterfaceRow, port_tags: Mapping[str, str]) -> OvsdbResource | None:
+    """Return the port of an interface that carries our tag, or None if it is of no kind that we make.
+
+    `port_tags` are the external_ids of its row in table Port.
+    """
+    found = _read_tunnel(bridge, row) if row.type in set(TunnelType) else _read_host_port(bridge, row)
+    if found is None:
+        return None
+    ours = tags(found).items()
+    if ours <= port_tags.items() and ours <= row.external_ids.items():
+        return found
+    return replace(found, intact=False)
+
+
+def _read_host_port(bridge: str, row: InterfaceRow) -> HostPort | None:
+    if row.type != "internal":
+        return None
+    mac = row.mac[0] if row.mac else ""
+    intact = not row.options and not row.bfd
+    return HostPort(bridge=bridge, name=row.name, ofport=_ofport(row), mac=mac, intact=intact)
+
+
+def _read_tunnel(bridge: str, row: InterfaceRow) -> TunnelPort | None:
+    options, external_ids = row.options, row.external_ids
+    try:
+        port = TunnelPort(
+            bridge=bridge,
+            name=row.name,
+            type=TunnelType(row.type),
+            remote_ip=parse_address(options.get("remote_ip", "")),
+            dst_port=int(options.get("dst_port", "0")),
+            ofport=_ofport(row),
+            peer_kind=PeerKind(external_ids.get(PEER_KIND, "")),
+            peer=external_ids.get(PEER, ""),
+            bfd=_read_bfd(row.bfd),
+        )
+    except (ValueError, KeyError):
+        # Changed by somebody into what we could not have written: shown as a port that is not intact, so
+        # that it is written anew or removed.
+        return TunnelPort(
+            bridge=bridge,
+            name=row.name,
+            type=TunnelType(row.type),
+            remote_ip=parse_address("0.0.0.0"),
+            dst_port=0,
+            ofport=_ofport(row),
+            peer_kind=PeerKind.REMOTE,
+            peer="",
+            intact=False,
+        )
+    if options == _tunnel_options(port) and row.bfd == _bfd_map(port.bfd) and not row.mac:
+        return port
+    return replace(port, intact=False)
+
+
+def _read_bfd(values: Mapping[str, str]) -> Bfd | None:
+    if values.get("enable") != "true":
+        return None
+    return Bfd(
+        min_tx=int(values["min_tx"]),
+        min_rx=int(values["min_rx"]),
+        mult=int(values["mult"]),
+        cpath_down=values.get("cpath_down") == "true",
+    )
+
+
+def _ofport(row: InterfaceRow) -> int:
+    """Return the number in use or, while ovs-vswitchd has not looked at the port yet, the one asked for."""
+    return next(iter([*row.ofport, *row.ofport_request]), NO_OFPORT)
