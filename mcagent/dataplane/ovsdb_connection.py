@@ -18,6 +18,7 @@ from typing import Any
 import ovs.poller
 from ovs.db import idl as ovs_idl
 
+from mcagent.dataplane import ovsdb_json
 from mcagent.dataplane.ovsdb_rows import SCHEMA
 from mcagent.model.errors import BackendError
 
@@ -34,6 +35,7 @@ class _Replica(ovs_idl.Idl):  # type: ignore[misc]  # python-ovs has no type hin
     """The IDL, which notes what changed and finds rows by name."""
 
     def __init__(self, remote: str) -> None:
+        ovsdb_json.install()
         helper = ovs_idl.SchemaHelper(schema_json=SCHEMA)
         helper.register_all()
         super().__init__(remote, helper, probe_interval=PROBE_INTERVAL, leader_only=False)
