@@ -1,0 +1,175 @@
+"""The OpenFlow backend: flows and groups of our bridge, through ovs-ofctl(8).
+
+Owns the flows with our cookie and all groups of our bridge, which is ours alone. Must not know what the
+flows are for: their text comes from the `flows` library and goes back as it came.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+
+from flows.errors import FlowError
+from mcagent.dataplane import openflow_text
+from mcagent.dataplane.openflow_text import FlowStatistics
+from mcagent.dataplane.openflow_watch import BridgeWatch
+from mcagent.model.errors import BackendError
+from mcagent.model.plan import ApplyResult, Step
+from mcagent.model.resources import Backend, FlowEntry, GroupEntry, OpenFlowResource, Resource, ResourceKey
+
+TIMEOUT = 10  # seconds for one run of ovs-ofctl ...
+STEPS_PER_SECOND = 1000  # ... and one more for each so many lines
+REFUSALS_MAX = 32  # steps found bad in one stage before the rest is given up
+_NO_SUCH_FILE = f"({os.strerror(errno.ENOENT)})"
+
+
+class OpenFlowBackend:
+    """Flows and groups of the bridge whose management socket is `socket` ("unix:PATH/BRIDGE.mgmt")."""
+
+    name = Backend.OPENFLOW
+
+    def __init__(self, socket: str) -> None:
+        self.socket = socket
+        self._watch: BridgeWatch | None = None
+
+    def observe(self) -> Mapping[ResourceKey, Resource]:
+        """Return our flows and groups; none while there is no such bridge.
+
+        Raises BackendError when ovs-vswitchd cannot be reached.
+        """
+        flows = self._dump("dump-flows", openflow_text.OURS)
+        if flows is None:
+            return {}
+        groups = self._dump("dump-groups")
+        if groups is None:
+            return {}
+        try:
+            found: list[OpenFlowResource] = [
+                *openflow_text.parse_groups(groups),
+                *openflow_text.parse_flows(flows),
+            ]
+        except FlowError as error:
+            raise BackendError("openflow", "read", self.socket, str(error)) from None
+        return {resource.key: resource for resource in found}
+
+    def apply(self, steps: Sequence[Step]) -> ApplyResult:
+        """Apply the steps in one atomic bundle: packets meet all of them or none.
+
+        Steps that OVS refuses are left out, with what depends on them, and reported with its words; the
+        others then take effect together. Raises BackendError when ovs-vswitchd cannot be reached.
+        """
+        failed: dict[int, BackendError] = {}
+        remaining = openflow_text.in_bundle_order(enumerate(steps))
+        while remaining:
+            refusal = self._bundle([step for _, step in remaining])
+            if refusal is None:
+                break
+            position, reason = refusal
+            if position is None or len(failed) >= REFUSALS_MAX:
+                failed.update(
+                    {index: _failure(step, f"not tried any more after {reason}") for index, step in remaining}
+                )
+                break
+            index, step = remaining.pop(position)
+            failed[index] = _failure(step, reason, retryable=False)
+            if isinstance(step.new, GroupEntry):
+                remaining = _without_users(remaining, step.new.group_id, failed)
+        return ApplyResult(
+            done=tuple(step for index, step in enumerate(steps) if index not in failed),
+            failed=tuple((steps[index], error) for index, error in sorted(failed.items())),
+        )
+
+    def flow_stats(self) -> dict[int, FlowStatistics]:
+        """Return packets and bytes by cookie, from any thread; empty while there is no such bridge.
+
+        Raises BackendError when ovs-vswitchd cannot be reached.
+        """
+        text = self._dump("dump-flows", openflow_text.OURS, options=("--no-names",))
+        return openflow_text.parse_statistics(text) if text is not None else {}
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change`, in a thread, when ovs-vswitchd or the bridge went away or came (back). Once only."""
+        if self._watch is not None:
+            raise RuntimeError("watched already")
+        self._watch = BridgeWatch(self.socket.removeprefix("unix:"), on_change)
+
+    def close(self) -> None:
+        """End the watch; flows and groups stay."""
+        if self._watch is not None:
+            self._watch.close()
+
+    def _dump(self, command: str, *args: str, options: Sequence[str] = ("--no-names", "--no-stats")) -> str | None:
+        """Return what ovs-ofctl prints, or None if there is no such bridge."""
+        done = self._run([*options, command, self.socket, *args])
+        if done.returncode == 0:
+            return done.stdout
+        if _NO_SUCH_FILE in done.stderr:
+            return None
+        raise BackendError("openflow", "read", self.socket, _last_line(done.stderr))
+
+    def _bundle(self, steps: Sequence[Step]) -> tuple[int | None, str] | None:
+        """Send one bundle; None if it was taken, else which step was refused, and why."""
+        text = "\n".join(map(openflow_text.line, steps)) + "\n"
+        done = self._run(
+            ["bundle", self.socket, "-"], stdin=text, timeout=TIMEOUT + len(steps) // STEPS_PER_SECOND
+        )
+        if done.returncode == 0:
+            return None
+        refusal = openflow_text.refused(done.stderr, steps)
+        if refusal is None:
+            raise BackendError("openflow", "apply", self.socket, _last_line(done.stderr))
+        return refusal
+
+    def _run(
+        self, args: Sequence[str], *, stdin: str = "", timeout: int = TIMEOUT
+    ) -> subprocess.CompletedProcess[str]:
+        argv = ["ovs-ofctl", f"--timeout={timeout}", "-O", "OpenFlow15", *args]
+        try:
+            return subprocess.run(
+                argv, input=stdin, capture_output=True, text=True, check=False, timeout=timeout + 1
+            )
+        except subprocess.TimeoutExpired:
+            reason = f"ovs-ofctl did not end in {timeout} s"
+        except OSError as error:
+            reason = f"ovs-ofctl: {error.strerror}"
+        raise BackendError("openflow", "run", self.socket, reason)
+
+
+def _failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError:
+    resource = step.new or step.old
+    if isinstance(resource, GroupEntry):
+        obj = f"group {resource.group_id:#x}"
+    else:
+        assert isinstance(resource, FlowEntry)
+        obj = f"flow table={resource.table},priority={resource.priority},{resource.match}"
+    return BackendError("openflow", str(step.op), obj, reason, retryable=retryable)
+
+
+def _without_users(
+    steps: list[tuple[int, Step]], group_id: int, failed: dict[int, BackendError]
+) -> list[tuple[int, Step]]:
+    """Take out the steps that point to a refused group, and in turn what points to those."""
+    refused = {group_id}
+    while refused:
+        kept: list[tuple[int, Step]] = []
+        more: set[int] = set()
+        for index, step in steps:
+            new = step.new
+            used = (
+                refused.intersection(openflow_text.groups_used(new)) if isinstance(new, OpenFlowResource) else None
+            )
+            if not used:
+                kept.append((index, step))
+                continue
+            failed[index] = _failure(step, f"group {min(used):#x}, which it needs, was refused")
+            if isinstance(new, GroupEntry):
+                more.add(new.group_id)
+        steps, refused = kept, more
+    return steps
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].removeprefix("ovs-ofctl: ") if lines else "ovs-ofctl failed without a word"
