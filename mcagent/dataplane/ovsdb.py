@@ -173,10 +173,22 @@ class OvsdbBackend:
             return
         timeout = CONFIGURE_TIMEOUT + CONFIGURE_TIMEOUT_PER_PORT * len(wanted)
         taken = self._connection.wait_configured(number, timeout)
+        if taken and any(self._misnumbered(step) for _, step in wanted):
+            # The number was taken by a port that did not ask for it: ovs-vswitchd gives it another one, but
+            # only when it looks a second time.
+            _, number = self._connection.transact([], configure=True)
+            taken = self._connection.wait_configured(number, timeout)
         for index, step in wanted:
             trouble = self._trouble(step) if taken else f"ovs-vswitchd has not taken it in {timeout:g} s"
             if trouble:
                 failed[index] = failure(step, trouble)
+
+    def _misnumbered(self, step: Step) -> bool:
+        port = step.new
+        if not isinstance(port, HostPort | TunnelPort):
+            return False
+        row = self._connection.find("Interface", port.name)
+        return row is not None and not row.error and row.ofport != [port.ofport]
 
     def _trouble(self, step: Step) -> str | None:
         """Say what ovs-vswitchd made of a port that was to be added or changed, if not what was asked for."""

@@ -98,7 +98,7 @@ class Batch:
             raise failure(step, "another port of that name is there already, and not ours", retryable=False)
         if step.op is Op.DELETE:
             self._remove_port(port.bridge, row)
-        elif interface is None or row.interfaces != [interface] or _must_be_made_anew(interface, port):
+        elif interface is None or row.interfaces != [interface]:
             self._remove_port(port.bridge, row)
             self._add_port(port)
         else:
@@ -145,12 +145,6 @@ def _is_ours(port_row: Any, bridge: str) -> bool:
     return port_row.external_ids.get(OWNER) == bridge or any(
         interface.external_ids.get(OWNER) == bridge for interface in port_row.interfaces
     )
-
-
-def _must_be_made_anew(interface: Any, port: HostPort | TunnelPort) -> bool:
-    # ovs-vswitchd looks again only at what changed: where the columns are right and the outcome is not (an
-    # error, another number), only a new row helps.
-    return bool(interface.ofport != [port.ofport] and interface.ofport_request == [port.ofport])
 
 
 def _new_name() -> str:

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import ovs.poller
@@ -29,6 +29,9 @@ PROBE_INTERVAL = 5000  # milliseconds of silence before ovsdb-server is asked wh
 WATCH_RETRY = 30.0  # seconds: an upper bound of one wait; everything expected wakes it earlier
 
 Operation = dict[str, Any]  # one of a "transact" request (RFC 7047, section 5.2)
+
+_NOWHERE = ["_uuid", "==", ["uuid", "00000000-0000-0000-0000-000000000000"]]
+_NOTHING: Operation = {"op": "select", "table": "Open_vSwitch", "where": [_NOWHERE], "columns": ["cur_cfg"]}
 
 
 class _Replica(ovs_idl.Idl):  # type: ignore[misc]  # python-ovs has no type hints
@@ -109,7 +112,7 @@ class OvsdbConnection:
             finally:
                 self._poke()
 
-    def transact(self, operations: Iterable[Operation], *, configure: bool) -> tuple[str | None, int]:
+    def transact(self, operations: Sequence[Operation], *, configure: bool) -> tuple[str | None, int]:
         """Commit operations at once, all or none.
 
         With `configure`, ovs-vswitchd is told that there is something new (column next_cfg). Returns the
@@ -118,7 +121,7 @@ class OvsdbConnection:
         """
         transaction = ovs_idl.Transaction(self._idl)
         try:
-            for operation in operations:
+            for operation in operations or [_NOTHING]:  # python-ovs sends no transaction without an operation
                 transaction.add_op(operation)
             if configure:
                 self._root().increment("next_cfg")
@@ -185,9 +188,7 @@ class OvsdbConnection:
 
     def _barrier(self) -> None:
         # The server answers in order: when this comes back, every change before it is in the replica.
-        nowhere = ["_uuid", "==", ["uuid", "00000000-0000-0000-0000-000000000000"]]
-        query = {"op": "select", "table": "Open_vSwitch", "where": [nowhere], "columns": ["cur_cfg"]}
-        refusal, _ = self.transact([query], configure=False)
+        refusal, _ = self.transact([], configure=False)
         if refusal is not None:
             raise self._error("read", refusal)
 

@@ -1,0 +1,257 @@
+"""The OpenFlow backend against a real Open vSwitch (userspace datapath) in a namespace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from mcagent.dataplane.openflow import OpenFlowBackend
+from mcagent.lab.ovs import OvsInstance
+from mcagent.lab.waiting import wait_until
+from mcagent.model.errors import BackendError
+from mcagent.model.resources import FlowEntry, GroupEntry, Resource
+from tests.contract.inside import adds, as_mapping, make, steps_to
+from tests.contract.suite import BackendContract, Case
+
+pytestmark = pytest.mark.contract
+
+COOKIE = 0x6D63 << 48
+
+
+def flow(number: int, **changes: object) -> FlowEntry:
+    """Return a flow with our cookie."""
+    values: dict[str, object] = {
+        "table": 40,
+        "priority": 100,
+        "match": f"ip,nw_dst=10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
+        "cookie": COOKIE | number,
+        "actions": f"set_field:{number + 1:#x}->reg1,dec_ttl,group:1",
+    }
+    return FlowEntry(**(values | changes))  # type: ignore[arg-type]
+
+
+def group(number: int, *ports: int) -> GroupEntry:
+    """Return a select group over ports."""
+    buckets = ",".join(f"bucket=bucket_id:{port},watch_port:{port},actions=output:{port}" for port in ports)
+    return GroupEntry(group_id=number, body=f"type=select,selection_method=hash,fields(ip_src,ip_dst),{buckets}")
+
+
+def make_bridge(ovs: OvsInstance) -> str:
+    """Make an empty bridge and return its management socket."""
+    settings = ("datapath_type=netdev", "fail_mode=secure", "protocols=OpenFlow13,OpenFlow15")
+    ovs.vsctl("--may-exist", "add-br", "br-mc", "--", "set", "bridge", "br-mc", *settings)
+    return ovs.mgmt("br-mc")
+
+
+@pytest.fixture
+def backend(ovs: OvsInstance) -> Iterator[OpenFlowBackend]:
+    """Give a backend on a bridge of the module's Open vSwitch, without flows and groups."""
+    if "ovs-vswitchd" not in ovs.pids:
+        ovs.start_vswitchd()
+    backend = OpenFlowBackend(make_bridge(ovs))
+    ovs.ofctl("del-flows", backend.socket)
+    ovs.ofctl("del-groups", backend.socket)
+    yield backend
+    backend.close()
+
+
+# Each flow needs group 1, and group 3 needs group 2.
+BASE = (group(1, 5),)
+POOL = (
+    FlowEntry(table=0, priority=0, match="", cookie=COOKIE, actions="drop"),
+    FlowEntry(table=3, priority=32768, match="in_port=5", cookie=COOKIE | 5, actions="resubmit(,40)"),
+    FlowEntry(
+        table=52,
+        priority=10,
+        match="ct_state=+new+trk,ip,reg0=0x20/0x20",
+        cookie=COOKIE | 6,
+        actions="ct(commit,table=54,zone=28005,nat(src=192.0.2.1),exec(move:NXM_NX_REG2[0..15]->NXM_NX_CT_LABEL[0..15]))",
+    ),
+    flow(1),
+    flow(2),
+    flow(3, priority=7),
+    group(2, 6, 7),
+    replace(flow(1), actions="drop"),
+    replace(flow(2), cookie=COOKIE | 77),
+    group(2, 8),
+)
+FOREIGN = "cookie=0x99,table=40,priority=3,tcp,nw_dst=198.51.100.0/24 actions=output:9"
+
+
+class TestOpenFlow(BackendContract):
+    """The contract, with a flow of somebody else's cookie about."""
+
+    @pytest.fixture
+    def case(self, backend: OpenFlowBackend, ovs: OvsInstance) -> Case:
+        def add_foreign() -> None:
+            ovs.ofctl("add-flow", backend.socket, FOREIGN)
+
+        return Case(
+            backend=backend,
+            base=BASE,
+            pool=POOL,
+            refused=flow(9, actions="group:4242"),
+            add_foreign=add_foreign,
+            foreign=lambda: ovs.ofctl("--no-stats", "dump-flows", backend.socket, "cookie=0x99/-1"),
+            break_facility=ovs.kill_vswitchd,
+        )
+
+
+def test_groups_and_flows_in_any_order_are_one_valid_bundle(backend: OpenFlowBackend) -> None:
+    """Flows before their groups, groups before the groups they point to: the backend puts them in order."""
+    chained = GroupEntry(
+        group_id=3,
+        body="type=ff,bucket=bucket_id:1,watch_port:5,actions=group:9,bucket=bucket_id:2,watch_group:2,actions=group:2",
+    )
+    wanted: list[Resource] = [flow(1, actions="group:3"), chained, group(2, 6), group(9, 5)]
+    make(backend, wanted)
+    assert backend.observe() == as_mapping(wanted)
+    result = backend.apply(list(reversed(steps_to(backend.observe(), []))))
+    assert not result.failed
+    assert backend.observe() == {}
+
+
+def test_a_changed_group_keeps_the_flows_that_point_to_it(backend: OpenFlowBackend, ovs: OvsInstance) -> None:
+    """Groups are modified in place: a flow's counters go on."""
+    make(backend, [group(1, 5), flow(1, table=0)])
+    ovs.ofctl("packet-out", backend.socket, f"in_port=CONTROLLER,packet={PACKET},actions=resubmit(,0)")
+    wait_until(lambda: backend.flow_stats()[COOKIE | 1].packets == 1, "the packet to be counted")
+    make(backend, [group(1, 6, 7), flow(1, table=0)])
+    assert backend.flow_stats()[COOKIE | 1].packets == 1
+
+
+# An IPv4 packet 10.0.0.9 -> 10.0.0.1, UDP, without payload.
+PACKET = (
+    "ffffffffffff0a0000000001080045000024000000004011"  # Ethernet, IPv4 up to its protocol
+    "66b70a0000090a000001003500350010000000000000000000000000"
+)
+
+
+def test_counters_are_summed_by_cookie(backend: OpenFlowBackend, ovs: OvsInstance) -> None:
+    """Flows that share a cookie are counted together; others' flows not at all."""
+    flows = [flow(1, table=0), flow(2, table=0, cookie=COOKIE | 1), flow(3, table=0)]
+    make(backend, [group(1, 5), *flows])
+    ovs.ofctl("add-flow", backend.socket, FOREIGN)
+    for _ in range(2):
+        ovs.ofctl("packet-out", backend.socket, f"in_port=CONTROLLER,packet={PACKET},actions=resubmit(,0)")
+    wait_until(lambda: backend.flow_stats()[COOKIE | 1].packets == 2, "the packets to be counted")
+    found = backend.flow_stats()
+    assert set(found) == {COOKIE | 1, COOKIE | 3}
+    assert found[COOKIE | 1].bytes >= 2 * 42
+    assert found[COOKIE | 3].packets == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        flow(500, actions="nonsense"),
+        flow(500, actions="group:4242"),
+        flow(500, match="ip,nonsense=1"),
+        flow(500, actions="ct(nat(src=192.0.2.1))"),
+        GroupEntry(group_id=500, body="type=select,bucket=actions=output:1,bucket=nonsense"),
+        GroupEntry(group_id=500, body="type=select,selection_method=nonsense,bucket=actions=output:1"),
+    ],
+    ids=["action unknown", "group unknown", "field unknown", "NAT without commit", "bucket bad", "method unknown"],
+)
+def test_the_one_bad_step_of_many_is_found(backend: OpenFlowBackend, bad: FlowEntry | GroupEntry) -> None:
+    """Whether ovs-ofctl or ovs-vswitchd refuses it, the error names it, and the others take effect."""
+    good: list[Resource] = [group(1, 5), *(flow(number) for number in range(300))]
+    result = backend.apply(adds(*good[:200], bad, *good[200:]))
+    assert [step.new for step, _ in result.failed] == [bad]
+    error = result.failed[0][1]
+    assert not error.retryable
+    assert len(str(error)) < 600
+    assert backend.observe() == as_mapping(good)
+
+
+def test_what_needs_a_refused_group_is_told_so(backend: OpenFlowBackend) -> None:
+    """The flows of a bad group fail with it, in one go, and the rest stands."""
+    bad = GroupEntry(group_id=8, body="type=select,selection_method=nonsense,bucket=actions=output:1")
+    users = [flow(number, actions="group:8") for number in range(100)]
+    above = GroupEntry(group_id=9, body="type=all,bucket=bucket_id:0,actions=group:8")
+    result = backend.apply(adds(bad, *users, above, flow(200, actions="group:9"), group(1, 5), flow(300)))
+    assert len(result.failed) == 103
+    assert "which it needs" in str(result.failed[-1][1])
+    assert backend.observe() == as_mapping([group(1, 5), flow(300)])
+
+
+def test_a_stage_of_nothing_but_bad_steps_is_given_up(backend: OpenFlowBackend) -> None:
+    """An OVS that refuses everything is not asked ten thousand times."""
+    steps = adds(*(flow(number, actions="group:4242") for number in range(1000)))
+    begin = time.monotonic()
+    result = backend.apply(steps)
+    assert len(result.failed) == 1000
+    assert time.monotonic() - begin < 20
+    assert backend.observe() == {}
+
+
+def test_packets_meet_all_of_a_stage_or_nothing(backend: OpenFlowBackend) -> None:
+    """Whoever looks while a stage is applied sees the flows before or the flows after, never a mixture."""
+    before: list[Resource] = [group(1, 5), *(flow(number, actions="drop") for number in range(1000))]
+    after: list[Resource] = [group(1, 5), *(flow(number) for number in range(1000))]
+    make(backend, before)
+    steps = steps_to(backend.observe(), after)
+    seen: list[bool] = []
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            found = backend.observe()
+            seen.append(found in (as_mapping(before), as_mapping(after)))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        assert not backend.apply(steps).failed
+    finally:
+        ended.set()
+        thread.join()
+    assert seen
+    assert all(seen)
+
+
+def test_without_a_bridge_there_is_nothing_and_nothing_can_be_applied(ovs: OvsInstance) -> None:
+    """Before the bridge is made the agent finds no flows; it is not an outage."""
+    backend = OpenFlowBackend(ovs.mgmt("br-none"))
+    assert backend.observe() == {}
+    assert backend.flow_stats() == {}
+    with pytest.raises(BackendError, match=r"br-none\.mgmt"):
+        backend.apply(adds(*BASE))
+
+
+def test_a_restart_of_vswitchd_is_heard_at_once(fresh_ovs: OvsInstance) -> None:
+    """Its end and its return wake the loop; then the flows are gone and can be programmed again."""
+    backend = OpenFlowBackend(make_bridge(fresh_ovs))
+    heard: list[float] = []
+    backend.watch(lambda: heard.append(time.monotonic()))
+    try:
+        wait_until(lambda: heard, "first word of the connection")
+        make(backend, [*BASE, *POOL[:3]])
+        assert len(heard) == 1
+        fresh_ovs.kill_vswitchd()
+        wait_until(lambda: len(heard) == 2, "word of the end", timeout=1)
+        with pytest.raises(BackendError):
+            backend.observe()
+        fresh_ovs.start_vswitchd()
+        wait_until(lambda: len(heard) >= 3, "word of the return", timeout=2)
+        assert backend.observe() == {}
+        make(backend, [*BASE, *POOL[:3]])
+    finally:
+        backend.close()
+
+
+def test_ten_thousand_flows_are_written_and_read_in_little_time(backend: OpenFlowBackend) -> None:
+    """Generous bounds: what matters is that neither grows faster than the number of flows."""
+    wanted: list[Resource] = [group(1, 5), *(flow(number) for number in range(10_000))]
+    steps = adds(*wanted)
+    begin = time.monotonic()
+    assert not backend.apply(steps).failed
+    applied = time.monotonic()
+    assert len(backend.observe()) == len(wanted)
+    observed = time.monotonic()
+    print(f"apply {applied - begin:.3f} s, observe {observed - applied:.3f} s")
+    assert observed - begin < 10

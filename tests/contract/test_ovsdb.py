@@ -1,0 +1,263 @@
+"""The OVSDB backend against a real Open vSwitch (userspace datapath) in a namespace."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+
+from mcagent.dataplane.ovsdb import OvsdbBackend
+from mcagent.lab import netns
+from mcagent.lab.ovs import OvsInstance
+from mcagent.lab.waiting import wait_until
+from mcagent.model.errors import BackendError
+from mcagent.model.plan import Op, Step
+from mcagent.model.resources import PeerKind, Resource, TunnelType
+from tests.contract.inside import adds, as_mapping, make, steps_to
+from tests.contract.ovs_values import BFD, BRIDGE, HOST_PORT, tunnel
+from tests.contract.suite import BackendContract, Case
+
+pytestmark = pytest.mark.contract
+
+
+@pytest.fixture
+def backend(ovs: OvsInstance) -> Iterator[OvsdbBackend]:
+    """Give a backend on the module's Open vSwitch, which is emptied afterwards."""
+    backend = OvsdbBackend(ovs.socket)
+    yield backend
+    backend.close()
+    if "ovsdb-server" not in ovs.pids:
+        ovs.start_ovsdb()
+    for bridge in ovs.vsctl("list-br").split():
+        ovs.vsctl("del-br", bridge)
+
+
+def columns(ovs: OvsInstance, table: str, record: str, *names: str) -> list[str]:
+    """Return columns of a row as ovs-vsctl prints them."""
+    return ovs.vsctl("get", table, record, *names).splitlines()
+
+
+class TestOvsdb(BackendContract):
+    """The contract, with others' bridges and ports about."""
+
+    @pytest.fixture
+    def case(self, backend: OvsdbBackend, ovs: OvsInstance) -> Case:
+        def add_foreign() -> None:
+            ovs.vsctl("add-br", "br-other", "--", "set", "bridge", "br-other", "datapath_type=netdev")
+            ovs.vsctl("add-port", "br-other", "taken", "--", "set", "interface", "taken", "type=internal")
+            ovs.vsctl("add-port", "br-mc", "theirs", "--", "set", "interface", "theirs", "type=internal")
+
+        def foreign() -> object:
+            names = ("type", "options", "external_ids", "mac", "bfd", "_uuid")
+            return [columns(ovs, "interface", name, *names) for name in ("br-other", "taken", "theirs")]
+
+        return Case(
+            backend=backend,
+            base=(BRIDGE,),
+            pool=(
+                HOST_PORT,
+                tunnel(2),
+                tunnel(3, type=TunnelType.VXLAN),
+                tunnel(4, bfd=BFD),
+                tunnel(5, dst_port=7000, peer_kind=PeerKind.GATEWAY, peer="node-1"),
+                tunnel(6, remote_ip=ip_address("2001:db8::6")),
+                tunnel(2, ofport=9, peer_kind=PeerKind.NODE),
+                tunnel(4, bfd=replace(BFD, min_tx=100, cpath_down=False)),
+                replace(HOST_PORT, mac="0a:6d:63:00:00:02"),
+            ),
+            refused=tunnel(7, remote_ip=ip_address("224.0.0.7")),  # "multicast remote_ip not allowed"
+            add_foreign=add_foreign,
+            foreign=foreign,
+            break_facility=ovs.stop_ovsdb,
+        )
+
+
+def test_the_bridge_forwards_nothing_that_was_not_programmed(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """Fail mode secure, no learning, no controller, OpenFlow 1.3 and 1.5, and not one flow."""
+    make(backend, [BRIDGE, HOST_PORT])
+    assert columns(ovs, "bridge", "br-mc", "fail_mode", "controller", "stp_enable", "protocols") == [
+        "secure",
+        "[]",
+        "false",
+        "[OpenFlow13, OpenFlow15]",
+    ]
+    assert ovs.ofctl("dump-flows", ovs.mgmt("br-mc"), "--no-stats").strip().count("\n") == 0
+
+
+def test_the_host_port_is_there_when_apply_returns(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """What comes next configures the device, so it must exist, with its MAC address."""
+    make(backend, [BRIDGE, HOST_PORT])
+    assert HOST_PORT.mac in netns.ip(ovs.namespace, "link", "show", "mc-gw0")
+
+
+def test_a_foreign_bridge_of_our_name_is_refused_and_kept(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """Nothing is adopted: the administrator has to decide."""
+    ovs.vsctl("add-br", "br-mc", "--", "set", "bridge", "br-mc", "datapath_type=netdev")
+    before = columns(ovs, "bridge", "br-mc", "_uuid", "fail_mode", "other_config", "external_ids", "ports")
+    assert backend.observe() == {}
+    result = backend.apply(adds(BRIDGE, HOST_PORT, tunnel(2)))
+    assert result.done == ()
+    assert all("br-mc is not ours" in str(error) and not error.retryable for _, error in result.failed)
+    removal = Step(op=Op.DELETE, backend=BRIDGE.backend, key=BRIDGE.key, old=BRIDGE, new=None)
+    assert "not ours" in str(backend.apply([removal]).failed[0][1])
+    assert before == columns(ovs, "bridge", "br-mc", "_uuid", "fail_mode", "other_config", "external_ids", "ports")
+
+
+def test_a_foreign_port_of_our_name_is_refused_and_kept(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """A port that does not carry our tag is nobody's to overwrite."""
+    make(backend, [BRIDGE])
+    ovs.vsctl("add-port", "br-mc", tunnel(2).name, "--", "set", "interface", tunnel(2).name, "type=internal")
+    assert backend.observe() == as_mapping([BRIDGE])
+    result = backend.apply(adds(tunnel(2), tunnel(3)))
+    assert [step.key for step, _ in result.failed] == [tunnel(2).key]
+    assert tunnel(2).name in str(result.failed[0][1])
+    assert columns(ovs, "interface", tunnel(2).name, "type") == ["internal"]
+
+
+def test_a_bridge_with_others_ports_is_not_removed(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """Removing it would take their ports along."""
+    make(backend, [BRIDGE])
+    ovs.vsctl("add-port", "br-mc", "theirs", "--", "set", "interface", "theirs", "type=internal")
+    result = backend.apply(steps_to(backend.observe(), []))
+    assert "theirs" in str(result.failed[0][1])
+    assert "br-mc" in ovs.vsctl("list-br").split()
+
+
+DISTURBANCES = {
+    "fail mode": ("set", "bridge", "br-mc", "fail_mode=standalone"),
+    "controller": ("set-controller", "br-mc", "ptcp:6653:127.0.0.1"),
+    "host port's MAC": ("set", "interface", "mc-gw0", 'mac="0a:6d:63:00:00:09"'),
+    "tunnel's key": ("set", "interface", tunnel(2).name, "options:key=7"),
+    "tunnel's address": ("set", "interface", tunnel(2).name, "options:remote_ip=bad"),
+    "tunnel's BFD": ("set", "interface", tunnel(2).name, "bfd:min_tx=7"),
+    "tunnel's number": ("set", "interface", tunnel(2).name, "ofport_request=77"),
+    "tag of the port": ("clear", "port", tunnel(2).name, "external_ids"),
+    "tag of the interface": ("clear", "interface", tunnel(2).name, "external_ids"),
+    "a tunnel gone": ("del-port", "br-mc", tunnel(2).name),
+    "the bridge gone": ("del-br", "br-mc"),
+}
+
+
+@pytest.mark.parametrize("command", DISTURBANCES.values(), ids=DISTURBANCES.keys())
+def test_what_somebody_changed_is_noticed_and_put_right(
+    backend: OvsdbBackend, ovs: OvsInstance, command: tuple[str, ...]
+) -> None:
+    """Every change shows as something to do, wakes who watches, and doing it leads back."""
+    wanted: list[Resource] = [BRIDGE, HOST_PORT, tunnel(2, bfd=BFD), tunnel(3)]
+    make(backend, wanted)
+    woken = threading.Event()
+    backend.watch(woken.set)
+    wait_until(woken.is_set, "first word of the connection")
+    assert backend.observe() == as_mapping(wanted)
+    woken.clear()
+    ovs.vsctl(*command)
+    wait_until(woken.is_set, "word of the change", timeout=2)
+    assert backend.observe() != as_mapping(wanted)
+    make(backend, wanted)
+    assert backend.observe() == as_mapping(wanted)
+
+
+def test_own_changes_wake_nobody(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """The loop is not woken by what it did itself; the next change by somebody else still is heard."""
+    make(backend, [BRIDGE, HOST_PORT])
+    heard: list[str] = []
+    backend.watch(lambda: heard.append("changed"))
+    wait_until(lambda: heard, "first word of the connection")
+    backend.observe()
+    heard.clear()
+    for number in range(2, 6):
+        make(backend, [BRIDGE, HOST_PORT, tunnel(number)])
+    backend.apply(steps_to(backend.observe(), [BRIDGE, HOST_PORT]))
+    ovs.vsctl("add-br", "br-other", "--", "set", "bridge", "br-other", "datapath_type=netdev")
+    assert heard == []
+    ovs.vsctl("set", "bridge", "br-mc", "fail_mode=standalone")
+    wait_until(lambda: heard, "word of the change")
+
+
+def test_numbers_in_use_are_known_others_included(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """Core gives no number that somebody has."""
+    make(backend, [BRIDGE, HOST_PORT, tunnel(2)])
+    ovs.vsctl(
+        *("add-port", "br-mc", "theirs", "--", "set", "interface", "theirs", "type=internal", "ofport_request=40")
+    )
+    numbers = backend.ofports()
+    assert numbers.items() >= {"mc-gw0": 1, tunnel(2).name: 2, "theirs": 40}.items()
+
+
+def test_the_datapaths_that_ovs_offers_are_known(backend: OvsdbBackend) -> None:
+    """The userspace datapath is built into every ovs-vswitchd."""
+    assert "netdev" in backend.datapath_types()
+
+
+def test_statistics_are_those_of_our_ports(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """Counters come by port with its peer; BFD's state where it is on; ports of others are left out."""
+    make(backend, [BRIDGE, HOST_PORT, tunnel(2, bfd=BFD), tunnel(3)])
+    ovs.vsctl("add-port", "br-mc", "theirs", "--", "set", "interface", "theirs", "type=internal")
+    ovs.vsctl("set", "Open_vSwitch", ".", "other_config:stats-update-interval=1000")
+    flow = f"in_port=LOCAL,actions=output:{tunnel(2).ofport}"
+    ovs.ofctl("add-flow", ovs.mgmt("br-mc"), flow)
+    wait_until(lambda: backend.statistics()[tunnel(2).name].bfd_status, "BFD's state")
+    found = backend.statistics()
+    assert set(found) == {"mc-gw0", tunnel(2).name, tunnel(3).name}
+    assert (found[tunnel(2).name].peer_kind, found[tunnel(2).name].peer) == ("remote", "cluster-2")
+    assert found[tunnel(2).name].bfd_status["state"] == "down"
+    assert found[tunnel(3).name].bfd_status == {}
+    netns.ip(ovs.namespace, "link", "set", "mc-gw0", "up")
+    netns.ip(ovs.namespace, "address", "add", "192.0.2.1/24", "dev", "mc-gw0")
+    netns.execute(ovs.namespace, ["ping", "-c2", "-i0.2", "-W1", "192.0.2.9"], check=False)
+    wait_until(lambda: backend.statistics()["mc-gw0"].rx_packets, "the host port's counter")
+
+
+def test_the_backend_works_again_when_ovsdb_server_is_back(fresh_ovs: OvsInstance) -> None:
+    """The outage is told with the socket's path, its end wakes the loop, and the world is as it was."""
+    backend = OvsdbBackend(fresh_ovs.socket)
+    try:
+        wanted: list[Resource] = [BRIDGE, HOST_PORT, tunnel(2)]
+        make(backend, wanted)
+        heard: list[bool] = []
+        backend.watch(lambda: heard.append(True))
+        wait_until(lambda: heard, "first word of the connection")
+        backend.observe()
+        heard.clear()
+        fresh_ovs.stop_ovsdb()
+        wait_until(lambda: heard, "word of the outage")
+        with pytest.raises(BackendError, match=fresh_ovs.socket):
+            backend.observe()
+        heard.clear()
+        fresh_ovs.start_ovsdb()
+        wait_until(lambda: heard, "word of its end", timeout=5)
+        assert backend.observe() == as_mapping(wanted)
+        make(backend, [*wanted, tunnel(3)])
+    finally:
+        backend.close()
+
+
+def test_steps_that_vswitchd_does_not_take_are_reported(
+    fresh_ovs: OvsInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ovs-vswitchd down the database is written, and every step says that nothing has come of it."""
+    monkeypatch.setattr("mcagent.dataplane.ovsdb.CONFIGURE_TIMEOUT", 0.2)
+    backend = OvsdbBackend(fresh_ovs.socket)
+    try:
+        make(backend, [BRIDGE])
+        fresh_ovs.kill_vswitchd()
+        result = backend.apply(adds(HOST_PORT, tunnel(2)))
+        assert [str(error).count("ovs-vswitchd has not taken it") for _, error in result.failed] == [1, 1]
+        fresh_ovs.start_vswitchd()
+        wait_until(lambda: backend.ofports().get(tunnel(2).name) == 2, "the port's number")
+        assert backend.observe() == as_mapping([BRIDGE, HOST_PORT, tunnel(2)])
+    finally:
+        backend.close()
+
+
+def test_a_socket_that_is_none_is_told(tmp_path: object) -> None:
+    """A wrong path is named at the first use, not retried in silence."""
+    backend = OvsdbBackend(f"unix:{tmp_path}/nothing.sock")
+    with pytest.raises(BackendError, match=r"nothing\.sock: No such file"):
+        backend.observe()
+    backend.close()
+    with pytest.raises(BackendError, match="unix:PATH"):
+        OvsdbBackend("tcp:127.0.0.1:6640")
