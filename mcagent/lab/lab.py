@@ -313,7 +313,11 @@ class Lab:
         for client in self._apis.values():
             client.close()
         self._apis.clear()
-        state.end(list(self.state.processes().values()))
+        with contextlib.suppress(
+            LabError
+        ):  # what is still there then is somebody's monitor, not a maker's command
+            wait_until(lambda: not state.making(self.prefix), f"ip commands on {self.prefix}… to end")
+        state.end([*self.state.processes().values(), *state.marked(self.state.directory)])
         for directory in (self.state.directory / "nodes").glob("*/ovs"):
             OvsInstance(self.namespace(directory.parent.name), directory).stop()
         if self.state.exists:

@@ -15,7 +15,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
 
 ROOT = Path("/run/mcagent-lab")
+MARK = "MCAGENT_LAB"  # variable of every process that `spawn` starts: the directory of its lab
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,14}[a-z0-9])?")  # paths of sockets are short (unix(7))
 
 
@@ -165,7 +166,7 @@ class State:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C at the lab's terminal is not for it
-                env=env,
+                env={**(os.environ if env is None else env), MARK: str(self.directory)},
             )
         process = process_of(child.pid, argv)
         child.returncode = 0  # it outlives us: no ResourceWarning; `_alive` reaps it where it is ours
@@ -211,10 +212,30 @@ def labs(root: Path | None = None) -> list[str]:
 def in_namespaces(names: Sequence[str]) -> list[Process]:
     """Return every process that runs inside one of the namespaces."""
     wanted = {(netns.NETNS_DIRECTORY / name).stat().st_ino for name in names if netns.exists(name)}
+    return _select(lambda path: (path / "ns/net").stat().st_ino in wanted)
+
+
+def marked(directory: Path) -> list[Process]:
+    """Return every process that the lab of this directory spawned, written down or not."""
+    mark = f"{MARK}={directory}".encode()
+    return _select(lambda path: mark in (path / "environ").read_bytes().split(b"\0"))
+
+
+def making(prefix: str) -> list[Process]:
+    """Return the runs of ip(8) under way on namespaces with this prefix: of a maker that was killed meanwhile."""
+
+    def is_one(path: Path) -> bool:
+        argv = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        return Path(argv[0]).name == "ip" and any(word.startswith(prefix) for word in argv[1:])
+
+    return _select(is_one)
+
+
+def _select(wanted: Callable[[Path], bool]) -> list[Process]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, LabError):
-            if (path / "ns/net").stat().st_ino in wanted:
+        with contextlib.suppress(OSError, LabError):  # it has ended meanwhile
+            if wanted(path):
                 argv = (path / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 found.append(process_of(int(path.name), argv))
     return found
