@@ -1,0 +1,76 @@
+"""What the pipeline does with a packet, in words: the part of docs/pipeline.md that no declaration holds."""
+
+from __future__ import annotations
+
+INTRO = """\
+Every Node has the bridge `br-mc` with one port to its own kernel (`mc-gw0`, port 1) and tunnels with fixed
+peers: a worker to every gateway of its cluster, a gateway to every Node of its cluster and to every gateway of
+every remote cluster. Every table ends in a drop that is counted; nothing floods or learns. The destination MAC
+on a tunnel inside the cluster says what a packet is: `aa:bb:cc:dd:ee:f0` nothing special, `…:f1` a Service was
+translated (from a gateway), or is to be un-translated (to a gateway), `…:f2` a plain reply (to a gateway). Only
+`…:f0` goes to another cluster. Below, A is the cluster that opens a connection, B the one that serves it.
+"""
+
+JOURNEYS = """\
+**Pod on a worker of A to a Pod of B.** Worker: Classify (host), Source (own address), conntrack zone ARRIVAL,
+Departure commits the connection, Route to the group of gateways. Gateway of A: Classify (node), Source (that
+Node's address), Untranslate (plain), Route finds B, Relay (directly, or by a sibling if B cannot be reached
+from here), Snat (both publish their Pods: keeps the address), Exit to a gateway of B. Gateway of B: Classify
+(remote A), Source (A's address), Untranslate (a published Pod), Deliver, Output to the Node. Worker of B:
+Classify (gateway), Source (a remote address), Deliver (own), Arrive, ArriveState keeps the tunnel in ct_mark,
+and into the kernel.
+
+**The reply.** Worker of B: zone ARRIVAL knows it as a reply; Departure marks it `…:f2` and sends it to the
+gateway in ct_mark, or another if that is dead. Gateway of B: Untranslate, Route, Relay, Snat (replies keep
+their address always), Exit. Gateway of A: as above; worker of A: ArriveState delivers, since zone ARRIVAL has
+the connection.
+
+**To a Service of B.** On a gateway of B, Untranslate passes what goes to the Service CIDR through zone SERVICE.
+Service lets only exported address, protocol and port choose an endpoint (the group hashes the connection over
+bucket_ids that every gateway of B derives alike), commits the destination NAT, and Deliver sends it on with
+`…:f1`, which the Node of the endpoint keeps in ct_mark. Its replies go back with `…:f1`; Undnat un-translates
+them, or drops them if this gateway does not have the connection: a reply never leaves with the endpoint's
+address.
+
+**With SNAT in A.** Snat passes the packet through zone SNAT; SnatState gives a new connection the gateway's
+address and keeps the port it came by in ct_label. The reply has that gateway's address as its destination, so
+it goes to that gateway (Route: gateway addresses, replies only), where Untranslate and Unsnat restore the
+destination and send it to the Node of the label. Host-network clients, and whatever else has an address that is
+not published, are always SNATed.
+
+**With SNAT in B as well.** SNAT is decided per direction by who opens the connection: replies are never SNATed
+(Departure and Undnat mark them), so it does not matter what B does with connections of its own.
+
+**Pods on a gateway Node.** The same tables without a hop: from the host Departure goes on to Route; towards the
+host Deliver goes on to Arrive, ct_mark's port is 1, and Departure un-translates replies by itself (zone
+SERVICE, Undnat).
+
+**A gateway as a worker of its sibling.** A remote gateway may choose the sibling for a Pod of this gateway
+Node. The sibling delivers it by tunnel like to any Node; translated replies go back to the sibling (group
+prefer), all others leave by this Node itself.
+
+**A gateway that lost a remote cluster.** Relay and the reply groups hand the packet to a live sibling,
+un-SNATed and with its destination MAC kept; the sibling treats it like a packet from a Node. What comes from a
+gateway is never relayed again.
+
+**ICMP errors.** Conntrack calls them related and translates them with their connection; `-new` and `±rpl` treat
+them like the connection's own packets. An error sent by a Node of B from its own, unpublished address is
+dropped in A as spoofed; MTU errors are not among these, because the sending Node's own device has the smaller
+MTU.
+
+**Later fragments.** They have no ports. The kernel's conntrack reassembles them wherever a packet passes
+through a zone. Between gateways all fragments of a UDP datagram take the same way, since the groups do not hash
+UDP ports.
+
+**A spoofed source.** Source lets a cluster, a Node and the host use only what is theirs, with one counter per
+cluster and per origin.
+
+**Transit.** Remote to remote is not published, local to local has no route: both are dropped and counted.
+"""
+
+LIMITS = """\
+A gatewayIP that lies inside the published Pod CIDRs takes replies of SNATed connections only. The userspace
+datapath splits reassembled packets again after conntrack, so a first packet to a Service that is fragmented is
+not exported there. A SNATed connection breaks with its gateway. Conntrack that is lost on a Node (not on
+gateways) makes replies that come before the next request look like new connections.
+"""
