@@ -283,7 +283,7 @@ PIPELINE = Pipeline(
         (LOWEST, "the counted drop that every table ends in"),
         (ELSE, "what is left of something, for a known reason"),
         (NORMAL, "all that needs no order"),
-        (EXACT, "a narrower case of one at NORMAL"),
+        (EXACT, "a narrower case of one at 100"),
         (PREFIX, "plus the prefix length (up to 328): the longest prefix wins"),
         (SPECIAL, "before any prefix"),
     ),

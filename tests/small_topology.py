@@ -1,0 +1,82 @@
+"""A small topology for tests of the pipeline: two remote clusters, three Nodes, Services with and without Pods."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+
+from flows import Flow, Group, mc
+
+ZONES = mc.Zones(arrival=28003, service=28004, snat=28005)
+GATEWAY_IP = ip_address("10.9.0.11")
+
+
+def env(*, gateway: bool, siblings: tuple[int, ...]) -> mc.Env:
+    """Return what all parts share; `siblings` are the ports to the (other) gateways."""
+    return mc.Env(
+        gateway=gateway,
+        zones=ZONES,
+        local_gateways=siblings,
+        own_gateway_ips=(GATEWAY_IP,) if gateway else (),
+        service_cidrs=(ip_network("10.96.0.0/16"),),
+        published_pods=(ip_network("10.10.0.0/16"),),
+    )
+
+
+def remote(number: int, *, gateway: bool, snat: bool) -> mc.RemoteCluster:
+    """Return a remote cluster with two CIDRs and two gateways."""
+    gateways = tuple(
+        mc.RemoteGateway(address=ip_address(f"10.9.{number}.{k}"), ofport=1000 * number + k if gateway else None)
+        for k in (1, 2)
+    )
+    cidrs = (ip_network(f"10.{20 + number}.0.0/16"), ip_network(f"10.{120 + number}.0.0/16"))
+    return mc.RemoteCluster(number=100 + number, cidrs=cidrs, gateways=gateways, snat=snat)
+
+
+def nodes(*, gateway: bool, siblings: tuple[int, ...]) -> list[mc.LocalNode]:
+    """Return this Node (port 1) and those behind the ports 2 and 3."""
+    return [
+        mc.LocalNode(
+            number=k,
+            ofport=k,
+            gateway=gateway if k == 1 else k in siblings,
+            networks=(ip_network(f"10.10.{k}.0/24"), ip_network(f"10.9.0.1{k}/32")),
+        )
+        for k in (1, 2, 3)
+    ]
+
+
+def service(number: int, protocol: str, *, endpoints: int, affinity: bool = False) -> mc.LocalService:
+    """Return a Service at 10.96.0.NUMBER, port 80."""
+    return mc.LocalService(
+        number=number,
+        address=ip_address(f"10.96.0.{number}"),
+        protocol=protocol,
+        port=80,
+        client_ip_affinity=affinity,
+        endpoints=tuple(
+            mc.Endpoint(address=ip_address(f"10.10.{k}.9"), port=8080) for k in range(1, endpoints + 1)
+        ),
+    )
+
+
+def parts(*, gateway: bool, siblings: tuple[int, ...] = (3,), snat: bool = False) -> list[mc.Part]:
+    """Return all parts of the small topology."""
+    shared = env(gateway=gateway, siblings=siblings)
+    return [
+        mc.base(shared),
+        *(mc.cluster(shared, remote(number, gateway=gateway, snat=snat)) for number in (1, 2)),
+        *(mc.node(shared, node) for node in nodes(gateway=gateway, siblings=siblings)),
+        mc.service(shared, service(5, "tcp", endpoints=3)),
+        mc.service(shared, service(6, "udp", endpoints=1, affinity=True)),
+        mc.service(shared, service(7, "sctp", endpoints=0)),
+    ]
+
+
+def flows_of(parts_: list[mc.Part]) -> list[Flow]:
+    """Return all flows."""
+    return [flow for part in parts_ for flow in part.flows]
+
+
+def groups_of(parts_: list[mc.Part]) -> list[Group]:
+    """Return all groups."""
+    return [group for part in parts_ for group in part.groups]
