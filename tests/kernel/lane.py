@@ -1,0 +1,180 @@
+"""Run contract and lab tests on the kernel datapath, in test kernels: one per file, as many at a time as CPUs.
+
+    python tests/kernel/lane.py [--jobs N] [--limit SECONDS] [--out DIR] [PYTEST ARGUMENT...]
+
+Where the machine's own kernel has openvswitch, geneve and vxlan, the tests run on it directly. Otherwise each test
+file gets a User Mode Linux kernel of its own (`run-in-kernel`), which starts in under a second. Per file a folder
+keeps pytest's output, the kernel's log, and what failed tests left (flows, logs, captures); folders of files that
+passed are removed. Exit status: 0 passed, 1 failed, 3 no test kernel (nothing ran).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+MODULES = ("openvswitch", "geneve", "vxlan", "vport_geneve", "vport_vxlan")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--datapath=system")
+DURATIONS = ROOT / ".cache" / "kernel-lane-seconds.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one test file: counts by pytest's words, seconds, and where its output is."""
+
+    file: str
+    status: int
+    passed: int
+    failed: int
+    skipped: int
+    seconds: float
+    folder: Path
+
+
+def host_kernel_has_modules() -> bool:
+    """Tell whether this machine's own kernel can run the tests (modules there, or loadable by root)."""
+    if os.geteuid() != 0:
+        return False
+    return (
+        subprocess.run(["modprobe", "-a", *MODULES], capture_output=True, check=False).returncode == 0
+        if Path("/sbin/modprobe").exists() or Path("/usr/sbin/modprobe").exists()
+        else all(Path("/sys/module", name).exists() for name in MODULES)
+    )
+
+
+def find_kernel() -> str | None:
+    """Return the directory of the test kernel, or None."""
+    found = subprocess.run([HERE / "find-kernel"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        sys.stderr.write(found.stderr)
+        return None
+    return found.stdout.strip()
+
+
+def test_files(arguments: list[str]) -> list[str]:
+    """Return the files with tests for this lane, those that took longest first."""
+    listed = subprocess.run(
+        [sys.executable, *PYTEST, "--collect-only", "-m", "contract or lab", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode not in (0, 5):
+        sys.stderr.write(listed.stdout + listed.stderr)
+        raise SystemExit(1)
+    files = {line.split("::")[0] for line in listed.stdout.splitlines() if "::" in line}
+    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    return sorted(files, key=lambda name: (-known.get(name, 1e9 if "/lab/" in name else 1e6), name))
+
+
+def counts(report: Path) -> tuple[int, int, int]:
+    """Return passed, failed, skipped of a JUnit report; a missing report counts as one failure."""
+    if not report.exists():
+        return (0, 1, 0)
+    passed = failed = skipped = 0
+    for suite in ET.parse(report).getroot().iter("testsuite"):
+        total, bad = int(suite.get("tests", 0)), int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+        left_out = int(suite.get("skipped", 0))
+        passed, failed, skipped = passed + total - bad - left_out, failed + bad, skipped + left_out
+    return passed, failed, skipped
+
+
+def run_file(name: str, kernel: str, base: Path, limit: int, arguments: list[str]) -> Outcome:
+    """Run one file's tests in a kernel of its own."""
+    folder = base / name.removesuffix(".py").replace("/", "-")
+    folder.mkdir(parents=True)
+    started = time.monotonic()
+    with (folder / "pytest.log").open("wb") as log:
+        boot = [f"{HERE}/run-in-kernel", "-k", kernel, "-t", f"{limit}", "-m", "3072"]
+        keep = ["-o", f"{folder}", "-l", f"{folder}/kernel.log", "-e", "MCAGENT_TEST_ARTIFACTS", "-e", "CI"]
+        test = [
+            sys.executable,
+            *PYTEST,
+            "-m",
+            "contract or lab",
+            f"--junitxml={folder}/junit.xml",
+            *arguments,
+            name,
+        ]
+        done = subprocess.run(
+            [*boot, *keep, "--", *test],
+            cwd=ROOT,
+            env={**os.environ, "MCAGENT_TEST_ARTIFACTS": str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    passed, failed, skipped = counts(folder / "junit.xml")
+    if done.returncode and not failed:
+        failed = 1
+    return Outcome(
+        file=name,
+        status=done.returncode,
+        passed=passed,
+        failed=failed,
+        skipped=skipped,
+        seconds=time.monotonic() - started,
+        folder=folder,
+    )
+
+
+def main() -> int:
+    """Run the lane; see the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="kernels at a time")
+    parser.add_argument("--limit", type=int, default=900, help="seconds for one file")
+    parser.add_argument("--out", type=Path, help="where folders of failed files stay (default: temporary)")
+    options, arguments = parser.parse_known_args()
+    if host_kernel_has_modules():
+        print("kernel lane: this machine's kernel has openvswitch: running on it directly", flush=True)
+        return subprocess.run(
+            [sys.executable, *PYTEST, "-m", "contract or lab", *arguments], cwd=ROOT, check=False
+        ).returncode
+    kernel = find_kernel()
+    if kernel is None:
+        return 3
+    files = test_files(arguments)
+    base = options.out or Path(tempfile.mkdtemp(prefix="mcagent-kernel-lane."))
+    base.mkdir(parents=True, exist_ok=True)
+    print(f"kernel lane: {len(files)} test files, {options.jobs} test kernels at a time", flush=True)
+    rest = [argument for argument in arguments if not Path(ROOT, argument.split("::")[0]).exists()]
+    outcomes: list[Outcome] = []
+    with ThreadPoolExecutor(max_workers=options.jobs) as pool:
+        futures = [pool.submit(run_file, name, kernel, base, options.limit, rest) for name in files]
+        for future in as_completed(futures):
+            outcome = future.result()
+            outcomes.append(outcome)
+            word = "FAILED" if outcome.failed or outcome.status not in (0, 5) else "ok"
+            print(
+                f"{word:7}{outcome.file}: {outcome.passed} passed, {outcome.failed} failed, "
+                f"{outcome.skipped} skipped ({outcome.seconds:.0f} s)",
+                flush=True,
+            )
+            if word == "ok":
+                subprocess.run(["rm", "-rf", outcome.folder], check=False)
+    DURATIONS.parent.mkdir(exist_ok=True)
+    DURATIONS.write_text(json.dumps({outcome.file: round(outcome.seconds, 1) for outcome in outcomes}))
+    for outcome in outcomes:
+        if outcome.folder.exists():
+            print(f"--- {outcome.file}: all its output is in {outcome.folder}")
+            print("\n".join((outcome.folder / "pytest.log").read_text(errors="replace").splitlines()[-60:]))
+    passed, failed, skipped = (sum(getattr(o, what) for o in outcomes) for what in ("passed", "failed", "skipped"))
+    print(f"kernel lane: {passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
