@@ -5,7 +5,7 @@ STEP := .ci/step
 PYTEST := $(PY) -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit contract lab bench docs lock clean
+.PHONY: help setup demo test lint unit contract lab test-kernel kernel-if-there lab-shell bench docs lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -16,7 +16,7 @@ setup: ## Install what is missing: Debian packages, a virtual environment in .ve
 demo: setup ## Two clusters on this machine: real Open vSwitch, real agents, real packets
 	@.venv/bin/mcagent lab demo $(DEMO)
 
-test: lint unit contract lab ## All tests: static checks, unit, contract, lab
+test: lint unit contract lab kernel-if-there ## All tests: static checks, unit, contract, lab; both datapaths
 
 lint: setup ## Static checks: style, types, layers
 	@$(STEP) "style (ruff)" -- .venv/bin/ruff check .
@@ -32,6 +32,16 @@ contract: setup ## Each backend against the real thing, in namespaces (root)
 
 lab: setup ## Packets through labs of namespaces with real agents (root)
 	@$(STEP) -v "lab tests" -- $(PYTEST) tests/lab
+
+test-kernel: setup ## Contract and lab tests on the kernel datapath, in test kernels (builds one if there is none)
+	@$(STEP) "a test kernel" -- tests/kernel/find-kernel --build
+	@$(STEP) -v "kernel lane" -- $(PY) tests/kernel/lane.py
+
+kernel-if-there: setup
+	@$(STEP) -v "kernel lane" -- $(PY) tests/kernel/lane.py --optional
+
+lab-shell: setup ## A shell in a running lab on the kernel datapath, in a test kernel (LAB=arguments of lab up)
+	@tests/kernel/lab-shell $(LAB)
 
 bench: setup ## Measurements: printed, not asserted (root)
 	@for b in tests/bench/*.py; do echo "==> $$b"; $(PY) "$$b" || exit 1; done

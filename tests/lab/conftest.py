@@ -15,6 +15,8 @@ import pytest
 from mcagent.lab import evidence
 from mcagent.lab.lab import Lab
 from mcagent.lab.topology import Topology
+from mcagent.model.config import DatapathChoice
+from mcagent.model.facts import DatapathType
 
 _NUMBERS = count(1)
 _LABS: list[Lab] = []
@@ -51,11 +53,12 @@ def fresh_name() -> str:
 
 
 @pytest.fixture(scope="module")
-def make_lab() -> Iterator[Callable[..., Lab]]:
+def make_lab(datapath: DatapathType) -> Iterator[Callable[..., Lab]]:
     """Make labs for a module (`make_lab(topology, agents=True)`); they are taken down after it."""
 
     def make(topology: Topology, *, agents: bool = True) -> Lab:
-        lab = Lab.up(replace(topology, name=fresh_name()), agents=agents)
+        choice = DatapathChoice(datapath.value)
+        lab = Lab.up(replace(topology, name=fresh_name(), datapath=choice), agents=agents)
         _LABS.append(lab)
         return lab
 
