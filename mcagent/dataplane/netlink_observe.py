@@ -7,11 +7,13 @@ and routes costs nothing.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from mcagent.dataplane import rtmsg
 from mcagent.dataplane.rtsocket import Refusal, Request, RtSocket
+from mcagent.model.errors import BackendError
 from mcagent.model.resources import Link, LinkAddress, Neighbour, Resource, ResourceKey, Route, RouteType, Rule
 
 # Written into IFLA_IFALIAS of a device that we configured, so that a device which OVSDB has just created
@@ -34,9 +36,13 @@ class Observed:
 
 
 def read_link(socket: RtSocket, name: str) -> rtmsg.RawLink | None:
-    """Return a device by name, or None if there is none."""
+    """Return a device by name, or None if there is none. Raises BackendError for any other answer."""
     answer = socket.get(rtmsg.RTM_GETLINK, rtmsg.link_get_payload(name=name))
-    return None if isinstance(answer, Refusal) else rtmsg.parse_link(answer)
+    if not isinstance(answer, Refusal):
+        return rtmsg.parse_link(answer)
+    if answer.errno == errno.ENODEV:
+        return None
+    raise BackendError("netlink", "list", f"link {name}", str(answer))
 
 
 def observe(socket: RtSocket, *, tables: Sequence[int], protocol: int, devices: Sequence[str]) -> Observed:

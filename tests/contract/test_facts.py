@@ -1,0 +1,104 @@
+"""The facts against the kernel, in a namespace of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+
+import pytest
+
+from mcagent.dataplane.facts import kernel_datapath_exists, observe_facts
+from mcagent.lab import netns
+from mcagent.model.config import Config, DatapathChoice
+from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.net import Address
+
+pytestmark = pytest.mark.contract
+
+CONFIG = Config(node_name="a1", datapath=DatapathChoice.NETDEV)
+NODE = ip_address("192.0.2.10")
+
+
+@pytest.fixture
+def node(fresh_namespace: str) -> str:
+    """Give a namespace like a Node with two uplinks, a CNI bridge, and devices of ours."""
+    for device in ("uplink", "second", "cni0", "mc-gw0", "br-mc", "kube-ipvs0"):
+        netns.add_veth(device, fresh_namespace, f"{device}-p", fresh_namespace)
+    for device, address in (
+        ("lo", "198.51.100.1/32"),
+        ("uplink", "192.0.2.10/24"),
+        ("uplink", "169.254.9.9/16"),
+        ("second", "10.8.0.5/22"),
+        ("cni0", "10.244.1.1/24"),
+        ("mc-gw0", "169.254.77.1/32"),
+        ("mc-gw0", "10.66.0.1/16"),
+        ("br-mc", "10.67.0.1/16"),
+        ("kube-ipvs0", "10.96.0.1/32"),
+    ):
+        netns.add_address(fresh_namespace, device, address)
+    netns.ip(fresh_namespace, "address", "add", "2001:db8::10/64", "dev", "uplink", "nodad")
+    netns.ip_batch(
+        fresh_namespace,
+        [
+            "link set uplink mtu 1480",
+            "link set second mtu 9000",
+            "route add default via 10.8.0.1 dev second",
+            "route add 10.77.0.0/16 via 192.0.2.1",
+            "route add 10.78.0.0/16 dev second scope link",
+            "route add 10.79.0.0/16 dev second table 99 proto kernel scope link",
+        ],
+    )
+    return fresh_namespace
+
+
+def facts(node: str, hint: Address | None, config: Config = CONFIG) -> Facts:
+    """Return the facts of a namespace."""
+    return netns.call(node, lambda: observe_facts(config, hint, {"mc-gw0": 1}))
+
+
+def test_addresses_and_networks_are_the_nodes_own(node: str) -> None:
+    """Loopback, link-local and what is on devices of ours or of kube-proxy is left out; both families count."""
+    found = facts(node, NODE)
+    assert found.addresses == tuple(
+        ip_address(text) for text in ("10.8.0.5", "10.244.1.1", "192.0.2.10", "198.51.100.1", "2001:db8::10")
+    )
+    assert found.connected == tuple(
+        ip_network(text) for text in ("10.8.0.0/22", "10.244.1.0/24", "192.0.2.0/24", "2001:db8::/64")
+    )
+    assert found.ofports == {"mc-gw0": 1}
+
+
+@pytest.mark.parametrize(
+    ("hint", "mtu"),
+    [
+        ("192.0.2.10", 1480),
+        ("2001:db8::10", 1480),
+        ("10.8.0.5", 9000),
+        (None, 9000),  # by the default route
+        ("203.0.113.9", 9000),  # an address that the Node does not hold itself
+        ("10.66.0.1", 9000),  # ours
+    ],
+)
+def test_the_uplink_is_the_device_with_the_nodes_address(node: str, hint: str | None, mtu: int) -> None:
+    """The MTU is that of the device that holds the Node's InternalIP, else of the default route's."""
+    assert facts(node, ip_address(hint) if hint else None).uplink_mtu == mtu
+
+
+def test_a_node_without_any_route_still_has_facts(fresh_namespace: str) -> None:
+    """Nothing to go by means Ethernet's MTU, not an error."""
+    assert facts(fresh_namespace, None) == Facts(
+        datapath=DatapathType.NETDEV, uplink_mtu=1500, ofports={"mc-gw0": 1}
+    )
+
+
+def test_equal_worlds_give_equal_facts(node: str) -> None:
+    """Two observations compare equal, so that nothing is compiled again without need."""
+    assert facts(node, NODE) == facts(node, NODE)
+
+
+def test_the_datapath_is_the_kernels_where_it_has_one(node: str) -> None:
+    """`auto` asks the kernel; the other choices are taken as they are."""
+    auto = facts(node, NODE, replace(CONFIG, datapath=DatapathChoice.AUTO)).datapath
+    known = "ovs_datapath" in netns.execute(node, ["genl", "ctrl", "list"], check=False).stdout
+    assert (auto is DatapathType.SYSTEM) == kernel_datapath_exists() == known
+    assert facts(node, NODE, replace(CONFIG, datapath=DatapathChoice.SYSTEM)).datapath is DatapathType.SYSTEM
