@@ -6,30 +6,25 @@ of remote clusters, flows or routes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import collapse_addresses
 
 from mcagent.core.claims import refuse_address, refuse_network, usable
-from mcagent.model.config import Config, PodRouting
-from mcagent.model.net import Address, Network, host_network
-from mcagent.model.objects import Gateway, Kind, Meta, Node, Pod, Snapshot
+from mcagent.core.nodes import (
+    LocalGateway,
+    all_addresses,
+    is_per_pod,
+    networks_of_nodes,
+    own_addresses,
+    problem_of,
+    seniority,
+    tunnel_addresses,
+)
+from mcagent.model.config import Config
+from mcagent.model.net import Address, Network, host_network, overlaps
+from mcagent.model.objects import Gateway, Kind, Node, Snapshot
 from mcagent.model.problem import Problem, Severity
-
-
-def seniority(meta: Meta) -> tuple[str, str, str]:
-    """Return the order in which objects get what several want: the oldest first."""
-    return (meta.created, meta.name, meta.namespace)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalGateway:
-    """A gateway of this cluster that is used."""
-
-    node: str
-    gateway_ip: Address  # where other clusters' gateways send to
-    internal_ip: Address  # where this cluster's Nodes send to
-    service_cidr: Network | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +51,8 @@ class Local:
     pods: tuple[Network, ...]  # this cluster's Pod CIDRs, as far as known
     own_pods: tuple[Network, ...]  # sources on this Node that keep their address: disjoint
     published_pods: tuple[Network, ...]  # what other clusters may reach; empty: no Pod-to-Pod
+    node_cidrs: tuple[Network, ...]  # Pod CIDRs of Nodes, as far as they are used
+    pod_hosts: frozenset[int]  # addresses of Pods that are known one by one
     taken: tuple[tuple[Network, str], ...]  # what a remote cluster may not have, and what it is
     node_addresses: tuple[tuple[Address, str], ...]
     pod_networks: tuple[Network, ...]  # all networks that something is delivered to
@@ -76,20 +73,29 @@ def build_local(snapshot: Snapshot, config: Config) -> Local:
     own_gateway = by_node.get(config.node_name)
     is_gateway = own_gateway is not None and config.enable_gateway
 
-    per_pod = {name for name, node in snapshot.nodes.items() if _is_per_pod(node, config)}
-    configured = usable(config.pod_cidrs)
-    node_cidrs = usable(c for name, n in snapshot.nodes.items() if name not in per_pod for c in n.pod_cidrs)
+    per_pod = {name for name, node in snapshot.nodes.items() if is_per_pod(node, config)}
+    service_cidrs = usable(g.service_cidr for g in gateways if g.service_cidr is not None)
+    configured = _beside(usable(config.pod_cidrs), service_cidrs, problems)
+    node_cidrs = usable(
+        c
+        for name, n in snapshot.nodes.items()
+        if name not in per_pod
+        for c in n.pod_cidrs
+        if not any(overlaps(c, service_cidr) for service_cidr in service_cidrs)
+    )
     pods = configured or node_cidrs
     own_per_pod = config.node_name in per_pod
     if config.enable_gateway and not configured:
         _tell_missing_pod_cidrs(config, own_per_pod and not is_gateway, bool(pods), problems)
 
     names = sorted(snapshot.nodes) if is_gateway else [config.node_name] if own_node else []
-    networks = _networks(snapshot, names, per_pod, by_node, problems)
+    networks = networks_of_nodes(
+        snapshot, names, per_pod=per_pod, gateways=by_node, service_cidrs=service_cidrs, problems=problems
+    )
     if own_node and own_per_pod and not is_gateway and configured:
         # a worker needs no list of its Pods: only what is for it comes to it
-        networks[config.node_name] = tuple(dict.fromkeys((*configured, *_addresses(own_node, own_gateway))))
-    addresses = _tunnel_addresses(snapshot, gateways, problems)
+        networks[config.node_name] = tuple(dict.fromkeys((*configured, *own_addresses(own_node, own_gateway))))
+    addresses = tunnel_addresses(snapshot, gateways, problems)
 
     own = None
     if own_node is not None and config.node_name in addresses:
@@ -122,12 +128,19 @@ def build_local(snapshot: Snapshot, config: Config) -> Local:
         ),
         gateways=gateways,
         own_gateway_ip=own_gateway.gateway_ip if own_gateway is not None and is_gateway else None,
-        service_cidrs=usable(g.service_cidr for g in gateways if g.service_cidr is not None),
+        service_cidrs=service_cidrs,
         pods=pods,
         own_pods=own_pods,
         published_pods=pods if config.enable_pod_to_pod else (),
+        node_cidrs=node_cidrs,
+        pod_hosts=frozenset(
+            int(network.network_address)
+            for name in per_pod & networks.keys()
+            for network in networks[name]
+            if network.prefixlen == network.max_prefixlen
+        ),
         taken=_taken(snapshot, gateways, pods, node_cidrs),
-        node_addresses=_node_addresses(snapshot, gateways),
+        node_addresses=all_addresses(snapshot, gateways),
         pod_networks=tuple(network for found in networks.values() for network in found),
         needs=needs,
         problems=tuple(sorted(set(problems))),
@@ -162,7 +175,7 @@ def _gateways(snapshot: Snapshot, config: Config, problems: list[Problem]) -> tu
         cidr = gateway.service_cidr
         refusal = refuse_network(cidr) if cidr is not None else None
         if refusal is not None:
-            problems.append(_problem(gateway.meta, "serviceCIDR", refusal.reason, refusal.message))
+            problems.append(problem_of(gateway.meta, "serviceCIDR", refusal.reason, refusal.message))
             cidr = None
         found[name] = LocalGateway(
             node=name, gateway_ip=gateway.gateway_ip, internal_ip=gateway.internal_ip, service_cidr=cidr
@@ -175,112 +188,35 @@ def _gateway_problem(
 ) -> Problem | None:
     meta = gateway.meta
     if meta.name not in snapshot.nodes:
-        return _problem(meta, "", "UnknownNode", f'there is no Node "{meta.name}": the Gateway is not used')
+        return problem_of(meta, "", "UnknownNode", f'there is no Node "{meta.name}": the Gateway is not used')
     if meta.name in found:
-        return _problem(meta, "", "DuplicateGateway", f'an older Gateway of Node "{meta.name}" is used')
+        return problem_of(meta, "", "DuplicateGateway", f'an older Gateway of Node "{meta.name}" is used')
     for path, address in (("gatewayIP", gateway.gateway_ip), ("internalIP", gateway.internal_ip)):
         refusal = refuse_address(address)
         if refusal is not None:
-            return _problem(meta, path, refusal.reason, refusal.message)
+            return problem_of(meta, path, refusal.reason, refusal.message)
         if address in holders:
             message = f'{address} is the address of Gateway "{holders[address]}" already: this one is not used'
-            return _problem(meta, path, "DuplicateAddress", message)
+            return problem_of(meta, path, "DuplicateAddress", message)
     return None
 
 
-def _is_per_pod(node: Node, config: Config) -> bool:
-    if config.pod_routing is PodRouting.AUTO:
-        return not any(refuse_network(cidr) is None for cidr in node.pod_cidrs)
-    return config.pod_routing is PodRouting.PER_POD
-
-
-def _addresses(node: Node, gateway: LocalGateway | None) -> tuple[Network, ...]:
-    """Return the Node's own addresses as networks."""
-    found = {host_network(a): None for a in node.internal_ips if refuse_address(a) is None}
-    if gateway is not None:
-        found[host_network(gateway.internal_ip)] = None
-    return tuple(found)
-
-
-def _networks(
-    snapshot: Snapshot,
-    names: Iterable[str],
-    per_pod: set[str],
-    gateways: Mapping[str, LocalGateway],
-    problems: list[Problem],
-) -> dict[str, tuple[Network, ...]]:
-    """Return what lives on each Node. Equal networks go to the older Node; nested ones are longest prefix."""
-    nodes = {name: snapshot.nodes[name] for name in names}
-    found: dict[str, list[Network]] = {name: [] for name in nodes}
-    holders: dict[Network, str] = {}
-    for name, node in sorted(nodes.items(), key=lambda item: seniority(item[1].meta)):
-        for network in _addresses(node, gateways.get(name)):
-            if network not in holders:  # two Nodes with one address: told where tunnels are decided
-                holders[network] = name
-                found[name].append(network)
-        if name in per_pod:
-            continue
-        for index, network in enumerate(node.pod_cidrs):
-            if refuse_network(network) is not None:
-                continue
-            if network in holders:
-                message = f'{network} belongs to Node "{holders[network]}" already: not used here'
-                problems.append(_problem(node.meta, f"spec.podCIDRs[{index}]", "DuplicatePodCIDR", message))
-                continue
-            holders[network] = name
-            found[name].append(network)
-    wanted = per_pod & nodes.keys()
-    if wanted:
-        for address, pod in _pods_by_address(snapshot.pods.values(), wanted).items():
-            network = host_network(address)
-            if network not in holders:
-                found[pod.node_name].append(network)
-    return {name: tuple(sorted(networks)) for name, networks in found.items()}
-
-
-def _pods_by_address(pods: Iterable[Pod], nodes: set[str]) -> dict[Address, Pod]:
-    """Return who has which address: of several the newest, the others are about to go."""
-    found: dict[Address, Pod] = {}
-    for pod in pods:
-        if pod.node_name not in nodes:
-            continue
-        for address in pod.ips:
-            if refuse_address(address) is not None:
-                continue
-            other = found.get(address)
-            if other is None or seniority(other.meta) < seniority(pod.meta):
-                found[address] = pod
-    return found
-
-
-def _tunnel_addresses(
-    snapshot: Snapshot, gateways: tuple[LocalGateway, ...], problems: list[Problem]
-) -> dict[str, Address]:
-    """Return where each Node's tunnels end: a gateway's internalIP, else the first usable InternalIP."""
-    found = {gateway.node: gateway.internal_ip for gateway in gateways}
-    holders = {address: name for name, address in found.items()}
-    for node in sorted(snapshot.nodes.values(), key=lambda n: seniority(n.meta)):
-        name = node.meta.name
-        if name in found:
-            continue
-        address = next((a for a in node.internal_ips if refuse_address(a) is None), None)
-        if address is None:
-            message = "no IPv4 InternalIP that can be used: there is no tunnel to this Node"
-            problems.append(_problem(node.meta, "status.addresses", "NoUsableAddress", message))
-        elif address in holders:
-            message = f'{address} is the address of Node "{holders[address]}" already: no tunnel to this one'
-            problems.append(_problem(node.meta, "status.addresses", "DuplicateAddress", message))
-        else:
-            found[name] = address
-            holders[address] = name
-    return found
-
-
-def _node_addresses(snapshot: Snapshot, gateways: tuple[LocalGateway, ...]) -> tuple[tuple[Address, str], ...]:
-    found = {a: f'Node "{n.meta.name}"' for n in snapshot.nodes.values() for a in n.internal_ips}
-    for gateway in gateways:
-        found[gateway.gateway_ip] = found[gateway.internal_ip] = f'Gateway "{gateway.node}"'
-    return tuple(sorted(found.items(), key=lambda item: (item[0].version, int(item[0]))))
+def _beside(
+    pods: tuple[Network, ...], service_cidrs: tuple[Network, ...], problems: list[Problem]
+) -> tuple[Network, ...]:
+    """Return the configured Pod CIDRs that do not overlap the Service CIDR."""
+    kept = tuple(n for n in pods if not any(overlaps(n, cidr) for cidr in service_cidrs))
+    problems.extend(
+        Problem(
+            subject="configuration",
+            path="podCIDRs",
+            reason="OverlapsLocal",
+            message=f"{network} overlaps this cluster's Service CIDR: not used",
+        )
+        for network in pods
+        if network not in kept
+    )
+    return kept
 
 
 def _taken(
@@ -295,7 +231,7 @@ def _taken(
             found.setdefault(gateway.service_cidr, "this cluster's Service CIDR")
     for network in (*pods, *node_cidrs):
         found.setdefault(network, "a Pod CIDR of this cluster")
-    for address, who in _node_addresses(snapshot, gateways):
+    for address, who in all_addresses(snapshot, gateways):
         found.setdefault(host_network(address), f"the address of {who}")
     return tuple(found.items())
 
@@ -319,7 +255,3 @@ def _tell_missing_pod_cidrs(config: Config, worker_per_pod: bool, known: bool, p
                 severity=Severity.WARNING,
             )
         )
-
-
-def _problem(meta: Meta, path: str, reason: str, message: str) -> Problem:
-    return Problem(subject=meta.subject, path=path, reason=reason, message=message)

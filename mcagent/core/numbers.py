@@ -50,22 +50,21 @@ def assign_ofports(names: Iterable[str], in_use: Mapping[str, int]) -> dict[str,
 
     The rest get the hash of their name and, in sorted order, the next free number on collision.
     """
-    wanted = sorted(set(names))
     taken = set(in_use.values())
     taken.add(HOST_OFPORT)
     span = LAST_OFPORT - FIRST_OFPORT + 1
     ports: dict[str, int] = {}
-    kept: set[int] = set()
-    for name in wanted:
+    kept: dict[int, str] = {}
+    wanted: list[str] = []
+    for name in sorted(set(names)):
         number = in_use.get(name)
-        if number is not None and FIRST_OFPORT <= number <= LAST_OFPORT and number not in kept:
+        if number is not None and FIRST_OFPORT <= number <= LAST_OFPORT and kept.setdefault(number, name) is name:
             ports[name] = number
-            kept.add(number)
-    if len(taken) + len(wanted) - len(ports) > span:
+        else:
+            wanted.append(name)
+    if len(taken) + len(wanted) > span:
         raise OverflowError(f"more than {span} tunnel ports are wanted")
     for name in wanted:
-        if name in ports:
-            continue
         offset = name_hash(name) % span
         while offset + FIRST_OFPORT in taken:
             offset = (offset + 1) % span

@@ -11,68 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from mcagent.core.claims import (
-    Ledger,
-    PrefixRange,
-    Taken,
-    contested,
-    prefix_range,
-    refuse_address,
-    refuse_network,
-)
+from mcagent.core.candidate import Candidate, Judge, Remote, Surroundings, problem_of
+from mcagent.core.claims import Ledger, PrefixRange, contested
 from mcagent.core.local import Local
-from mcagent.model.config import Config, SourceNat
+from mcagent.model.config import Config
 from mcagent.model.facts import Facts
-from mcagent.model.net import Address, Network, contains, host_network, network_key
+from mcagent.model.net import Network, host_network
 from mcagent.model.objects import ClusterInfoImport
-from mcagent.model.problem import Problem, Severity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
-    """A cluster as it is used. `direct` are tunnel endpoints that lie inside some remote CIDR."""
-
-    cluster_id: str
-    cidrs: tuple[Network, ...]
-    gateways: tuple[Address, ...]
-    snat: bool
-    direct: tuple[Address, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """All that the verdict on one ClusterInfoImport rests on beside the other clusters."""
-
-    config: Config
-    taken: tuple[tuple[Network, str], ...]
-    node_addresses: tuple[tuple[Address, str], ...]
-    service_cidrs: tuple[Network, ...]
-    publishes: bool  # Pod-to-Pod is on, and this cluster has Pod CIDRs to publish
-    addresses: tuple[Address, ...]
-    connected: tuple[Network, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """One CIDR that an object asks for."""
-
-    network: Network
-    range: PrefixRange
-    path: str
-    pod: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One ClusterInfoImport looked at alone: what it may have if nobody older wants it."""
-
-    info: ClusterInfoImport
-    order: tuple[str, str, str, str]
-    claims: tuple[Claim, ...]
-    gateways: tuple[tuple[Address, str], ...]  # with the path
-    pods_whole: bool  # publishes Pod CIDRs, and none was refused so far
-    problems: tuple[Problem, ...]
-    alone: Remote  # the verdict if nobody else wants any of it
+from mcagent.model.problem import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +28,7 @@ class Remotes:
     clusters: Mapping[str, Remote]  # by cluster ID, in order of seniority
     problems: tuple[Problem, ...]
     surroundings: Surroundings
+    pod_hosts: frozenset[int]
     infos: Mapping[str, ClusterInfoImport]
     candidates: Mapping[str, Candidate] = field(repr=False)
 
@@ -93,6 +40,7 @@ def surroundings_of(local: Local, facts: Facts, config: Config) -> Surroundings:
         taken=local.taken,
         node_addresses=local.node_addresses,
         service_cidrs=local.service_cidrs,
+        node_cidrs=local.node_cidrs,
         publishes=bool(local.published_pods),
         addresses=facts.addresses,
         connected=facts.connected,
@@ -100,25 +48,31 @@ def surroundings_of(local: Local, facts: Facts, config: Config) -> Surroundings:
 
 
 def build_remotes(
-    infos: Mapping[str, ClusterInfoImport], around: Surroundings, previous: Remotes | None = None
+    infos: Mapping[str, ClusterInfoImport],
+    around: Surroundings,
+    pod_hosts: frozenset[int] = frozenset(),
+    previous: Remotes | None = None,
 ) -> Remotes:
-    """Return which clusters are used and how. Equal inputs give back the very `previous`."""
+    """Return which clusters are used and how. Equal inputs give back the very `previous`.
+
+    `pod_hosts` (addresses of Pods that are known one by one) are apart from `around` because they change often.
+    """
     if previous is not None and previous.surroundings != around:
         previous = None
-    if previous is not None and previous.infos is infos:
+    if previous is not None and previous.infos is infos and previous.pod_hosts == pod_hosts:
         return previous
     known = previous.candidates if previous is not None else {}
-    judge: _Judge | None = None
+    judge: Judge | None = None
     candidates: dict[str, Candidate] = {}
     for key, info in infos.items():
         found = known.get(key)
         if found is None or found.info is not info:
-            judge = judge or _Judge(around)
+            judge = judge or Judge(around)
             found = judge.candidate(info)
         candidates[key] = found
     problems: list[Problem] = []
     winners = _winners(candidates.values(), around.config, problems)
-    clusters = _settle(winners, problems)
+    clusters = _settle(winners, pod_hosts, problems)
     if previous is not None:
         for cluster_id, remote in clusters.items():
             before = previous.clusters.get(cluster_id)
@@ -128,114 +82,10 @@ def build_remotes(
         clusters=clusters,
         problems=tuple(sorted(set(problems))),
         surroundings=around,
+        pod_hosts=pod_hosts,
         infos=infos,
         candidates=candidates,
     )
-
-
-class _Judge:
-    """Looks at one object alone, in given surroundings."""
-
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
-        # named first stands where two are equal: what belongs to the cluster says more than what a device has
-        self._taken = Taken(
-            (
-                *around.taken,
-                *((host_network(address), "an address of this Node") for address in around.addresses),
-                *((network, "a network that this Node is connected to") for network in around.connected),
-            )
-        )
-        self._node_addresses = dict(around.node_addresses)
-
-    def candidate(self, info: ClusterInfoImport) -> Candidate:
-        """Return what the object may have if nobody older wants it."""
-        config = self._around.config
-        problems: list[Problem] = []
-        asked: list[tuple[Network, str, bool]] = []
-        if info.service_cidr is not None:
-            asked.append((info.service_cidr, "spec.serviceCIDR", False))
-        if config.enable_pod_to_pod:
-            asked.extend((n, f"spec.podCIDRs[{i}]", True) for i, n in enumerate(info.pod_cidrs))
-        accepted: list[Claim] = []
-        pods_whole = config.enable_pod_to_pod and bool(info.pod_cidrs)
-        for network, path, pod in asked:
-            problem = self._network_problem(info, network, path)
-            if problem is None:
-                accepted.append(Claim(network=network, range=prefix_range(network), path=path, pod=pod))
-            else:
-                problems.append(problem)
-                pods_whole = pods_whole and not pod
-        claims = _distinct(info, accepted, problems)
-        gateways = self._gateways(info, problems)
-        return Candidate(
-            info=info,
-            order=(info.meta.created, info.cluster_id, info.meta.name, info.meta.namespace),
-            claims=claims,
-            gateways=gateways,
-            pods_whole=pods_whole,
-            problems=tuple(problems),
-            alone=Remote(
-                cluster_id=info.cluster_id,
-                cidrs=tuple(claim.network for claim in claims),
-                gateways=tuple(address for address, _ in gateways),
-                snat=self._snat(pods_whole),
-            ),
-        )
-
-    def _snat(self, pods_whole: bool) -> bool:
-        config = self._around.config
-        return config.source_nat is SourceNat.ALWAYS or not (self._around.publishes and pods_whole)
-
-    def _network_problem(self, info: ClusterInfoImport, network: Network, path: str) -> Problem | None:
-        refusal = refuse_network(network)
-        if refusal is not None:
-            return _problem(info, path, refusal.reason, refusal.message)
-        allowed = self._around.config.allowed_remote_cidrs
-        if allowed and not any(contains(outer, network) for outer in allowed):
-            return _problem(
-                info, path, "NotAllowed", f"{network} is not used: allowedRemoteCIDRs does not hold it"
-            )
-        holder = self._taken.overlapping(network)
-        if holder is not None:
-            message = f"{network} is not used: it overlaps {holder[0]}, {holder[1]}"
-            return _problem(info, path, "OverlapsLocal", message)
-        return None
-
-    def _gateways(self, info: ClusterInfoImport, problems: list[Problem]) -> tuple[tuple[Address, str], ...]:
-        found: list[tuple[Address, str]] = []
-        for address in dict.fromkeys(info.gateway_ips):
-            index = info.gateway_ips.index(address)
-            path = f"spec.gatewayInfos[{index}].gatewayIP"
-            refusal = refuse_address(address)
-            own = self._node_addresses.get(address)
-            if refusal is not None:
-                problems.append(_problem(info, path, refusal.reason, refusal.message))
-            elif own is not None or address in self._around.addresses:
-                who = own or "this Node"
-                message = f"{address} is not used: it is the address of {who} of this cluster"
-                problems.append(_problem(info, path, "DuplicateAddress", message))
-            elif any(contains(cidr, address) for cidr in self._around.service_cidrs):
-                message = f"{address} is not used: it lies in this cluster's Service CIDR"
-                problems.append(_problem(info, path, "OverlapsLocal", message))
-            else:
-                found.append((address, path))
-        if not found:
-            message = "has no gateway that can be used: nothing reaches this cluster"
-            problems.append(_problem(info, "spec.gatewayInfos", "NoGateway", message))
-        return tuple(found)
-
-
-def _distinct(info: ClusterInfoImport, claims: list[Claim], problems: list[Problem]) -> tuple[Claim, ...]:
-    """Return the claims sorted, without those that lie inside another of the same cluster (with a warning)."""
-    kept: list[Claim] = []
-    for claim in sorted(claims, key=lambda c: (network_key(c.network), c.path)):
-        if kept and claim.range[0] == kept[-1].range[0] and claim.range[2] <= kept[-1].range[2]:
-            message = f"{claim.network} lies in {kept[-1].network} of the same cluster: not needed"
-            problems.append(_problem(info, claim.path, "RedundantCIDR", message, Severity.WARNING))
-        else:
-            kept.append(claim)
-    return tuple(kept)
 
 
 _order = attrgetter("order")
@@ -251,45 +101,70 @@ def _winners(candidates: Iterable[Candidate], config: Config, problems: list[Pro
         holder = winners.setdefault(info.cluster_id, candidate)
         if holder is not candidate:
             message = f'clusterID "{info.cluster_id}" is taken by the older {holder.info.meta.subject}: not used'
-            problems.append(_problem(info, "spec.clusterID", "DuplicateClusterID", message))
+            problems.append(problem_of(info, "spec.clusterID", "DuplicateClusterID", message))
     return list(winners.values())
 
 
-def _settle(winners: Sequence[Candidate], problems: list[Problem]) -> dict[str, Remote]:
+def _settle(winners: Sequence[Candidate], pod_hosts: frozenset[int], problems: list[Problem]) -> dict[str, Remote]:
     """Return the verdicts: what a candidate may have alone, less what an older one has."""
     ranges = [(claim.range, index) for index, c in enumerate(winners) for claim in c.claims]
     ranges.sort()
     disputed = contested(ranges)
     ledger = Ledger()
-    addresses: dict[Address, Candidate] = {}
+    holders: dict[tuple[int, int], str] = {}  # of single addresses: the cluster that came first
     clusters: dict[str, Remote] = {}
     for index, candidate in enumerate(winners):
         problems.extend(candidate.problems)
         remote = candidate.alone
-        if index in disputed:
-            remote = _less_networks(candidate, remote, ledger, problems)
-        for address in candidate.alone.gateways:
-            if addresses.setdefault(address, candidate) is not candidate:
-                remote = _less_address(candidate, remote, address, addresses[address], problems)
-        clusters[candidate.info.cluster_id] = remote
+        cluster_id = remote.cluster_id
+        lost = _lost_hosts(candidate, holders, pod_hosts) if candidate.hosts else {}
+        if lost or index in disputed:
+            remote = _less_networks(candidate, lost, ledger, problems)
+        for place, point in enumerate(candidate.points):
+            holder = holders.setdefault(point, cluster_id)
+            if point[1] in pod_hosts:
+                remote = _less_address(candidate, remote, place, "a Pod of this cluster", problems)
+            elif holder != cluster_id:
+                remote = _less_address(candidate, remote, place, f'the older cluster "{holder}"', problems)
+        for address in candidate.hosts:
+            holders.setdefault((address.version, int(address)), cluster_id)
+        clusters[cluster_id] = remote
     _mark_direct(clusters, winners, ranges)
     return clusters
 
 
-def _less_networks(candidate: Candidate, remote: Remote, ledger: Ledger, problems: list[Problem]) -> Remote:
+def _lost_hosts(
+    candidate: Candidate, holders: Mapping[tuple[int, int], str], pod_hosts: frozenset[int]
+) -> dict[Network, str]:
+    """Return those of the candidate's single-address CIDRs that are somebody's tunnel endpoint or Pod."""
+    lost: dict[Network, str] = {}
+    for address in candidate.hosts:
+        holder = holders.get((address.version, int(address)))
+        if holder is not None:
+            lost[host_network(address)] = f'of the older cluster "{holder}"'
+        elif int(address) in pod_hosts:
+            lost[host_network(address)] = "of a Pod of this cluster"
+    return lost
+
+
+def _less_networks(
+    candidate: Candidate, lost: Mapping[Network, str], ledger: Ledger, problems: list[Problem]
+) -> Remote:
     """Give the candidate those of its networks that nobody has yet."""
+    remote = candidate.alone
     kept: list[Network] = []
     pods_whole = True
     for claim in candidate.claims:
-        holder = ledger.holder(claim.network)
+        who = lost.get(claim.network)
+        holder = ledger.holder(claim.network) if who is None else (claim.network, who)
         if holder is None:
             kept.append(claim.network)
             continue
         pods_whole = pods_whole and not claim.pod
-        message = f'{claim.network} is not used: it overlaps {holder[0]} of the older cluster "{holder[1]}"'
-        problems.append(_problem(candidate.info, claim.path, "OverlapsRemote", message))
+        message = f"{claim.network} is not used: it overlaps {holder[0]} {holder[1]}"
+        problems.append(problem_of(candidate.info, claim.path, "OverlapsRemote", message))
     for network in kept:
-        ledger.give(network, candidate.info.cluster_id)
+        ledger.give(network, f'of the older cluster "{candidate.info.cluster_id}"')
     return Remote(
         cluster_id=remote.cluster_id,
         cidrs=tuple(kept),
@@ -298,12 +173,10 @@ def _less_networks(candidate: Candidate, remote: Remote, ledger: Ledger, problem
     )
 
 
-def _less_address(
-    candidate: Candidate, remote: Remote, address: Address, holder: Candidate, problems: list[Problem]
-) -> Remote:
-    path = dict(candidate.gateways)[address]
-    message = f'{address} is not used: it is a gateway of the older cluster "{holder.info.cluster_id}"'
-    problems.append(_problem(candidate.info, path, "DuplicateAddress", message))
+def _less_address(candidate: Candidate, remote: Remote, place: int, who: str, problems: list[Problem]) -> Remote:
+    address, path = candidate.gateways[place]
+    message = f"{address} is not used: it belongs to {who}"
+    problems.append(problem_of(candidate.info, path, "DuplicateAddress", message))
     return Remote(
         cluster_id=remote.cluster_id,
         cidrs=remote.cidrs,
@@ -319,9 +192,8 @@ def _mark_direct(
 
     A network that was refused still counts: keeping an address out of the tunnels is never wrong.
     """
-    points = sorted(
-        [(a.version, int(a), i) for i, c in enumerate(winners) for a in c.alone.gateways], reverse=True
-    )
+    points = [(*point, index) for index, c in enumerate(winners) for point in c.points]
+    points.sort(reverse=True)
     inside: dict[int, list[int]] = {}
     version, end = 0, -1
     for (row_version, first, last), _ in ranges:
@@ -343,9 +215,3 @@ def _mark_direct(
             snat=remote.snat,
             direct=tuple(a for a in remote.gateways if int(a) in values),
         )
-
-
-def _problem(
-    info: ClusterInfoImport, path: str, reason: str, message: str, severity: Severity = Severity.ERROR
-) -> Problem:
-    return Problem(subject=info.meta.subject, path=path, reason=reason, message=message, severity=severity)

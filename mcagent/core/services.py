@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mcagent.core.claims import Taken, refuse_address
-from mcagent.core.local import seniority
+from mcagent.core.nodes import seniority
 from mcagent.model.net import Address, Network, contains, host_network
 from mcagent.model.objects import EndpointSlice, Service, ServiceExport, ServicePort, Snapshot
 from mcagent.model.problem import Problem, Severity

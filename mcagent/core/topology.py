@@ -42,6 +42,7 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
     remotes = build_remotes(
         snapshot.cluster_infos,
         surroundings_of(local, facts, config),
+        local.pod_hosts,
         previous.remotes if previous is not None else None,
     )
     services = NO_SERVICES

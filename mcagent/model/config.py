@@ -23,7 +23,7 @@ class SourceNat(StrEnum):
 class PodRouting(StrEnum):
     """How a gateway learns which Node has a Pod."""
 
-    AUTO = "auto"  # nodeCIDR when every Node has Pod CIDRs, else perPod
+    AUTO = "auto"  # each Node by its Pod CIDRs where it has some, else by its Pods
     NODE_CIDR = "nodeCIDR"  # Node.spec.podCIDRs
     PER_POD = "perPod"  # one flow per Pod of another Node
 

@@ -1,0 +1,65 @@
+"""Which tunnels a Node has, and what their ports are called.
+
+A worker has one to every gateway of its cluster; a gateway one to every other Node of its cluster and to every
+gateway of every remote cluster. Knows nothing of port numbers or flows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mcagent.core.numbers import tunnel_port_name
+from mcagent.core.topology import Topology
+from mcagent.model.config import Config
+from mcagent.model.net import Address
+from mcagent.model.resources import PeerKind
+
+_PREFIX: Mapping[PeerKind, str] = {PeerKind.NODE: "mcn-", PeerKind.GATEWAY: "mcg-", PeerKind.REMOTE: "mcr-"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tunnel:
+    """One tunnel that is wanted, named but not numbered yet."""
+
+    name: str
+    address: Address
+    peer_kind: PeerKind
+    peer: str
+
+
+Tunnels = Mapping[str, tuple[object, tuple[Tunnel, ...]]]  # by unit, each with the value it follows from
+
+
+def tunnels_of(topology: Topology, config: Config, known: Tunnels) -> Tunnels:
+    """Return the tunnels of this Node by the name of the unit that they belong to; reuses `known`."""
+    local = topology.local
+    found: dict[str, tuple[object, tuple[Tunnel, ...]]] = {}
+    if not local.role:
+        return found
+
+    def want(unit: str, cause: object, kind: PeerKind, peer: str, addresses: tuple[Address, ...]) -> None:
+        before = known.get(unit)
+        if before is not None and (before[0] is cause or before[0] == cause):
+            found[unit] = before
+            return
+        found[unit] = (cause, tuple(_tunnel(config, kind, peer, address) for address in addresses))
+
+    for peer in local.peers:
+        if peer.address is not None:
+            kind = PeerKind.GATEWAY if peer.gateway else PeerKind.NODE
+            want(f"node/{peer.name}", peer, kind, peer.name, (peer.address,))
+    if local.role == "gateway":
+        for remote in topology.remotes.clusters.values():
+            want(f"cluster/{remote.cluster_id}", remote, PeerKind.REMOTE, remote.cluster_id, remote.gateways)
+    return found
+
+
+def _tunnel(config: Config, kind: PeerKind, peer: str, address: Address) -> Tunnel:
+    name = tunnel_port_name(_PREFIX[kind], kind, peer, address, config.tunnel_type, config.tunnel_port)
+    return Tunnel(name=name, address=address, peer_kind=kind, peer=peer)
+
+
+def names_of(tunnels: Tunnels) -> list[str]:
+    """Return the names of all ports."""
+    return [tunnel.name for _, found in tunnels.values() for tunnel in found]

@@ -1,0 +1,358 @@
+"""compile_desired: what a Node should have, and that work done before is reused without ever showing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.diff import diff, diff_desired
+from mcagent.core.numbers import assign_ofports, number_names
+from mcagent.core.snapshot import Upsert, apply_changes
+from mcagent.model.config import Config
+from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.objects import ApiObject, Kind, Snapshot
+from mcagent.model.plan import Desired
+from mcagent.model.resources import (
+    Bfd,
+    Bridge,
+    FlowEntry,
+    GroupEntry,
+    HostPort,
+    Link,
+    NftChain,
+    NftSet,
+    PeerKind,
+    Resource,
+    Route,
+    RouteType,
+    Rule,
+    TunnelPort,
+)
+from tests.unit.core_inputs import (
+    ATTRIBUTES,
+    HOME,
+    cluster,
+    config,
+    endpoint,
+    endpoint_slice,
+    export,
+    gateway,
+    networks,
+    node,
+    pod,
+    service,
+    snapshot,
+)
+
+NO_FACTS = Facts()
+EAST = cluster("east", "10.97.0.0/16", "10.20.0.0/16", gateways=("203.0.113.1", "10.20.0.9"))
+WEST = cluster("west", "10.98.0.0/16", "10.30.0.0/16", gateways=("203.0.113.3",))
+
+
+def compiled(*objects: ApiObject, on: str = "g1", facts: Facts = NO_FACTS, **values: Any) -> Compiled:
+    """Return what Node `on` of cluster home should have."""
+    return compile_desired(snapshot(*HOME, *objects), facts, config(on, **values))
+
+
+def resources(found: Compiled | Desired, unit: str = "") -> list[Resource]:
+    """Return the resources of a unit, or of all."""
+    units = found.desired.units if isinstance(found, Compiled) else found.units
+    return [r for name, u in units.items() if unit in ("", name) for r in u.resources]
+
+
+def of(kind: type, found: Iterable[Resource]) -> list[Any]:
+    """Return those of one class."""
+    return [r for r in found if isinstance(r, kind)]
+
+
+def test_without_a_role_the_bare_bridge_stands() -> None:
+    """No gateway, no Node object, or switched off: bridge and host port, no routes, rules, flows or nft."""
+    empty = compile_desired(Snapshot(), NO_FACTS, config("g1"))
+    off = compiled(EAST, enable_gateway=False)
+    for found in (empty, off):
+        assert list(found.desired.units) == ["base"]
+        assert {type(r) for r in resources(found)} & {Route, Rule, FlowEntry, NftChain, TunnelPort} == set()
+        assert [r.name for r in of(Bridge, resources(found))] == ["br-mc"]
+        assert [(r.name, r.ofport) for r in of(HostPort, resources(found))] == [("mc-gw0", 1)]
+    assert empty.desired.summary["role"] == "none"
+
+
+def test_units_of_a_gateway() -> None:
+    """A gateway has a unit per Node, per cluster and per exported port."""
+    found = compiled(
+        EAST,
+        WEST,
+        service("web", "10.96.0.7", 80),
+        export("web"),
+        endpoint_slice("s", "web", [endpoint("10.10.3.9")], ("", 8080)),
+    )
+    assert sorted(found.desired.units) == [
+        "base",
+        "cluster/east",
+        "cluster/west",
+        "node/g1",
+        "node/g2",
+        "node/w1",
+        "service/default/web:80/tcp",
+    ]
+    assert [(t.peer_kind, t.peer, str(t.remote_ip)) for t in of(TunnelPort, resources(found))] == [
+        (PeerKind.GATEWAY, "g2", "192.0.2.2"),
+        (PeerKind.NODE, "w1", "192.0.2.3"),
+        (PeerKind.REMOTE, "east", "203.0.113.1"),
+        (PeerKind.REMOTE, "east", "10.20.0.9"),
+        (PeerKind.REMOTE, "west", "203.0.113.3"),
+    ]
+    (group,) = of(GroupEntry, resources(found, "service/default/web:80/tcp"))
+    assert "10.10.3.9:8080" in group.body
+
+
+def test_units_of_a_worker() -> None:
+    """A worker has tunnels to the gateways of its cluster and to nobody else, and no Services."""
+    found = compiled(EAST, service("web", "10.96.0.7", 80), export("web"), on="w1")
+    assert sorted(found.desired.units) == ["base", "cluster/east", "node/g1", "node/g2", "node/w1"]
+    assert {(t.peer_kind, t.peer) for t in of(TunnelPort, resources(found))} == {
+        (PeerKind.GATEWAY, "g1"),
+        (PeerKind.GATEWAY, "g2"),
+    }
+    assert Kind.SERVICE not in found.needs
+
+
+def test_routes() -> None:
+    """Remote CIDRs go into the host port with the Node's address; a gateway inside one is thrown out again."""
+    found = compiled(EAST, enable_pod_to_pod=True)
+    routes = {r.destination: r for r in of(Route, resources(found, "cluster/east"))}
+    assert set(routes) == set(networks("10.97.0.0/16", "10.20.0.0/16", "10.20.0.9/32"))
+    service_route = routes[ip_network("10.97.0.0/16")]
+    assert (service_route.table, service_route.device) == (28003, "mc-gw0")
+    assert (str(service_route.via), str(service_route.source)) == ("169.254.77.2", "192.0.2.1")
+    assert routes[ip_network("10.20.0.9/32")].type is RouteType.THROW
+    worker = of(Route, resources(compiled(EAST, on="w1", enable_pod_to_pod=True), "cluster/east"))
+    assert {r.destination for r in worker} == set(networks("10.97.0.0/16", "10.20.0.0/16"))
+    (back,) = of(Route, resources(found, "base"))
+    assert (back.table, str(back.destination)) == (28004, "0.0.0.0/0")
+    rules = of(Rule, resources(found))
+    assert [(r.priority, r.table, r.fwmark) for r in rules] == [(300, 28003, 0), (301, 28004, 1 << 27)]
+
+
+def test_device_and_nft_follow_facts_and_configuration() -> None:
+    """MTU is what fits into a tunnel, datapath is the Node's, marks and names are the configured ones."""
+    facts = Facts(datapath=DatapathType.NETDEV, uplink_mtu=9000)
+    found = resources(compiled(facts=facts, ct_mark_bit=5, host_port="mc9", nft_table="t"))
+    assert of(Bridge, found)[0].datapath is DatapathType.NETDEV
+    assert of(Link, found)[0].mtu == 8950
+    assert of(NftSet, found)[0].elements == networks("10.10.1.0/24", "10.10.2.0/23")
+    text = "\n".join(rule for chain in of(NftChain, found) for rule in chain.rules)
+    assert 'iifname "mc9" ct direction original ct mark set ct mark | 0x00000020' in text
+    assert {chain.table for chain in of(NftChain, found)} == {"t"}
+    assert of(Link, resources(compiled(mtu=1300)))[0].mtu == 1300
+
+
+def test_tunnel_settings() -> None:
+    """Encapsulation, port and BFD come from the configuration; another address or type is another port."""
+    bfd = Bfd(min_tx=100, min_rx=100)
+    found = of(TunnelPort, resources(compiled(EAST, tunnel_port=7000, bfd_remote=bfd)))
+    assert {t.dst_port for t in found} == {7000}
+    assert {(t.peer_kind, t.bfd) for t in found} == {
+        (PeerKind.GATEWAY, None),
+        (PeerKind.NODE, None),
+        (PeerKind.REMOTE, bfd),
+    }
+    plain = of(TunnelPort, resources(compiled(EAST)))
+    assert {t.name for t in plain}.isdisjoint(t.name for t in found)
+    assert all(len(t.name) == 15 and t.name[:4] in ("mcn-", "mcg-", "mcr-") for t in plain)
+
+
+def test_port_numbers_in_use_stay() -> None:
+    """A port keeps the number it has, and no new port takes a number that is in use."""
+    first = compiled(EAST)
+    by_name = {t.name: t.ofport for t in of(TunnelPort, resources(first))}
+    name, number = next(iter(by_name.items()))
+    facts = Facts(ofports={name: 4711, "other": number, "mc-gw0": 1})
+    again = {t.name: t.ofport for t in of(TunnelPort, resources(compiled(EAST, facts=facts)))}
+    assert again[name] == 4711
+    assert number not in again.values()
+    settled = compiled(EAST, facts=Facts(ofports=by_name))
+    assert {t.name: t.ofport for t in of(TunnelPort, resources(settled))} == by_name
+
+
+@given(
+    st.sets(st.text("abc", min_size=1, max_size=3), max_size=12),
+    st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 20), max_size=8),
+)
+def test_numbers_are_distinct_and_depend_on_the_set_only(names: set[str], in_use: dict[str, int]) -> None:
+    """Ports and numbers: never twice, never 0 or the host port, the same in whatever order names come."""
+    ports = assign_ofports(names, in_use)
+    assert set(ports) == names
+    assert len(set(ports.values())) == len(names)
+    assert all(2 <= number <= 65000 for number in ports.values())
+    assert assign_ofports(sorted(names, reverse=True), in_use) == ports
+    foreign = {number for name, number in in_use.items() if name not in names}
+    assert all(number not in foreign or in_use.get(name) == number for name, number in ports.items())
+    numbers = number_names(names)
+    assert len(set(numbers.values())) == len(names)
+    assert all(0 < number < 1 << 24 for number in numbers.values())
+
+
+def test_cluster_numbers_are_the_same_on_every_node() -> None:
+    """Gateways and workers call a cluster by one number."""
+    found = [compiled(EAST, WEST, on=name).desired.summary["clusterNumbers"] for name in ("g1", "g2", "w1")]
+    assert found[0] == found[1] == found[2]
+
+
+def test_one_changed_cluster_changes_one_unit() -> None:
+    """All other units are the very objects of before."""
+    before = compiled(EAST, WEST)
+    changed = replace(WEST, gateway_ips=(ip_address("203.0.113.4"),))
+    after = compile_desired(snapshot(*HOME, EAST, changed), NO_FACTS, config("g1"), before)
+    same = [n for n, unit in after.desired.units.items() if before.desired.units.get(n) is unit]
+    assert sorted(set(after.desired.units) - set(same)) == ["cluster/west"]
+    plan = diff_desired(before.desired, after.desired)
+    assert {step.unit for step in plan.steps} == {"cluster/west", ""}
+
+
+def test_nothing_changed_gives_the_same_units() -> None:
+    """Equal input is no change, also when every object is another one of equal content."""
+    before = compiled(EAST, WEST)
+    after = compile_desired(snapshot(*HOME, EAST, WEST), NO_FACTS, config("g1"), before)
+    assert all(before.desired.units[name] is unit for name, unit in after.desired.units.items())
+    assert list(before.desired.units) == list(after.desired.units)
+
+
+def test_one_bad_object_changes_nothing_for_the_others() -> None:
+    """An object that cannot be read, or asks for what others have, leaves every other unit as it was."""
+    start = snapshot(*HOME, EAST, WEST)
+    before = compile_desired(start, NO_FACTS, config("g1"))
+    greedy = {
+        "metadata": {"name": "zz", "namespace": "mc", "creationTimestamp": "2026-11-20T00:00:00Z"},
+        "spec": {
+            "clusterID": "zz",
+            "serviceCIDR": "10.0.0.0/8",
+            "gatewayInfos": [{"gatewayIP": "203.0.113.3"}, {"gatewayIP": "192.0.2.1"}],
+        },
+    }
+    broken = {"metadata": {"name": "west-clusterinfo", "namespace": "mc"}, "spec": ["?"]}
+    kind = Kind.CLUSTER_INFO_IMPORT
+    bad = apply_changes(start, [Upsert(kind=kind, raw=greedy), Upsert(kind=kind, raw=broken)])
+    after = compile_desired(bad, NO_FACTS, config("g1"), before)
+    assert all(after.desired.units[name] is unit for name, unit in before.desired.units.items())
+    assert {problem.subject for problem in after.desired.problems} == {
+        "ClusterInfoImport mc/zz",
+        "ClusterInfoImport mc/west-clusterinfo",
+    }
+
+
+def test_every_flow_is_ours() -> None:
+    """All flows carry the owner in the top 16 bits of the cookie."""
+    found = of(FlowEntry, resources(compiled(EAST, WEST, enable_pod_to_pod=True)))
+    assert found
+    assert {flow.cookie >> 48 for flow in found} == {0x6D63}
+
+
+# --- any input ------------------------------------------------------------------------------------------
+
+_IPS = st.sampled_from(["192.0.2.1", "192.0.2.2", "192.0.2.3", "203.0.113.1", "10.20.0.9", "fd00::1", "127.0.0.1"])
+_CIDRS = st.sampled_from(
+    ["10.10.1.0/24", "10.10.2.0/24", "10.10.0.0/16", "10.96.0.0/16", "10.97.0.0/16", "10.97.1.0/24",
+     "10.20.0.0/16", "10.20.0.9/32", "203.0.113.1/32", "192.0.2.0/24", "10.0.0.0/8", "0.0.0.0/0", "fd00::/64"]
+)  # fmt: skip
+_CREATED = st.sampled_from(["", "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"])
+_NODES = st.sampled_from(["g1", "g2", "w1"])
+_OBJECTS: st.SearchStrategy[ApiObject] = st.one_of(
+    st.builds(node, _NODES, _IPS, _CIDRS, created=_CREATED),
+    st.builds(node, _NODES, _IPS, created=_CREATED),
+    st.builds(gateway, _NODES, _IPS, _IPS, st.none() | _CIDRS, created=_CREATED),
+    st.builds(
+        cluster,
+        st.sampled_from(["east", "west", "home"]),
+        _CIDRS,
+        _CIDRS,
+        gateways=st.lists(_IPS, min_size=1, max_size=3).map(tuple),
+        created=_CREATED,
+        object_name=st.sampled_from(["a", "b", "c"]),
+    ),
+    st.builds(pod, st.sampled_from(["p", "q"]), _NODES, _IPS | st.just("10.10.1.5"), created=_CREATED),
+    st.builds(service, st.sampled_from(["web", "dns"]), st.none() | st.sampled_from(["10.96.0.7"]), st.just(80)),
+    st.builds(export, st.sampled_from(["web", "dns"])),
+    st.builds(
+        endpoint_slice,
+        st.sampled_from(["s", "t"]),
+        st.sampled_from(["web", "dns"]),
+        st.lists(st.builds(endpoint, _IPS | st.just("10.10.1.5"), ready=st.booleans()), max_size=2),
+        st.sampled_from([("", 80), ("", None), ("x", 80)]),
+    ),
+)
+_CONFIGS = st.builds(
+    config,
+    st.just("g1"),
+    enable_pod_to_pod=st.booleans(),
+    pod_cidrs=st.sampled_from([(), networks("10.10.0.0/16"), networks("10.96.0.0/16")]),
+)
+
+
+def edited(before: Snapshot, edit: tuple[ApiObject, bool]) -> Snapshot:
+    """Return the snapshot with the object put in, or taken out."""
+    item, put = edit
+    name = ATTRIBUTES[item.meta.kind]
+    objects = dict(getattr(before, name))
+    objects.pop(item.meta.key, None)
+    if put:
+        objects[item.meta.key] = item
+    values: dict[str, Any] = {name: objects}
+    return replace(before, **values)
+
+
+def reversed_snapshot(before: Snapshot) -> Snapshot:
+    """Return the snapshot with all objects in another order."""
+    values: dict[str, Any] = {name: dict(reversed(getattr(before, name).items())) for name in ATTRIBUTES.values()}
+    return replace(before, **values)
+
+
+def check(found: Compiled) -> None:
+    """No key twice, and the plan from nothing holds everything."""
+    every = resources(found)
+    assert len({(r.backend, r.key) for r in every}) == len(every)
+    ends = [(t.type, t.remote_ip, t.dst_port) for t in of(TunnelPort, every)]
+    assert len(set(ends)) == len(ends)
+    assert len(diff({}, found.desired)) == len(every)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(_OBJECTS, st.booleans()), max_size=6), _CONFIGS, st.booleans())
+def test_incremental_equals_cold_in_any_order(
+    edits: list[tuple[ApiObject, bool]], settings_: Config, bare: bool
+) -> None:
+    """After any edits the result is that of a fresh start, whatever the order, and no resource is there twice."""
+    current = snapshot() if bare else snapshot(*HOME, EAST, WEST)
+    before: Compiled | None = None
+    facts = NO_FACTS
+    for edit in edits:
+        current = edited(current, edit)
+        after = compile_desired(current, facts, settings_, before)
+        cold = compile_desired(reversed_snapshot(current), facts, settings_)
+        assert after.desired == cold.desired
+        assert after.needs == cold.needs
+        check(after)
+        if before is not None:
+            plan = diff_desired(before.desired, after.desired)
+            assert bool(plan.stages) == (resources(before) != resources(after))
+        before = after
+        facts = replace(facts, ofports={t.name: t.ofport for t in of(TunnelPort, resources(after))})
+
+
+@pytest.mark.parametrize("on", ["g1", "w1"])
+def test_a_changed_configuration_is_no_reuse(on: str) -> None:
+    """Another configuration gives what a fresh start with it gives."""
+    before = compiled(EAST, on=on)
+    other = config(on, enable_pod_to_pod=True, ct_zone_base=100)
+    source = snapshot(*HOME, EAST)
+    assert (
+        compile_desired(source, NO_FACTS, other, before).desired
+        == compile_desired(source, NO_FACTS, other).desired
+    )
