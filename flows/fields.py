@@ -62,11 +62,10 @@ class Field:
     needs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     maskable: bool = True
     loadable: bool = True
+    full_mask: int = dataclass_field(init=False)  # all bits of the field
 
-    @property
-    def full_mask(self) -> int:
-        """All bits of the field."""
-        return (1 << self.width) - 1
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "full_mask", (1 << self.width) - 1)
 
     def __repr__(self) -> str:
         return f"Field({self.set_name})"
