@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from mcagent.core.snapshot import ATTRIBUTE, Change, Delete, Relist, Upsert, apply_changes
 from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.problem import Problem
 
 
 class ObjectEvent(Protocol):
@@ -41,6 +42,8 @@ class Inbox:
         self._lists: dict[Kind, Relist | None] = {}
         self._changes: dict[Kind, dict[str, Change]] = {}
         self._snapshot = Snapshot()
+        self._taken = self._snapshot
+        self.source_problems: Callable[[], tuple[Problem, ...]] = tuple  # what the source itself cannot use
 
     def replace(self, kind: Kind, objects: Sequence[dict[str, Any]]) -> None:
         """Take all objects of a kind."""
@@ -76,8 +79,12 @@ class Inbox:
         snapshot = _without(self._snapshot, gone) if gone else self._snapshot
         todo: list[Change] = [relist for relist in lists.values() if relist is not None]
         todo.extend(change for kind in changes.values() for change in kind.values())
-        self._snapshot = apply_changes(snapshot, todo) if todo else snapshot
-        return self._snapshot
+        snapshot = apply_changes(snapshot, todo) if todo else snapshot
+        problems = tuple(sorted({*snapshot.problems, *self.source_problems()}))
+        if snapshot is not self._snapshot or problems != self._taken.problems:
+            self._taken = snapshot if problems == snapshot.problems else replace(snapshot, problems=problems)
+        self._snapshot = snapshot
+        return self._taken
 
 
 def _without(snapshot: Snapshot, kinds: Sequence[Kind]) -> Snapshot:

@@ -17,13 +17,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
+from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
+from mcagent.core.local import ALWAYS_NEEDED
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
+from mcagent.model.net import Address
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Op, Plan, Stage, Step
 from mcagent.model.resources import Backend, Resource, ResourceKey, TunnelPort
@@ -33,25 +35,7 @@ log = logging.getLogger(__name__)
 Content = Mapping[ResourceKey, Resource]
 
 
-class Compiled(Protocol):
-    """What `compile` returns: the desired state, and a memo for its next call."""
-
-    @property
-    def desired(self) -> Desired:
-        """The whole dataplane of this Node."""
-
-    @property
-    def needs(self) -> frozenset[Kind]:
-        """The kinds that it follows from: complete only when all of them are synced."""
-
-
-class Compile(Protocol):
-    """`mcagent.core.compile.compile_desired`."""
-
-    def __call__(
-        self, snapshot: Snapshot, facts: Facts, config: Config, previous: Compiled | None = None
-    ) -> Compiled:
-        """Return what should be; reuses `previous` where inputs are equal."""
+Compile = Callable[[Snapshot, Facts, Config, Compiled | None], Compiled]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,15 +115,16 @@ class Reconciler:
         self,
         *,
         backends: Mapping[Backend, DataplaneBackend],
-        read_facts: Callable[[], Facts],
-        compile_desired: Compile,
+        read_facts: Callable[[Address | None], Facts],
         config: Config,
+        compiler: Compile = compile_desired,
     ) -> None:
         self._backends = backends
         self._read_facts = read_facts
-        self._compile = compile_desired
+        self._compile = compiler
         self.config = config
         self._facts: Facts | None = None
+        self._facts_for: Address | None = None
         self._compiled: Compiled | None = None
         self._known: dict[Backend, Desired] = {}  # what a backend is known to hold now
         self._last: dict[Backend, Desired] = {}  # what it held when it was last right
@@ -161,14 +146,16 @@ class Reconciler:
         failures: dict[Backend, Failure] = {}
         for backend in observe:
             self._known.pop(backend, None)
+        if missing := ALWAYS_NEEDED - snapshot.synced:
+            return Outcome(needs=ALWAYS_NEEDED, waiting_for=missing)
         phases.enter("facts")
         stale = frozenset(self._backends) - self._known.keys() - blocked
-        if self._facts is None or stale & {Backend.OVSDB, Backend.NETLINK}:
-            facts = self._refresh_facts(failures)
-            if facts is None:
-                return Outcome(failures=failures, phases=phases.end())
+        address = own_address(snapshot, self.config.node_name)
+        if self._facts is None or address != self._facts_for or stale & {Backend.OVSDB, Backend.NETLINK}:
+            self._refresh_facts(address, failures)
+        if self._facts is None:
+            return Outcome(failures=failures, phases=phases.end())
         phases.enter("compile")
-        assert self._facts is not None
         self._compiled = self._compile(snapshot, self._facts, self.config, self._compiled)
         desired, needs = self._compiled.desired, self._compiled.needs
         if missing := needs - snapshot.synced:
@@ -196,22 +183,22 @@ class Reconciler:
 
     def preview(self, snapshot: Snapshot) -> tuple[Desired, Plan]:
         """Return what would be and what a pass would do now, and do nothing. Raises BackendError."""
-        self._facts = self._read_facts()
+        self._facts = self._read_facts(own_address(snapshot, self.config.node_name))
         self._compiled = self._compile(snapshot, self._facts, self.config, None)
         desired = self._compiled.desired
         return desired, diff({name: backend.observe() for name, backend in self._backends.items()}, desired)
 
-    def _refresh_facts(self, failures: dict[Backend, Failure]) -> Facts | None:
-        """Read the facts; where that fails, go on with the last ones, or return None when there are none."""
+    def _refresh_facts(self, address: Address | None, failures: dict[Backend, Failure]) -> None:
+        """Read the facts; where that fails, go on with the last ones, if there are any."""
         try:
-            facts = self._read_facts()
+            facts = self._read_facts(address)
         except BackendError as error:
             name = Backend(error.backend) if error.backend in set(Backend) else Backend.NETLINK
             failures[name] = Failure(errors=(error,), unreachable=True)
         else:
+            self._facts_for = address
             if facts != self._facts:  # keep the very same value while it is equal: compile compares by identity
                 self._facts = facts
-        return self._facts
 
     def _observe(self, names: frozenset[Backend], failures: dict[Backend, Failure]) -> dict[Backend, Content]:
         """Read backends. One that holds just what it last held is known again, and is not in the answer."""
@@ -298,6 +285,12 @@ class Reconciler:
         if ports and self._facts is not None:
             # What has been given a number keeps it, whatever else comes (see `Facts.ofports`).
             self._facts = replace(self._facts, ofports={**self._facts.ofports, **ports})
+
+
+def own_address(snapshot: Snapshot, node_name: str) -> Address | None:
+    """Return the address by which the API knows this Node: the device that has it is the uplink."""
+    node = snapshot.nodes.get(node_name)
+    return node.internal_ips[0] if node is not None and node.internal_ips else None
 
 
 def _removes_tunnels(stage: Stage) -> bool:

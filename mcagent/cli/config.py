@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 
 import yaml
 
@@ -44,10 +43,7 @@ def in_force(settings: Settings) -> dict[str, str]:
 def run(args: argparse.Namespace) -> int:
     """Check or show."""
     args.config = args.config or args.file
-    if args.action == "check":
-        # The name of the Node is usually not in the file that all Nodes share.
-        os.environ.setdefault("MCAGENT_NODE_NAME", "any")
-    settings = load_settings(args)
+    settings = load_settings(args, node_needed=args.action != "check")
     if args.action == "check":
         print(f"{args.config or 'the configuration'}: no errors")
         return exit_codes.OK

@@ -35,12 +35,19 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def load_settings(args: argparse.Namespace) -> Settings:
-    """Return the configuration from the parsed flags, the environment and the file. Raises ConfigError."""
+def load_settings(args: argparse.Namespace, *, node_needed: bool = True) -> Settings:
+    """Return the configuration from the parsed flags, the environment and the file. Raises ConfigError.
+
+    Where the Node's name is not needed, one that is not given anywhere is no error: it is usually not in the
+    file that all Nodes share.
+    """
     flags = {
         name.removeprefix(_PREFIX): value
         for name, value in vars(args).items()
         if name.startswith(_PREFIX) and value is not None
     }
     file = args.config or os.environ.get(ENV_CONFIG)
-    return load(Path(file) if file else None, os.environ, flags)
+    environ = dict(os.environ)
+    if not node_needed:
+        environ.setdefault("MCAGENT_NODE_NAME", "any")
+    return load(Path(file) if file else None, environ, flags)

@@ -81,12 +81,13 @@ class OpenFlowBackend:
             failed=tuple((steps[index], error) for index, error in sorted(failed.items())),
         )
 
-    def flow_stats(self) -> dict[int, FlowStatistics]:
+    def flow_stats(self, cookies: str = openflow_text.OURS) -> dict[int, FlowStatistics]:
         """Return packets and bytes by cookie, from any thread; empty while there is no such bridge.
 
+        `cookies` ("cookie=VALUE/MASK") asks for some only.
         Raises BackendError when ovs-vswitchd cannot be reached.
         """
-        text = self._dump("dump-flows", openflow_text.OURS, options=("--no-names",))
+        text = self._dump("dump-flows", cookies, options=("--no-names",))
         return openflow_text.parse_statistics(text) if text is not None else {}
 
     def watch(self, on_change: Callable[[], None]) -> None:

@@ -49,6 +49,9 @@ _STATISTICS = (
 )
 
 
+COUNTERS = tuple(key for _, key, _ in _STATISTICS)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelSample:
     """What Open vSwitch says of one of our tunnel ports. `up`: None when it does not say."""

@@ -5,31 +5,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mcagent.agent.inbox import Inbox
 from mcagent.agent.loop import Loop
-from mcagent.agent.reconcile import Compiled, Reconciler
+from mcagent.agent.reconcile import Compile, Reconciler
 from mcagent.agent.reporting import Reporter
 from mcagent.agent.schedule import Timing
+from mcagent.core.compile import Compiled, compile_desired
+from mcagent.dataplane.fake import FakeBackend
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.facts import Facts
 from mcagent.model.kinds import KINDS
+from mcagent.model.net import Address
 from mcagent.model.objects import Kind, Snapshot
-from mcagent.model.plan import ApplyResult, Desired, Step, Unit
+from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import (
     Backend,
-    Bridge,
-    FlowEntry,
-    NftSet,
-    PeerKind,
     Resource,
     ResourceKey,
-    Route,
-    TunnelPort,
-    TunnelType,
 )
 
 NODE = "a1"
@@ -88,83 +84,18 @@ class Event:
         return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 
 
-@dataclass(frozen=True)
-class StandIn:
-    """A compiled state."""
+class Facility(FakeBackend):
+    """A facility in memory that may also be slow."""
 
-    desired: Desired
-    needs: frozenset[Kind]
-
-
-def compile_standin(snapshot: Snapshot, facts: Facts, config: Config, previous: Compiled | None = None) -> StandIn:
-    """One unit per cluster: a tunnel, a flow and a route."""
-    old = previous.desired.units if previous is not None else {}
-    units: dict[str, Unit] = {}
-
-    def put(name: str, *resources: Resource) -> None:
-        before = old.get(name)
-        units[name] = (
-            before
-            if before is not None and before.resources == resources
-            else Unit(name=name, resources=resources)
-        )
-
-    put("base", Bridge(name="br-mc", datapath=DatapathType.SYSTEM), NftSet(table="mcagent", name="s", elements=()))
-    for index, (key, info) in enumerate(sorted(snapshot.cluster_infos.items())):
-        assert info.service_cidr is not None
-        tunnel = TunnelPort(
-            bridge="br-mc", name=f"mcr-{info.cluster_id}", type=TunnelType.GENEVE, remote_ip=info.gateway_ips[0],
-            dst_port=0, ofport=2 + index, peer_kind=PeerKind.REMOTE, peer=info.cluster_id,
-        )  # fmt: skip
-        flow = FlowEntry(table=0, priority=1, match=f"ip,nw_dst={info.service_cidr}", cookie=1, actions="drop")
-        put(f"cluster/{key}", tunnel, flow, Route(table=28003, destination=info.service_cidr))
-    role = "gateway" if config.node_name in {g.meta.name for g in snapshot.gateways.values()} else "worker"
-    needs = frozenset({Kind.GATEWAY, Kind.CLUSTER_INFO_IMPORT, Kind.NODE})
-    return StandIn(Desired(units=units, summary={"role": role}), needs)
-
-
-@dataclass
-class Facility:
-    """A backend in memory. Breaks on demand, and counts what is asked of it."""
-
-    name: Backend
-    held: dict[ResourceKey, Resource] = field(default_factory=dict)
-    unreachable: bool = False
-    refuses: Callable[[Step], bool] = lambda step: False
-    slow: float = 0.0
-    observed: int = 0
-    applied: list[Step] = field(default_factory=list)
-
-    def _reach(self, operation: str) -> None:
-        if self.slow:
-            time.sleep(self.slow)
-        if self.unreachable:
-            raise BackendError(self.name, operation, "socket", "connection refused")
-
-    def observe(self) -> Mapping[ResourceKey, Resource]:
-        """Return a copy of what is held."""
-        self.observed += 1
-        self._reach("observe")
-        return dict(self.held)
+    def __init__(self, name: Backend) -> None:
+        super().__init__(name)
+        self.slow = 0.0  # seconds
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
-        """Do the steps that are not refused."""
-        self._reach("apply")
-        done, failed = [], []
-        for step in steps:
-            if self.refuses(step):
-                failed.append((step, BackendError(self.name, step.op, " ".join(map(str, step.key)), "refused")))
-                continue
-            if step.new is None:
-                self.held.pop(step.key, None)
-            else:
-                self.held[step.key] = step.new
-            done.append(step)
-        self.applied.extend(done)
-        return ApplyResult(done=tuple(done), failed=tuple(failed))
-
-    def close(self) -> None:
-        """Nothing to let go of."""
+        """Apply, after a while."""
+        if self.slow:
+            time.sleep(self.slow)
+        return super().apply(steps)
 
 
 class World:
@@ -175,7 +106,7 @@ class World:
         self.wanted: list[frozenset[Kind]] = []
         self.inbox = Inbox(self._changed)
         self.reporter = Reporter(self.facilities)
-        self.compile = compile_standin
+        self.compile: Compile = compile_desired
         self.facts_error: BackendError | None = None
         self.timing = timing or Timing(
             retry_first=0.02, unreachable_max=0.05, retry_on_change=0.05, suspect_delay=0.02
@@ -185,7 +116,7 @@ class World:
             reconciler=Reconciler(
                 backends=self.facilities,
                 read_facts=self._facts,
-                compile_desired=self._compile,
+                compiler=self._compile,
                 config=Config(node_name=NODE),
             ),
             reporter=self.reporter,
@@ -196,12 +127,10 @@ class World:
     def _changed(self) -> None:
         self.loop.changed()
 
-    def _compile(
-        self, snapshot: Snapshot, facts: Facts, config: Config, previous: Compiled | None = None
-    ) -> StandIn:
+    def _compile(self, snapshot: Snapshot, facts: Facts, config: Config, previous: Compiled | None) -> Compiled:
         return self.compile(snapshot, facts, config, previous)
 
-    def _facts(self) -> Facts:
+    def _facts(self, address: Address | None) -> Facts:
         if self.facts_error is not None:
             raise self.facts_error
         return Facts()
@@ -215,7 +144,9 @@ class World:
         self.wanted.append(kinds)
 
     def list_all(self, clusters: int = 3, gateways: Sequence[RawObject] = ()) -> None:
-        """Tell the complete input: a Node and so many clusters."""
+        """Tell the complete input: a Node, which is a gateway, and so many clusters."""
+        for kind in (Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE):
+            self.inbox.replace(kind, [])
         self.inbox.replace(Kind.NODE, [node()])
         self.inbox.replace(Kind.GATEWAY, list(gateways) or [gateway()])
         self.inbox.replace(Kind.CLUSTER_INFO_IMPORT, [cluster(number) for number in range(clusters)])
@@ -238,8 +169,12 @@ class World:
         """Wait for a condition, with a deadline."""
         deadline = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < deadline, f"not so within {seconds} s: {self.loop.report}"
+            assert time.monotonic() < deadline, f"not so within {seconds} s: {self._told()}"
             time.sleep(0.002)
+
+    def _told(self) -> str:
+        report = self.loop.report
+        return f"{report.waiting_for} {report.error} {report.backends}"
 
     def settled(self) -> bool:
         """Whether the dataplane equals all input told so far."""
@@ -248,7 +183,7 @@ class World:
     @property
     def held(self) -> dict[Backend, dict[ResourceKey, Resource]]:
         """What all facilities hold."""
-        return {name: dict(facility.held) for name, facility in self.facilities.items()}
+        return {name: dict(facility.world) for name, facility in self.facilities.items()}
 
     @property
     def applied(self) -> list[Step]:

@@ -1,0 +1,65 @@
+"""One pass without its last part: what the agent would do now. Writes nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from mcagent.agent.config_keys import Settings
+from mcagent.agent.inbox import Inbox
+from mcagent.agent.reconcile import Reconciler
+from mcagent.agent.wiring import facts_reader, make_facilities, make_source, selectors
+from mcagent.core.compile import compile_desired
+from mcagent.core.diff import diff
+from mcagent.core.local import ALWAYS_NEEDED
+from mcagent.model.errors import SourceError
+from mcagent.model.facts import Facts
+from mcagent.model.objects import Snapshot
+from mcagent.model.plan import Desired, Plan
+
+
+def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desired, Plan]:
+    """Return the desired state and the steps to it. `offline`: those for a Node that has nothing yet.
+
+    Raises SourceError when the objects are not listed within `timeout` seconds, BackendError when the Node
+    cannot be read.
+    """
+    if offline:
+        facts = Facts()
+        desired = compile_desired(_snapshot(settings, facts, timeout), facts, settings.core).desired
+        return desired, diff({}, desired)
+    facilities = make_facilities(settings)
+    try:
+        read_facts = facts_reader(settings, facilities)
+        snapshot = _snapshot(settings, read_facts(None), timeout)
+        return Reconciler(
+            backends=facilities.by_name,
+            read_facts=read_facts,
+            config=settings.core,
+        ).preview(snapshot)
+    finally:
+        facilities.close()
+
+
+def _snapshot(settings: Settings, facts: Facts, timeout: float) -> Snapshot:
+    """List everything that this Node's role needs."""
+    changed = threading.Event()
+    inbox = Inbox(changed.set)
+    source, _ = make_source(settings, inbox, changed.set)
+    deadline = time.monotonic() + timeout
+    source.start(sorted(ALWAYS_NEEDED))
+    try:
+        while True:
+            changed.clear()
+            snapshot = inbox.take()
+            needs = compile_desired(snapshot, facts, settings.core).needs
+            source.set_kinds(sorted(needs), selectors(needs, settings.core.node_name))
+            missing = needs - snapshot.synced
+            if not missing:
+                return snapshot
+            if not changed.wait(max(0.0, deadline - time.monotonic())):
+                reasons = {kind: state.last_error for kind, state in source.state().items()}
+                told = "; ".join(f"{kind}: {reasons.get(kind) or 'no answer'}" for kind in sorted(missing))
+                raise SourceError(f"not listed within {timeout:g} s: {told}")
+    finally:
+        source.stop()

@@ -1,0 +1,289 @@
+"""The agent process: puts source, loop, backends and pages together, and lives until it is told to stop.
+
+Signals: SIGTERM and SIGINT end the process and leave the dataplane exactly as it is. SIGHUP reads the
+configuration again; what can change while running is taken over, for the rest the log asks for a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from flows.mc.declaration import COOKIES, PIPELINE
+from mcagent.agent.config_keys import KEYS, Settings
+from mcagent.agent.inbox import Inbox
+from mcagent.agent.lock import NodeLock
+from mcagent.agent.loop import Loop
+from mcagent.agent.reconcile import Reconciler
+from mcagent.agent.reporting import Reporter
+from mcagent.agent.schedule import Timing
+from mcagent.agent.systemd import Notifier
+from mcagent.agent.wiring import facts_reader, make_facilities, make_monitor, make_source, selectors
+from mcagent.core.local import ALWAYS_NEEDED
+from mcagent.core.snapshot import ATTRIBUTE
+from mcagent.model.errors import BackendError, McagentError
+from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.problem import Problem
+from mcagent.model.resources import Backend
+from mcagent.observe.http import HttpServer
+from mcagent.observe.metrics import COUNTERS, Metrics, Sources, TunnelSample
+from mcagent.observe.pages import Identity, checks, make_pages
+from mcagent.observe.report import InformerReport, Report
+from mcagent.observe.version import version
+
+log = logging.getLogger(__name__)
+
+# Keys that may change while the agent runs: nothing that exists is named or tagged by them.
+RELOADABLE = frozenset(
+    {
+        "enableGateway",
+        "enablePodToPodConnectivity",
+        "podCIDRs",
+        "clusterID",
+        "sourceNAT",
+        "podRouting",
+        "allowedRemoteCIDRs",
+        "mtu",
+        "logLevel",
+    }
+)
+
+# Flows that drop, by the category in their cookie. All these categories have its highest bit, and no others do.
+DROP_REASONS = {category.number: category.name for category in PIPELINE.categories if category.drops}
+DROP_COOKIES = f"cookie={COOKIES.owner << 48 | 0x80 << 40:#x}/{0xFFFF << 48 | 0x80 << 40:#x}"
+
+
+class Agent:
+    """Everything that runs in the process. `start`, then `stop`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Put it together; nothing is connected or changed yet. Raises SourceError, BackendError, OSError."""
+        self.settings = settings
+        self._facilities = make_facilities(settings)
+        self._inbox = Inbox(self._changed)
+        self._source, self._events = make_source(settings, self._inbox, self._changed)
+        self._wanted: frozenset[Kind] = ALWAYS_NEEDED
+        self._snapshot = Snapshot()
+        self._notifier = Notifier()
+        self._watching = False
+        self._told: tuple[Problem, ...] = ()
+        self._monitor = make_monitor(settings, self._kernel_changed)
+        self.metrics = Metrics()
+        self._reporter = Reporter(self._facilities.by_name, self.metrics)
+        self._reconciler = Reconciler(
+            backends=self._facilities.by_name,
+            read_facts=facts_reader(settings, self._facilities),
+            config=settings.core,
+        )
+        self.loop = Loop(
+            source=self,
+            reconciler=self._reconciler,
+            reporter=self._reporter,
+            timing=Timing(resync=settings.resync_period),
+            on_turn=self._turned,
+        )
+        sources = Sources(
+            report=lambda: self.loop.report,
+            informers=self.informers,
+            ready=self.ready,
+            tunnels=self.tunnels,
+            drops=self.drops,
+        )
+        self.metrics.watch(sources)
+        identity = Identity(
+            node=settings.core.node_name,
+            cluster_id=settings.core.cluster_id,
+            source=settings.source,
+            started_at=time.time(),
+        )
+        self._http = HttpServer(
+            settings.listen_address,
+            make_pages(
+                identity=identity,
+                metrics=self.metrics,
+                sources=sources,
+                alive=lambda: self.loop.alive,
+                pending=lambda: self.loop.pending,
+            ),
+        )
+        self._thread = threading.Thread(target=self.loop.run, name="loop", daemon=True)
+
+    @property
+    def port(self) -> int:
+        """The port of the HTTP server."""
+        return self._http.port
+
+    def start(self) -> None:
+        """Begin to read objects and to reconcile."""
+        self._source.start(sorted(ALWAYS_NEEDED))
+        if self._events is not None:
+            self._events.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End everything; the dataplane stays as it is."""
+        self._notifier.stopping()
+        self.loop.stop()
+        self._source.stop()
+        if self._events is not None:
+            self._events.stop()
+        self._thread.join()
+        self._http.close()
+        self._monitor.stop()
+        self._facilities.close()
+
+    def reload(self, settings: Settings) -> None:
+        """Take over a configuration that was read again, if it changes only what can change."""
+        changed = {
+            key.path
+            for key in KEYS
+            if getattr(settings.core if key.core else settings, key.attribute)
+            != getattr(self.settings.core if key.core else self.settings, key.attribute)
+        }
+        fixed = sorted(changed - RELOADABLE)
+        if fixed:
+            log.error("the new configuration is not used: a restart is needed to change %s", ", ".join(fixed))
+            return
+        logging.getLogger().setLevel(settings.log_level.upper())
+        log.info("the configuration was read again; changed: %s", ", ".join(sorted(changed)) or "nothing")
+        self.settings = settings
+        if settings.core != self._reconciler.config:
+            self.loop.reconfigure(settings.core)
+
+    def _changed(self) -> None:
+        self.loop.changed()
+
+    def _kernel_changed(self) -> None:
+        self.loop.suspect(Backend.NETLINK)
+        self.loop.suspect(Backend.NFT)
+
+    # --- what the loop asks for: the loop's thread -------------------------------------------------------
+
+    def take(self) -> Snapshot:
+        """Return the latest snapshot."""
+        self._snapshot = self._inbox.take()
+        return self._snapshot
+
+    def want(self, kinds: frozenset[Kind]) -> None:
+        """Read these kinds; the role decides which."""
+        if kinds and kinds != self._wanted:
+            log.info("objects needed now: %s", ", ".join(sorted(kinds)))
+            self._wanted = kinds
+            self._source.set_kinds(sorted(kinds), selectors(kinds, self.settings.core.node_name))
+
+    def _turned(self, report: Report) -> None:
+        self._watch(report)
+        if self._events is not None and report.desired is not None and report.desired.problems != self._told:
+            self._told = report.desired.problems
+            self._events.problems(self._told)
+        ready = report.converged
+        if report.error:
+            status = f"nothing is changed: {report.error}"
+        elif report.waiting_for:
+            status = f"waiting for objects: {', '.join(report.waiting_for)}"
+        elif ready:
+            role = report.desired.summary.get("role") if report.desired else ""
+            status = f"{role}: the dataplane is as it should be"
+        else:
+            status = "; ".join(text for backend in report.backends for text in backend.errors) or "starting"
+        self._notifier.turn(ready=ready, status=status[:500])
+
+    def _watch(self, report: Report) -> None:
+        """Begin to watch the facilities after the first pass: before that nothing is known that could change."""
+        if self._watching or report.passes == 0:
+            return
+        self._watching = True
+        self._facilities.ovsdb.watch(lambda: self.loop.suspect(Backend.OVSDB))
+        self._facilities.openflow.watch(lambda: self.loop.suspect(Backend.OPENFLOW))
+        try:
+            self._monitor.start()
+        except BackendError as error:
+            log.error("%s: changes in the kernel are found every %g s only", error, self.settings.resync_period)
+
+    # --- what pages ask for: any thread ------------------------------------------------------------------
+
+    def informers(self) -> Iterable[InformerReport]:
+        """Return how reading goes, by kind."""
+        return [
+            InformerReport(
+                kind=kind,
+                synced=state.synced,
+                connected=state.connected,
+                objects=len(getattr(self._snapshot, ATTRIBUTE[kind])),
+                lists=state.lists,
+                events=state.events,
+                restarts=state.restarts,
+                last_event=state.last_event,
+                error=state.last_error,
+            )
+            for kind, state in sorted(self._source.state().items())
+        ]
+
+    def ready(self) -> bool:
+        """Tell what /readyz tells."""
+        return all(check.good for check in checks(self.loop.report, self.informers(), pending=self.loop.pending))
+
+    def tunnels(self) -> Iterable[TunnelSample]:
+        """Return Open vSwitch' counters of our ports; none while it cannot be asked."""
+        try:
+            found = self._facilities.ovsdb.statistics()
+        except BackendError as error:
+            log.debug("%s", error)
+            return []
+        return [
+            TunnelSample(
+                name=name,
+                statistics={key: getattr(port, key) for key in COUNTERS},
+                up=port.link_up,
+            )
+            for name, port in found.items()
+        ]
+
+    def drops(self) -> Mapping[str, int]:
+        """Return how many packets the pipeline dropped, by reason; nothing while it cannot be asked."""
+        try:
+            found = self._facilities.openflow.flow_stats(DROP_COOKIES)
+        except BackendError as error:
+            log.debug("%s", error)
+            return {}
+        counts = dict.fromkeys(DROP_REASONS.values(), 0)
+        for cookie, statistics in found.items():
+            parts = COOKIES.split(cookie)
+            if parts is not None and parts[0] in DROP_REASONS:
+                counts[DROP_REASONS[parts[0]]] += statistics.packets
+        return counts
+
+
+def run_agent(settings: Settings, *, reload: Callable[[], Settings]) -> None:
+    """Run until SIGTERM or SIGINT. Raises BusyError while another agent holds the Node, and what `Agent` does."""
+    lock = NodeLock(Path(settings.run_dir))
+    wake = threading.Event()
+    received: list[int] = []
+
+    def on_signal(number: int, _frame: object) -> None:
+        received.append(number)
+        wake.set()
+
+    for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(which, on_signal)
+    agent = Agent(settings)
+    log.info("mcagent %s on Node %s, objects from %s", version(), settings.core.node_name, settings.source)
+    agent.start()
+    while True:
+        wake.wait()
+        wake.clear()
+        while received:
+            number = received.pop(0)
+            if number != signal.SIGHUP:
+                log.info("%s: ending; the dataplane stays as it is", signal.Signals(number).name)
+                agent.stop()
+                lock.release()
+                return
+            try:
+                agent.reload(reload())
+            except McagentError as error:
+                log.error("the new configuration is not used: %s", error)

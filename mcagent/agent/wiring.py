@@ -1,0 +1,127 @@
+"""Makes backends and sources from the configuration. Imports what it makes only when it makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mcagent.agent.config_keys import Settings
+from mcagent.agent.inbox import Inbox
+from mcagent.dataplane.base import DataplaneBackend
+from mcagent.model.facts import Facts
+from mcagent.model.net import Address
+from mcagent.model.objects import Kind
+from mcagent.model.resources import Backend
+
+if TYPE_CHECKING:
+    from mcagent.dataplane.netlink import NetlinkBackend
+    from mcagent.dataplane.netlink_monitor import NetlinkMonitor
+    from mcagent.dataplane.nft import NftBackend
+    from mcagent.dataplane.openflow import OpenFlowBackend
+    from mcagent.dataplane.ovsdb import OvsdbBackend
+    from mcagent.kube.events import Reporter as EventReporter
+    from mcagent.kube.source import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facilities:
+    """The Node's backends."""
+
+    ovsdb: OvsdbBackend
+    openflow: OpenFlowBackend
+    netlink: NetlinkBackend
+    nft: NftBackend
+
+    @property
+    def by_name(self) -> Mapping[Backend, DataplaneBackend]:
+        """All of them, as the loop takes them."""
+        return {
+            Backend.OVSDB: self.ovsdb,
+            Backend.OPENFLOW: self.openflow,
+            Backend.NETLINK: self.netlink,
+            Backend.NFT: self.nft,
+        }
+
+    def close(self) -> None:
+        """Let go of sockets and threads; what was programmed stays."""
+        for backend in self.by_name.values():
+            backend.close()
+
+
+def make_facilities(settings: Settings) -> Facilities:
+    """Return the backends; none connects before it is used. Raises BackendError for an unusable socket name."""
+    from mcagent.dataplane.netlink import NetlinkBackend
+    from mcagent.dataplane.nft import NftBackend
+    from mcagent.dataplane.openflow import OpenFlowBackend
+    from mcagent.dataplane.ovsdb import OvsdbBackend
+
+    core = settings.core
+    # ovs-vswitchd makes the bridge's socket beside that of the database (ovs-vswitchd(8), --unixctl and .mgmt).
+    directory = settings.ovsdb.removeprefix("unix:").rpartition("/")[0]
+    return Facilities(
+        ovsdb=OvsdbBackend(settings.ovsdb, core.bridge),
+        openflow=OpenFlowBackend(f"unix:{directory}/{core.bridge}.mgmt"),
+        netlink=NetlinkBackend(
+            route_tables=(core.route_table, core.reply_table),
+            route_protocol=core.route_protocol,
+            devices=(core.host_port,),
+        ),
+        nft=NftBackend(table=core.nft_table),
+    )
+
+
+def make_source(
+    settings: Settings, inbox: Inbox, changed: Callable[[], None]
+) -> tuple[Source, EventReporter | None]:
+    """Return the source of objects, and what makes Events of problems where there is an API; neither is started.
+
+    Raises SourceError when credentials cannot be read.
+    """
+    events = None
+    namespace = settings.core.namespace
+    source: Source
+    if settings.source.startswith("dir:"):
+        from mcagent.kube.directory import DirectorySource
+
+        path = Path(settings.source.removeprefix("dir:"))
+        source = DirectorySource(path, inbox, namespace=namespace, changed=changed)
+    else:
+        from mcagent.kube.apiserver import ApiServerSource
+        from mcagent.kube.client import Client
+        from mcagent.kube.events import Reporter
+
+        client = Client(settings.kubeconfig)
+        source = ApiServerSource(client, inbox, namespace=namespace)
+        events = Reporter(client, node=settings.core.node_name)
+    inbox.source_problems = source.problems
+    return source, events
+
+
+def selectors(kinds: frozenset[Kind], node_name: str) -> Mapping[Kind, str]:
+    """Return what narrows kinds down: who is no gateway needs to know only the Pods of its own Node."""
+    if Kind.POD in kinds and Kind.SERVICE not in kinds:
+        return {Kind.POD: f"spec.nodeName={node_name}"}
+    return {}
+
+
+def facts_reader(settings: Settings, facilities: Facilities) -> Callable[[Address | None], Facts]:
+    """Return what reads the facts of this Node, given its address as the API knows it."""
+    from mcagent.dataplane.facts import observe_facts
+
+    return lambda address: observe_facts(settings.core, address, facilities.ovsdb.ofports())
+
+
+def make_monitor(settings: Settings, wake: Callable[[], None]) -> NetlinkMonitor:
+    """Return what notices changes in the kernel (netlink, nft), not started."""
+    from mcagent.dataplane.netlink_monitor import NetlinkMonitor
+
+    core = settings.core
+    return NetlinkMonitor(
+        wake,
+        route_tables=(core.route_table, core.reply_table),
+        route_protocol=core.route_protocol,
+        devices=(core.host_port,),
+        nft_table=core.nft_table,
+    )

@@ -1,0 +1,44 @@
+"""`mcagent cleanup`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mcagent.cli import exit_codes
+from mcagent.cli.settings import add_setting_flags, load_settings
+
+_EPILOG = f"""\
+examples:
+  mcagent cleanup --dry-run
+  mcagent cleanup --config /etc/mcagent/agent.yaml
+
+Finds what is ours by the names and tags of the configuration (bridge, routeTable, routeProtocol, nftTable, ...),
+needs no API server, and removes only that: first the routes, so that no packet comes any more, last the bridge.
+Refuses while an agent runs on this Node, which would put everything back.
+
+{exit_codes.EXPLAINED}
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare flags."""
+    parser.description = "Remove everything from this Node that is mcagent's, and only that."
+    parser.epilog = _EPILOG
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
+    add_setting_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Remove, and tell."""
+    from mcagent.agent.cleanup import clean_up
+    from mcagent.agent.reporting import step_text
+
+    outcome = clean_up(load_settings(args, node_needed=False), dry_run=args.dry_run)
+    for step in outcome.done:
+        print(step_text(step))
+    for error in outcome.errors:
+        print(f"mcagent cleanup: {error}", file=sys.stderr)
+    count = len(outcome.done)
+    print(f"{count} {'would be removed' if args.dry_run else 'removed'}" if count else "nothing of ours is here")
+    return exit_codes.FAILED if outcome.errors else exit_codes.OK

@@ -1,0 +1,87 @@
+"""Changes from sources become snapshots."""
+
+from __future__ import annotations
+
+from mcagent.agent.inbox import Inbox
+from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.problem import Problem
+from tests.unit.agentworld import Event, cluster, gateway, node
+
+INFO = Kind.CLUSTER_INFO_IMPORT
+
+
+def filled() -> Inbox:
+    """Return an inbox with two clusters taken in."""
+    inbox = Inbox(lambda: None)
+    inbox.replace(INFO, [cluster(1), cluster(2)])
+    inbox.take()
+    return inbox
+
+
+def test_a_list_makes_a_kind_synced() -> None:
+    """Only the kinds that were listed count as synced."""
+    inbox = Inbox(lambda: None)
+    inbox.apply(Kind.NODE, Event("ADDED", node()))
+    assert inbox.take().synced == frozenset()
+    inbox.replace(INFO, [cluster(1)])
+    assert inbox.take().synced == {INFO}
+
+
+def test_of_many_changes_the_last_one_counts() -> None:
+    """Whatever happened in between, the snapshot is that of the end."""
+    inbox = filled()
+    for _ in range(100):
+        inbox.apply(INFO, Event("DELETED", cluster(1)))
+        inbox.apply(INFO, Event("ADDED", cluster(1)))
+        inbox.apply(INFO, Event("ADDED", cluster(3)))
+        inbox.apply(INFO, Event("DELETED", cluster(3)))
+    assert set(inbox.take().cluster_infos) == {"kube-system/c1", "kube-system/c2"}
+
+
+def test_a_list_overrules_changes_that_came_before_it() -> None:
+    """What is not in the list is gone, even when it was just added; what comes after counts."""
+    inbox = filled()
+    inbox.apply(INFO, Event("ADDED", cluster(3)))
+    inbox.replace(INFO, [cluster(1)])
+    inbox.apply(INFO, Event("ADDED", cluster(4)))
+    assert set(inbox.take().cluster_infos) == {"kube-system/c1", "kube-system/c4"}
+
+
+def test_a_kind_that_is_read_no_longer_is_forgotten() -> None:
+    """Its objects and problems go, and it is no longer synced; other kinds stay."""
+    inbox = filled()
+    bad = cluster(5)
+    bad["spec"]["serviceCIDR"] = "x"
+    inbox.apply(INFO, Event("ADDED", bad))
+    inbox.replace(Kind.GATEWAY, [gateway()])
+    assert inbox.take().problems
+    inbox.forget(INFO)
+    snapshot = inbox.take()
+    assert snapshot.cluster_infos == {}
+    assert snapshot.problems == ()
+    assert snapshot.synced == {Kind.GATEWAY}
+    inbox.forget(Kind.GATEWAY)
+    inbox.replace(Kind.GATEWAY, [gateway()])
+    assert inbox.take().synced == {Kind.GATEWAY}
+
+
+def test_without_changes_the_snapshot_is_the_very_same() -> None:
+    """Compile tells by identity that there is nothing to do."""
+    inbox = filled()
+    before = inbox.take()
+    assert inbox.take() is before
+    inbox.apply(INFO, Event("MODIFIED", cluster(1)))
+    assert inbox.take() is before
+
+
+def test_problems_of_the_source_are_told_while_they_last() -> None:
+    """A file that cannot be read shows beside the objects' own problems, and goes when it is mended."""
+    inbox = filled()
+    problem = Problem(subject="file a.yaml", path="", reason="NotYAML", message="no")
+    inbox.source_problems = lambda: (problem,)
+    told = inbox.take()
+    assert told.problems == (problem,)
+    assert inbox.take() is told
+    inbox.source_problems = tuple
+    assert inbox.take().problems == ()
+    assert isinstance(told, Snapshot)
