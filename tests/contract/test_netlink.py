@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address, ip_address, ip_network
 
 import pytest
 
 from mcagent.dataplane.netlink import NetlinkBackend
+from mcagent.dataplane.netlink_write import RefusedError, write_sysctls
+from mcagent.dataplane.rtsocket import Refusal
 from mcagent.lab import netns
+from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Backend, Link, LinkAddress, Neighbour, Resource, Route, RouteType, Rule
-from tests.contract.inside import Inside, adds, as_mapping, make, steps_to
+from tests.contract.inside import Inside, adds, as_mapping, make
+from tests.contract.suite import BackendContract, Case
 
 pytestmark = pytest.mark.contract
 
@@ -70,25 +75,74 @@ def everything() -> list[Resource]:
     ]
 
 
-def test_what_was_applied_is_what_is_observed_and_a_second_time_is_no_step(backend: Inside) -> None:
-    """Everything core asks for comes back equal, so that an agent that starts again changes nothing."""
-    wanted = everything()
-    make(backend, wanted)
-    observed = backend.observe()
-    assert observed == as_mapping(wanted)
-    assert steps_to(observed, wanted) == []
+def foreign_view(node: str) -> list[str]:
+    """Return what others have in a namespace, as ip(8) shows it."""
+    return [
+        netns.ip(node, "route", "show", "table", "main"),
+        netns.ip(node, "route", "show", "table", "77"),
+        netns.ip(node, "route", "show", "table", str(TABLE), "proto", "static"),
+        netns.ip(node, "rule", "show", "priority", "250"),
+        netns.ip(node, "rule", "show", "priority", "251"),
+        netns.ip(node, "neigh", "show", "dev", "uplink"),
+        netns.ip(node, "-o", "address", "show", "dev", "uplink"),
+        netns.ip(node, "-o", "link", "show", "uplink"),
+    ]
 
 
-def test_applying_the_same_steps_twice_is_no_error(backend: Inside) -> None:
-    """EEXIST on an addition and ESRCH on a deletion mean that the work is done."""
-    wanted = everything()
-    for _ in range(2):
-        assert backend.apply(adds(*wanted)).failed == ()
-    assert backend.observe() == as_mapping(wanted)
-    gone = steps_to(as_mapping(wanted), [])
-    for _ in range(2):
-        assert backend.apply(gone).failed == ()
-    assert backend.observe() == {}
+def add_foreign(node: str) -> None:
+    """Put something of somebody else's beside everything of ours."""
+    # Not in the batch: ip -batch of 6.1 takes a name for the number that came before it.
+    netns.ip(node, "route", "add", "10.31.0.0/16", "via", "192.0.2.1", "table", "77", "proto", str(PROTOCOL))
+    netns.ip_batch(
+        node,
+        [
+            "route add 10.20.0.0/16 via 192.0.2.1 proto static",
+            f"route add 10.32.0.0/16 via 192.0.2.1 table {TABLE} proto static",
+            "rule add priority 250 table 77",
+            "rule add priority 251 fwmark 0x4000/0x4000 table 78 protocol static",
+            "neigh add 192.0.2.77 lladdr 02:00:00:00:00:77 dev uplink nud permanent",
+        ],
+    )
+
+
+class TestNetlink(BackendContract):
+    """The contract that all backends keep."""
+
+    @pytest.fixture
+    def case(self, backend: Inside, node: str) -> Case:
+        link, address, neighbour, *rest = everything()
+        return Case(
+            backend=backend,
+            base=(link, address, neighbour),
+            pool=(
+                *rest,
+                remote("10.20.0.0/16", source=None),
+                Route(table=TABLE, destination=ip_network("10.21.7.7/32"), type=RouteType.THROW),
+                Rule(priority=301, table=REPLY, fwmark=4, fwmask=12),
+                Neighbour(device=DEVICE, address=ip_address("169.254.77.3"), mac="aa:bb:cc:dd:ee:f1"),
+            ),
+            refused=remote("10.30.0.0/16", source=ip_address("203.0.113.1")),
+            add_foreign=lambda: add_foreign(node),
+            foreign=lambda: foreign_view(node),
+            break_facility=lambda: None,
+        )
+
+    def test_a_facility_that_is_away_is_told_as_such(self, case: Case) -> None:
+        """The kernel does not go away, a socket may: that is told once, and the next call has a new one."""
+        make(case.backend, case.base)
+        assert isinstance(case.backend, Inside)
+        netlink = case.backend.backend
+        assert isinstance(netlink, NetlinkBackend)
+        calls: list[Callable[[], object]] = [
+            case.backend.observe,
+            lambda: case.backend.apply(adds(*case.whole)),
+        ]
+        for call in calls:
+            assert netlink._socket is not None
+            netlink._socket.close()
+            with pytest.raises(BackendError, match="netlink"):
+                call()
+            assert case.backend.observe() == as_mapping(case.base)
 
 
 def test_the_kernel_uses_the_routes_as_meant(backend: Inside, node: str) -> None:
@@ -142,38 +196,6 @@ def test_changes_are_made_in_place(backend: Inside) -> None:
     ]
     make(backend, changed)
     assert backend.observe() == as_mapping(changed)
-
-
-def test_foreign_objects_are_neither_seen_nor_touched(backend: Inside, node: str) -> None:
-    """Routes of other protocols and tables, rules of others and other devices stay as they are."""
-    # Not in the batch: ip -batch of 6.1 takes a name for the number that came before it.
-    netns.ip(node, "route", "add", "10.31.0.0/16", "via", "192.0.2.1", "table", "77", "proto", str(PROTOCOL))
-    netns.ip_batch(
-        node,
-        [
-            "route add 10.20.0.0/16 via 192.0.2.1 proto static",
-            f"route add 10.32.0.0/16 via 192.0.2.1 table {TABLE} proto static",
-            "rule add priority 250 table 77",
-            "rule add priority 251 fwmark 0x4000/0x4000 table 78 protocol static",
-            "neigh add 192.0.2.77 lladdr 02:00:00:00:00:77 dev uplink nud permanent",
-        ],
-    )
-
-    def foreign() -> list[str]:
-        return [
-            netns.ip(node, "route", "show", "table", "main"),
-            netns.ip(node, "route", "show", "table", "77"),
-            netns.ip(node, "route", "show", "table", str(TABLE)),
-            netns.ip(node, "rule", "show"),
-            netns.ip(node, "neigh", "show", "dev", "uplink"),
-            netns.ip(node, "-o", "address", "show", "dev", "uplink"),
-        ]
-
-    before = foreign()
-    assert backend.observe() == {}
-    make(backend, everything())
-    make(backend, [])
-    assert foreign() == before
 
 
 def test_one_bad_step_does_not_stop_the_rest_and_names_its_object(backend: Inside) -> None:
@@ -307,3 +329,15 @@ def test_ten_thousand_routes_cost_about_what_the_kernel_needs(backend: Inside, n
     gone = [Step(op=Op.DELETE, backend=Backend.NETLINK, key=route.key, old=route, new=None) for route in routes]
     assert backend.apply(gone).failed == ()
     assert backend.observe() == as_mapping(device_part())
+
+
+def test_switches_that_netlink_refuses_are_written_to_proc(backend: Inside, node: str) -> None:
+    """The fallback sets the same two switches; where that fails too, the error names file and reasons."""
+    make(backend, [Link(name=DEVICE, mtu=1450, rp_filter=0, forwarding=False)])
+    wanted = Link(name=DEVICE, mtu=1450, rp_filter=2, forwarding=True)
+    refusal = Refusal(errno.EOPNOTSUPP)
+    netns.call(node, lambda: write_sysctls(wanted, refusal))
+    assert backend.observe() == as_mapping([wanted])
+    missing = Link(name="nosuchdev0", mtu=1450)
+    with pytest.raises(RefusedError, match=r"not supported .*/nosuchdev0/rp_filter: No such file"):
+        netns.call(node, lambda: write_sysctls(missing, refusal))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from ipaddress import ip_network
+from pathlib import Path
 
 import pytest
 
+from mcagent.core.kernel import netfilter
 from mcagent.dataplane.nft import NftBackend
 from mcagent.lab import netns
+from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network
-from mcagent.model.plan import Op, Step
-from mcagent.model.resources import Backend, NftChain, NftSet, Resource
+from mcagent.model.resources import NftChain, NftSet, Resource
 from tests.contract.inside import Inside, adds, as_mapping, make, steps_to
+from tests.contract.suite import BackendContract, Case
 
 pytestmark = pytest.mark.contract
 
@@ -121,27 +125,37 @@ def test_nothing_is_there_before_the_first_step_and_after_the_last(backend: Insi
     assert netns.execute(backend.namespace, ["nft", "list", "tables"]).stdout == ""
 
 
-def test_applying_the_same_steps_twice_is_no_error(backend: Inside) -> None:
-    """Additions fill again what is there; deletions of what is gone are done."""
-    wanted = everything()
-    for _ in range(2):
-        assert backend.apply(adds(*wanted)).failed == ()
-    assert backend.observe() == as_mapping(wanted)
-    gone = steps_to(as_mapping(wanted), [])
-    for _ in range(2):
-        assert backend.apply(gone).failed == ()
-    assert backend.observe() == {}
+class TestNft(BackendContract):
+    """The contract that all backends keep."""
 
+    @pytest.fixture
+    def case(self, fresh_namespace: str, tmp_path: Path) -> Case:
+        binary = tmp_path / "nft"
+        path = shutil.which("nft")
+        assert path is not None
+        binary.symlink_to(path)
+        backend = Inside(fresh_namespace, NftBackend(table=TABLE, binary=str(binary)))
 
-def test_foreign_tables_are_neither_seen_nor_touched(backend: Inside) -> None:
-    """Tables of a similar name, or of our name in another family, stay as they are."""
-    nft(backend, FOREIGN)
-    before = [ruleset(backend, "ip", "mcagent2"), ruleset(backend, "inet", TABLE)]
-    assert backend.observe() == {}
-    make(backend, everything())
-    assert backend.observe() == as_mapping(everything())
-    make(backend, [])
-    assert [ruleset(backend, "ip", "mcagent2"), ruleset(backend, "inet", TABLE)] == before
+        def foreign() -> object:
+            return [ruleset(backend, "ip", "mcagent2"), ruleset(backend, "inet", TABLE)]
+
+        base, *rest = everything()
+        return Case(
+            backend=backend,
+            base=(base,),
+            pool=(
+                *rest,
+                chain("mct_mss", "filter", "forward", -150, f'oifname "mc-gw1" {MSS}'),
+                chain("mct_mss", "filter", "forward", -149, f'oifname "mc-gw1" {MSS}'),
+                chain("mct_out", "route", "output", -150),
+                NftSet(table=TABLE, name="mct_more", elements=networks("10.9.0.0/16")),
+                NftSet(table=TABLE, name="mct_more", elements=()),
+            ),
+            refused=chain("mct_bad", "filter", "forward", -150, "ip saddr @nosuch accept"),
+            add_foreign=lambda: nft(backend, FOREIGN),
+            foreign=foreign,
+            break_facility=binary.unlink,
+        )
 
 
 @pytest.mark.parametrize(
@@ -302,8 +316,13 @@ def test_a_step_outside_of_our_table_is_refused(backend: Inside) -> None:
 def test_a_missing_binary_is_told_as_what_it_is(fresh_namespace: str) -> None:
     """The error says what to install."""
     backend = Inside(fresh_namespace, NftBackend(table=TABLE, binary="nft-that-is-not-here"))
-    step = Step(op=Op.ADD, backend=Backend.NFT, key=pods().key, old=None, new=pods())
     with pytest.raises(BackendError, match="install nftables"):
         backend.observe()
-    with pytest.raises(BackendError, match="install nftables"):
-        backend.apply([step])
+
+
+def test_what_core_compiles_is_found_again(backend: Inside) -> None:
+    """The texts of core are in a spelling that the backend reads back from what this nft lists."""
+    for config in (Config(node_name="a1"), Config(node_name="a1", host_port="mcagent-gateway", ct_mark_bit=3)):
+        wanted = netfilter(config, networks("10.244.0.0/16"))
+        make(backend, wanted)
+        assert anew(backend).observe() == as_mapping(wanted)

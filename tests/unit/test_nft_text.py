@@ -1,0 +1,101 @@
+"""nft texts: what different versions list is read alike, and what is no rule does not get into a script."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+import pytest
+
+from mcagent.dataplane.nft_text import digest, objection, parse_listing, script, spellings
+from mcagent.model.plan import Op, Step
+from mcagent.model.resources import Backend, NftChain, NftSet
+
+MSS = "tcp option maxseg size set rt mtu"
+
+
+@pytest.mark.parametrize("listed", ["syn / syn,rst", "& (syn|rst) == syn", "& (syn | rst) == syn"])
+@pytest.mark.parametrize("asked", ["syn / syn,rst", "& (syn|rst) == syn", "& (syn | rst) == syn"])
+@pytest.mark.parametrize("prefix", ["", 'oifname "mc-gw0" '])
+def test_flags_are_recognised_in_every_spelling_of_nft(listed: str, asked: str, prefix: str) -> None:
+    """nft 1.0.6 lists `&` with a slash; other versions list what was written, or with spaces."""
+    assert f"{prefix}tcp flags {asked} {MSS}" in spellings(f"{prefix}tcp flags {listed} {MSS}")
+
+
+def test_a_listing_is_read_with_all_that_nft_writes_into_it() -> None:
+    """Handles, comments of tables, wrapped elements, ranges, element options, objects of other kinds."""
+    listing = parse_listing(
+        "table ip mcagent { # handle 7\n"
+        '\tcomment "words"\n'
+        "\tset mct_pods { # handle 1\n"
+        "\t\ttype ipv4_addr\n"
+        "\t\tflags interval\n"
+        "\t\telements = { 10.1.0.0/16, 10.2.0.1,\n"
+        "\t\t\t     10.3.0.0-10.3.1.255 counter packets 0 bytes 0,\n"
+        "\t\t\t     10.4.0.4-10.4.0.6 }\n"
+        "\t}\n\n"
+        "\tmap other { # handle 9\n\t\ttype ipv4_addr : mark\n\t}\n\n"
+        "\tchain mct_post { # handle 2\n"
+        "\t\ttype nat hook postrouting priority 99; policy accept;\n"
+        f'\t\tip saddr @mct_pods snat to ip saddr comment "mc:{digest("x")}" # handle 6\n'
+        "\t\tcounter # handle 8\n"
+        "\t}\n\n"
+        "\tchain plain { # handle 3\n"
+        "\t}\n"
+        "}\n"
+    )
+    assert listing.others == 1
+    pods = listing.sets["mct_pods"]
+    assert pods.kind == ("ipv4_addr", "interval")
+    assert pods.elements == tuple(
+        ip_network(cidr) for cidr in ("10.1.0.0/16", "10.2.0.1/32", "10.3.0.0/23", "10.4.0.4/31", "10.4.0.6/32")
+    )
+    post, plain = listing.chains
+    assert (post.type, post.hook, post.priority, post.policy) == ("nat", "postrouting", 99, "accept")
+    assert [(rule.text, rule.digest) for rule in post.rules] == [
+        ("ip saddr @mct_pods snat to ip saddr", digest("x")),
+        ("counter", ""),
+    ]
+    assert (plain.type, plain.rules) == ("", [])
+
+
+def add(resource: NftChain | NftSet) -> Step:
+    """Return the step that adds a resource."""
+    return Step(op=Op.ADD, backend=Backend.NFT, key=resource.key, old=None, new=resource)
+
+
+def chain(*rules: str, name: str = "mct_x", hook: str = "forward") -> NftChain:
+    """Return a chain of our table."""
+    return NftChain(table="mcagent", name=name, type="filter", hook=hook, priority=0, rules=rules)
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        chain("accept\nflush ruleset"),
+        chain("accept; drop"),
+        chain("accept } chain y { drop"),
+        chain('accept comment "x"'),
+        chain("accept # x"),
+        chain("accept \\"),
+        chain(name="x y"),
+        chain(hook="forward priority 1; policy drop"),
+        NftSet(table="mcagent", name="mct_pods", elements=(ip_network("fd00::/8"),)),
+        NftSet(table="other", name="mct_pods", elements=()),
+        NftSet(table="mcagent", name="mct_pods", elements=(), family="ip6"),
+    ],
+)
+def test_what_could_leave_its_place_in_the_script_is_objected_to(resource: NftChain | NftSet) -> None:
+    """No text of a resource becomes more than the one rule, name or element that it stands for."""
+    assert objection(add(resource), "ip", "mcagent")
+
+
+def test_chains_are_filled_again_and_not_made_again() -> None:
+    """Deleting a base chain lets packets pass without it: only a chain with another hook is deleted."""
+    before, after = chain("accept"), chain("drop")
+    step = Step(op=Op.REPLACE, backend=Backend.NFT, key=after.key, old=before, new=after)
+    texts = [line.text for line in script("ip", "mcagent", {0: step})]
+    assert not [text for text in texts if text.startswith("delete")]
+    assert texts.index("flush chain ip mcagent mct_x") < len(texts) - 1
+    moved = chain("drop", hook="input")
+    step = Step(op=Op.REPLACE, backend=Backend.NFT, key=moved.key, old=before, new=moved)
+    assert "delete chain ip mcagent mct_x" in [line.text for line in script("ip", "mcagent", {0: step})]
