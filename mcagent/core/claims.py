@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
 from mcagent.model.net import Address, Network, network_key
 
@@ -72,6 +72,11 @@ def outermost(networks: Iterable[Network]) -> tuple[Network, ...]:
             kept.append(network)
             last = found
     return tuple(kept)
+
+
+def merged(networks: Iterable[Network]) -> tuple[Network, ...]:
+    """Return the fewest disjoint networks, sorted, that hold just these addresses. All of one family."""
+    return tuple(collapse_addresses(networks))  # type: ignore[type-var]
 
 
 PrefixRange = tuple[int, int, int]  # IP version, first and last address as integers

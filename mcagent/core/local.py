@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import collapse_addresses
 
-from mcagent.core.claims import refuse_address, refuse_network, usable
+from mcagent.core.claims import merged, refuse_address, refuse_network, usable
 from mcagent.core.nodes import (
     LocalGateway,
     all_addresses,
@@ -112,9 +111,9 @@ def build_local(snapshot: Snapshot, config: Config) -> Local:
         needs |= GATEWAY_NEEDS
     if (is_gateway and per_pod) or (own_per_pod and not configured):
         needs |= {Kind.POD}
-    own_pods = tuple(collapse_addresses(pods))  # type: ignore[type-var]
+    own_pods = merged(pods)
     if own is not None and own_per_pod and not configured:
-        own_pods = tuple(collapse_addresses((*pods, *own.networks)))  # type: ignore[type-var]
+        own_pods = merged((*pods, *own.networks))
     return Local(
         role="" if why else "gateway" if is_gateway else "worker",
         why=why,
@@ -131,7 +130,7 @@ def build_local(snapshot: Snapshot, config: Config) -> Local:
         service_cidrs=service_cidrs,
         pods=pods,
         own_pods=own_pods,
-        published_pods=pods if config.enable_pod_to_pod else (),
+        published_pods=merged(pods) if config.enable_pod_to_pod else (),
         node_cidrs=node_cidrs,
         pod_hosts=frozenset(
             int(network.network_address)
