@@ -20,7 +20,7 @@ from flows.simulate import Network, Packet, Switch
 from flows.simulate.packet import PROTOCOL_NAMES
 
 ZONES = mc.Zones(arrival=100, service=101, snat=102)
-PLAIN, TRANSLATED = "aa:bb:cc:dd:ee:f0", "aa:bb:cc:dd:ee:f1"
+PLAIN, TRANSLATED, REPLY = (f"aa:bb:cc:dd:ee:f{n}" for n in range(3))  # see flows.mc.declaration
 HOST_MAC = "0a:6d:63:00:00:01"
 
 
@@ -166,6 +166,11 @@ class World:
                 ):
                     numbers[node.name, peer.name] = next(free)
         return numbers
+
+    def peer(self, node: Node, port: int) -> Node | None:
+        """Return the Node that a tunnel port leads to; None for the host port."""
+        names = (b for (a, b), number in self.ports.items() if a == node.name and number == port)
+        return next((self.nodes[name] for name in names), None)
 
     def env(self, node: Node) -> mc.Env:
         """Return what all parts of a Node's pipeline share."""

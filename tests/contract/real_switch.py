@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import re
+import select
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from hypothesis import HealthCheck, Phase, settings
 from scapy.all import ICMP, IP, TCP, UDP, Ether, Raw
 
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.flow import Flow, Group
-from flows.simulate import Packet
-from mcagent.lab.netns import run
+from flows.simulate import ConnectionTable, Packet
+from flows.simulate.packet import PROTOCOL_NAMES, SYN
+from mcagent.lab import netns
 from mcagent.lab.ovs import OvsInstance
+from mcagent.lab.waiting import wait_until
+from tests.topologies import Node, World
 
 BRIDGE = "br-x"
-_CONNECTION = re.compile(
-    r"^(?P<proto>\w+),orig=\((?P<orig>[^)]*)\),reply=\((?P<reply>[^)]*)\)(?P<rest>.*)$", re.MULTILINE
-)
+ETH_P_ALL = 3
+DEADLINE = 5.0  # seconds until a packet that was sent must be seen
+_CONNECTION = re.compile(r"^(?P<proto>\w+),orig=\((?P<orig>[^)]*)\),reply=\((?P<reply>[^)]*)\)(?P<rest>.*)$", re.M)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class RealConnection:
-    """An entry of `dpctl/dump-conntrack`, as far as the simulator knows such things."""
+class Known:
+    """A connection as both worlds can say it: zone, protocol, both tuples, mark and label."""
 
     zone: int
     proto: str
@@ -34,15 +40,16 @@ class RealConnection:
 
 @dataclass(frozen=True, kw_only=True)
 class RealSwitch:
-    """A bridge with one internal port for every port number, and what left by each so far."""
+    """A bridge with one internal port for every port number; `counted` is what left by each so far."""
 
     ovs: OvsInstance
     ports: tuple[int, ...]
-    sent: dict[int, int] = field(default_factory=dict)
+    wire: socket.socket
+    counted: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def create(cls, ovs: OvsInstance, ports: Iterable[int]) -> RealSwitch:
-        """Make the bridge, in place of one that was there, with these ports up."""
+        """Make the bridge, in place of one that was there, with these ports up. Close it after use."""
         numbers = tuple(sorted(ports))
         args = ["--if-exists", "del-br", BRIDGE, "--", "add-br", BRIDGE]
         args += ["--", "set", "bridge", BRIDGE, "datapath_type=netdev", "fail-mode=secure"]
@@ -52,9 +59,24 @@ class RealSwitch:
             args += ["type=internal", f"ofport_request={number}"]
         ovs.vsctl(*args)
         lines = [f"link set x{number} addrgenmode none up" for number in numbers]
-        run(["ip", "-n", ovs.namespace, "-batch", "-"], stdin="\n".join(lines) + "\n")
-        switch = cls(ovs=ovs, ports=numbers)
-        switch.outputs()
+        netns.run(["ip", "-n", ovs.namespace, "-batch", "-"], stdin="\n".join(lines) + "\n")
+        wire = netns.call(
+            ovs.namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+        )
+        switch = cls(ovs=ovs, ports=numbers, wire=wire)
+        switch._left()
+        return switch
+
+    def close(self) -> None:
+        """Let go of the socket; the bridge goes with its Open vSwitch."""
+        self.wire.close()
+
+    @classmethod
+    def of(cls, ovs: OvsInstance, world: World, node: Node) -> RealSwitch:
+        """Make the bridge of a Node, with its whole pipeline. Close it after use."""
+        tunnels = {number for (name, _), number in world.ports.items() if name == node.name}
+        switch = cls.create(ovs, {1, *tunnels})
+        switch.load(*world.entries(node))
         return switch
 
     @property
@@ -75,42 +97,58 @@ class RealSwitch:
         self.ovs.ofctl("--bundle", "add-flows", self._mgmt, "-", stdin="\n".join(lines) + "\n")
         self.ovs.appctl("dpctl/flush-conntrack")
 
-    def dump_flows(self) -> str:
-        """Return the flows as ovs-ofctl(8) prints them."""
-        return self.ovs.ofctl("--no-names", "--no-stats", "dump-flows", self._mgmt)
+    def dump_flows(self) -> list[str]:
+        """Return the flows as ovs-ofctl(8) prints them, without statistics."""
+        return _entries(self.ovs.ofctl("--no-names", "--no-stats", "dump-flows", self._mgmt))
 
-    def dump_groups(self) -> str:
+    def dump_groups(self) -> list[str]:
         """Return the groups as ovs-ofctl(8) prints them."""
-        return self.ovs.ofctl("--no-names", "dump-groups", self._mgmt)
+        return _entries(self.ovs.ofctl("--no-names", "dump-groups", self._mgmt))
 
     def cut(self, dead: Iterable[int]) -> None:
-        """Take these ports' carrier away, and give it to all others."""
+        """Take these ports' carrier away, give it to all others, and return when the switch knows."""
         gone = set(dead)
         lines = [f"link set x{n} {'down' if n in gone else 'up'}" for n in self.ports]
-        run(["ip", "-n", self.ovs.namespace, "-batch", "-"], stdin="\n".join(lines) + "\n")
+        netns.run(["ip", "-n", self.ovs.namespace, "-batch", "-"], stdin="\n".join(lines) + "\n")
 
-    def outputs(self) -> list[int]:
+        def down() -> set[int]:
+            text = self.ovs.ofctl("--no-names", "dump-ports-desc", self._mgmt)
+            ports = re.findall(r"^ (\d+)\(.*?state: +(\w+)", text, re.MULTILINE | re.DOTALL)
+            return {int(number) for number, state in ports if state == "LINK_DOWN"}
+
+        wait_until(lambda: down() == gone, "the switch to know which ports are down", timeout=DEADLINE)
+
+    def inject(self, packet: Packet) -> list[tuple[int, bytes]]:
+        """Let a packet come in for real, conntrack and all; return what left: port and bytes."""
+        message = f"in_port={packet.in_port},packet={frame(packet).hex()},actions=table"
+        self.ovs.ofctl("packet-out", self._mgmt, message)
+        expected = self._left()
+        return sorted((number, self._read(number)) for number in expected)
+
+    def _left(self) -> list[int]:
         """Return the ports by which packets left since the last call, once for each packet."""
         left: list[int] = []
         text = self.ovs.ofctl("--no-names", "dump-ports", self._mgmt)
         for number, sent in re.findall(r"port +(\d+): rx.*?tx pkts=(\d+)", text, re.DOTALL):
-            left += [int(number)] * (int(sent) - self.sent.get(int(number), 0))
-            self.sent[int(number)] = int(sent)
+            left += [int(number)] * (int(sent) - self.counted.get(int(number), 0))
+            self.counted[int(number)] = int(sent)
         return left
 
-    def inject(self, packet: Packet) -> list[int]:
-        """Let a packet come in for real, conntrack and all, and return the ports by which it left."""
-        message = f"in_port={packet.in_port},packet={frame(packet).hex()},actions=table"
-        self.ovs.ofctl("packet-out", self._mgmt, message)
-        return self.outputs()
+    def _read(self, number: int) -> bytes:
+        """Return the next packet that the switch sent by a port; they come in order."""
+        while select.select([self.wire], [], [], DEADLINE)[0]:
+            data, (device, _, kind, *_) = self.wire.recvfrom(65535)
+            if device == f"x{number}" and kind != socket.PACKET_OUTGOING:
+                return data
+        raise AssertionError(f"port {number} counts a packet that nobody saw")
 
-    def connections(self) -> list[RealConnection]:
+    def connections(self) -> list[Known]:
         """Return what conntrack of the userspace datapath knows."""
         found = []
         for match in _CONNECTION.finditer(self.ovs.appctl("dpctl/dump-conntrack")):
             rest = dict(re.findall(r"(zone|mark|labels)=(\w+)", match["rest"]))
             found.append(
-                RealConnection(
+                Known(
                     zone=int(rest.get("zone", "0")),
                     proto=match["proto"],
                     original=_tuple(match["orig"]),
@@ -127,20 +165,58 @@ class RealSwitch:
         return self.ovs.appctl("ofproto/trace", *states, BRIDGE, flow_text(packet))
 
 
+def few(number: int) -> settings:
+    """Return the setting for this many examples, which may be slow and are reported as they were found."""
+    return settings(
+        max_examples=number,
+        derandomize=True,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+
+
+def _entries(dump: str) -> list[str]:
+    return [line.strip() for line in dump.splitlines() if "cookie=" in line or "group_id=" in line]
+
+
 def _tuple(text: str) -> tuple[str, ...]:
     values = dict(item.split("=") for item in text.split(","))
     ports = ("id",) if "id" in values else ("sport", "dport")
     return (values["src"], values["dst"], *(values[name] for name in ports))
 
 
+def known(table: ConnectionTable) -> list[Known]:
+    """Return the simulator's connections as the real switch lists its own."""
+    found = []
+    for connection in table.connections.values():
+        tuples = []
+        for one in (connection.original, connection.reply):
+            ports = (one.src_port,) if one.proto == IP_ICMP else (one.src_port, one.dst_port)
+            tuples.append((str(one.src), str(one.dst), *(str(port) for port in ports)))
+        found.append(
+            Known(
+                zone=connection.original.zone,
+                proto=PROTOCOL_NAMES[connection.original.proto],
+                original=tuples[0],
+                reply=tuples[1],
+                mark=connection.mark,
+                label=connection.label,
+            )
+        )
+    return sorted(found)
+
+
 def frame(packet: Packet) -> bytes:
-    """Return the packet's bytes."""
+    """Return the packet's bytes. A TCP's sequence numbers are such that conntrack believes them."""
     ether = Ether(src=packet.eth_src, dst=packet.eth_dst, type=packet.eth_type)
     if packet.src is None:
         return bytes(ether / Raw(b"\0" * 46))
     ip = IP(src=str(packet.src), dst=str(packet.dst), ttl=packet.ttl, proto=packet.proto)
     if packet.proto == IP_TCP:
-        inner = TCP(sport=packet.src_port, dport=packet.dst_port, flags=packet.tcp_flags, seq=1, ack=1)
+        flags = packet.tcp_flags
+        sequence = 1000 if flags & SYN else 1001
+        inner = TCP(sport=packet.src_port, dport=packet.dst_port, flags=flags, seq=sequence, ack=1001)
     elif packet.proto == IP_UDP:
         inner = UDP(sport=packet.src_port, dport=packet.dst_port) / Raw(b"mc")
     else:
@@ -153,7 +229,7 @@ def flow_text(packet: Packet) -> str:
     parts = [f"in_port={packet.in_port},dl_src={packet.eth_src},dl_dst={packet.eth_dst}"]
     if packet.src is None:
         return f"{parts[0]},dl_type=0x{packet.eth_type:04x}"
-    name = {IP_TCP: "tcp", IP_UDP: "udp", IP_ICMP: "icmp"}[packet.proto]
+    name = PROTOCOL_NAMES[packet.proto]
     parts += [name, f"nw_src={packet.src}", f"nw_dst={packet.dst}", f"nw_ttl={packet.ttl}"]
     if packet.proto == IP_ICMP:
         parts += [f"icmp_type={packet.icmp_type}", f"icmp_code={packet.icmp_code}"]

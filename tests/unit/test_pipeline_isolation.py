@@ -13,7 +13,7 @@ from flows.fields import ETH_ARP, IP_ICMP, IP_TCP, IP_UDP
 from flows.simulate import Packet
 from flows.simulate.packet import ACK, ECHO_REQUEST, SYN
 from tests.conversations import calls, examples, exchange, none
-from tests.topologies import HOST_MAC, PLAIN, TRANSLATED, ZONES, Cluster, Node, World, worlds
+from tests.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, ZONES, Cluster, Node, World, worlds
 
 SEEDS = st.integers(0, 2**32)
 OUTSIDERS = tuple(IPv4Address(a) for a in ("8.8.8.8", "10.250.0.1", "169.254.77.1", "224.0.0.5", "127.0.0.1"))
@@ -71,36 +71,42 @@ def may_pass(world: World, node: Node, peer: Node | None, packet: Packet) -> boo
 
 
 @st.composite
-def junk(draw: st.DrawFn) -> tuple[World, Node, Node | None, Packet]:
-    """Draw a world, a way into it, and a packet of addresses that mean something somewhere."""
-    world = draw(worlds())
-    node = draw(st.sampled_from(list(world.nodes.values())))
-    peers = [world.nodes[b] for a, b in world.ports if a == node.name]
-    peer = draw(st.sampled_from([None, *peers]))
+def strange(draw: st.DrawFn, world: World, node: Node, *, begins: bool = False) -> Packet:
+    """Draw a packet of addresses that mean something somewhere. `begins`: it may open a connection."""
+    peers = [number for (name, _), number in world.ports.items() if name == node.name]
     pods = [pod.address for pod in world.pods]
     known = [*pods, *(s.address for s in world.services), *OUTSIDERS]
     known += [c.service_cidr.network_address + 200 for c in world.clusters]
     proto = draw(st.sampled_from((IP_TCP, IP_TCP, IP_UDP, IP_ICMP)))
-    packet = Packet(
-        in_port=1 if peer is None else world.ports[node.name, peer.name],
+    flags = (SYN, ACK) if begins else (SYN, ACK, SYN | ACK)
+    return Packet(
+        in_port=draw(st.sampled_from([1, *peers])),
         src=draw(st.sampled_from([*pods, *OUTSIDERS])),
         dst=draw(st.sampled_from(known)),
         proto=proto,
         src_port=draw(st.integers(1, 65535)),
-        dst_port=draw(st.sampled_from((443, 444, 445, 80, 8080, 22))),
+        dst_port=0 if proto == IP_ICMP else draw(st.sampled_from((443, 444, 445, 80, 8080, 22))),
         icmp_type=ECHO_REQUEST if proto == IP_ICMP else 0,
-        tcp_flags=draw(st.sampled_from((SYN, ACK, SYN | ACK))),
+        tcp_flags=draw(st.sampled_from(flags)),
         eth_src=HOST_MAC,
-        eth_dst=draw(st.sampled_from((PLAIN, PLAIN, TRANSLATED, "02:00:00:00:00:99"))),
+        eth_dst=draw(st.sampled_from((PLAIN, PLAIN, TRANSLATED, REPLY, "02:00:00:00:00:99"))),
     )
-    return world, node, peer, packet
+
+
+@st.composite
+def junk(draw: st.DrawFn) -> tuple[World, Node, Packet]:
+    """Draw a world, a Node, and a strange packet that comes in there."""
+    world = draw(worlds())
+    node = draw(st.sampled_from(list(world.nodes.values())))
+    return world, node, draw(strange(world, node))
 
 
 @examples(250)
 @given(junk())
-def test_nothing_else_is_forwarded(drawn: tuple[World, Node, Node | None, Packet]) -> None:
+def test_nothing_else_is_forwarded(drawn: tuple[World, Node, Packet]) -> None:
     """A packet without a connection gets to a kernel at most once, and only if the topology allows it."""
-    world, node, peer, packet = drawn
+    world, node, packet = drawn
+    peer = world.peer(node, packet.in_port)
     journey = world.network.send(node.name, packet)
     assert not journey.problems, journey
     assert len(journey.deliveries) <= 1, journey

@@ -1,0 +1,114 @@
+"""The simulator and a real Open vSwitch do the same with the same packets."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Set
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.all import IP, Ether
+
+from flows.fields import IP_ICMP
+from flows.simulate import ConnectionTable, Datapath, Packet, Walk
+from mcagent.lab.ovs import OvsInstance
+from tests.contract.real_switch import RealSwitch, few, frame, known
+from tests.conversations import calls
+from tests.topologies import World, from_kernel, worlds
+from tests.unit.test_pipeline_isolation import strange
+
+pytestmark = pytest.mark.contract
+
+SEEDS = st.integers(0, 2**32)
+
+
+def essence(data: bytes) -> tuple[object, ...]:
+    """Return what of a packet's bytes the simulator models."""
+    ether = Ether(data)
+    ip = ether[IP]
+    ports = (ip.payload.id,) if ip.proto == IP_ICMP else (ip.payload.sport, ip.payload.dport)
+    return (ether.src, ether.dst, ip.src, ip.dst, ip.ttl, ip.proto, *ports)
+
+
+def same(real: list[tuple[int, bytes]], walk: Walk, dead: Set[int] = frozenset()) -> None:
+    """Fail unless the same packets left by the same ports; nothing gets out by a dead one."""
+    simulated = sorted((port, essence(frame(packet))) for port, packet in walk.outputs if port not in dead)
+    assert [(port, essence(data)) for port, data in real] == simulated, walk
+
+
+@few(8)
+@given(world=worlds(min_clusters=2, max_clusters=3), seed=SEEDS, data=st.data())
+def test_conversations_pass_the_same_way(ovs: OvsInstance, world: World, seed: int, data: st.DataObject) -> None:
+    """Every packet of a world's conversations that meets a Node does there what the simulator says."""
+    network = world.network.over(Datapath.USERSPACE)
+    met: defaultdict[str, list[Walk]] = defaultdict(list)
+    for call in calls(world, Random(seed), 12):
+        for packet in (call.packet, call.packet, call.later):
+            there = network.send(call.client.node, packet)
+            journeys = [there]
+            for place, seen in there.deliveries:
+                if packet is not call.packet or seen.proto != IP_ICMP:
+                    journeys.append(there.network.send(place, from_kernel(seen.reply())))
+            for journey in journeys:
+                for name, walk in journey.walks:
+                    met[name].append(walk)
+                network = journey.network
+    if not met:
+        return
+    busiest = sorted(met, key=lambda name: -len(met[name]))[:3]
+    node = world.nodes[data.draw(st.sampled_from(busiest))]
+    switch = RealSwitch.of(ovs, world, node)
+    try:
+        for walk in met[node.name]:
+            same(switch.inject(walk.packet), walk)
+        assert switch.connections() == known(network.connections[node.name])
+    finally:
+        switch.close()
+
+
+@few(8)
+@given(world=worlds(min_clusters=2, max_clusters=3), data=st.data())
+def test_strange_packets_end_the_same_way(ovs: OvsInstance, world: World, data: st.DataObject) -> None:
+    """Packets of any kind, by any port, with some tunnels dead, leave by the same ports or are dropped by both."""
+    node = data.draw(st.sampled_from(list(world.nodes.values())))
+    simulated = world.network.switches[node.name]
+    switch = RealSwitch.of(ovs, world, node)
+    dead = data.draw(st.sets(st.sampled_from(switch.ports[1:]))) if len(switch.ports) > 1 else set()
+    connections = ConnectionTable(datapath=Datapath.USERSPACE)
+    try:
+        switch.cut(dead)
+        for _ in range(25):
+            packet = data.draw(strange(world, node))
+            walk = simulated.walk(packet, connections, frozenset(switch.ports) - dead)
+            connections = walk.connections
+            same(switch.inject(packet), walk, dead)
+        assert switch.connections() == known(connections)
+    finally:
+        switch.close()
+
+
+@few(8)
+@given(world=worlds(min_clusters=2, max_clusters=3), data=st.data())
+def test_trace_goes_through_the_same_tables(ovs: OvsInstance, world: World, data: st.DataObject) -> None:
+    """ofproto/trace of a first packet names the same flows in the same order as the simulator."""
+    node = data.draw(st.sampled_from(list(world.nodes.values())))
+    simulated = world.network.switches[node.name]
+    switch = RealSwitch.of(ovs, world, node)
+    try:
+        for _ in range(10):
+            packet = data.draw(strange(world, node, begins=True))
+            walk = simulated.walk(packet, ConnectionTable(datapath=Datapath.USERSPACE))
+            assert traced(switch, packet) == [
+                (step.table, step.flow.priority if step.flow else None) for step in walk.steps
+            ], walk
+    finally:
+        switch.close()
+
+
+def traced(switch: RealSwitch, packet: Packet) -> list[tuple[int, int | None]]:
+    """Return table and priority of each flow that a trace meets when every connection is new."""
+    lines = re.findall(r"^ *(\d+)\. .*?priority (\d+)", switch.trace(packet, ["trk,new"] * 6), re.MULTILINE)
+    return [(int(table), int(priority)) for table, priority in lines]
