@@ -13,7 +13,7 @@ from typing import Any
 from mcagent.dataplane import ovsdb_statistics
 from mcagent.dataplane.ovsdb_batch import Batch, failure
 from mcagent.dataplane.ovsdb_connection import OvsdbConnection
-from mcagent.dataplane.ovsdb_rows import NO_OFPORT, OWNER, read_bridge, read_port
+from mcagent.dataplane.ovsdb_rows import NO_OFPORT, OWNER, Interface, read_bridge, read_port
 from mcagent.dataplane.ovsdb_statistics import PortStatistics
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
@@ -67,12 +67,13 @@ class OvsdbBackend:
         Also when the connection is lost or made again. Once only.
         """
 
-        def changed(tables: set[str]) -> None:
+        def matters(tables: set[str]) -> bool:
             if "" in tables or (self._known is not None and self._read() != self._known):
-                self._known = None  # told once; the next `observe` or `apply` looks anew
-                on_change()
+                self._known = None  # told once; the next `observe` looks anew
+                return True
+            return False
 
-        self._connection.watch(changed)
+        self._connection.watch(matters, on_change)
 
     def ofports(self) -> dict[str, int]:
         """Return the OpenFlow port numbers in use on our bridge by interface name, others' ports included.
@@ -121,11 +122,13 @@ class OvsdbBackend:
         return found
 
     def _read_port(self, port: Any) -> OvsdbResource | None:  # a row of the IDL
-        for interface in port.interfaces:
-            self._port_of[interface.uuid] = port.uuid
-            tagged = OWNER in interface.external_ids or OWNER in port.external_ids
-            if interface.name != self.bridge and tagged:
-                return read_port(self.bridge, interface, port.external_ids)
+        if port.name == self.bridge:
+            return None
+        for row in port.interfaces:
+            self._port_of[row.uuid] = port.uuid
+            interface, port_tags = Interface.of(row), port.external_ids
+            if OWNER in interface.external_ids or OWNER in port_tags:
+                return read_port(self.bridge, interface, port_tags)
         return None
 
     def _forget(self, row: uuid.UUID) -> None:

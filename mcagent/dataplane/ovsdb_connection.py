@@ -139,15 +139,15 @@ class OvsdbConnection:
         """Wait until ovs-vswitchd has taken the configuration of that number; False after `timeout` seconds."""
         return self._run_until(lambda: self._root().cur_cfg >= number, timeout)
 
-    def watch(self, on_change: Callable[[set[str]], None]) -> None:
+    def watch(self, matters: Callable[[set[str]], bool], on_change: Callable[[], None]) -> None:
         """Keep the replica up to date in a thread from now on, and tell of changes.
 
-        `on_change` gets the names of the tables that changed ("" for a connection lost or made again), in
-        that thread, with the lock held.
+        `matters` gets the names of the tables that changed ("" for a connection lost or made again), with
+        the lock held; where it says so, `on_change` is called without the lock.
         """
         if self._watcher is not None:
             raise RuntimeError("watched already")
-        self._watcher = threading.Thread(target=self._watch, args=(on_change,), name="ovsdb", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, args=(matters, on_change), name="ovsdb", daemon=True)
         self._watcher.start()
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class OvsdbConnection:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._wake_write, b"\0")
 
-    def _watch(self, on_change: Callable[[set[str]], None]) -> None:
+    def _watch(self, matters: Callable[[set[str]], bool], on_change: Callable[[], None]) -> None:
         connected: tuple[bool, int] | None = None
         while not self._closed:
             with self.lock:
@@ -237,10 +237,11 @@ class OvsdbConnection:
                 if now != connected:
                     connected = now
                     touched.add("")
-                if touched:
-                    on_change(touched)
+                tell = bool(touched) and matters(touched)
                 poller = ovs.poller.Poller()
                 self._idl.wait(poller)
+            if tell:
+                on_change()
             poller.fd_wait(self._wake_read, ovs.poller.POLLIN)
             poller.timer_wait(int(WATCH_RETRY * 1000))
             poller.block()

@@ -7,8 +7,8 @@ ovs-vswitchd.conf.db(5). Pure: knows no connection.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from mcagent.model.facts import DatapathType
 from mcagent.model.net import parse_address
@@ -92,8 +92,9 @@ SCHEMA: dict[str, object] = {
 }
 
 
-class InterfaceRow(Protocol):
-    """What is read of a row of table Interface."""
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What is read of a row of table Interface. Read once: every look into a row of the IDL makes a copy."""
 
     name: str
     type: str
@@ -102,8 +103,21 @@ class InterfaceRow(Protocol):
     ofport: list[int]
     ofport_request: list[int]
     bfd: Mapping[str, str]
-    error: list[str]
     external_ids: Mapping[str, str]
+
+    @classmethod
+    def of(cls, row: Any) -> Interface:  # a row of the IDL
+        """Return what the row holds."""
+        return cls(
+            row.name,
+            row.type,
+            row.options,
+            row.mac,
+            row.ofport,
+            row.ofport_request,
+            row.bfd,
+            row.external_ids,
+        )
 
 
 def _map(values: Mapping[str, str]) -> list[object]:
@@ -178,7 +192,7 @@ def read_bridge(row: Any) -> Bridge:  # a row of the IDL
     return Bridge(name=row.name, datapath=datapath, intact=intact)
 
 
-def read_port(bridge: str, row: InterfaceRow, port_tags: Mapping[str, str]) -> OvsdbResource | None:
+def read_port(bridge: str, row: Interface, port_tags: Mapping[str, str]) -> OvsdbResource | None:
     """Return the port of an interface that carries our tag, or None if it is of no kind that we make.
 
     `port_tags` are the external_ids of its row in table Port.
@@ -192,7 +206,7 @@ def read_port(bridge: str, row: InterfaceRow, port_tags: Mapping[str, str]) -> O
     return replace(found, intact=False)
 
 
-def _read_host_port(bridge: str, row: InterfaceRow) -> HostPort | None:
+def _read_host_port(bridge: str, row: Interface) -> HostPort | None:
     if row.type != "internal":
         return None
     mac = row.mac[0] if row.mac else ""
@@ -200,7 +214,7 @@ def _read_host_port(bridge: str, row: InterfaceRow) -> HostPort | None:
     return HostPort(bridge=bridge, name=row.name, ofport=_ofport(row), mac=mac, intact=intact)
 
 
-def _read_tunnel(bridge: str, row: InterfaceRow) -> TunnelPort | None:
+def _read_tunnel(bridge: str, row: Interface) -> TunnelPort | None:
     options, external_ids = row.options, row.external_ids
     try:
         port = TunnelPort(
@@ -244,6 +258,6 @@ def _read_bfd(values: Mapping[str, str]) -> Bfd | None:
     )
 
 
-def _ofport(row: InterfaceRow) -> int:
+def _ofport(row: Interface) -> int:
     """Return the number in use or, while ovs-vswitchd has not looked at the port yet, the one asked for."""
     return next(iter([*row.ofport, *row.ofport_request]), NO_OFPORT)

@@ -14,6 +14,7 @@ from mcagent.lab.apiserver.errors import ApiError, Json, invalid
 
 MULTICLUSTER = "multicluster.crd.antrea.io"
 MCS = "multicluster.x-k8s.io"
+RBAC = "rbac.authorization.k8s.io"
 CRD_GROUP = "apiextensions.k8s.io"
 
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
@@ -75,6 +76,23 @@ BUILT_IN: tuple[ResourceType, ...] = (
     _core("serviceaccounts", "ServiceAccount", "sa"),
     ResourceType(group="discovery.k8s.io", versions=("v1",), plural="endpointslices", kind="EndpointSlice"),
     ResourceType(group="coordination.k8s.io", versions=("v1",), plural="leases", kind="Lease"),
+    ResourceType(
+        group="apps", versions=("v1",), plural="daemonsets", kind="DaemonSet", short_names=("ds",), status=True
+    ),
+    ResourceType(
+        group="apps",
+        versions=("v1",),
+        plural="deployments",
+        kind="Deployment",
+        short_names=("deploy",),
+        status=True,
+    ),
+    *(
+        ResourceType(
+            group=RBAC, versions=("v1",), plural=f"{kind.lower()}s", kind=kind, namespaced=kind.startswith("Role")
+        )
+        for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    ),
     CRDS,
     _custom(MULTICLUSTER, "gateways", "Gateway", status=True),
     _custom(MULTICLUSTER, "clusterinfoimports", "ClusterInfoImport", status=True),

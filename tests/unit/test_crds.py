@@ -1,0 +1,154 @@
+"""The CRDs: structural, complete by the contract, and right about good and bad objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from mcagent.lab.apiserver.resources import BUILT_IN, parse_crd
+from mcagent.model.kinds import KINDS
+
+ROOT = Path(__file__).parents[2]
+CRDS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy/crds").glob("*.yaml"))}
+OBJECTS = list(yaml.safe_load_all((ROOT / "tests/data/objects.yaml").read_text()))
+
+# What may stand in a schema here (apiextensions.k8s.io/v1 JSONSchemaProps, the part that is used).
+KEYWORDS = {"type", "description", "properties", "items", "required", "enum", "format"}
+KEYWORDS |= {"minItems", "maxItems", "minimum", "minLength", "maxLength"}
+KEYWORDS |= {f"x-kubernetes-{word}" for word in ("preserve-unknown-fields", "list-type", "list-map-keys")}
+
+# Columns of the contract (reference: Antrea's CRDs), without Age, which all have.
+COLUMNS = {
+    "gateways": ["Gateway IP", "Internal IP"],
+    "clusterinfoimports": ["Cluster ID", "Service CIDR"],
+    "clustersets": ["Leader Cluster Namespace", "Total Clusters", "Ready Clusters"],
+    "memberclusterannounces": ["Cluster ID", "ClusterSet ID"],
+    "resourceexports": ["Cluster ID", "Kind", "Namespace", "Name"],
+    "resourceimports": ["Kind", "Namespace", "Name"],
+    "labelidentities": ["Label", "ID"],
+    "serviceexports": [],
+    "serviceimports": ["Type", "IP"],
+}
+
+
+def schema_of(api_version: str, kind: str) -> dict[str, Any]:
+    """Return the schema that an object is validated against."""
+    group, _, version = api_version.rpartition("/")
+    for crd in CRDS.values():
+        spec = crd["spec"]
+        if spec["group"] == group and spec["names"]["kind"] == kind:
+            (found,) = [v for v in spec["versions"] if v["name"] == version]
+            schema: dict[str, Any] = found["schema"]["openAPIV3Schema"]
+            return schema
+    raise AssertionError(f"no CRD for {api_version} {kind}")
+
+
+def walk(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a schema and all schemas in it, with their paths."""
+    yield path, schema
+    for name, inner in schema.get("properties", {}).items():
+        yield from walk(inner, f"{path}.{name}")
+    if "items" in schema:
+        yield from walk(schema["items"], f"{path}[]")
+
+
+def pruned(value: Any, schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the paths that the API server would drop from an object (and so lose)."""
+    if schema.get("x-kubernetes-preserve-unknown-fields") or path == ".metadata":
+        return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in schema.get("properties", {}):
+                yield from pruned(inner, schema["properties"][key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key}"
+    elif isinstance(value, list):
+        for inner in value:
+            yield from pruned(inner, schema["items"], f"{path}[]")
+
+
+@pytest.mark.parametrize("name", CRDS)
+def test_every_definition_is_structural(name: str) -> None:
+    """Names fit each other, one version is stored, every schema has a type and only known keywords."""
+    crd = CRDS[name]
+    assert (crd["apiVersion"], crd["kind"]) == ("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    spec = crd["spec"]
+    names = spec["names"]
+    assert names["plural"] == name
+    assert crd["metadata"]["name"] == f"{name}.{spec['group']}"
+    assert names["listKind"] == f"{names['kind']}List"
+    assert names["singular"] == names["kind"].lower()
+    assert sum(version["storage"] for version in spec["versions"]) == 1
+    for version in spec["versions"]:
+        root = version["schema"]["openAPIV3Schema"]
+        assert root["type"] == "object"
+        assert ("status" in root["properties"]) == ("subresources" in version)
+        for path, schema in walk(root):
+            assert schema["type"] in ("object", "array", "string", "integer", "boolean"), path
+            assert schema.keys() <= KEYWORDS, path
+            assert ("items" in schema) == (schema["type"] == "array"), path
+            assert set(schema.get("required", ())) <= schema.get("properties", {}).keys(), path
+            has_fields = "properties" in schema or schema.get("x-kubernetes-preserve-unknown-fields")
+            assert schema["type"] != "object" or has_fields or path == ".metadata", path
+
+
+@pytest.mark.parametrize("name", CRDS)
+def test_printer_columns_are_those_of_the_contract(name: str) -> None:
+    """The columns have Antrea's names, and every path leads to a field of the schema (or of metadata)."""
+    for version in CRDS[name]["spec"]["versions"]:
+        columns = version["additionalPrinterColumns"]
+        assert [column["name"] for column in columns] == [*COLUMNS[name], "Age"]
+        known = {path for path, _ in walk(version["schema"]["openAPIV3Schema"])}
+        for column in columns:
+            assert column["jsonPath"] in known | {".metadata.creationTimestamp"}
+
+
+@pytest.mark.parametrize("obj", OBJECTS, ids=lambda obj: f"{obj['kind']}-{obj['metadata']['name']}")
+def test_good_objects_are_valid_and_lose_nothing(obj: dict[str, Any]) -> None:
+    """One object of every kind passes its schema, and no field of it would be pruned."""
+    schema = schema_of(obj["apiVersion"], obj["kind"])
+    jsonschema.validate(obj, schema)
+    assert list(pruned(obj, schema)) == []
+
+
+def test_every_definition_has_an_example() -> None:
+    """No CRD goes untested for want of an object."""
+    assert {obj["kind"] for obj in OBJECTS} == {crd["spec"]["names"]["kind"] for crd in CRDS.values()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("Gateway", {"gatewayIP": 7}),
+        ("Gateway", {"wireGuard": "key"}),
+        ("ClusterInfoImport", {"spec": {"podCIDRs": "10.0.0.0/8"}}),
+        ("ClusterInfoImport", {"spec": {"gatewayInfos": ["10.0.0.1"]}}),
+        ("ClusterSet", {"spec": {"clusterID": "a", "leaders": []}}),
+        ("ServiceImport", {"spec": {"type": "Other", "ports": []}}),
+        ("ServiceExport", {"status": {"conditions": [{"type": "Valid"}]}}),
+        ("LabelIdentity", {"spec": {"id": "7"}}),
+    ],
+)
+def test_bad_objects_are_refused(kind: str, change: dict[str, Any]) -> None:
+    """Wrong types, missing required fields and unknown enum values fail validation."""
+    obj = next(obj for obj in OBJECTS if obj["kind"] == kind)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(obj | change, schema_of(obj["apiVersion"], kind))
+
+
+def test_the_definitions_are_what_the_rest_of_the_product_thinks() -> None:
+    """Kinds that the agent reads, and those built into the lab's API server, agree with the CRDs."""
+    defined = {rt.store_key: rt for rt in (parse_crd(crd) for crd in CRDS.values())}
+    for info in KINDS.values():
+        if "." in info.group and info.group.startswith("multicluster"):
+            rt = defined[info.group, info.plural]
+            assert (rt.kind, rt.namespaced) == (str(info.kind), info.namespaced)
+            assert info.version in rt.versions
+    for rt in BUILT_IN:
+        if rt.store_key in defined:
+            assert rt == defined[rt.store_key]

@@ -1,0 +1,148 @@
+"""The manifests to deploy: well-formed, no more rights than used, no more privilege than needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mcagent.agent.config import load
+from mcagent.model.kinds import KINDS
+
+ROOT = Path(__file__).parents[2] / "deploy"
+MANIFESTS = list(yaml.safe_load_all((ROOT / "agent.yaml").read_text()))
+TOP = {
+    "ServiceAccount": set(),
+    "ClusterRole": {"rules"},
+    "ClusterRoleBinding": {"roleRef", "subjects"},
+    "ConfigMap": {"data"},
+    "DaemonSet": {"spec"},
+}
+PORT = 10360
+
+
+def one(kind: str) -> dict[str, Any]:
+    """Return the one manifest of a kind."""
+    (found,) = [manifest for manifest in MANIFESTS if manifest["kind"] == kind]
+    return dict(found)
+
+
+def pod() -> dict[str, Any]:
+    """Return the Pod's spec of the DaemonSet."""
+    return dict(one("DaemonSet")["spec"]["template"]["spec"])
+
+
+def container() -> dict[str, Any]:
+    """Return the only container."""
+    (found,) = pod()["containers"]
+    return dict(found)
+
+
+@pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest["kind"])
+def test_manifests_are_well_formed(manifest: dict[str, Any]) -> None:
+    """Every manifest has its required fields, no others at the top, names that are right, no namespace."""
+    assert manifest.keys() == {"apiVersion", "kind", "metadata"} | TOP[manifest["kind"]]
+    assert manifest["metadata"]["name"] == "mcagent-agent"
+    assert "namespace" not in manifest["metadata"]
+    labels = manifest["metadata"]["labels"]
+    assert all(isinstance(value, str) for value in labels.values())
+
+
+def test_rights_are_those_that_are_used() -> None:
+    """Reading for the kinds that are read, creating Events, one status: nothing else, no wildcards, no writes."""
+    allowed = {(info.group, info.plural): {"get", "list", "watch"} for info in KINDS.values()}
+    allowed |= {("", "events"): {"create"}, ("multicluster.crd.antrea.io", "gateways/status"): {"patch"}}
+    granted: dict[tuple[str, str], set[str]] = {}
+    for rule in one("ClusterRole")["rules"]:
+        assert rule.keys() == {"apiGroups", "resources", "verbs"}
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                granted.setdefault((group, resource), set()).update(rule["verbs"])
+    assert granted == allowed
+    assert not any("secrets" in resource for _, resource in granted)
+
+
+def test_the_binding_binds_role_and_account() -> None:
+    """Role, account and Pod name each other."""
+    binding = one("ClusterRoleBinding")
+    group = "rbac.authorization.k8s.io"
+    assert binding["roleRef"] == {
+        "apiGroup": group,
+        "kind": "ClusterRole",
+        "name": one("ClusterRole")["metadata"]["name"],
+    }
+    (subject,) = binding["subjects"]
+    assert (subject["kind"], subject["name"]) == ("ServiceAccount", one("ServiceAccount")["metadata"]["name"])
+    assert pod()["serviceAccountName"] == subject["name"]
+    assert yaml.safe_load((ROOT / "kustomization.yaml").read_text())["namespace"] == subject["namespace"]
+
+
+def test_nothing_is_privileged() -> None:
+    """NET_ADMIN is the only capability; no privileged, no escalation, root file system read-only, no host PIDs."""
+    security = container()["securityContext"]
+    assert "privileged" not in security
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
+    assert pod()["hostNetwork"] is True
+    assert pod().keys().isdisjoint({"hostPID", "hostIPC", "initContainers"})
+    assert pod()["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_the_host_shares_two_directories() -> None:
+    """Open vSwitch's sockets and the lock; every mount has its volume and the other way round."""
+    volumes = {volume["name"]: volume for volume in pod()["volumes"]}
+    paths = {volume["hostPath"]["path"] for volume in volumes.values() if "hostPath" in volume}
+    assert paths == {"/run/openvswitch", "/run/mcagent"}
+    mounts = {mount["name"]: mount for mount in container()["volumeMounts"]}
+    assert mounts.keys() == volumes.keys()
+    assert mounts["config"]["readOnly"] is True
+    assert volumes["config"]["configMap"]["name"] == one("ConfigMap")["metadata"]["name"]
+
+
+def test_selectors_choose_the_pods() -> None:
+    """The DaemonSet selects what its template makes, on every Linux Node, and replaces it Node by Node."""
+    spec = one("DaemonSet")["spec"]
+    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+    assert pod()["tolerations"] == [{"operator": "Exists"}]
+    assert spec["updateStrategy"]["type"] == "RollingUpdate"
+
+
+def test_probes_ask_where_the_agent_listens() -> None:
+    """Probes, container port and the configured address are one port; requests and a memory limit are set."""
+    (port,) = container()["ports"]
+    assert (port["containerPort"], port["hostPort"]) == (PORT, PORT)
+    probes = {name: container()[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "startup": "/healthz",
+        "liveness": "/healthz",
+        "readiness": "/readyz",
+    }
+    assert {probe["port"] for probe in probes.values()} == {port["name"]}
+    resources = container()["resources"]
+    assert {"cpu", "memory"} <= resources["requests"].keys()
+    assert "memory" in resources["limits"]
+
+
+def test_the_agent_takes_the_configuration(tmp_path: Path) -> None:
+    """The ConfigMap's file, with the environment of the DaemonSet, is a configuration that the agent accepts."""
+    file = tmp_path / "agent.yaml"
+    file.write_text(one("ConfigMap")["data"]["agent.yaml"])
+    (variable,) = container()["env"]
+    settings = load(file, {variable["name"]: "node-1"}, {})
+    assert settings.core.node_name == "node-1"
+    assert settings.core.namespace == "kube-system"
+    assert settings.listen_address == ("0.0.0.0", PORT)
+    (run,) = [volume["hostPath"]["path"] for volume in pod()["volumes"] if volume["name"] == "run"]
+    assert settings.run_dir == run
+    assert container()["args"] == ["agent", "--config", "/etc/mcagent/agent.yaml"]
+
+
+def test_kustomize_finds_its_files() -> None:
+    """Everything that the kustomization names is there, the CRDs that the agent needs among it."""
+    resources = yaml.safe_load((ROOT / "kustomization.yaml").read_text())["resources"]
+    assert all((ROOT / name).is_file() for name in resources)
+    needed = {f"crds/{info.plural}.yaml" for info in KINDS.values() if info.group.startswith("multicluster")}
+    assert needed <= set(resources)
