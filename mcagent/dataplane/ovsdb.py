@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcagent.dataplane import ovsdb_statistics
 from mcagent.dataplane.ovsdb_batch import Batch, failure
@@ -23,6 +23,11 @@ CONFIGURE_TIMEOUT = 5.0  # seconds for ovs-vswitchd to take a configuration ...
 CONFIGURE_TIMEOUT_PER_PORT = 0.01  # ... and for each port in it
 
 
+class _Port(NamedTuple):
+    resource: OvsdbResource | None  # None where it is not ours
+    numbers: Mapping[str, int]  # OpenFlow port numbers by interface
+
+
 class OvsdbBackend:
     """OVSDB at "unix:PATH", for the bridge of one name. One thread uses it at a time.
 
@@ -35,7 +40,7 @@ class OvsdbBackend:
         self.bridge = bridge
         self._connection = OvsdbConnection(socket)
         # What was read of each port, until one of its rows changes: a thousand tunnels are not read anew for one.
-        self._read_ports: dict[uuid.UUID, OvsdbResource | None] = {}
+        self._ports: dict[uuid.UUID, _Port] = {}
         self._port_of: dict[uuid.UUID, uuid.UUID] = {}  # interface -> port
         self._connection.on_row(self._forget)
         self._known: dict[ResourceKey, OvsdbResource] | None = None
@@ -82,9 +87,10 @@ class OvsdbBackend:
         """
         with self._connection.current():
             row = self._connection.find("Bridge", self.bridge)
-            interfaces = [interface for port in (row.ports if row else ()) for interface in port.interfaces]
-            numbers = {i.name: next(iter([*i.ofport, *i.ofport_request]), NO_OFPORT) for i in interfaces}
-            return {name: number for name, number in numbers.items() if number > 0}
+            numbers: dict[str, int] = {}
+            for port in row.ports if row is not None else ():
+                numbers |= self._port(port).numbers
+            return numbers
 
     def datapath_types(self) -> frozenset[str]:
         """Return the datapaths that ovs-vswitchd offers ("system", "netdev"); empty if it has never run.
@@ -114,28 +120,36 @@ class OvsdbBackend:
         bridge = read_bridge(row)
         found: dict[ResourceKey, OvsdbResource] = {bridge.key: bridge}
         for port in row.ports:
-            if port.uuid not in self._read_ports:
-                self._read_ports[port.uuid] = self._read_port(port)
-            resource = self._read_ports[port.uuid]
+            resource = self._port(port).resource
             if resource is not None:
                 found[resource.key] = resource
         return found
 
-    def _read_port(self, port: Any) -> OvsdbResource | None:  # a row of the IDL
-        if port.name == self.bridge:
-            return None
-        for row in port.interfaces:
-            self._port_of[row.uuid] = port.uuid
-            interface, port_tags = Interface.of(row), port.external_ids
-            if OWNER in interface.external_ids or OWNER in port_tags:
-                return read_port(self.bridge, interface, port_tags)
-        return None
+    def _port(self, row: Any) -> _Port:  # a row of the IDL
+        if row.uuid not in self._ports:
+            self._ports[row.uuid] = self._read_port(row)
+        return self._ports[row.uuid]
+
+    def _read_port(self, row: Any) -> _Port:  # a row of the IDL
+        resource: OvsdbResource | None = None
+        numbers: dict[str, int] = {}
+        port_tags = row.external_ids
+        for interface_row in row.interfaces:
+            self._port_of[interface_row.uuid] = row.uuid
+            interface = Interface.of(interface_row)
+            number = next(iter([*interface.ofport, *interface.ofport_request]), NO_OFPORT)
+            if number > 0:
+                numbers[interface.name] = number
+            tagged = OWNER in interface.external_ids or OWNER in port_tags
+            if tagged and interface.name != self.bridge:
+                resource = read_port(self.bridge, interface, port_tags)
+        return _Port(resource, numbers)
 
     def _forget(self, row: uuid.UUID) -> None:
-        self._read_ports.pop(row, None)
+        self._ports.pop(row, None)
         port = self._port_of.pop(row, None)
         if port is not None:
-            self._read_ports.pop(port, None)
+            self._ports.pop(port, None)
 
     def _expect(self, steps: Sequence[Step], failed: Mapping[int, BackendError]) -> None:
         # What somebody else changed meanwhile must still be noticed: expect what was done, no more.

@@ -105,6 +105,7 @@ def run(ovs: OvsInstance, tunnel_count: int, flow_count: int) -> None:
     do(f"OVSDB: {tunnel_count} tunnels, until numbered", ovsdb, Op.ADD, tunnels)
     measure("OVSDB: observe, first", ovsdb.observe)
     measure("OVSDB: observe, again", ovsdb.observe)
+    measure("OVSDB: port numbers", ovsdb.ofports)
     measure("OVSDB: statistics of all ports", ovsdb.statistics)
     do("OVSDB: one tunnel changed", ovsdb, Op.REPLACE, [replace(tunnels[0], remote_ip=ip_address("10.9.9.9"))])
     again = OvsdbBackend(ovs.socket)
