@@ -24,6 +24,8 @@ TIMEOUT = 5.0  # seconds for the whole query
 class PortStatistics:
     """One port as of ovs-vswitchd's last update (every 5 s by default). Counters start with the port.
 
+    Of the host port, "received" is what the Node's kernel sent in the userspace datapath, and what the Node's
+    kernel received in the kernel's (seen with OVS 3.1 on Linux 7.2): only tunnels' directions are sure.
     `bfd_status` is empty where BFD is off; its keys are those of ovs-vswitchd.conf.db(5) ("state", ...).
     """
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
+from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.model.facts import DatapathType
 from mcagent.model.resources import Bfd, Bridge, HostPort, PeerKind, TunnelPort, TunnelType
 
-BRIDGE = Bridge(name="br-mc", datapath=DatapathType.NETDEV)
+# The kernel's datapath where there is one (the test kernel), so that both are tried.
+DATAPATH = DatapathType.SYSTEM if kernel_datapath_exists() else DatapathType.NETDEV
+BRIDGE = Bridge(name="br-mc", datapath=DATAPATH)
 HOST_PORT = HostPort(bridge="br-mc", name="mc-gw0", ofport=1, mac="0a:6d:63:00:00:01")
 
 

@@ -1,4 +1,4 @@
-"""The OpenFlow backend against a real Open vSwitch (userspace datapath) in a namespace."""
+"""The OpenFlow backend against a real Open vSwitch in a namespace."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import BackendError
 from mcagent.model.resources import FlowEntry, GroupEntry, Resource
 from tests.contract.inside import adds, as_mapping, make, steps_to
+from tests.contract.ovs_values import DATAPATH
 from tests.contract.suite import BackendContract, Case
 
 pytestmark = pytest.mark.contract
@@ -42,7 +43,7 @@ def group(number: int, *ports: int) -> GroupEntry:
 
 def make_bridge(ovs: OvsInstance) -> str:
     """Make an empty bridge and return its management socket."""
-    settings = ("datapath_type=netdev", "fail_mode=secure", "protocols=OpenFlow13,OpenFlow15")
+    settings = (f"datapath_type={DATAPATH}", "fail_mode=secure", "protocols=OpenFlow13,OpenFlow15")
     ovs.vsctl("--may-exist", "add-br", "br-mc", "--", "set", "bridge", "br-mc", *settings)
     return ovs.mgmt("br-mc")
 
