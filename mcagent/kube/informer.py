@@ -196,11 +196,10 @@ class Informer:
         except _ExpiredError:
             # history was compacted between two pages: all in one, as client-go's pager does
             objects, rv = self._pages(0)
-        kept = [self._transform(self.kind, obj) for obj in objects]
         with self._delivery:
             if self._stopping.is_set():
                 return
-            self._sink.replace(self.kind, kept)
+            self._sink.replace(self.kind, objects)
         self._rv = rv
         with self._lock:
             self._synced = True
@@ -221,7 +220,7 @@ class Informer:
                     raise _ExpiredError(str(err)) from err
                 raise
             items, rv, token = self._read_page(answer)
-            objects += items
+            objects += [self._transform(self.kind, obj) for obj in items]
             if not token or self._stopping.is_set():
                 return objects, rv
             query["continue"] = token

@@ -1,0 +1,270 @@
+"""What mcagent and its tests rely on an API server for. Passes against the embedded one and a real one alike."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from mcagent.kube.informer import Informer, Timing
+from mcagent.kube.source import EventType, ObjectEvent, RawObject, object_key
+from mcagent.model.objects import Kind
+
+from .conftest import Cluster
+
+
+@contextmanager
+def watching(cluster: Cluster, path: str, **query: str) -> Iterator[Iterator[Any]]:
+    """Open a watch and give its events."""
+    with cluster.client.open("GET", path, {"watch": "true", **query}, timeout=20.0) as stream:
+        yield (json.loads(line) for line in stream.lines())
+
+
+def names(answer: Any) -> list[str]:
+    """Return the names of a list's items."""
+    return [item["metadata"]["name"] for item in answer["items"]]
+
+
+def test_create_and_get(cluster: Cluster) -> None:
+    """The server gives uid, version and time; lists are of their kind, their items without one."""
+    made = cluster.create(cluster.configmaps, "a", data={"k": "v"})
+    assert {"uid", "resourceVersion", "creationTimestamp", "name", "namespace"} <= made["metadata"].keys()
+    assert cluster.client.request("GET", f"{cluster.configmaps}/a")["metadata"]["uid"] == made["metadata"]["uid"]
+    listed = cluster.client.request("GET", cluster.gateways)
+    assert (listed["kind"], listed["items"]) == ("GatewayList", [])
+    assert listed["metadata"]["resourceVersion"]
+
+
+def test_refusals_are_typed(cluster: Cluster) -> None:
+    """Each kind of refusal has its code and reason."""
+    cluster.create(cluster.configmaps, "a")
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+    told = [
+        cluster.refused("POST", cluster.configmaps, body),
+        cluster.refused("GET", f"{cluster.configmaps}/none"),
+        cluster.refused("PUT", f"{cluster.configmaps}/none", body | {"metadata": {"name": "none"}}),
+        cluster.refused("POST", cluster.configmaps, body | {"metadata": {"name": "A_"}}),
+        cluster.refused("POST", cluster.configmaps, body | {"kind": "Secret"}),
+        cluster.refused("GET", cluster.configmaps, labelSelector="a("),
+    ]
+    assert [(error.code, error.reason) for error in told] == [
+        (409, "AlreadyExists"),
+        (404, "NotFound"),
+        (404, "NotFound"),
+        (422, "Invalid"),
+        (400, "BadRequest"),
+        (400, "BadRequest"),
+    ]
+    unknown = cluster.refused("GET", f"/apis/none.example.org/v1/namespaces/{cluster.namespace}/things")
+    assert unknown.code == 404
+
+
+def test_optimistic_locking(cluster: Cluster) -> None:
+    """A write from an old version conflicts; custom resources refuse a PUT without a version."""
+    old = cluster.create(cluster.gateways, "n1", gatewayIP="10.0.0.1")
+    path = f"{cluster.gateways}/n1"
+    new = cluster.client.request("PUT", path, body=old | {"gatewayIP": "10.0.0.2"})
+    assert new["metadata"]["generation"] == 2
+    assert cluster.refused("PUT", path, old | {"gatewayIP": "10.0.0.3"}).code == 409
+    bare = {"apiVersion": old["apiVersion"], "kind": "Gateway", "metadata": {"name": "n1"}}
+    assert cluster.refused("PUT", path, bare).code == 422
+    assert cluster.refused("DELETE", path, {"preconditions": {"uid": "other"}}).code == 409
+
+
+def test_a_write_without_effect_makes_no_version(cluster: Cluster) -> None:
+    """Writing what is there keeps the version."""
+    old = cluster.create(cluster.configmaps, "a", data={"k": "v"})
+    same = cluster.patch(f"{cluster.configmaps}/a", {"data": {"k": "v"}})
+    assert same["metadata"]["resourceVersion"] == old["metadata"]["resourceVersion"]
+
+
+def test_status_subresource(cluster: Cluster) -> None:
+    """The object's path never writes the status, the subresource nothing else."""
+    made = cluster.create(cluster.gateways, "n1", gatewayIP="10.0.0.1", status={"conditions": []})
+    assert "status" not in made
+    condition = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    told = cluster.patch(
+        f"{cluster.gateways}/n1/status", {"gatewayIP": "10.9.9.9", "status": {"conditions": [condition]}}
+    )
+    assert told["gatewayIP"] == "10.0.0.1"
+    assert told["status"]["conditions"][0]["type"] == "Ready"
+    assert told["metadata"]["generation"] == 1
+    kept = cluster.patch(f"{cluster.gateways}/n1", {"gatewayIP": "10.0.0.2", "status": None})
+    assert kept["status"] == told["status"]
+
+
+def test_finalizers(cluster: Cluster) -> None:
+    """A delete marks; taking the last finalizer off removes."""
+    cluster.create(cluster.configmaps, "a", metadata={"finalizers": ["example.org/hold"]})
+    cluster.client.request("DELETE", f"{cluster.configmaps}/a")
+    assert cluster.client.request("GET", f"{cluster.configmaps}/a")["metadata"]["deletionTimestamp"]
+    cluster.patch(f"{cluster.configmaps}/a", {"metadata": {"finalizers": None}})
+    assert cluster.refused("GET", f"{cluster.configmaps}/a").code == 404
+
+
+def test_watch_from_a_version(cluster: Cluster) -> None:
+    """Everything after a list's version comes, in order."""
+    rv = cluster.client.request("GET", cluster.configmaps)["metadata"]["resourceVersion"]
+    cluster.create(cluster.configmaps, "mine")
+    cluster.patch(f"{cluster.configmaps}/mine", {"data": {"k": "v"}})
+    cluster.client.request("DELETE", f"{cluster.configmaps}/mine")
+    seen = []
+    with watching(cluster, cluster.configmaps, resourceVersion=rv, timeoutSeconds="10") as events:
+        for event in events:
+            if event["object"]["metadata"]["name"] == "mine":
+                seen.append(event["type"])
+            if event["type"] == "DELETED":
+                break
+    assert seen == ["ADDED", "MODIFIED", "DELETED"]
+
+
+def test_watch_without_a_version_begins_with_what_is_there(cluster: Cluster) -> None:
+    """With resourceVersion 0 the present objects come as ADDED."""
+    cluster.create(cluster.gateways, "n1")
+    with watching(cluster, cluster.gateways, resourceVersion="0", timeoutSeconds="10") as events:
+        event = next(events)
+    assert (event["type"], event["object"]["metadata"]["name"]) == ("ADDED", "n1")
+
+
+def test_watch_ends_in_time_and_bookmarks(cluster: Cluster) -> None:
+    """timeoutSeconds ends the stream; a watch that allows bookmarks gets one before."""
+    cluster.create(cluster.gateways, "n1")
+    with watching(
+        cluster, cluster.gateways, resourceVersion="0", allowWatchBookmarks="true", timeoutSeconds="4"
+    ) as events:
+        types = [event["type"] for event in events]
+    assert types[0] == "ADDED"
+    assert types[-1] == "BOOKMARK"
+
+
+def test_selectors(cluster: Cluster) -> None:
+    """Labels and fields select in lists; in watches, entering and leaving is ADDED and DELETED."""
+    for name, app in (("a", "web"), ("b", "db")):
+        cluster.create(cluster.gateways, name, metadata={"labels": {"app": app}})
+    listed = cluster.client.request("GET", cluster.gateways, {"labelSelector": "app in (web)"})
+    assert names(listed) == ["a"]
+    by_name = cluster.client.request("GET", cluster.gateways, {"fieldSelector": "metadata.name!=a"})
+    assert names(by_name) == ["b"]
+    rv = listed["metadata"]["resourceVersion"]
+    with watching(
+        cluster, cluster.gateways, labelSelector="app=web", resourceVersion=rv, timeoutSeconds="10"
+    ) as events:
+        cluster.patch(f"{cluster.gateways}/a", {"metadata": {"labels": {"app": "x"}}})
+        cluster.patch(f"{cluster.gateways}/b", {"metadata": {"labels": {"app": "web"}}})
+        seen = [(event["type"], event["object"]["metadata"]["name"]) for event in (next(events), next(events))]
+    assert seen == [("DELETED", "a"), ("ADDED", "b")]
+
+
+def test_pages(cluster: Cluster) -> None:
+    """limit and continue walk through one version of a list."""
+    for number in range(5):
+        cluster.create(cluster.gateways, f"n{number}")
+    first = cluster.client.request("GET", cluster.gateways, {"limit": "2"})
+    cluster.client.request("DELETE", f"{cluster.gateways}/n3")
+    token = first["metadata"]["continue"]
+    rest = cluster.client.request("GET", cluster.gateways, {"limit": "5", "continue": token})
+    assert names(first) + names(rest) == [f"n{number}" for number in range(5)]
+    assert not rest["metadata"].get("continue")
+
+
+def test_patches(cluster: Cluster) -> None:
+    """Merge patch, JSON patch and strategic merge do what their documents say."""
+    cluster.create(cluster.configmaps, "a", data={"x": "1", "y": "1"}, metadata={"finalizers": ["example.org/a"]})
+    path = f"{cluster.configmaps}/a"
+    assert cluster.patch(path, {"data": {"x": None, "z": "1"}})["data"] == {"y": "1", "z": "1"}
+    steps = [{"op": "test", "path": "/data/y", "value": "1"}, {"op": "replace", "path": "/data/y", "value": "2"}]
+    assert cluster.patch(path, steps, "json")["data"]["y"] == "2"
+    merged = cluster.patch(path, {"metadata": {"finalizers": ["example.org/b"]}}, "strategic-merge")
+    assert sorted(merged["metadata"]["finalizers"]) == ["example.org/a", "example.org/b"]
+    cluster.patch(path, {"metadata": {"finalizers": None}})
+
+
+def test_server_side_apply(cluster: Cluster) -> None:
+    """Apply creates, merges, prunes what its manager gave before, and conflicts with other managers."""
+
+    def apply(manager: str, data: dict[str, str], **query: str) -> Any:
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data}
+        return cluster.patch(f"{cluster.configmaps}/a", body, "apply", fieldManager=manager, **query)
+
+    apply("one", {"x": "1", "y": "1"})
+    assert apply("two", {"z": "1"})["data"] == {"x": "1", "y": "1", "z": "1"}
+    assert apply("one", {"x": "2"})["data"] == {"x": "2", "z": "1"}
+    with pytest.raises(Exception, match="conflict"):
+        apply("one", {"x": "2", "z": "9"})
+    assert apply("one", {"x": "2", "z": "9"}, force="true")["data"] == {"x": "2", "z": "9"}
+
+
+def test_dry_run_changes_nothing(cluster: Cluster) -> None:
+    """dryRun=All answers as if, and stores nothing."""
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
+    made = cluster.client.request("POST", cluster.configmaps, {"dryRun": "All"}, body=body)
+    assert made["metadata"]["uid"]
+    assert cluster.refused("GET", f"{cluster.configmaps}/a").code == 404
+
+
+def test_delete_collection(cluster: Cluster) -> None:
+    """A collection is deleted by selector."""
+    for name, app in (("a", "web"), ("b", "db")):
+        cluster.create(cluster.gateways, name, metadata={"labels": {"app": app}})
+    cluster.client.request("DELETE", cluster.gateways, {"labelSelector": "app=web"})
+    assert names(cluster.client.request("GET", cluster.gateways)) == ["b"]
+
+
+def test_discovery(cluster: Cluster) -> None:
+    """Groups, versions and resources are told, the status subresource among them."""
+    groups = {group["name"] for group in cluster.client.request("GET", "/apis")["groups"]}
+    assert {"multicluster.crd.antrea.io", "multicluster.x-k8s.io", "discovery.k8s.io"} <= groups
+    served = cluster.client.request("GET", "/apis/multicluster.crd.antrea.io/v1alpha1")["resources"]
+    assert {"gateways", "gateways/status", "clusterinfoimports"} <= {resource["name"] for resource in served}
+    assert cluster.client.request("GET", "/version")["major"] == "1"
+
+
+class _Mirror:
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.objects: dict[str, RawObject] = {}
+
+    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
+        with self.changed:
+            self.objects = {object_key(obj): obj for obj in objects}
+            self.changed.notify_all()
+
+    def apply(self, kind: Kind, event: ObjectEvent) -> None:
+        with self.changed:
+            self.objects.pop(event.key, None)
+            if event.type is not EventType.DELETED:
+                self.objects[event.key] = event.object
+            self.changed.notify_all()
+
+    def forget(self, kind: Kind) -> None:
+        pass
+
+
+def test_the_informer_follows(cluster: Cluster) -> None:
+    """Our informer sees what is there, what comes, what changes and what goes."""
+    cluster.create(cluster.gateways, "n1", gatewayIP="10.0.0.1")
+    mirror = _Mirror()
+    informer = Informer(Kind.GATEWAY, cluster.client, mirror, namespace=cluster.namespace, timing=Timing(page=1))
+    informer.start()
+
+    def wait(**expected: str) -> None:
+        with mirror.changed:
+            assert mirror.changed.wait_for(
+                lambda: (
+                    {key.rpartition("/")[2]: obj["gatewayIP"] for key, obj in mirror.objects.items()} == expected
+                ),
+                20,
+            )
+
+    wait(n1="10.0.0.1")
+    cluster.create(cluster.gateways, "n2", gatewayIP="10.0.0.2")
+    wait(n1="10.0.0.1", n2="10.0.0.2")
+    cluster.patch(f"{cluster.gateways}/n1", {"gatewayIP": "10.0.0.9"})
+    wait(n1="10.0.0.9", n2="10.0.0.2")
+    cluster.client.request("DELETE", f"{cluster.gateways}/n2")
+    wait(n1="10.0.0.9")
+    informer.stop()
