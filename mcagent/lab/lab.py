@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import yaml
 
+from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.lab import cni, kubeproxy, netns, node, objects, state, underlay
 from mcagent.lab.api import PORT, ApiClient
 from mcagent.lab.ovs import OvsInstance
@@ -356,7 +357,7 @@ def _check_machine() -> None:
 
 def _userspace(topology: Topology) -> bool:
     if topology.datapath is DatapathChoice.AUTO:
-        return not Path("/sys/module/openvswitch").exists()
+        return not kernel_datapath_exists()
     return topology.datapath is DatapathChoice.NETDEV
 
 

@@ -26,7 +26,7 @@ from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
 
 ROOT = Path("/run/mcagent-lab")
-MARK = "MCAGENT_LAB"  # variable of every process that `spawn` starts: the directory of its lab
+MARK = "MCLAB_DIRECTORY"  # variable of every process that `spawn` starts: the directory of its lab
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,14}[a-z0-9])?")  # paths of sockets are short (unix(7))
 
 
