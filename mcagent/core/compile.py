@@ -40,7 +40,7 @@ class Shared:
 
     config: Config
     env: mc.Env | None  # None without a role
-    source: Address | None  # of this Node
+    source: Address | None  # see Topology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ def compile_desired(
     shared = Shared(
         config=config,
         env=_environment(topology, tunnels, ofports, config),
-        source=topology.local.own.address if topology.local.own is not None else None,
+        source=topology.source,
     )
     known: Mapping[str, Built] = {}
     if previous is not None and previous.shared == shared:
@@ -171,7 +171,7 @@ class _Units:
         base_inputs = (facts.datapath, kernel.host_port_mtu(facts, config), local.own_pods)
         self._take("base", base_inputs, self._base)
         env, source = self.shared.env, self.shared.source
-        if env is None or source is None or local.own is None:
+        if env is None or local.own is None:
             return self.built
         own = local.own
         self._take(
@@ -229,7 +229,7 @@ class _Units:
         )
         return _entries(mc.node(env, node))
 
-    def _cluster(self, env: mc.Env, source: Address, remote: Remote, number: int) -> None:
+    def _cluster(self, env: mc.Env, source: Address | None, remote: Remote, number: int) -> None:
         unit = f"cluster/{remote.cluster_id}"
         tunnels = self.tunnels[unit][1] if env.gateway else ()
         ofports = tuple([self.ofports[tunnel.name] for tunnel in tunnels])

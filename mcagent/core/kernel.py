@@ -59,7 +59,7 @@ def routing(config: Config) -> list[Resource]:
 
 
 def cluster_routes(
-    config: Config, source: Address, cidrs: Iterable[Network], direct: Iterable[Address]
+    config: Config, source: Address | None, cidrs: Iterable[Network], direct: Iterable[Address]
 ) -> list[Resource]:
     """Return the routes to one cluster. `direct`: tunnel endpoints inside remote CIDRs, so tunnels never loop."""
     routes: list[Resource] = [

@@ -12,8 +12,9 @@ from mcagent.core.remote import Remotes, build_remotes, surroundings_of
 from mcagent.core.services import Services, build_services
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
+from mcagent.model.net import Address
 from mcagent.model.objects import Kind, Snapshot
-from mcagent.model.problem import Problem
+from mcagent.model.problem import Problem, Severity
 
 NO_SERVICES = Services(ports={}, problems=(), inputs=())
 
@@ -25,6 +26,7 @@ class Topology:
     local: Local
     remotes: Remotes
     services: Services
+    source: Address | None  # of packets from this Node's own processes; None when the kernel has to choose
     problems: tuple[Problem, ...]
     inputs: tuple[object, ...]
 
@@ -53,13 +55,9 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
             local.pod_networks,
             previous.services if previous is not None and previous.services is not NO_SERVICES else None,
         )
-    parts = (local.problems, remotes.problems, services.problems, snapshot.problems)
-    if previous is not None and parts == (
-        previous.local.problems,
-        previous.remotes.problems,
-        previous.services.problems,
-        before[4],
-    ):
+    source, source_problems = _source(local, facts)
+    parts = (local.problems, remotes.problems, services.problems, snapshot.problems, source_problems)
+    if previous is not None and parts == before[4]:
         problems = previous.problems
     else:
         problems = tuple(sorted({problem for part in parts for problem in part}))
@@ -67,9 +65,27 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
         local=local,
         remotes=remotes,
         services=services,
+        source=source,
         problems=problems,
-        inputs=(*inputs, snapshot.problems),
+        inputs=(*inputs, parts),
     )
+
+
+def _source(local: Local, facts: Facts) -> tuple[Address | None, tuple[Problem, ...]]:
+    """Return this Node's own address; none, with a problem, when the kernel does not have it (it refuses a route
+    whose source address is not its own: fib_valid_prefsrc in net/ipv4/fib_semantics.c).
+    """
+    address = local.own.address if local.own is not None else None
+    if address is None or not facts.addresses or address in facts.addresses:
+        return address, ()
+    problem = Problem(
+        subject=f"{Kind.NODE} {local.own.name if local.own is not None else ''}",
+        path="status.addresses",
+        reason="AddressNotHere",
+        message=f"{address} is on no device of this Node: its own processes do not reach other clusters",
+        severity=Severity.WARNING,
+    )
+    return None, (problem,)
 
 
 def _unmoved(before: tuple[object, ...], now: tuple[object, ...], local: Local) -> bool:

@@ -141,6 +141,15 @@ def test_routes() -> None:
     assert [(r.priority, r.table, r.fwmark) for r in rules] == [(300, 28003, 0), (301, 28004, 1 << 27)]
 
 
+def test_a_node_address_that_the_kernel_does_not_have() -> None:
+    """The kernel would refuse such a source address: routes go without, and a problem says so."""
+    found = compiled(EAST, facts=Facts(addresses=(ip_address("198.51.100.1"),)))
+    assert {r.source for r in of(Route, resources(found, "cluster/east"))} == {None}
+    assert [p.reason for p in found.desired.problems] == ["AddressNotHere"]
+    there = compiled(EAST, facts=Facts(addresses=(ip_address("192.0.2.1"),)))
+    assert {str(r.source) for r in of(Route, resources(there, "cluster/east"))} == {"192.0.2.1"}
+
+
 def test_device_and_nft_follow_facts_and_configuration() -> None:
     """MTU is what fits into a tunnel, datapath is the Node's, marks and names are the configured ones."""
     facts = Facts(datapath=DatapathType.NETDEV, uplink_mtu=9000)

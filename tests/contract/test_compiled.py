@@ -1,0 +1,132 @@
+"""Whole desired states, as `compile` makes them, against the real thing: applied, read back, taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+
+from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.diff import diff, diff_desired
+from mcagent.core.render import plan_text
+from mcagent.dataplane.netlink import NetlinkBackend
+from mcagent.dataplane.nft import NftBackend
+from mcagent.dataplane.openflow import OpenFlowBackend
+from mcagent.dataplane.ovsdb import OvsdbBackend
+from mcagent.lab import netns
+from mcagent.lab.ovs import OvsInstance
+from mcagent.model.config import Config
+from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.objects import ApiObject
+from mcagent.model.plan import Actual, Desired, Plan
+from mcagent.model.resources import Backend, Bfd, TunnelPort
+from tests.contract.inside import Inside
+from tests.unit.core_inputs import (
+    HOME,
+    cluster,
+    config,
+    endpoint,
+    endpoint_slice,
+    export,
+    gateway,
+    node,
+    service,
+    snapshot,
+)
+
+pytestmark = pytest.mark.contract
+
+EAST = cluster("east", "10.97.0.0/16", "10.20.0.0/16", gateways=("203.0.113.1", "10.20.0.9"))
+WEST = cluster("west", "10.98.0.0/16", gateways=("203.0.113.3",))
+WEB: tuple[ApiObject, ...] = (
+    service("web", "10.96.0.7", 80, affinity=True),
+    service("dns", "10.96.0.8", 53),
+    export("web"),
+    export("dns"),
+    endpoint_slice("s", "web", [endpoint("10.10.3.9"), endpoint("10.10.1.9")], ("", 8080)),
+)
+
+World = Mapping[Backend, Inside]
+
+
+@pytest.fixture
+def world(fresh_ovs: OvsInstance) -> Iterator[World]:
+    """Give the four backends of a Node that is a namespace."""
+    backends = (
+        OvsdbBackend(fresh_ovs.socket),
+        OpenFlowBackend(fresh_ovs.mgmt("br-mc")),
+        NetlinkBackend(route_tables=(28003, 28004), route_protocol=111, devices=("mc-gw0",)),
+        NftBackend(table="mcagent"),
+    )
+    for address in ("192.0.2.1/32", "192.0.2.3/32"):  # of the Nodes that the tests play
+        netns.add_address(fresh_ovs.namespace, "lo", address)
+    with ExitStack() as stack:
+        for backend in backends:
+            stack.callback(backend.close)
+        yield {backend.name: Inside(fresh_ovs.namespace, backend) for backend in backends}
+
+
+def observe(world: World) -> Actual:
+    """Return all that is."""
+    return {name: backend.observe() for name, backend in world.items()}
+
+
+def apply(world: World, plan: Plan) -> None:
+    """Apply a plan, stage by stage; every step has to succeed."""
+    for stage in plan.stages:
+        result = world[stage.backend].apply(stage.steps)
+        assert not result.failed, [str(error) for _, error in result.failed]
+
+
+def facts_of(world: World) -> Facts:
+    """Return the facts that follow from what is there."""
+    ports = {r.name: r.ofport for r in world[Backend.OVSDB].observe().values() if isinstance(r, TunnelPort)}
+    return Facts(datapath=DatapathType.NETDEV, ofports=ports)
+
+
+def settled(world: World, found: Compiled) -> None:
+    """Check that the world is as desired."""
+    left = diff(observe(world), found.desired)
+    assert not left.stages, plan_text(left)
+
+
+SETTINGS: tuple[Config, ...] = (
+    config("g1", enable_pod_to_pod=True),
+    config("g1", bfd_local=Bfd(min_tx=100, min_rx=100), bfd_remote=Bfd(min_tx=300, min_rx=300), tunnel_port=7000),
+    config("w1", enable_pod_to_pod=True),
+)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=["gateway", "gateway with BFD", "worker"])
+def test_a_desired_state_is_read_back_as_it_was_asked_for(world: World, settings: Config) -> None:
+    """From nothing to everything, through changes of clusters and roles, and back to nothing: no step fails."""
+    objects = (*HOME, EAST, WEST, *WEB)
+    facts = facts_of(world)
+    first = compile_desired(snapshot(*objects), facts, settings)
+    apply(world, diff(observe(world), first.desired))
+    settled(world, first)
+
+    # a restart that finds the world right does nothing
+    settled(world, compile_desired(snapshot(*objects), facts_of(world), settings))
+
+    # a gateway of another cluster moves, a cluster goes, a worker becomes a gateway, a Service loses its endpoints
+    moved = replace(EAST, gateway_ips=(ip_address("203.0.113.77"),))
+    second = compile_desired(
+        snapshot(*HOME, node("w2", "192.0.2.4", "10.10.4.0/24"), gateway("w2", "192.0.2.4"), moved, *WEB[:4]),
+        facts_of(world),
+        settings,
+        first,
+    )
+    apply(world, diff_desired(first.desired, second.desired))
+    settled(world, second)
+    promoted = compile_desired(
+        snapshot(*HOME, gateway("w1", "192.0.2.3"), moved, *WEB), facts_of(world), settings, second
+    )
+    apply(world, diff_desired(second.desired, promoted.desired))
+    settled(world, promoted)
+
+    apply(world, diff(observe(world), Desired(units={})))
+    assert not any(observe(world).values())
