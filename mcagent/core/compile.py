@@ -198,7 +198,13 @@ class _Units:
         config = self.shared.config
         found: list[Resource] = [
             Bridge(name=config.bridge, datapath=self.facts.datapath),
-            HostPort(bridge=config.bridge, name=config.host_port, ofport=HOST_OFPORT, mac=kernel.HOST_MAC),
+            HostPort(
+                bridge=config.bridge,
+                name=config.host_port,
+                ofport=HOST_OFPORT,
+                mac=kernel.HOST_MAC,
+                mtu=kernel.host_port_mtu(self.facts, config),
+            ),
             *kernel.device(self.facts, config),
         ]
         if self.shared.env is not None:

@@ -23,6 +23,7 @@ class StageKind:
 
 # In the order in which they are applied. OpenFlow is one bundle: its adds, changes and deletes are seen at once.
 STAGES = (
+    StageKind(backend=Backend.OVSDB, title="make room for tunnels"),
     StageKind(backend=Backend.OVSDB, title="create bridge and tunnels"),
     StageKind(backend=Backend.NETLINK, title="set up devices"),
     StageKind(backend=Backend.NFT, title="set packet marks and NAT rules"),
@@ -102,40 +103,38 @@ def _stage_of(step: Step) -> int:
     deletes = step.op is Op.DELETE
     match step.backend:
         case Backend.OVSDB:
-            return 6 if deletes else 0
+            return 7 if deletes else 1
         case Backend.NETLINK:
             if deletes:
-                return 5
-            return 1 if isinstance(step.new, _DEVICE) else 4
+                return 6
+            return 2 if isinstance(step.new, _DEVICE) else 5
         case Backend.NFT:
-            return 2
-        case Backend.OPENFLOW:
             return 3
+        case Backend.OPENFLOW:
+            return 4
 
 
 def _plan(steps: list[Step]) -> Plan:
     """Sort the steps into stages.
 
     By key on adding (groups before flows, sets before chains), in reverse on deleting. A tunnel whose place
-    another one takes goes in the stage, so in the transaction, in which the other comes.
+    another one takes goes first, in a transaction of its own: in one, Open vSwitch 3.1 fails to add the other.
     """
     rows: list[tuple[list[Step], list[Step]]] = [([], []) for _ in STAGES]
     for step in steps:
         rows[_stage_of(step)][step.op is Op.DELETE].append(step)
-    first, last = rows[0], rows[-1]
-    if first[0] and last[1]:
-        coming = {_tunnel_place(step.new) for step in first[0]}
-        coming.discard(None)
-        first[1].extend(step for step in last[1] if _tunnel_place(step.old) in coming)
-        last[1][:] = [step for step in last[1] if _tunnel_place(step.old) not in coming]
+    coming = {_tunnel_place(step.new) for step in rows[1][0]} - {None}
+    if coming:
+        last = rows[-1][1]
+        rows[0][1].extend(step for step in last if _tunnel_place(step.old) in coming)
+        last[:] = [step for step in last if _tunnel_place(step.old) not in coming]
     stages = []
     for kind, (puts, deletes) in zip(STAGES, rows, strict=True):
         # keys of one backend have one shape, so they sort
         puts.sort(key=_sort_key)
         deletes.sort(key=_sort_key, reverse=True)
-        both = (*deletes, *puts) if kind.backend is Backend.OVSDB else (*puts, *deletes)
-        if both:
-            stages.append(Stage(backend=kind.backend, title=kind.title, steps=both))
+        if puts or deletes:
+            stages.append(Stage(backend=kind.backend, title=kind.title, steps=(*puts, *deletes)))
     return Plan(stages=tuple(stages))
 
 

@@ -15,7 +15,8 @@ from mcagent.model.config import Config
 from mcagent.model.net import Address
 from mcagent.model.resources import PeerKind
 
-_PREFIX: Mapping[PeerKind, str] = {PeerKind.NODE: "mcn-", PeerKind.GATEWAY: "mcg-", PeerKind.REMOTE: "mcr-"}
+# Nodes and gateways of this cluster share a prefix: a Node that becomes a gateway keeps its port.
+_PREFIX: Mapping[PeerKind, str] = {PeerKind.NODE: "mcn-", PeerKind.GATEWAY: "mcn-", PeerKind.REMOTE: "mcr-"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,8 @@ def tunnels_of(topology: Topology, config: Config, known: Tunnels) -> Tunnels:
 
 
 def _tunnel(config: Config, kind: PeerKind, peer: str, address: Address) -> Tunnel:
-    name = tunnel_port_name(_PREFIX[kind], kind, peer, address, config.tunnel_type, config.tunnel_port)
+    prefix = _PREFIX[kind]
+    name = tunnel_port_name(prefix, prefix, peer, address, config.tunnel_type, config.tunnel_port)
     return Tunnel(name=name, address=address, peer_kind=kind, peer=peer)
 
 

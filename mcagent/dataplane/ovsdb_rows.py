@@ -81,6 +81,7 @@ SCHEMA: dict[str, object] = {
                 "type": {"type": "string"},
                 "options": {"type": _STRING_MAP},
                 "mac": _set("string", 1),
+                "mtu_request": _set("integer", 1),
                 "ofport": _set("integer", 1),
                 "ofport_request": _set("integer", 1),
                 "bfd": {"type": _STRING_MAP},
@@ -100,6 +101,7 @@ class Interface:
     type: str
     options: Mapping[str, str]
     mac: list[str]
+    mtu_request: list[int]
     ofport: list[int]
     ofport_request: list[int]
     bfd: Mapping[str, str]
@@ -113,6 +115,7 @@ class Interface:
             row.type,
             row.options,
             row.mac,
+            row.mtu_request,
             row.ofport,
             row.ofport_request,
             row.bfd,
@@ -156,10 +159,17 @@ def interface_columns(port: HostPort | TunnelPort, external_ids: Mapping[str, st
         "external_ids": _map({**external_ids, **tags(port)}),
     }
     if isinstance(port, HostPort):
-        return columns | {"type": "internal", "mac": port.mac, "options": _map({}), "bfd": _map({})}
+        return columns | {
+            "type": "internal",
+            "mac": port.mac,
+            "mtu_request": port.mtu or ["set", []],
+            "options": _map({}),
+            "bfd": _map({}),
+        }
     return columns | {
         "type": str(port.type),
         "mac": ["set", []],
+        "mtu_request": ["set", []],
         "options": _map(_tunnel_options(port)),
         "bfd": _map(_bfd_map(port.bfd)),
     }
@@ -210,8 +220,9 @@ def _read_host_port(bridge: str, row: Interface) -> HostPort | None:
     if row.type != "internal":
         return None
     mac = row.mac[0] if row.mac else ""
+    mtu = row.mtu_request[0] if row.mtu_request else 0
     intact = not row.options and not row.bfd
-    return HostPort(bridge=bridge, name=row.name, ofport=_ofport(row), mac=mac, intact=intact)
+    return HostPort(bridge=bridge, name=row.name, ofport=_ofport(row), mac=mac, mtu=mtu, intact=intact)
 
 
 def _read_tunnel(bridge: str, row: Interface) -> TunnelPort | None:

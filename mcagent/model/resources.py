@@ -66,6 +66,9 @@ class HostPort:
     name: str
     ofport: int
     mac: str
+    mtu: int = (
+        0  # bytes; Open vSwitch sets it, and undoes what others set (ofproto.c, update_mtu_ofproto); 0: its own
+    )
     intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.OVSDB

@@ -11,7 +11,7 @@ from mcagent.model.resources import Bfd, Bridge, HostPort, PeerKind, TunnelPort,
 # The kernel's datapath where there is one (the test kernel), so that both are tried.
 DATAPATH = DatapathType.SYSTEM if kernel_datapath_exists() else DatapathType.NETDEV
 BRIDGE = Bridge(name="br-mc", datapath=DATAPATH)
-HOST_PORT = HostPort(bridge="br-mc", name="mc-gw0", ofport=1, mac="0a:6d:63:00:00:01")
+HOST_PORT = HostPort(bridge="br-mc", name="mc-gw0", ofport=1, mac="0a:6d:63:00:00:01", mtu=1450)
 
 
 def tunnel(number: int, **changes: object) -> TunnelPort:

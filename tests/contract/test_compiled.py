@@ -128,5 +128,11 @@ def test_a_desired_state_is_read_back_as_it_was_asked_for(world: World, settings
     apply(world, diff_desired(second.desired, promoted.desired))
     settled(world, promoted)
 
+    # a cluster takes the gateway address of one that is gone
+    heir = cluster("heir", "10.99.0.0/16", gateways=("203.0.113.77",))
+    last = compile_desired(snapshot(*HOME, heir), facts_of(world), settings, promoted)
+    apply(world, diff_desired(promoted.desired, last.desired))
+    settled(world, last)
+
     apply(world, diff(observe(world), Desired(units={})))
     assert not any(observe(world).values())

@@ -175,7 +175,15 @@ def test_tunnel_settings() -> None:
     }
     plain = of(TunnelPort, resources(compiled(EAST)))
     assert {t.name for t in plain}.isdisjoint(t.name for t in found)
-    assert all(len(t.name) == 15 and t.name[:4] in ("mcn-", "mcg-", "mcr-") for t in plain)
+    assert all(len(t.name) == 15 and t.name[:4] in ("mcn-", "mcr-") for t in plain)
+
+
+def test_a_node_that_becomes_a_gateway_keeps_its_port() -> None:
+    """Promotion is no new tunnel: its name and number stay, so no packet is lost for it."""
+    before = {t.peer: t for t in of(TunnelPort, resources(compiled()))}
+    after = {t.peer: t for t in of(TunnelPort, resources(compiled(gateway("w1", "192.0.2.3"))))}
+    assert (before["w1"].peer_kind, after["w1"].peer_kind) == (PeerKind.NODE, PeerKind.GATEWAY)
+    assert replace(before["w1"], peer_kind=PeerKind.GATEWAY) == after["w1"]
 
 
 def test_port_numbers_in_use_stay() -> None:

@@ -201,13 +201,14 @@ def test_stages_are_in_the_order_in_which_things_stand_on_each_other() -> None:
     )
 
 
-def test_a_tunnel_to_the_same_end_under_another_name_is_swapped_in_one_stage() -> None:
-    """Open vSwitch takes one tunnel per end: the old one goes in the transaction in which the new one comes."""
+def test_a_tunnel_to_the_same_end_under_another_name_makes_room_first() -> None:
+    """Open vSwitch takes one tunnel per end: the old one goes before the new one comes, others go last."""
     old = [tunnel(1, 2), tunnel(2, 3)]
     new: list[Resource] = [tunnel(1, 4, PeerKind.GATEWAY, "mcg-1")]
     plan = diff(actual_of(world_of([*old])), desired_of(world_of(new), [0]))
     assert [(s.title, [(step.op, step.key[2]) for step in s.steps]) for s in plan.stages] == [
-        ("create bridge and tunnels", [(Op.DELETE, "mcn-1"), (Op.ADD, "mcg-1")]),
+        ("make room for tunnels", [(Op.DELETE, "mcn-1")]),
+        ("create bridge and tunnels", [(Op.ADD, "mcg-1")]),
         ("remove tunnels", [(Op.DELETE, "mcn-2")]),
     ]
 

@@ -208,7 +208,7 @@ def test_source_nat(values: dict[str, Any], pods: tuple[str, ...], snat: bool) -
 )
 def test_refused_cidrs_leave_the_rest_of_the_cluster(cidr: str, reason: str) -> None:
     """A Pod CIDR that cannot be had is refused with a reason; the Service CIDR serves on."""
-    facts = Facts(connected=networks("172.17.0.0/16"), addresses=addresses("172.30.0.1"))
+    facts = Facts(connected=networks("172.17.0.0/16"), addresses=addresses("192.0.2.1", "172.30.0.1"))
     found = topology(cluster("east", "10.97.0.0/16", cidr), facts=facts, enable_pod_to_pod=True)
     assert found.remotes.clusters["east"].cidrs == networks("10.97.0.0/16")
     assert told(found) == [("east-clusterinfo", "spec.podCIDRs[0]", reason)]
