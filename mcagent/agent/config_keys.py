@@ -194,7 +194,8 @@ KEYS: tuple[Key, ...] = (
         meaning="First of three connection tracking zones. Zone 0 is the kernel's."),
     Key(path="connectionMarkBit", attribute="ct_mark_bit", value=kinds.Int(0, 31, never=_WELL_KNOWN_BITS),
         meaning="The one bit of connection mark and packet mark by which replies find the way they came. Must be "
-                "a bit that no CNI on the Node uses (Calico uses 16 to 31 unless its mark mask is set smaller)."),
+                "a bit that nothing else on the Node uses: Cilium uses 8 to 11 and 16 to 31, Calico 16 to 31, "
+                "portmap 13, AWS 7, OVN-Kubernetes 3 and 12 (choose another there)."),
     Key(path="routeTable", attribute="route_table", value=_TABLE,
         meaning="Routing table for the way to remote clusters."),
     Key(path="replyTable", attribute="reply_table", value=_TABLE,

@@ -25,7 +25,7 @@ DEVICE = "mc-gw0"
 NODE = ip_address("192.0.2.10")
 NEXT_HOP = ip_address("169.254.77.2")
 TABLE, REPLY, PROTOCOL = 28003, 28004, 111
-BIT = 1 << 27
+BIT = 1 << 12
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.contract.suite import BackendContract, Case
 pytestmark = pytest.mark.contract
 
 TABLE = "mcagent"
-BIT = "0x08000000"
+BIT = "0x00001000"
 SNAT = 'oifname "mc-gw0" ip saddr @mct_pods snat to ip saddr'
 REPLY = f'iifname != "mc-gw0" ct direction reply ct mark & {BIT} == {BIT} meta mark set meta mark | {BIT}'
 MSS = "tcp flags & (syn|rst) == syn tcp option maxseg size set rt mtu"

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.contract
 PODS = "10.244.0.0/16"
 POD, NODE, FAR, GATEWAY, LAN = "10.244.1.2", "192.0.2.10", "10.245.0.2", "198.51.100.7", "192.0.2.1"
 NEXT_HOP = ip_address("169.254.77.2")
-BIT = 1 << 27
+BIT = 1 << 12
 MARK = f"0x{BIT:08x}"
 MTU = 1400  # of mc-gw0; every other device has 1500
 MSS = "tcp flags & (syn|rst) == syn tcp option maxseg size set rt mtu"
