@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_network
 
 from flows import actions as act
 from flows.actions import Ct, DecTtl, Goto, Move, Nat, Output, OutputBits, ToGroup, set_bits, set_whole
@@ -208,6 +209,10 @@ def _snat(env: Env) -> Iterator[Flow]:
             continue
         look_up = Ct(env.zones.snat, table=d.SNAT_STATE.number, nat=Nat())
         yield _flow(d.SNAT_TABLE, d.ELSE, (family,), look_up)
+        if any(own in network for network in env.published_pods if eth_type_of(network) == family):
+            # What the other cluster sends to a gatewayIP is taken for a reply to a SNATed connection: so must be
+            # those that this Node opens by itself, even if its address counts as a Pod's.
+            yield _flow(d.SNAT_TABLE, d.EXACT, (family, d.SNAT.is_(0), source_in(ip_network(own))), look_up)
         yield _flow(d.SNAT_STATE, d.NORMAL, (family, _STATE_OPENER), out)
         yield _flow(
             d.SNAT_STATE, d.NORMAL, (family, _STATE_NEW),
