@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from dataclasses import dataclass
+from ipaddress import IPv4Address
 from types import TracebackType
 
 from mcagent.lab import netns
 
 ETH_P_IP = 0x0800  # linux/if_ether.h
+ETHERNET_HEADER = 14  # bytes
 BUFFER_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """An Ethernet frame with an IPv4 packet (RFC 791) in it."""
+
+    frame: bytes
+
+    @property
+    def protocol(self) -> int:
+        """The transport protocol's number."""
+        return self.frame[ETHERNET_HEADER + 9]
+
+    @property
+    def source(self) -> IPv4Address:
+        """The source address."""
+        return IPv4Address(self.frame[ETHERNET_HEADER + 12 : ETHERNET_HEADER + 16])
 
 
 class Capture:
@@ -36,8 +56,13 @@ class Capture:
         return self._frames
 
     def count(self, token: bytes) -> int:
-        """Return how many frames hold these bytes."""
-        return sum(token in frame for frame in self.frames())
+        """Return how many packets hold these bytes; an ICMP error that quotes one is no copy of it."""
+        return len(self.holding(token))
+
+    def holding(self, token: bytes) -> list[Packet]:
+        """Return the packets that hold these bytes, ICMP errors left out."""
+        found = [Packet(frame) for frame in self.frames() if token in frame]
+        return [packet for packet in found if packet.protocol != socket.IPPROTO_ICMP]
 
     def __enter__(self) -> Capture:
         return self

@@ -188,6 +188,19 @@ class Lab:
         """A Node's Open vSwitch."""
         return OvsInstance(self.namespace(node_name), self.directory(node_name) / "ovs")
 
+    def restart_vswitchd(self, node_name: str, *, kill: bool) -> None:
+        """End a Node's ovs-vswitchd, in an orderly way or with SIGKILL, and start it again."""
+        ovs = self.ovs(node_name)
+        if kill:
+            ovs.kill_vswitchd()
+        else:
+            ovs.stop_vswitchd()
+        ovs.start_vswitchd()
+        if self.userspace:
+            cluster, _ = self.topology.node(node_name)
+            number = self.topology.clusters.index(cluster) + 1
+            node.prime_neighbours(ovs, cluster, cluster_number=number)
+
     def api(self, cluster_name: str) -> ApiClient:
         """A client of a cluster's API server."""
         if cluster_name not in self._apis:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import statistics
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
@@ -20,7 +21,7 @@ from mcagent.lab.topology import POD_PORT, Cluster, Pod, Topology
 from mcagent.model.errors import LabError
 
 PACKETS = 5  # UDP round trips for the time and the copies
-CLOSED_TIMEOUT = 1.0  # seconds without an answer that count as closed
+CLOSED_TIMEOUT = 0.7  # seconds without an answer that count as closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +155,14 @@ def _problem(case: Case, replies: list[traffic.Reply], copies: tuple[int, ...]) 
 
 
 def _run_closed(namespace: str, case: Case) -> Result:
-    with contextlib.suppress(LabError):
-        reply = traffic.udp(namespace, case.address, case.port, b"nobody", timeout=CLOSED_TIMEOUT)
-        return Result(case=case, pod=reply.pod, source=reply.source, problem=f"{reply.pod} answered by UDP")
-    with contextlib.suppress(LabError):
-        reply = traffic.tcp(namespace, case.address, case.port, timeout=CLOSED_TIMEOUT)
-        return Result(case=case, pod=reply.pod, source=reply.source, problem=f"{reply.pod} answered by TCP")
+    with ThreadPoolExecutor(2) as pool:  # both wait for an answer that must not come
+        asked = {
+            "UDP": pool.submit(traffic.udp, namespace, case.address, case.port, b"nobody", timeout=CLOSED_TIMEOUT),
+            "TCP": pool.submit(traffic.tcp, namespace, case.address, case.port, timeout=CLOSED_TIMEOUT),
+        }
+    for protocol, answer in asked.items():
+        with contextlib.suppress(LabError):
+            reply = answer.result()
+            problem = f"{reply.pod} answered by {protocol}"
+            return Result(case=case, pod=reply.pod, source=reply.source, problem=problem)
     return Result(case=case)

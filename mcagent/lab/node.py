@@ -15,6 +15,7 @@ from mcagent.lab.waiting import wait_until
 
 PHYSICAL_BRIDGE = "br-phy"
 UPLINK_MTU = 1500
+NEIGHBOUR_AGING = 3600  # seconds, the most there is (ovs-vswitchd(8), tnl/neigh/aging)
 POD_NEXT_HOP = "169.254.1.1"
 
 
@@ -56,6 +57,7 @@ def build(
             *("fail-mode=standalone", f'other_config:hwaddr="{underlay.mac(cluster_number, index)}"'),
             *("--", "add-port", PHYSICAL_BRIDGE, "eth0"),
         )
+        prime_neighbours(ovs, cluster, cluster_number=cluster_number)
     device = uplink(userspace=userspace)
     netns.ip_batch(
         namespace,
@@ -66,6 +68,19 @@ def build(
         ],
     )
     return ovs
+
+
+def prime_neighbours(ovs: OvsInstance, cluster: Cluster, *, cluster_number: int) -> None:
+    """Tell the userspace datapath the MAC addresses of the other Nodes and of the router.
+
+    It keeps a neighbour table of its own for tunnels and drops the packet for which it has to ask (by ARP), where
+    the kernel would keep it. In the lab, Nodes have spoken to each other before, so that every lost packet counts.
+    """
+    known = [(str(cluster.router), underlay.router_mac(cluster_number))]
+    known += [(str(n.address), underlay.mac(cluster_number, i)) for i, n in enumerate(cluster.nodes, start=1)]
+    ovs.appctl("tnl/neigh/aging", str(NEIGHBOUR_AGING))
+    for address, mac in known:
+        ovs.appctl("tnl/neigh/set", PHYSICAL_BRIDGE, address, mac)
 
 
 def wait_for_router(namespace: str, cluster: Cluster) -> None:

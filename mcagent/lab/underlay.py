@@ -37,6 +37,11 @@ def mac(cluster: int, index: int) -> str:
     return f"02:6d:63:{cluster:02x}:00:{index:02x}"
 
 
+def router_mac(cluster: int) -> str:
+    """MAC address of the router in a cluster's subnet."""
+    return f"02:6d:63:{cluster:02x}:01:01"
+
+
 def set_sysctl(namespace: str, values: dict[str, str]) -> None:
     """Write sysctls ("net/ipv4/ip_forward") inside a namespace; one that this kernel lacks is passed over."""
 
@@ -81,7 +86,7 @@ def build(namespace: str, topology: Topology, api_namespaces: dict[str, str]) ->
     for number, cluster in enumerate(topology.clusters, start=1):
         name = bridge(number)
         lines += [
-            f"link add {name} type bridge forward_delay 0 stp_state 0 mcast_snooping 0",
+            f"link add {name} address {router_mac(number)} type bridge forward_delay 0 mcast_snooping 0",
             f"link set {name} up",
             f"address add {cluster.router}/{cluster.subnet.prefixlen} dev {name}",
         ]
