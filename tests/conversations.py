@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from random import Random
@@ -76,33 +77,35 @@ class Call:
         )
 
 
-def calls(world: World, random: Random, number: int) -> list[Call]:
-    """Return this many wishes that should come true, every kind in its share, in no order."""
-    found: list[tuple[Pod, IPv4Address, int, int, Service | None, str]] = []
+def calls(world: World, random: Random, number: int, *, published: bool = False) -> list[Call]:
+    """Return this many wishes that should come true, of every kind alike. `published`: only clients that are."""
+    kinds: defaultdict[tuple[bool, bool, bool], list[tuple[Pod, Service | Pod]]] = defaultdict(list)
     for client in world.pods:
-        found += [
-            (client, service.address, service.protocol, service.port, service, service.cluster)
-            for service in world.services
-            if service.cluster != client.cluster and service.endpoints
-        ]
-        found += [
-            (client, pod.address, random.choice((IP_TCP, IP_UDP, IP_ICMP)), 8080, None, pod.cluster)
-            for pod in world.pods
-            if pod.cluster != client.cluster and world.reaches(client, pod)
-        ]
-    picked = random.sample(found, min(number, len(found)))
-    return [
-        Call(
-            client=c,
-            address=a,
-            protocol=p,
-            port=port,
-            client_port=random.randint(1024, 65535),
-            service=s,
-            cluster=k,
+        if published and not client.published:
+            continue
+        on_gateway = world.nodes[client.node].gateway
+        for offered in world.services:
+            if offered.cluster != client.cluster and offered.endpoints:
+                kinds[client.published, on_gateway, True].append((client, offered))
+        for pod in world.pods:
+            if pod.cluster != client.cluster and world.reaches(client, pod):
+                kinds[client.published, on_gateway, False].append((client, pod))
+    found = []
+    for _ in range(number if kinds else 0):
+        client, target = random.choice(kinds[random.choice(sorted(kinds))])
+        service = target if isinstance(target, Service) else None
+        found.append(
+            Call(
+                client=client,
+                address=target.address,
+                protocol=service.protocol if service else random.choice((IP_TCP, IP_UDP, IP_ICMP)),
+                port=service.port if service else 8080,
+                client_port=random.randint(1024, 65535),
+                service=service,
+                cluster=target.cluster,
+            )
         )
-        for c, a, p, port, s, k in picked
-    ]
+    return found
 
 
 def one(journey: Journey) -> tuple[str, Packet]:
