@@ -116,14 +116,14 @@ def judge(world: World, node: Node, packet: Packet) -> bool:
     return bool(journey.deliveries)
 
 
-@examples(150)
+@examples(100)
 @given(junk())
 def test_nothing_else_is_forwarded(drawn: tuple[World, Node, Packet]) -> None:
     """A packet without a connection gets to a kernel at most once, and only if the topology allows it."""
     judge(*drawn)
 
 
-@examples(60)
+@examples(40)
 @given(worlds(min_clusters=2), SEEDS)
 def test_near_misses_are_not_forwarded(world: World, seed: int) -> None:
     """A packet on its way in which one thing is changed passes only if the topology allows the changed one."""
