@@ -42,10 +42,8 @@ class ApiServerSource:
                 for kind, (selector, informer) in self._informers.items()
                 if wanted.get(kind) != selector
             }
-            for informer in leaving.values():
-                informer.signal_stop()
             for kind, informer in leaving.items():
-                informer.stop()
+                informer.signal_stop()  # nothing comes from it any more; its thread ends by itself
                 del self._informers[kind]
                 if kind not in wanted:
                     self._sink.forget(kind)

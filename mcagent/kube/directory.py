@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcagent.kube.apiserver import IN_NAMESPACE
-from mcagent.kube.manifests import SUFFIXES, Manifests, read_manifests
+from mcagent.kube.manifests import SUFFIXES, read_manifests
 from mcagent.kube.source import EventType, KindState, ObjectEvent, RawObject, Sink, object_key
 from mcagent.kube.trim import trim
 from mcagent.model.errors import SourceError
@@ -33,7 +33,7 @@ class _File:
 
     seen: Signature  # at the last look
     read: Signature | None = None  # what `content` or `error` is of
-    content: Manifests | None = None  # the last good one
+    content: list[tuple[Kind, RawObject]] | None = None  # the last good one
     error: str = ""
 
 
@@ -223,17 +223,13 @@ class DirectorySource:
         for name, file in sorted(self._files.items()):
             subject = f"file {name}"
             if file.error:
-                kept = "; its last good content stays" if file.content else ""
+                kept = "; its last good content stays" if file.content is not None else ""
                 problems.append(
                     Problem(subject=subject, path="", reason="UnreadableManifest", message=file.error + kept)
                 )
             if file.content is None:
                 continue
-            problems += [
-                Problem(subject=subject, path="", reason="UnusableManifest", message=complaint)
-                for complaint in file.content.complaints
-            ]
-            for kind, obj in file.content.objects:
+            for kind, obj in file.content:
                 key = object_key(obj)
                 if kind in IN_NAMESPACE and self._namespace not in ("", obj["metadata"]["namespace"]):
                     continue

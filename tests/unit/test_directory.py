@@ -109,7 +109,11 @@ def test_all_manifests_are_read(case: Case) -> None:
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n3"}}
     inner = {"apiVersion": "v1", "kind": "NodeList", "items": [{"metadata": {"name": "n4"}}]}
     case.write(
-        "a.yaml", gateway("n1") + "---\n" + gateway("n2") + "---\n# nothing\n---\napiVersion: v1\nkind: Pod2\n"
+        "a.yaml",
+        gateway("n1")
+        + "---\n"
+        + gateway("n2")
+        + "---\n# nothing\n---\napiVersion: v1\nkind: Pod2\nmetadata: {}\n",
     )
     case.write("b.json", json.dumps({"apiVersion": "v1", "kind": "List", "items": [node, inner]}))
     case.write("c.txt", gateway("no"))
@@ -143,7 +147,7 @@ def test_changes_come_as_events(case: Case) -> None:
         ("a: b: c", "line 1"),
         ("\0", "not YAML"),
         ("", "empty"),
-        ("- " * 5000, "not YAML|deep"),
+        ("- " * 5000, "deeply"),
     ],
 )
 def test_a_broken_file_keeps_its_last_good_content(case: Case, bad: str, words: str) -> None:
@@ -237,17 +241,29 @@ def test_timestamps_stay_text(tmp_path: Path) -> None:
     """An unquoted creationTimestamp is text, as in JSON."""
     file = tmp_path / "a.yaml"
     file.write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n, creationTimestamp: 2026-01-02T03:04:05Z}\n")
-    ((kind, obj),) = read_manifests(file).objects
+    ((kind, obj),) = read_manifests(file)
     assert kind is Kind.NODE
     assert obj["metadata"]["creationTimestamp"] == "2026-01-02T03:04:05Z"
 
 
-def test_what_is_no_object_is_told(tmp_path: Path) -> None:
-    """A document without kind, and an object without a name, are complaints that name the document."""
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("just text\n", "document 1: no object"),
+        ("kind: Node\napiVersion: v1\nmetadata: {}\n", "document 1: a Node without metadata.name"),
+        ("---\n# nothing\n---\nkind: List\nitems: [7]\n", "document 1: no object"),
+        ("a: &x [1]\nb: *x\n", "line 2: YAML aliases"),
+        ("[" * 1_000_000, "too deeply"),
+        ("- " * 1_000_000, "too deeply"),
+    ],
+    ids=lambda text: text[:20].strip(),
+)
+def test_a_file_is_taken_whole_or_not_at_all(tmp_path: Path, text: str, words: str) -> None:
+    """A document that is no object, an alias, or endless nesting refuses the file, with the place."""
     file = tmp_path / "a.yaml"
-    file.write_text("just text\n---\nkind: Node\napiVersion: v1\nmetadata: {}\n")
-    complaints = read_manifests(file).complaints
-    assert [text.split(":")[0] for text in complaints] == ["document 1", "document 2"]
+    file.write_text(text)
+    with pytest.raises(SourceError, match=words):
+        read_manifests(file)
 
 
 def test_text_in_another_encoding_is_refused(tmp_path: Path) -> None:
