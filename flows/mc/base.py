@@ -16,6 +16,7 @@ from flows.fields import (
     IPV4_SRC,
     IPV6_DST,
     IPV6_SRC,
+    PKT_MARK,
     SCTP_DST,
     SCTP_SRC,
     TCP_DST,
@@ -40,6 +41,9 @@ CONNECTION: tuple[Field, ...] = (
     IPV4_SRC, IPV4_DST, IPV6_SRC, IPV6_DST, IP_PROTO, TCP_SRC, TCP_DST, SCTP_SRC, SCTP_DST,
 )  # fmt: skip
 
+# A packet keeps its kernel mark (skb->mark) through encapsulation and decapsulation (skb_scrub_packet in
+# net/core/skbuff.c clears it between namespaces only). Ours, or a CNI's, must not steer the tunnel's own packets.
+UNMARKED = set_whole(PKT_MARK, 0)
 PLAIN = set_whole(ETH_DST, d.MAC_PLAIN)
 AS_TRANSLATED = set_whole(ETH_DST, d.MAC_TRANSLATED)
 AS_REPLY = (set_whole(ETH_DST, d.MAC_REPLY), set_bits(d.REPLY, 1))
@@ -87,10 +91,10 @@ def _classify(env: Env) -> Iterator[Flow]:
     source = Goto(d.SOURCE.number)
     for family in d.FAMILIES:
         terms = (exact(IN_PORT, d.HOST_PORT), family, mac(d.MAC_PLAIN))
-        host = (set_bits(d.ORIGIN, d.ORIGIN_HOST), set_bits(d.CAME_BY, d.HOST_PORT))
+        host = (UNMARKED, set_bits(d.ORIGIN, d.ORIGIN_HOST), set_bits(d.CAME_BY, d.HOST_PORT))
         yield _flow(d.CLASSIFY, d.NORMAL, terms, *host, source)
         for port in env.local_gateways:
-            gateway = (set_bits(d.ORIGIN, d.ORIGIN_GATEWAY), set_bits(d.CAME_BY, port))
+            gateway = (UNMARKED, set_bits(d.ORIGIN, d.ORIGIN_GATEWAY), set_bits(d.CAME_BY, port))
             yield _flow(d.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *gateway, source)
 
 

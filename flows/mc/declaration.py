@@ -19,6 +19,7 @@ from flows.fields import (
     IPV4_SRC,
     IPV6_DST,
     IPV6_SRC,
+    PKT_MARK,
     PORTS_DST,
     REGISTERS,
     Bits,
@@ -270,7 +271,7 @@ PIPELINE = Pipeline(
     bits=(
         ORIGIN, TRANSLATED, SNAT, REPLY, CLUSTER, CAME_BY, LEAVES_BY, MARK_PORT, MARK_TRANSLATED, LABEL_PORT,
     ),
-    writes=(ETH_DST,),
+    writes=(ETH_DST, PKT_MARK),
     zones=(ZONE_ARRIVAL, ZONE_SERVICE, ZONE_SNAT),
     groups=(GROUP_GATEWAYS, GROUP_PREFER, GROUP_CLUSTER, GROUP_RELAY, GROUP_REPLY, GROUP_SERVICE),
     categories=(

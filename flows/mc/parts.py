@@ -32,7 +32,17 @@ from flows.fields import (
 )
 from flows.flow import Bucket, Flow, Group, GroupType
 from flows.mc import declaration as d
-from flows.mc.base import FROM_GATEWAY, FROM_HOST, FROM_NODE, FROM_REMOTE, LOCAL_GATEWAYS, PLAIN, drop, select
+from flows.mc.base import (
+    FROM_GATEWAY,
+    FROM_HOST,
+    FROM_NODE,
+    FROM_REMOTE,
+    LOCAL_GATEWAYS,
+    PLAIN,
+    UNMARKED,
+    drop,
+    select,
+)
 from flows.mc.topology import Endpoint, Env, LocalNode, LocalService, Part, RemoteCluster, RemoteGateway
 
 _MAX_BUCKET = 0x7FFFFFFF
@@ -119,7 +129,8 @@ def _from_cluster(
         for family in d.FAMILIES:
             yield _flow(
                 cookie, d.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family),
-                set_bits(d.ORIGIN, d.ORIGIN_REMOTE), set_bits(d.CLUSTER, c.number), set_bits(d.CAME_BY, port),
+                UNMARKED, set_bits(d.ORIGIN, d.ORIGIN_REMOTE),
+                set_bits(d.CLUSTER, c.number), set_bits(d.CAME_BY, port),
                 Goto(d.SOURCE.number),
             )  # fmt: skip
     go_on = Goto(d.UNTRANSLATE.number)
@@ -195,7 +206,7 @@ def _other_node(env: Env, n: LocalNode, cookie: int) -> Iterator[Flow]:
         for family in d.FAMILIES:
             yield _flow(
                 cookie, d.CLASSIFY, d.NORMAL, (exact(IN_PORT, n.ofport), family),
-                set_bits(d.ORIGIN, d.ORIGIN_NODE), set_bits(d.CAME_BY, n.ofport), Goto(d.SOURCE.number),
+                UNMARKED, set_bits(d.ORIGIN, d.ORIGIN_NODE), set_bits(d.CAME_BY, n.ofport), Goto(d.SOURCE.number),
             )  # fmt: skip
     go_on = Goto(d.UNTRANSLATE.number)
     deliver = (DecTtl(), set_bits(d.LEAVES_BY, n.ofport), Goto(d.OUTPUT.number))

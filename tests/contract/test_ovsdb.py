@@ -245,11 +245,11 @@ def test_steps_that_vswitchd_does_not_take_are_reported(
     fresh_ovs: OvsInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ovs-vswitchd down the database is written, and every step says that nothing has come of it."""
-    monkeypatch.setattr("mcagent.dataplane.ovsdb.CONFIGURE_TIMEOUT", 0.2)
     backend = OvsdbBackend(fresh_ovs.socket)
     try:
         make(backend, [BRIDGE])
         fresh_ovs.kill_vswitchd()
+        monkeypatch.setattr("mcagent.dataplane.ovsdb.CONFIGURE_TIMEOUT", 0.2)
         result = backend.apply(adds(HOST_PORT, tunnel(2)))
         assert [str(error).count("ovs-vswitchd has not taken it") for _, error in result.failed] == [1, 1]
         fresh_ovs.start_vswitchd()

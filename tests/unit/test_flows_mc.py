@@ -69,6 +69,15 @@ def test_every_table_ends_in_a_counted_drop(gateway: bool, siblings: tuple[int, 
     assert all(flow.match_text == "" and flow.actions_text == "drop" for flow in lowest)
 
 
+@pytest.mark.parametrize(("gateway", "siblings"), ROLES)
+def test_no_mark_of_the_kernel_goes_into_a_tunnel(gateway: bool, siblings: tuple[int, ...]) -> None:
+    """Whatever port a packet comes by, its kernel mark is cleared first: the reply rule would catch the tunnel."""
+    parts = small.parts(gateway=gateway, siblings=siblings)
+    entries = [flow for flow in small.flows_of(parts) if flow.table == d.CLASSIFY.number and flow.actions]
+    assert entries
+    assert all(flow.actions_text.startswith("set_field:0->pkt_mark,") for flow in entries)
+
+
 def test_unchanged_input_gives_equal_parts() -> None:
     """The builders are functions: equal input, equal output."""
     assert small.parts(gateway=True) == small.parts(gateway=True)
