@@ -1,0 +1,284 @@
+"""A gateway among 1,000 remote clusters: how long the agent takes for all of it, and for one change. Run as root.
+
+A real agent process, a real Open vSwitch (userspace datapath) and the embedded API server, in a network namespace
+of their own. Prints a table and, with --json, the numbers; it judges nothing.
+
+- cold: from the start of the process, and from the end of its imports, to the whole dataplane being programmed
+- restart: the same for an agent that finds everything as it should be
+- change: from the request to the API server until ovs-vswitchd has the flow (its own flow monitor says when)
+- memory: resident, after the cold start and after the changes
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mcagent.lab import netns
+from mcagent.lab.api import ApiClient
+from mcagent.lab.ovs import OvsInstance
+from mcagent.lab.waiting import wait_until
+
+NODE = "gw1"
+API = "127.0.0.1"
+READY = "the dataplane is as it should be"
+_CRD = "multicluster.crd.antrea.io/v1alpha1"
+Json = dict[str, Any]
+
+
+def cluster(number: int, version: int = 0) -> Json:
+    """Return a ClusterInfoImport with three CIDRs; one of them changes with `version`."""
+    high, low = number // 250, number % 250
+    return {
+        "apiVersion": _CRD,
+        "kind": "ClusterInfoImport",
+        "metadata": {"name": f"c{number}", "namespace": "kube-system"},
+        "spec": {
+            "clusterID": f"c{number}",
+            "serviceCIDR": f"100.{64 + high}.{low}.0/24",
+            "podCIDRs": [f"20.{high}.{low}.0/24", f"30.{number // 64}.{number % 64 * 4 + version % 4}.0/24"],
+            "gatewayInfos": [{"gatewayIP": f"198.{18 + high}.0.{low + 1}"}],
+        },
+    }
+
+
+def local_objects() -> list[Json]:
+    """Return this cluster: a gateway and a worker."""
+    found: list[Json] = [
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name},
+            "spec": {"podCIDRs": [f"10.10.{number}.0/24"]},
+            "status": {"addresses": [{"type": "InternalIP", "address": f"172.18.0.{number}"}]},
+        }
+        for number, name in ((1, NODE), (2, "worker1"))
+    ]
+    gateway = {"gatewayIP": "172.18.0.1", "internalIP": "172.18.0.1", "serviceCIDR": "10.96.0.0/16"}
+    metadata = {"name": NODE, "namespace": "kube-system"}
+    return [*found, {"apiVersion": _CRD, "kind": "Gateway", "metadata": metadata, **gateway}]
+
+
+class World:
+    """The namespace with everything but the agent."""
+
+    def __init__(self, namespace: str, directory: Path) -> None:
+        self.namespace, self.directory = namespace, directory
+        netns.ip("", "netns", "add", namespace)
+        netns.ip(namespace, "link", "set", "lo", "up")
+        netns.ip(namespace, "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
+        for device in ("eth0", "eth1"):
+            netns.ip(namespace, "link", "set", device, "up")
+        netns.add_address(namespace, "eth0", "172.18.0.1/16")
+        self.ovs = OvsInstance.start(namespace, directory / "ovs")
+        argv = [sys.executable, "-m", "mcagent.lab.apiserver", "--listen", f"{API}:6443"]
+        argv += ["--kubeconfig", str(directory / "kubeconfig")]
+        self.server = subprocess.Popen(netns.command(namespace, argv), stdout=subprocess.PIPE, text=True)
+        assert self.server.stdout is not None
+        self.server.stdout.readline()
+        self.api = ApiClient(namespace, API)
+        config = {
+            "nodeName": NODE,
+            "clusterID": "west",
+            "enablePodToPodConnectivity": True,
+            "podCIDRs": ["10.10.0.0/16"],
+            "datapath": "netdev",
+            "kubeconfig": str(directory / "kubeconfig"),
+            "ovsdb": self.ovs.socket,
+            "runDirectory": str(directory / "run"),
+            "logFormat": "json",
+        }
+        (directory / "agent.yaml").write_text(yaml.safe_dump(config))
+
+    def put(self, obj: Json) -> None:
+        """Create an object, or give it another spec."""
+        kind, name = obj["kind"], obj["metadata"]["name"]
+        base = "/api/v1/nodes" if kind == "Node" else f"/apis/{_CRD}/namespaces/kube-system/{kind.lower()}s"
+        status, answer = self.api.request("POST", base, obj)
+        if status == 409:
+            body = {"spec": obj["spec"]}
+            content_type = "application/merge-patch+json"
+            status, answer = self.api.request("PATCH", f"{base}/{name}", body, content_type=content_type)
+        if status >= 300:
+            raise SystemExit(f"{kind} {name}: {answer}")
+        if kind == "Node":
+            body = {"status": obj["status"]}
+            self.api.request("PATCH", f"{base}/{name}/status", body, content_type="application/merge-patch+json")
+
+    def change(self, obj: Json) -> None:
+        """Give an object another spec, in one request."""
+        path = f"/apis/{_CRD}/namespaces/kube-system/clusterinfoimports/{obj['metadata']['name']}"
+        body = {"spec": obj["spec"]}
+        status, answer = self.api.request("PATCH", path, body, content_type="application/merge-patch+json")
+        if status != 200:
+            raise SystemExit(f"{path}: {answer}")
+
+    def status(self) -> Json:
+        """Return the agent's /status."""
+        argv = ["curl", "-s", "--max-time", "20", f"http://{API}:10351/status"]
+        return json.loads(netns.execute(self.namespace, argv).stdout)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """End what was started."""
+        self.server.terminate()
+        self.server.wait(10)
+        self.ovs.stop()
+        netns.ip("", "netns", "del", self.namespace)
+
+
+class Agent:
+    """A running agent. `spent` and `after_imports`: seconds until the whole dataplane was programmed."""
+
+    def __init__(self, world: World) -> None:
+        self._log = world.directory / "agent.log"
+        argv = [sys.executable, "-m", "mcagent.cli.main", "agent", "--config", str(world.directory / "agent.yaml")]
+        self._world = world
+        started = time.time()
+        with self._log.open("w") as log:
+            self.process = subprocess.Popen(netns.command(world.namespace, argv), stderr=log)
+        wait_until(lambda: self._at(READY) is not None, "the agent to be ready", timeout=300, interval=0.01)
+        ready, imported = self._at(READY), self._at(" on Node ")
+        assert ready is not None
+        assert imported is not None
+        self.spent, self.after_imports = ready - started, ready - imported
+        self.status = world.status()
+
+    def _at(self, text: str) -> float | None:
+        """Return when a log line with that text was written."""
+        for line in self._log.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                if text in entry["message"]:
+                    return datetime.fromisoformat(entry["time"]).timestamp()
+        return None
+
+    def memory(self, name: str = "VmRSS") -> float:
+        """Return resident memory in MiB (proc(5), status)."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) / 1024
+        raise AssertionError(name)
+
+    def stop(self) -> None:
+        """End it; the dataplane stays."""
+        self.process.terminate()
+        self.process.wait(30)
+
+
+@contextlib.contextmanager
+def flow_monitor(world: World) -> Iterator[subprocess.Popen[str]]:
+    """Follow flow changes as ovs-vswitchd makes them (ovs-ofctl(8), monitor)."""
+    argv = ["ovs-ofctl", "-O", "OpenFlow15", "monitor", world.ovs.mgmt("br-mc"), "watch:!initial,table=40"]
+    environment = world.ovs.environment  # it makes a control socket
+    monitor = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+    try:
+        yield monitor
+    finally:
+        monitor.terminate()
+        monitor.wait(10)
+
+
+def changes(world: World, clusters: int, count: int, pause: float) -> list[float]:
+    """Change one CIDR of one cluster again and again; return seconds until its flow is there."""
+    spent = []
+    order = random.Random(1)
+    versions: dict[int, int] = {}
+    with flow_monitor(world) as monitor:
+        assert monitor.stdout is not None
+        for _ in range(count):
+            number = order.randrange(clusters)
+            versions[number] = versions.get(number, 0) + 1
+            obj = cluster(number, versions[number])
+            wanted = f"nw_dst={obj['spec']['podCIDRs'][1]}"
+            time.sleep(order.uniform(pause, 2 * pause))  # changes come singly here; bursts are gathered on purpose
+            begun = time.perf_counter()
+            world.change(obj)
+            for line in monitor.stdout:
+                if wanted in line and "event=ADDED" in line:
+                    break
+            else:
+                raise SystemExit("ovs-ofctl monitor ended")
+            spent.append(time.perf_counter() - begun)
+    return spent
+
+
+def quantile(values: list[float], share: float) -> float:
+    """Return the value that this share of all does not exceed."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def measure(clusters: int, count: int, pause: float) -> Json:
+    """Return all numbers."""
+    directory = Path(tempfile.mkdtemp(prefix="mcb"))
+    world = World(f"mcbench-agent-{os.getpid()}", directory)
+    try:
+        for obj in (*local_objects(), *(cluster(number) for number in range(clusters))):
+            world.put(obj)
+        cold = Agent(world)
+        found: Json = {
+            "clusters": clusters,
+            "resources": cold.status["resources"],
+            "cold_seconds": cold.spent,
+            "cold_after_imports_seconds": cold.after_imports,
+            "cold_phases_seconds": cold.status["lastChange"]["phases"],
+            "resident_mib": cold.memory(),
+            "peak_resident_mib": cold.memory("VmHWM"),
+        }
+        spent = changes(world, clusters, count, pause)
+        last = world.status()["lastChange"]["phases"]
+        found |= {
+            "change_p50_ms": 1000 * quantile(spent, 0.5),
+            "change_p99_ms": 1000 * quantile(spent, 0.99),
+            "change_max_ms": 1000 * max(spent),
+            "change_phases_ms": {name: 1000 * seconds for name, seconds in last.items()},
+            "resident_after_changes_mib": cold.memory(),
+        }
+        cold.stop()
+        again = Agent(world)
+        found |= {
+            "restart_after_imports_seconds": again.after_imports,
+            "restart_changes": sum((again.status["lastChange"] or {"changes": {}})["changes"].values()),
+            "restart_resident_mib": again.memory(),
+        }
+        again.stop()
+        return found
+    finally:
+        world.close()
+        shutil.rmtree(directory)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clusters", type=int, default=1000)
+    parser.add_argument("--changes", type=int, default=200)
+    parser.add_argument("--pause", type=float, default=0.05, help="least seconds between two changes")
+    parser.add_argument("--json", action="store_true", help="print the numbers for a program")
+    args = parser.parse_args()
+    found = measure(args.clusters, args.changes, args.pause)
+    if args.json:
+        print(json.dumps(found, indent=1))
+        return
+    for name, value in found.items():
+        shown = (
+            json.dumps(value) if isinstance(value, dict) else f"{value:.3f}" if isinstance(value, float) else value
+        )
+        print(f"{name:<32} {shown}")
+
+
+if __name__ == "__main__":
+    main()
