@@ -71,7 +71,7 @@ class Agent:
         self._notifier = Notifier()
         self._watching = False
         self._told: tuple[Problem, ...] = ()
-        self._monitor = make_monitor(settings, self._kernel_changed)
+        self._monitor = make_monitor(settings, self._facilities, self._kernel_changed)
         self.metrics = Metrics()
         self._reporter = Reporter(self._facilities.by_name, self.metrics)
         self._reconciler = Reconciler(

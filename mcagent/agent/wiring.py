@@ -113,7 +113,7 @@ def facts_reader(settings: Settings, facilities: Facilities) -> Callable[[Addres
     return lambda address: observe_facts(settings.core, address, facilities.ovsdb.ofports())
 
 
-def make_monitor(settings: Settings, wake: Callable[[], None]) -> NetlinkMonitor:
+def make_monitor(settings: Settings, facilities: Facilities, wake: Callable[[], None]) -> NetlinkMonitor:
     """Return what notices changes in the kernel (netlink, nft), not started."""
     from mcagent.dataplane.netlink_monitor import NetlinkMonitor
 
@@ -124,4 +124,5 @@ def make_monitor(settings: Settings, wake: Callable[[], None]) -> NetlinkMonitor
         route_protocol=core.route_protocol,
         devices=(core.host_port,),
         nft_table=core.nft_table,
+        own_port=lambda: facilities.netlink.port,
     )

@@ -56,6 +56,7 @@ class NetlinkBackend:
         self._devices = tuple(devices)
         self._strays: Mapping[ResourceKey, tuple[Request, ...]] = {}
         self._socket: RtSocket | None = None
+        self.port = 0  # of the socket that routes are changed through, for who watches events; any thread
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
         """Return what of ours exists. Raises BackendError when the kernel cannot be asked."""
@@ -94,6 +95,7 @@ class NetlinkBackend:
         """Lend the socket; one that failed is not used again."""
         if self._socket is None:
             self._socket = RtSocket()
+            self.port = self._socket.port
         try:
             yield self._socket
         except BackendError:

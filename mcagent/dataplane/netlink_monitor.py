@@ -46,7 +46,8 @@ class NetlinkMonitor:
     """A thread that calls `wake` after every change of what is ours, in the namespace that starts it.
 
     `wake` is called from that thread and has to return at once (setting an Event does). Our own changes wake
-    too: the observation that follows finds nothing to do.
+    too, and the observation that follows finds nothing to do; except for routes, which are many: those that
+    were changed through the socket of port `own_port()` are passed over.
     """
 
     def __init__(
@@ -57,12 +58,14 @@ class NetlinkMonitor:
         route_protocol: int,
         devices: Sequence[str],
         nft_table: str = "",
+        own_port: Callable[[], int] = lambda: 0,
     ) -> None:
         """Remember what is ours, as the backends have it; `nft_table` "" leaves nf_tables unwatched."""
         self._wake = wake
         self._tables = frozenset(route_tables)
         self._protocol = route_protocol
         self._devices = frozenset(devices)
+        self._own_port = own_port
         self._nft_name = nft_table.encode() + b"\0" if nft_table else b""
         self._ours: set[int] = set()  # indexes of our devices
         self._mtus: dict[int, int] = {}  # of foreign devices that have an address: one of them is the uplink
@@ -169,6 +172,10 @@ class NetlinkMonitor:
         )
 
     def _concerns(self, data: bytes) -> bool:
+        if len(data) >= rtmsg.NLMSGHDR.size:  # the kernel sends events one by one
+            _, kind, _, _, port = rtmsg.NLMSGHDR.unpack_from(data)
+            if kind in _IN_ROUTE and port and port == self._own_port():
+                return False
         found = False
         for kind, _, _, body in rtmsg.messages(data):
             # No short cut: every message may change what later ones are compared with.

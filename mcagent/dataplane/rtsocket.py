@@ -80,6 +80,11 @@ class RtSocket:
         with contextlib.suppress(OSError):
             self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
 
+    @property
+    def port(self) -> int:
+        """The socket's port (netlink(7), nl_pid): events of routes that were changed through it carry it."""
+        return int(self._socket.getsockname()[0])
+
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()

@@ -15,7 +15,7 @@ from mcagent.dataplane.netlink import NetlinkBackend
 from mcagent.dataplane.netlink_monitor import NetlinkMonitor
 from mcagent.lab import netns
 from mcagent.model.resources import Link, LinkAddress, Neighbour, Resource, Route, Rule
-from tests.contract.inside import Inside, make
+from tests.contract.inside import Inside, adds, make
 
 pytestmark = pytest.mark.contract
 
@@ -175,3 +175,28 @@ def test_lost_events_wake_for_a_full_observation_and_watching_goes_on(
         go_on.set()
         monitor.stop()
     assert all(one.fileno() == -1 for sockets in opened for one in sockets), "a socket was left open"
+
+
+def test_own_changes_of_routes_do_not_wake_and_those_of_others_do(node: str) -> None:
+    """What the backend itself does is no news; the same route taken away by somebody is."""
+    backend = NetlinkBackend(route_tables=(TABLE,), route_protocol=PROTOCOL, devices=(DEVICE,))
+    inside = Inside(node, backend)
+    woken = threading.Event()
+    monitor = NetlinkMonitor(
+        woken.set,
+        route_tables=(TABLE,),
+        route_protocol=PROTOCOL,
+        devices=(DEVICE,),
+        own_port=lambda: backend.port,
+    )
+    netns.call(node, monitor.start)
+    try:
+        settle(woken)
+        route = Route(table=TABLE, destination=ip_network("10.99.0.0/16"), device=DEVICE, via=NEXT_HOP)
+        assert not inside.apply(adds(route)).failed
+        assert not woken.wait(0.5)
+        netns.ip(node, "route", "delete", "10.99.0.0/16", "table", str(TABLE))
+        assert woken.wait(WAKE_WITHIN)
+    finally:
+        monitor.stop()
+        backend.close()
