@@ -22,6 +22,7 @@ _SPECIAL = (
     (IPv4Network("224.0.0.0/4"), "multicast"),
     (IPv4Network("255.255.255.255/32"), "broadcast"),
 )
+_SPECIAL_RANGES = tuple((int(n.network_address), int(n.broadcast_address), n, name) for n, name in _SPECIAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,9 @@ def refuse_address(address: Address) -> Refusal | None:
     """Return why an address cannot be a tunnel endpoint or a Pod's, None when it can."""
     if not isinstance(address, IPv4Address):
         return Refusal(reason="IPv6NotSupported", message=f"{address} is not used: IPv6 is not supported yet")
-    for special, name in _SPECIAL:
-        if address in special:
+    value = int(address)
+    for first, last, special, name in _SPECIAL_RANGES:
+        if first <= value <= last:
             return Refusal(reason="NotUnicast", message=f"{address} is not used: it lies in {special} ({name})")
     return None
 

@@ -7,7 +7,8 @@ of remote clusters, flows or routes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from mcagent.core.claims import merged, refuse_address, refuse_network, usable
 from mcagent.core.nodes import (
@@ -20,6 +21,7 @@ from mcagent.core.nodes import (
     seniority,
     tunnel_addresses,
 )
+from mcagent.core.pods import Places, places_of, pods_by_node
 from mcagent.model.config import Config
 from mcagent.model.net import Address, Network, host_network, overlaps
 from mcagent.model.objects import Gateway, Kind, Node, Snapshot
@@ -54,17 +56,19 @@ class Local:
     pod_hosts: frozenset[int]  # addresses of Pods that are known one by one
     taken: tuple[tuple[Network, str], ...]  # what a remote cluster may not have, and what it is
     node_addresses: tuple[tuple[Address, str], ...]
-    pod_networks: tuple[Network, ...]  # all networks that something is delivered to
+    networks: tuple[Network, ...]  # what lives on Nodes, beside `pod_hosts`
     needs: frozenset[Kind]  # kinds that this Node's dataplane follows from
     problems: tuple[Problem, ...]
+    places: Places = field(compare=False, repr=False)  # for the next call
 
 
+NO_PLACES: Places = MappingProxyType({})
 ALWAYS_NEEDED = frozenset({Kind.GATEWAY, Kind.CLUSTER_INFO_IMPORT, Kind.NODE})
 GATEWAY_NEEDS = frozenset({Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE})
 
 
-def build_local(snapshot: Snapshot, config: Config) -> Local:
-    """Return this cluster as `config.node_name` sees it."""
+def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -> Local:
+    """Return this cluster as `config.node_name` sees it. `known` are the `places` of any earlier result."""
     problems: list[Problem] = []
     gateways = _gateways(snapshot, config, problems)
     by_node = {gateway.node: gateway for gateway in gateways}
@@ -94,6 +98,15 @@ def build_local(snapshot: Snapshot, config: Config) -> Local:
     if own_node and own_per_pod and not is_gateway and configured:
         # a worker needs no list of its Pods: only what is for it comes to it
         networks[config.node_name] = tuple(dict.fromkeys((*configured, *own_addresses(own_node, own_gateway))))
+    coarse = tuple(network for found in networks.values() for network in found)
+    places: Places = NO_PLACES
+    hosts: frozenset[int] = frozenset()
+    one_by_one = per_pod & networks.keys()
+    if one_by_one and (is_gateway or not configured):
+        places = places_of(snapshot.pods, known)
+        single = {int(n.network_address) for n in (*coarse, *service_cidrs) if n.prefixlen == n.max_prefixlen}
+        of_pods, hosts = pods_by_node(places, one_by_one, single)
+        networks |= {name: (*networks[name], *found) for name, found in of_pods.items()}
     addresses = tunnel_addresses(snapshot, gateways, problems)
 
     own = None
@@ -132,15 +145,11 @@ def build_local(snapshot: Snapshot, config: Config) -> Local:
         own_pods=own_pods,
         published_pods=merged(pods) if config.enable_pod_to_pod else (),
         node_cidrs=node_cidrs,
-        pod_hosts=frozenset(
-            int(network.network_address)
-            for name in per_pod & networks.keys()
-            for network in networks[name]
-            if network.prefixlen == network.max_prefixlen
-        ),
+        pod_hosts=hosts,
         taken=_taken(snapshot, gateways, pods, node_cidrs),
         node_addresses=all_addresses(snapshot, gateways),
-        pod_networks=tuple(network for found in networks.values() for network in found),
+        networks=coarse,
+        places=places,
         needs=needs,
         problems=tuple(sorted(set(problems))),
     )

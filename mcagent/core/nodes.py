@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mcagent.core.claims import refuse_address, refuse_network
 from mcagent.model.config import Config, PodRouting
 from mcagent.model.net import Address, Network, host_network, overlaps
-from mcagent.model.objects import Meta, Node, Pod, Snapshot
+from mcagent.model.objects import Meta, Node, Snapshot
 from mcagent.model.problem import Problem
 
 
@@ -54,15 +54,14 @@ def networks_of_nodes(
     service_cidrs: tuple[Network, ...],
     problems: list[Problem],
 ) -> dict[str, tuple[Network, ...]]:
-    """Return what lives on each Node. Equal networks go to the older Node; nested ones are longest prefix."""
+    """Return what lives on each Node beside single Pods: its addresses and Pod CIDRs. The older has equal ones."""
     nodes = {name: snapshot.nodes[name] for name in names}
     found: dict[str, list[Network]] = {name: [] for name in nodes}
     holders: dict[Network, str] = {}
     for name, node in sorted(nodes.items(), key=lambda item: seniority(item[1].meta)):
         for network in own_addresses(node, gateways.get(name)):
-            if (
-                network not in holders and network not in service_cidrs
-            ):  # two Nodes with one address: told where tunnels are decided
+            # two Nodes with one address: told where tunnels are decided
+            if network not in holders and network not in service_cidrs:
                 holders[network] = name
                 found[name].append(network)
         if name in per_pod:
@@ -81,28 +80,7 @@ def networks_of_nodes(
                 continue
             holders[network] = name
             found[name].append(network)
-    wanted = per_pod & nodes.keys()
-    if wanted:
-        for address, pod in _pods_by_address(snapshot.pods.values(), wanted).items():
-            network = host_network(address)
-            if network not in holders and network not in service_cidrs:
-                found[pod.node_name].append(network)
     return {name: tuple(sorted(networks)) for name, networks in found.items()}
-
-
-def _pods_by_address(pods: Iterable[Pod], nodes: set[str]) -> dict[Address, Pod]:
-    """Return who has which address: of several the newest, the others are about to go."""
-    found: dict[Address, Pod] = {}
-    for pod in pods:
-        if pod.node_name not in nodes:
-            continue
-        for address in pod.ips:
-            if refuse_address(address) is not None:
-                continue
-            other = found.get(address)
-            if other is None or seniority(other.meta) < seniority(pod.meta):
-                found[address] = pod
-    return found
 
 
 def tunnel_addresses(

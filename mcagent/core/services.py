@@ -6,7 +6,7 @@ for other clusters.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from mcagent.core.claims import Taken, refuse_address
@@ -43,17 +43,23 @@ class Services:
 def build_services(
     snapshot: Snapshot,
     service_cidrs: tuple[Network, ...],
-    deliverable: tuple[Network, ...],
+    networks: tuple[Network, ...],
+    hosts: frozenset[int],
     previous: Services | None = None,
 ) -> Services:
-    """Return the exported ports. `deliverable`: networks that lie on a Node of this cluster."""
-    inputs = (snapshot.services, snapshot.service_exports, snapshot.endpoint_slices, service_cidrs, deliverable)
+    """Return the exported ports. `networks` and `hosts` (IPv4 addresses) lie on Nodes of this cluster."""
+    objects = (snapshot.services, snapshot.service_exports, snapshot.endpoint_slices)
+    inputs = (*objects, service_cidrs, networks, hosts)
     if previous is not None and all(map(_same, inputs, previous.inputs)):
         return previous
     problems: list[Problem] = []
     exports = sorted(snapshot.service_exports.values(), key=lambda e: seniority(e.meta))
     slices = _slices_by_service(snapshot.endpoint_slices.values(), exports)
-    local = Taken((network, "") for network in deliverable)
+    known = Taken((network, "") for network in networks)
+
+    def local(address: Address) -> bool:
+        return int(address) in hosts or known.overlapping(host_network(address)) is not None
+
     ports: dict[str, ExportedPort] = {}
     holders: dict[tuple[Address, str, int], str] = {}
     for export in exports:
@@ -82,7 +88,7 @@ def build_services(
 
 
 def _same(a: object, b: object) -> bool:
-    return a is b or (isinstance(a, tuple) and a == b)
+    return a is b or (isinstance(a, (tuple, frozenset)) and a == b)
 
 
 def _slices_by_service(
@@ -122,7 +128,7 @@ def _endpoints(
     export: ServiceExport,
     port: ServicePort,
     slices: Iterable[EndpointSlice],
-    local: Taken,
+    local: Callable[[Address], bool],
     problems: list[Problem],
 ) -> tuple[tuple[Address, int], ...]:
     """Return ready endpoints, or serving ones when none is ready (so that a rollout never serves nobody)."""
@@ -136,7 +142,7 @@ def _endpoints(
             if not (endpoint.ready or endpoint.serving):
                 continue
             for address in endpoint.addresses:
-                if refuse_address(address) is not None or local.overlapping(host_network(address)) is None:
+                if refuse_address(address) is not None or not local(address):
                     elsewhere += address.version == 4
                     continue
                 places = {(address, number) for number in numbers if number is not None}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcagent.core.local import Local, build_local
+from mcagent.core.local import NO_PLACES, Local, build_local
 from mcagent.core.remote import Remotes, build_remotes, surroundings_of
 from mcagent.core.services import Services, build_services
 from mcagent.model.config import Config
@@ -38,7 +38,7 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
     if previous is not None and before[3] == config and _unmoved(before, inputs, previous.local):
         local = previous.local
     else:
-        local = build_local(snapshot, config)
+        local = build_local(snapshot, config, previous.local.places if previous is not None else NO_PLACES)
         if previous is not None and local == previous.local:
             local = previous.local
     remotes = build_remotes(
@@ -52,7 +52,8 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
         services = build_services(
             snapshot,
             local.service_cidrs,
-            local.pod_networks,
+            local.networks,
+            local.pod_hosts,
             previous.services if previous is not None and previous.services is not NO_SERVICES else None,
         )
     source, source_problems = _source(local, facts)

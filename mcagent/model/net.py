@@ -34,7 +34,10 @@ def parse_network(text: str) -> tuple[Network, bool]:
 
 def host_network(address: Address) -> Network:
     """Return the /32 or /128 that holds just this address."""
-    return ip_network(address)
+    # from integers: the general constructor makes text of the address and parses it
+    if isinstance(address, IPv4Address):
+        return IPv4Network((int(address), 32))
+    return IPv6Network((int(address), 128))
 
 
 def network_key(network: Network) -> tuple[int, int, int]:

@@ -358,7 +358,7 @@ def test_incremental_equals_cold_in_any_order(
         check(after)
         if before is not None:
             plan = diff_desired(before.desired, after.desired)
-            assert bool(plan.stages) == (resources(before) != resources(after))
+            assert bool(plan.stages) == (set(resources(before)) != set(resources(after)))
         before = after
         facts = replace(facts, ofports={t.name: t.ofport for t in of(TunnelPort, resources(after))})
 

@@ -129,9 +129,9 @@ def test_per_pod_routing() -> None:
         pod("six", "w1", "fd00::6"),
     )
     found = build_topology(snapshot(*objects), NO_FACTS, config("g1")).local
-    assert {p.name: p.networks for p in found.peers} == {"w1": networks("10.0.0.5/32", "192.0.2.3/32")}
+    assert {p.name: p.networks for p in found.peers} == {"w1": networks("192.0.2.3/32", "10.0.0.5/32")}
     assert found.own is not None
-    assert found.own.networks == networks("10.0.0.6/32", "192.0.2.1/32")
+    assert found.own.networks == networks("192.0.2.1/32", "10.0.0.6/32")
     assert Kind.POD in found.needs
 
 
@@ -151,7 +151,7 @@ def test_a_worker_in_per_pod_mode_takes_the_configured_range() -> None:
     assert with_range.problems == ()
     without = build_topology(snapshot(*objects), NO_FACTS, config("w1"))
     assert without.local.own is not None
-    assert without.local.own.networks == networks("10.0.0.5/32", "192.0.2.3/32")
+    assert without.local.own.networks == networks("192.0.2.3/32", "10.0.0.5/32")
     assert Kind.POD in without.local.needs
     assert [(p.path, p.reason) for p in without.problems] == [("podCIDRs", "PodCIDRsMissing")]
 
@@ -159,7 +159,7 @@ def test_a_worker_in_per_pod_mode_takes_the_configured_range() -> None:
 def test_pod_cidrs_of_nodes_can_be_set_aside() -> None:
     """podRouting perPod goes by Pods although Nodes have Pod CIDRs, for CNIs that do not honour them."""
     found = topology(pod("a", "w1", "10.44.0.5"), pod_routing=PodRouting.PER_POD).local
-    assert {p.name: p.networks for p in found.peers}["w1"] == networks("10.44.0.5/32", "192.0.2.3/32")
+    assert {p.name: p.networks for p in found.peers}["w1"] == networks("192.0.2.3/32", "10.44.0.5/32")
 
 
 def test_a_remote_cluster() -> None:
