@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
-from itertools import count
 
 from hypothesis import strategies as st
 
@@ -44,6 +43,11 @@ class Node:
     address: IPv4Address
     pod_cidr: IPv4Network
     other_pod: IPv4Address
+
+    @property
+    def rank(self) -> int:
+        """A number below 40 that no other Node of the world has."""
+        return 10 * "abcd".index(self.cluster) + int(self.name[2:])
 
     @property
     def networks(self) -> tuple[IPv4Network, ...]:
@@ -118,6 +122,10 @@ class World:
         """All exported Services of all clusters."""
         return tuple(service for cluster in self.clusters for service in cluster.services)
 
+    def having(self, changed: Cluster) -> World:
+        """Return the world with this cluster in the place of the one with its name."""
+        return World(clusters=tuple(changed if c.name == changed.name else c for c in self.clusters))
+
     def cluster(self, name: str) -> Cluster:
         """Return a cluster by its name."""
         return next(cluster for cluster in self.clusters if cluster.name == name)
@@ -157,14 +165,14 @@ class World:
     def ports(self) -> dict[tuple[str, str], int]:
         """The number of the tunnel's port, by the Node that has it and the Node that it leads to."""
         numbers: dict[tuple[str, str], int] = {}
-        for place, node in enumerate(self.nodes.values()):
-            free = count(2 + 7 * place)
+        for node in self.nodes.values():
             for peer in self.nodes.values():
                 local = peer.cluster == node.cluster
                 if peer is not node and (
                     (node.gateway and peer.gateway) or (local and (node.gateway or peer.gateway))
                 ):
-                    numbers[node.name, peer.name] = next(free)
+                    # The same whoever else there is, as the agent keeps numbers, and another on every Node.
+                    numbers[node.name, peer.name] = 2 + (peer.rank + 5 * node.rank) % 40
         return numbers
 
     def peer(self, node: Node, port: int) -> Node | None:

@@ -1,0 +1,75 @@
+"""Properties of the whole pipeline while the configuration changes under connections."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.simulate import Network
+from tests.conversations import calls, examples, exchange
+from tests.topologies import World, worlds
+
+SEEDS = st.integers(0, 2**32)
+
+
+def over(world: World, before: Network) -> Network:
+    """Return the network of a changed world, with the connections that its switches had."""
+    return replace(world.network, connections=before.connections)
+
+
+@examples(30)
+@given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
+def test_removing_a_gateway_keeps_connections(world: World, seed: int) -> None:
+    """A gateway that is taken out of its cluster takes no connection with it, and may come back."""
+    for call in calls(world, Random(seed), 6, published=True):
+        before = exchange(world, world.network, call, call.packet)
+        for gone in {*before.there.path, *before.back.path} - {call.client.node, before.node}:
+            cluster = world.cluster(world.nodes[gone].cluster)
+            if len(cluster.gateways) < 2 or not world.nodes[gone].gateway:
+                continue
+            lost = {p.address for p in cluster.pods if p.node == gone}
+            services = (
+                replace(s, endpoints=tuple(e for e in s.endpoints if e[0] not in lost)) for s in cluster.services
+            )
+            nodes = tuple(node for node in cluster.nodes if node.name != gone)
+            smaller = world.having(replace(cluster, nodes=nodes, services=tuple(services)))
+            asked = call
+            if call.service is not None and call.cluster == cluster.name:
+                wanted = (call.address, call.port, call.protocol)
+                now = smaller.cluster(call.cluster).services
+                asked = call.to(next(s for s in now if (s.address, s.port, s.protocol) == wanted))
+            during = exchange(smaller, over(smaller, before.network), asked, asked.later)
+            after = exchange(world, over(world, during.network), call, call.later)
+            for now_at in (during, after):
+                assert (now_at.node, now_at.seen.dst, now_at.seen.dst_port) == (
+                    before.node,
+                    before.seen.dst,
+                    before.seen.dst_port,
+                )
+
+
+@examples(15)
+@given(worlds(min_clusters=2, max_clusters=3), SEEDS)
+def test_changed_endpoints_leave_connections_alone(world: World, seed: int) -> None:
+    """A connection keeps its endpoint while others come and go; new ones use only what is there."""
+    random = Random(seed)
+    for call in calls(world, random, 12):
+        if call.service is None:
+            continue
+        before = exchange(world, world.network, call, call.packet)
+        taken = next(e for e in call.service.endpoints if e == (before.seen.dst, before.seen.dst_port))
+        cluster = world.cluster(call.cluster)
+        pods = [pod.address for pod in cluster.pods]
+        others = tuple({(random.choice(pods), 80) for _ in range(random.randrange(4))} - {taken})
+        for endpoints in ((taken, *others), others):
+            changed = replace(call.service, endpoints=endpoints)
+            services = tuple(changed if s == call.service else s for s in cluster.services)
+            there = world.having(replace(cluster, services=services))
+            later = exchange(there, over(there, before.network), call, call.later)
+            assert (later.seen.dst, later.seen.dst_port) == taken
+            if endpoints:
+                fresh = call.to(changed).on_port(call.client_port ^ 1)
+                exchange(there, over(there, before.network), fresh, fresh.packet)
