@@ -116,10 +116,8 @@ class Client:
         if body is not None:
             headers["Content-Type"] = content_type
         where = f"{api.configuration.host}: {method} {path}"
+        headers |= _authorization(api.configuration)
         try:
-            for setting in api.configuration.auth_settings().values():
-                if setting["in"] == "header" and setting["value"]:
-                    headers[setting["key"]] = setting["value"]
             response = api.rest_client.pool_manager.request(
                 method,
                 api.configuration.host + path + ("?" + urlencode(query) if query else ""),
@@ -234,6 +232,17 @@ def _load(kubeconfig: str, context: str) -> Any:
     ) as err:
         hint = "" if kubeconfig else " (outside a Pod give a kubeconfig)"
         raise SourceError(f"{what}: cannot be used: {err}{hint}") from err
+
+
+def _authorization(configuration: Any) -> dict[str, str]:
+    """Return the header that names us; a token file is read, or a plug-in run, anew by the client's own rules."""
+    from kubernetes import config
+
+    try:
+        settings = configuration.auth_settings().values()
+        return {item["key"]: item["value"] for item in settings if item["in"] == "header" and item["value"]}
+    except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as err:
+        raise SourceError(f"the credentials cannot be read: {err}") from err
 
 
 def _refusal(where: str, response: Any, text: bytes) -> ApiRefusalError:

@@ -115,13 +115,14 @@ class Informer:
 
     def state(self) -> KindState:
         """Return how reading goes."""
+        died = self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set()
         with self._lock:
             return KindState(
                 kind=self.kind,
                 synced=self._synced,
-                connected=self._connected,
+                connected=self._connected and not died,
                 last_event=self._last_event,
-                last_error=self._last_error,
+                last_error="the informer's thread has died: see the log" if died else self._last_error,
                 lists=self._lists,
                 events=self._events,
                 restarts=dict(self._restarts),

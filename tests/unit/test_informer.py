@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -363,6 +364,49 @@ def test_an_expired_token_is_read_again(tmp_path: Path, mirror: Mirror) -> None:
         mirror.wait_names(Kind.GATEWAY, "a")
         informer.stop()
         client.close()
+
+
+@pytest.fixture
+def in_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ApiServer, Path]]:
+    """Give a server with TLS and the surroundings of a Pod; the path is that of the token."""
+    from kubernetes.config import incluster_config
+
+    certificate, key, token = tmp_path / "ca.crt", tmp_path / "key", tmp_path / "token"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+         "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-out", str(certificate), "-keyout", str(key)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    token.write_text("old")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(certificate))
+    with ApiServer(tokens=frozenset({"old"}), tls=(certificate, key), bookmark_interval=0.1) as api:
+        host, _, port = api.address.partition(":")
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+        yield api, token
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_pod_reads_with_its_service_account(in_cluster: tuple[ApiServer, Path], mirror: Mirror) -> None:
+    """Over TLS with the Pod's token; a token that was rotated, or is missing for a while, is read again."""
+    api, token = in_cluster
+    client = Client()
+    assert client.server.startswith("https://")
+    informer = Informer(Kind.GATEWAY, client, mirror, timing=FAST)
+    informer.start()
+    put(api, Kind.GATEWAY, "a")
+    mirror.wait_names(Kind.GATEWAY, "a")
+    api.tokens = frozenset({"new"})
+    token.unlink()
+    api.drop_connections()
+    until(lambda: informer.state().restarts.get("unauthorized", 0) > 1)
+    token.write_text("new")
+    put(api, Kind.GATEWAY, "b")
+    mirror.wait_names(Kind.GATEWAY, "a", "b")
+    informer.stop()
+    client.close()
 
 
 def test_it_stops_at_once(api: ApiServer, mirror: Mirror, start: Callable[..., Informer]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcagent.lab.apiserver import admin
@@ -30,10 +32,14 @@ class Listener(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 256
 
-    def __init__(self, address: tuple[str, int], api: ApiServer) -> None:
+    def __init__(self, address: tuple[str, int], api: ApiServer, tls: tuple[Path, Path] | None) -> None:
         self.api = api
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._open: set[socket.socket] = set()
+        self._context: ssl.SSLContext | None = None
+        if tls:
+            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._context.load_cert_chain(*tls)
         super().__init__(address, Connection)
 
     def server_bind(self) -> None:
@@ -45,6 +51,8 @@ class Listener(ThreadingHTTPServer):
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept, and remember the connection."""
         connection, address = super().get_request()
+        if self._context is not None:  # the handshake is made by the connection's own thread
+            connection = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         self._open.add(connection)
         return connection, address
 
@@ -188,6 +196,8 @@ class Connection(BaseHTTPRequestHandler):
         if self.server.api.stopping.is_set():
             return True
         try:
+            if isinstance(self.connection, ssl.SSLSocket):
+                return False  # TLS cannot be peeked into: the next write will tell
             readable, _, _ = select.select([self.connection], [], [], 0)
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):

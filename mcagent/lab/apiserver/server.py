@@ -29,7 +29,8 @@ class ApiServer:
     `data` names a file that keeps the objects over a restart (saved within a second of a change).
     `bookmark_interval` is in seconds; `history_limit` counts events kept per resource. `tokens`, when set, are
     the bearer tokens that are let in; it may be replaced while the server runs. `requests` holds the last
-    requests as (monotonic time, verb, path with query).
+    requests as (monotonic time, verb, path with query). `tls` names a certificate and its key; without it the
+    server speaks plain HTTP.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ApiServer:
         bookmark_interval: float = 10.0,
         history_limit: int = 10_000,
         tokens: frozenset[str] | None = None,
+        tls: tuple[Path, Path] | None = None,
     ) -> None:
         self.registry = Registry()
         self.faults = Faults()
@@ -49,6 +51,7 @@ class ApiServer:
         self.stopping = threading.Event()
         self.requests: deque[tuple[float, str, str]] = deque(maxlen=10_000)
         self._host, self._port = host, port
+        self._tls = tls
         self._data = data
         self._saved = -1
         self._listener: Listener | None = None
@@ -72,7 +75,7 @@ class ApiServer:
     @property
     def url(self) -> str:
         """Return the base URL."""
-        return f"http://{self.address}"
+        return f"{'https' if self._tls else 'http'}://{self.address}"
 
     def start(self) -> ApiServer:
         """Listen and serve. Returns self. Raises LabError when the address cannot be had."""
@@ -128,12 +131,12 @@ class ApiServer:
 
     def _listen(self) -> None:
         try:
-            self._listener = Listener((self._host, self._port), self)
+            self._listener = Listener((self._host, self._port), self, self._tls)
         except OSError as err:
             raise LabError(f"API server: cannot listen on {self.address}: {err.strerror}") from err
         self._port = int(self._listener.server_address[1])
         listener = self._listener
-        self._spawn(lambda: listener.serve_forever(poll_interval=0.05), f"apiserver-{self._port}")
+        self._spawn(lambda: listener.serve_forever(poll_interval=0.02), f"apiserver-{self._port}")
 
     def _spawn(self, target: object, name: str) -> None:
         assert callable(target)
