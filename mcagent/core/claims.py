@@ -117,13 +117,13 @@ class Taken:
         return (found, who) if found_version == version and found_last >= first else None
 
 
-def contested(ranges: Sequence[tuple[PrefixRange, int]]) -> set[int]:
+def contested(ranges: Sequence[tuple[PrefixRange, str]]) -> set[str]:
     """Return the owners that have a range overlapping another range, from rows sorted by range.
 
     One sweep: rows sorted by first address overlap only when the next one starts before the end seen so far.
     """
-    found: set[int] = set()
-    version, end, holder = 0, -1, -1
+    found: set[str] = set()
+    version, end, holder = 0, -1, ""
     for (row_version, first, last), owner in ranges:
         if row_version == version and first <= end:
             found.add(owner)

@@ -7,8 +7,8 @@ can never take what another has. Each refusal is a Problem. Work that looks at o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from mcagent.core.candidate import Candidate, Judge, Remote, Surroundings, problem_of
@@ -22,6 +22,15 @@ from mcagent.model.problem import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """What all winners ask for, sorted, with the cluster ID: cheap to sort again after one change."""
+
+    winners: Mapping[str, Candidate]
+    ranges: list[tuple[PrefixRange, str]]
+    points: list[tuple[tuple[int, int], str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Remotes:
     """The verdict on all clusters, and what the next call reuses."""
 
@@ -31,6 +40,7 @@ class Remotes:
     pod_hosts: frozenset[int]
     infos: Mapping[str, ClusterInfoImport]
     candidates: Mapping[str, Candidate] = field(repr=False)
+    table: _Table = field(repr=False)
 
 
 def surroundings_of(local: Local, facts: Facts, config: Config) -> Surroundings:
@@ -72,7 +82,8 @@ def build_remotes(
         candidates[key] = found
     problems: list[Problem] = []
     winners = _winners(candidates.values(), around.config, problems)
-    clusters = _settle(winners, pod_hosts, problems)
+    table = _table(winners, previous.table if previous is not None else None)
+    clusters = _settle(table, pod_hosts, problems)
     if previous is not None:
         for cluster_id, remote in clusters.items():
             before = previous.clusters.get(cluster_id)
@@ -85,13 +96,14 @@ def build_remotes(
         pod_hosts=pod_hosts,
         infos=infos,
         candidates=candidates,
+        table=table,
     )
 
 
 _order = attrgetter("order")
 
 
-def _winners(candidates: Iterable[Candidate], config: Config, problems: list[Problem]) -> list[Candidate]:
+def _winners(candidates: Iterable[Candidate], config: Config, problems: list[Problem]) -> dict[str, Candidate]:
     """Return one candidate per cluster ID, oldest first, and never this cluster itself."""
     winners: dict[str, Candidate] = {}
     for candidate in sorted(candidates, key=_order):
@@ -102,23 +114,36 @@ def _winners(candidates: Iterable[Candidate], config: Config, problems: list[Pro
         if holder is not candidate:
             message = f'clusterID "{info.cluster_id}" is taken by the older {holder.info.meta.subject}: not used'
             problems.append(problem_of(info, "spec.clusterID", "DuplicateClusterID", message))
-    return list(winners.values())
+    return winners
 
 
-def _settle(winners: Sequence[Candidate], pod_hosts: frozenset[int], problems: list[Problem]) -> dict[str, Remote]:
-    """Return the verdicts: what a candidate may have alone, less what an older one has."""
-    ranges = [(claim.range, index) for index, c in enumerate(winners) for claim in c.claims]
+def _table(winners: dict[str, Candidate], before: _Table | None) -> _Table:
+    """Return the table of these winners; rows of those that did not change are taken over in their order."""
+    old: Mapping[str, Candidate] = before.winners if before is not None else {}
+    changed = {i for i, c in winners.items() if old.get(i) is not c}
+    stale = changed | (old.keys() - winners.keys())
+    ranges = [row for row in before.ranges if row[1] not in stale] if before is not None else []
+    points = [row for row in before.points if row[1] not in stale] if before is not None else []
+    for cluster_id in changed:
+        ranges.extend((claim.range, cluster_id) for claim in winners[cluster_id].claims)
+        points.extend((point, cluster_id) for point in winners[cluster_id].points)
     ranges.sort()
-    disputed = contested(ranges)
+    points.sort()
+    return _Table(winners=winners, ranges=ranges, points=points)
+
+
+def _settle(table: _Table, pod_hosts: frozenset[int], problems: list[Problem]) -> dict[str, Remote]:
+    """Return the verdicts: what a candidate may have alone, less what an older one has."""
+    disputed = contested(table.ranges)
     ledger = Ledger()
     holders: dict[tuple[int, int], str] = {}  # of single addresses: the cluster that came first
     clusters: dict[str, Remote] = {}
-    for index, candidate in enumerate(winners):
-        problems.extend(candidate.problems)
+    for cluster_id, candidate in table.winners.items():
+        if candidate.problems:
+            problems.extend(candidate.problems)
         remote = candidate.alone
-        cluster_id = remote.cluster_id
         lost = _lost_hosts(candidate, holders, pod_hosts) if candidate.hosts else {}
-        if lost or index in disputed:
+        if lost or cluster_id in disputed:
             remote = _less_networks(candidate, lost, ledger, problems)
         for place, point in enumerate(candidate.points):
             holder = holders.setdefault(point, cluster_id)
@@ -129,7 +154,7 @@ def _settle(winners: Sequence[Candidate], pod_hosts: frozenset[int], problems: l
         for address in candidate.hosts:
             holders.setdefault((address.version, int(address)), cluster_id)
         clusters[cluster_id] = remote
-    _mark_direct(clusters, winners, ranges)
+    _mark_direct(clusters, table)
     return clusters
 
 
@@ -185,33 +210,23 @@ def _less_address(candidate: Candidate, remote: Remote, place: int, who: str, pr
     )
 
 
-def _mark_direct(
-    clusters: dict[str, Remote], winners: Sequence[Candidate], ranges: Sequence[tuple[PrefixRange, int]]
-) -> None:
+def _mark_direct(clusters: dict[str, Remote], table: _Table) -> None:
     """Find gateways whose address lies inside a remote CIDR: one merge of two sorted lists.
 
     A network that was refused still counts: keeping an address out of the tunnels is never wrong.
     """
-    points = [(*point, index) for index, c in enumerate(winners) for point in c.points]
-    points.sort(reverse=True)
-    inside: dict[int, list[int]] = {}
+    inside: dict[str, set[int]] = {}
+    rows = iter(table.ranges)
+    upcoming = next(rows, None)
     version, end = 0, -1
-    for (row_version, first, last), _ in ranges:
-        while points and points[-1][:2] < (row_version, first):
-            found_version, value, index = points.pop()
-            if found_version == version and value <= end:
-                inside.setdefault(index, []).append(value)
-        if row_version != version or last > end:
-            version, end = row_version, last
-    for found_version, value, index in points:
-        if found_version == version and value <= end:
-            inside.setdefault(index, []).append(value)
-    for index, values in inside.items():
-        remote = clusters[winners[index].info.cluster_id]
-        clusters[remote.cluster_id] = Remote(
-            cluster_id=remote.cluster_id,
-            cidrs=remote.cidrs,
-            gateways=remote.gateways,
-            snat=remote.snat,
-            direct=tuple(a for a in remote.gateways if int(a) in values),
-        )
+    for point, cluster_id in table.points:
+        while upcoming is not None and upcoming[0][:2] <= point:
+            row_version, _, last = upcoming[0]
+            if row_version != version or last > end:
+                version, end = row_version, last
+            upcoming = next(rows, None)
+        if point[0] == version and point[1] <= end:
+            inside.setdefault(cluster_id, set()).add(point[1])
+    for cluster_id, values in inside.items():
+        remote = clusters[cluster_id]
+        clusters[cluster_id] = replace(remote, direct=tuple(a for a in remote.gateways if int(a) in values))

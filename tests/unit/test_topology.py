@@ -432,6 +432,6 @@ def test_range_helpers_agree_with_the_obvious(texts: list[str], text: str) -> No
     held = ledger.holder(asked)
     assert (held is not None) == bool(overlapping)
     assert held is None or held[0] in overlapping
-    rows = sorted((prefix_range(n), index) for index, n in enumerate(known))
-    pairs = {i for i, a in enumerate(known) for j, b in enumerate(known) if i != j and overlaps(a, b)}
+    rows = sorted((prefix_range(n), str(index)) for index, n in enumerate(known))
+    pairs = {str(i) for i, a in enumerate(known) for j, b in enumerate(known) if i != j and overlaps(a, b)}
     assert contested(rows) == pairs
