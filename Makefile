@@ -44,7 +44,7 @@ lab-shell: setup ## A shell in a running lab on the kernel datapath, in a test k
 	@tests/kernel/lab-shell $(LAB)
 
 bench: setup ## Measurements: printed, not asserted (root)
-	@for b in tests/bench/*.py; do echo "==> $$b"; $(PY) "$$b" || exit 1; done
+	@for b in tests/bench/*.py; do b=$${b%.py}; echo "==> $$b"; $(PY) -m "$${b//\//.}" || exit 1; done
 
 docs: setup ## Write the generated pages again (tests fail when they are stale)
 	@$(PY) -m flows.docs > docs/pipeline.md

@@ -99,7 +99,8 @@ class Lab:
         self.state.note("userspace", userspace)
         number_of = {cluster.name: n for n, cluster in enumerate(topology.clusters, start=1)}
         with say.step(f"underlay: a router, {_count(len(topology.clusters), 'subnet')}"):
-            underlay.build(self.underlay, topology, {c.name: self.api_namespace(c) for c in topology.clusters})
+            apis = {cluster.name: self.api_namespace(cluster) for cluster in topology.clusters}
+            underlay.build(self.underlay, topology, apis, userspace=userspace)
         with say.step(f"API servers: {_count(len(topology.clusters), 'cluster')}"):
             self._each(self.start_api, topology.clusters)
         kind = "userspace" if userspace else "kernel"

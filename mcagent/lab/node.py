@@ -48,7 +48,7 @@ def build(
     index = cluster.nodes.index(node) + 1
     netns.create(namespace)
     underlay.set_sysctl(namespace, sysctls())
-    underlay.attach(under, cluster_number, index, namespace)
+    underlay.attach(under, cluster_number, index, namespace, userspace=userspace)
     ovs = OvsInstance.start(namespace, directory)
     if userspace:
         # Tunnels of the userspace datapath leave only through a bridge of its own: it takes over uplink and MAC.

@@ -71,8 +71,12 @@ def checksum_offload_off(namespace: str, *devices: str) -> None:
     netns.call(namespace, switch)
 
 
-def build(namespace: str, topology: Topology, api_namespaces: dict[str, str]) -> None:
-    """Make the underlay, and in it the way to each API server's namespace (by cluster name)."""
+def build(namespace: str, topology: Topology, api_namespaces: dict[str, str], *, userspace: bool) -> None:
+    """Make the underlay, and in it the way to each API server's namespace (by cluster name).
+
+    `userspace`: Nodes use Open vSwitch's userspace datapath. Otherwise the network offers checksum and
+    segmentation offload, as real cards do.
+    """
     netns.create(namespace)
     set_sysctl(
         namespace,
@@ -92,9 +96,12 @@ def build(namespace: str, topology: Topology, api_namespaces: dict[str, str]) ->
         ]
     netns.ip_batch(namespace, lines)
     bridges = [bridge(number) for number in range(1, len(topology.clusters) + 1)]
-    checksum_offload_off(namespace, *bridges)
     for number, cluster in enumerate(topology.clusters, start=1):
         _attach_api(namespace, number, cluster, api_namespaces[cluster.name])
+    if userspace:
+        checksum_offload_off(namespace, *bridges)
+        for api in api_namespaces.values():
+            checksum_offload_off(api, "eth0")
     netns.execute(namespace, ["nft", "-f", "-"], stdin=_filter(topology))
 
 
@@ -106,7 +113,6 @@ def _attach_api(namespace: str, number: int, cluster: Cluster, api: str) -> None
     netns.ip(namespace, "link", "set", name, "master", bridge(number))
     netns.add_address(api, "eth0", f"{cluster.api_address}/{cluster.subnet.prefixlen}")
     netns.ip(api, "route", "add", "default", "via", str(cluster.router))
-    checksum_offload_off(api, "eth0")
 
 
 def _filter(topology: Topology) -> str:
@@ -147,13 +153,14 @@ table bridge sourcecheck {{
 """
 
 
-def attach(underlay: str, cluster: int, index: int, node: str) -> None:
-    """Give a Node's namespace its uplink `eth0`, a port of its cluster's bridge."""
+def attach(underlay: str, cluster: int, index: int, node: str, *, userspace: bool) -> None:
+    """Give a Node's namespace its uplink `eth0`, a port of its cluster's bridge; `userspace` as for `build`."""
     name = port(cluster, index)
     netns.add_veth("eth0", node, name, underlay)
     netns.ip(underlay, "link", "set", name, "master", bridge(cluster))
     netns.ip(node, "link", "set", "eth0", "address", mac(cluster, index))
-    checksum_offload_off(underlay, name)
+    if userspace:
+        checksum_offload_off(underlay, name)
 
 
 def set_link(underlay: str, cluster: int, index: int, *, up: bool) -> None:
