@@ -1,0 +1,241 @@
+"""Which tunnels' peers are alive, who says so, and which are kept out for a while because they come and go.
+
+A pure state machine: (state, what Open vSwitch says of every port, time) -> the next state. The dataplane does
+not wait for it: groups watch BFD by themselves. What is decided here is what the agent adds to that: it remembers
+whose peer has ever answered BFD, damps flapping, and tells.
+
+Damping: a port that was lost is used again only after it stayed up for its hold. The hold of a first loss is
+`Damping.initial`; it doubles with each further loss within `Damping.longest` of the last one, up to that, and
+halves for each such time without a loss. Never is everything held: while no other port of a group can be used,
+none is.
+
+Times are seconds of one monotonic clock. Knows no thread, clock or database.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+HISTORY = 10  # transitions remembered of a port
+FORGET_AFTER = 600.0  # seconds that a port which is no longer wanted is still told of ...
+FORGOTTEN_BEYOND = 256  # ... and how many of them at most
+
+# lib/bfd.c, bfd_diag_str: what a peer says that goes away by its own will (bfd:cpath_down, and in transit).
+_PATH_DOWN = frozenset({"Path Down", "Concatenated Path Down", "Reverse Concatenated Path Down"})
+
+
+class Cause(StrEnum):
+    """Who decided whether a gateway is used."""
+
+    BFD = "BFD"
+    NODE = "Node readiness"
+    API = "API"
+    DRAIN = "drain"
+    DAMPING = "damping"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damping:
+    """How flapping is damped, in seconds; 0 < initial <= longest."""
+
+    initial: float = 1.0
+    longest: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One tunnel port now. `group` names the ports that can stand in for each other ("cluster east").
+
+    `state`, `forwarding`, `remote_diagnostic` and `flap_count` are column bfd_status of ovs-vswitchd.conf.db(5);
+    `bfd` says whether BFD is on. `seen`: the peer is known to have answered BFD before. `unready` says why the
+    control plane does not choose this gateway ("" when it does).
+    """
+
+    port: str
+    group: str
+    bfd: bool = False
+    state: str = ""
+    forwarding: bool = False
+    remote_diagnostic: str = ""
+    flap_count: int = 0
+    seen: bool = False
+    unready: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """From `at` on it was live, or not, because of `cause`."""
+
+    at: float
+    live: bool
+    cause: Cause
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """What is remembered of one port. `held_until` is None unless damping keeps it out; inf while it is down."""
+
+    port: str
+    group: str
+    live: bool
+    cause: Cause
+    text: str
+    since: float
+    seen: bool = False
+    answering: bool = False  # BFD forwards, at the last look
+    flap_count: int = 0  # Open vSwitch' own, which begins anew with the port
+    flaps: int = 0  # losses since the agent knows the port
+    hold: float = 0.0
+    lost_at: float = -math.inf
+    held_until: float | None = None
+    gone: bool = False  # no longer wanted
+    transitions: tuple[Transition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Liveness:
+    """All ports by name."""
+
+    peers: Mapping[str, Peer] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance:
+    """The next state and what follows from it. `wake`: when to look again though nothing is told; may be inf."""
+
+    liveness: Liveness
+    held: frozenset[str]
+    seen: frozenset[str]
+    transitions: tuple[tuple[Peer, Transition], ...]  # new ones, with the peer as it is now
+    wake: float
+
+
+def advance(state: Liveness, observations: Iterable[Observation], now: float, damping: Damping) -> Advance:
+    """Return the next state. Ports that are not among the observations are no longer wanted."""
+    looked: dict[str, Peer] = {}
+    raw: dict[str, tuple[bool, Cause, str]] = {}
+    for observation in sorted(observations, key=lambda one: one.port):
+        peer, verdict = _look(state.peers.get(observation.port), observation, now, damping)
+        looked[peer.port], raw[peer.port] = peer, verdict
+    # Groups that can do without those that are held.
+    usable = {peer.group for name, peer in looked.items() if raw[name][0] and peer.held_until is None}
+    peers: dict[str, Peer] = {}
+    told: list[tuple[Peer, Transition]] = []
+    for name, looked_at in looked.items():
+        up, cause, text = raw[name]
+        peer = looked_at
+        if up and (peer.held_until is None or peer.group not in usable):
+            # What is the last one in its group is released for good: it is not to come and go by our doing.
+            peer = replace(peer, held_until=None)
+        elif up:
+            up, cause = False, Cause.DAMPING
+            text = f"it flaps: kept out until it stayed up for {peer.hold:g} s"
+        peers[name] = _settle(peer, state.peers.get(name), (up, cause, text), now, told)
+    for name in sorted(state.peers.keys() - looked.keys()):
+        old = replace(state.peers[name], gone=True, answering=False, held_until=None)
+        peers[name] = _settle(old, state.peers[name], (False, Cause.API, "no longer announced"), now, told)
+    peers = _forget(peers, now)
+    usable = {peer.group for peer in peers.values() if peer.live}
+    held = {p.port: p.held_until for p in peers.values() if p.held_until is not None and p.group in usable}
+    return Advance(
+        liveness=Liveness(peers=peers),
+        held=frozenset(held),
+        seen=frozenset(peer.port for peer in peers.values() if peer.seen and not peer.gone),
+        transitions=tuple(told),
+        wake=min(held.values(), default=math.inf),
+    )
+
+
+def hold_after_loss(hold: float, quiet: float, damping: Damping) -> float:
+    """Return how long a port must stay up after one more loss, `quiet` seconds after the one before."""
+    if quiet < damping.longest:
+        return min(max(2 * hold, damping.initial), damping.longest)
+    periods = min(quiet / damping.longest, 64.0)
+    return min(max(hold / 2.0 ** math.floor(periods), damping.initial), damping.longest)
+
+
+def _look(
+    before: Peer | None, seen_now: Observation, now: float, damping: Damping
+) -> tuple[Peer, tuple[bool, Cause, str]]:
+    """Take in one observation: return the peer with its hold brought up to date, and what is said of it."""
+    peer = before or Peer(
+        port=seen_now.port, group=seen_now.group, live=False, cause=Cause.API, text="", since=now
+    )
+    answers = seen_now.bfd and seen_now.state == "up"
+    peer = replace(peer, group=seen_now.group, gone=False, seen=peer.seen or seen_now.seen or answers)
+    verdict = _verdict(seen_now, peer.seen)
+    answering = answers and seen_now.forwarding
+    leaving = answers and verdict[1] is Cause.DRAIN  # by its own will: no flap
+    losses = 0
+    if peer.answering and not answering and not leaving and seen_now.bfd:
+        losses = 1
+    elif peer.answering and answering:
+        losses = max(0, seen_now.flap_count - peer.flap_count) // 2  # down and up again between two looks
+    hold, lost_at, held_until = peer.hold, peer.lost_at, peer.held_until
+    for _ in range(min(losses, 64)):
+        hold, lost_at = hold_after_loss(hold, now - lost_at, damping), now
+        held_until = math.inf
+    if answering and held_until == math.inf:
+        held_until = now + hold
+    elif not seen_now.bfd or (held_until is not None and held_until <= now):
+        held_until = None
+    elif held_until is not None and not answering and not leaving:
+        held_until = math.inf
+    peer = replace(
+        peer,
+        answering=answering,
+        flap_count=seen_now.flap_count,
+        flaps=peer.flaps + losses,
+        hold=hold,
+        lost_at=lost_at,
+        held_until=held_until,
+    )
+    return peer, verdict
+
+
+def _verdict(seen_now: Observation, ever_answered: bool) -> tuple[bool, Cause, str]:
+    """Return whether a port can be used, who says so and why. What can be measured comes before what is said."""
+    if seen_now.bfd and ever_answered:
+        if seen_now.state != "up":
+            return False, Cause.BFD, f"BFD is {seen_now.state or 'not running'}"
+        if not seen_now.forwarding and seen_now.remote_diagnostic in _PATH_DOWN:
+            return False, Cause.DRAIN, f'the peer says "{seen_now.remote_diagnostic}": it is being drained'
+        if not seen_now.forwarding:
+            return False, Cause.BFD, f"BFD is up but does not forward ({seen_now.remote_diagnostic})"
+    if seen_now.unready:
+        return False, Cause.NODE, seen_now.unready
+    if not seen_now.bfd:
+        return True, Cause.API, "used without BFD, which is off here"
+    if not ever_answered:
+        return True, Cause.API, "used without BFD, which it never answered"
+    return True, Cause.BFD, "BFD is up"
+
+
+def _settle(
+    peer: Peer,
+    before: Peer | None,
+    verdict: tuple[bool, Cause, str],
+    now: float,
+    told: list[tuple[Peer, Transition]],
+) -> Peer:
+    """Return the peer with its verdict; note the transition if it is one. The first verdict is none."""
+    live, cause, text = verdict
+    if before is None:
+        return replace(peer, live=live, cause=cause, text=text, since=now)
+    if (before.live, before.cause) == (live, cause):
+        return replace(peer, text=text)
+    transition = Transition(at=now, live=live, cause=cause, text=text)
+    history = (*peer.transitions, transition)[-HISTORY:]
+    settled = replace(peer, live=live, cause=cause, text=text, since=now, transitions=history)
+    told.append((settled, transition))
+    return settled
+
+
+def _forget(peers: Mapping[str, Peer], now: float) -> dict[str, Peer]:
+    gone = sorted((p for p in peers.values() if p.gone), key=lambda p: (-p.since, p.port))
+    dropped = {p.port for i, p in enumerate(gone) if i >= FORGOTTEN_BEYOND or now - p.since > FORGET_AFTER}
+    return {name: peer for name, peer in peers.items() if name not in dropped}

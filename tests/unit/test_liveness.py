@@ -1,0 +1,263 @@
+"""The liveness state machine: who is live and why, damping, what it remembers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.core.liveness import (
+    FORGET_AFTER,
+    HISTORY,
+    Advance,
+    Cause,
+    Damping,
+    Liveness,
+    Observation,
+    advance,
+    hold_after_loss,
+)
+
+DAMPING = Damping(initial=1.0, longest=60.0)
+
+
+def up(port: str = "a", group: str = "east", **more: object) -> Observation:
+    """Return a port whose BFD is up."""
+    return replace(Observation(port=port, group=group, bfd=True, state="up", forwarding=True), **more)  # type: ignore[arg-type]
+
+
+def down(port: str = "a", group: str = "east", **more: object) -> Observation:
+    """Return a port whose BFD is down."""
+    return replace(Observation(port=port, group=group, bfd=True, state="down"), **more)  # type: ignore[arg-type]
+
+
+class Story:
+    """A machine that is told one look after the other."""
+
+    def __init__(self, damping: Damping = DAMPING) -> None:
+        self.damping = damping
+        self.state = Liveness()
+        self.last: Advance | None = None
+
+    def at(self, now: float, *looks: Observation) -> Advance:
+        """Take a look."""
+        self.last = advance(self.state, looks, now, self.damping)
+        self.state = self.last.liveness
+        return self.last
+
+
+def test_a_peer_that_never_answered_is_trusted_and_told_so() -> None:
+    """An Antrea gateway has no BFD: it is used on the API's word."""
+    story = Story()
+    found = story.at(0.0, down())
+    peer = found.liveness.peers["a"]
+    assert peer.live
+    assert peer.cause is Cause.API
+    assert "never answered" in peer.text
+    assert found.seen == frozenset()
+    assert found.held == frozenset()
+
+
+def test_a_peer_known_from_before_a_restart_is_not_trusted_blindly() -> None:
+    """What answered once must answer: `seen` survives the agent."""
+    story = Story()
+    found = story.at(0.0, down(seen=True))
+    assert not found.liveness.peers["a"].live
+    assert found.seen == {"a"}
+    assert found.liveness.peers["a"].flaps == 0  # we saw no loss
+
+
+def test_a_loss_and_a_return_are_transitions_with_cause_and_time() -> None:
+    """Down by BFD, kept out by damping, live again by BFD."""
+    story = Story()
+    story.at(0.0, up("a"), up("b"))
+    lost = story.at(5.0, down("a"), up("b"))
+    assert [(p.port, t.live, t.cause, t.at) for p, t in lost.transitions] == [("a", False, Cause.BFD, 5.0)]
+    assert lost.held == {"a"}
+    assert lost.wake == math.inf
+    back = story.at(7.0, up("a"), up("b"))
+    assert back.liveness.peers["a"].cause is Cause.DAMPING
+    assert back.held == {"a"}
+    assert back.wake == 8.0  # damping.initial, no more
+    again = story.at(8.0, up("a"), up("b"))
+    assert again.held == frozenset()
+    assert [t.cause for t in again.liveness.peers["a"].transitions] == [Cause.BFD, Cause.DAMPING, Cause.BFD]
+    assert again.liveness.peers["a"].since == 8.0
+    assert again.liveness.peers["a"].flaps == 1
+
+
+def test_holds_grow_with_every_loss_up_to_the_longest() -> None:
+    """1, 2, 4, ... 60 seconds, and not more."""
+    story = Story()
+    now, holds = 0.0, []
+    story.at(now, up("a"), up("b"))
+    for _ in range(9):
+        story.at(now, down("a"), up("b"))
+        now += 0.1
+        found = story.at(now, up("a"), up("b"))
+        holds.append(found.wake - now)
+        now = found.wake
+        story.at(now, up("a"), up("b"))
+    assert [round(hold, 6) for hold in holds] == [1, 2, 4, 8, 16, 32, 60, 30, 60]
+
+
+def test_flaps_between_two_looks_count() -> None:
+    """Open vSwitch counts what was too short to be seen."""
+    story = Story()
+    story.at(0.0, up("a", flap_count=1), up("b"))
+    found = story.at(1.0, up("a", flap_count=5), up("b"))
+    assert found.liveness.peers["a"].flaps == 2
+    assert found.held == {"a"}
+    assert found.wake == 3.0
+
+
+def test_a_counter_that_begins_anew_is_no_flap() -> None:
+    """ovs-vswitchd was restarted."""
+    story = Story()
+    story.at(0.0, up("a", flap_count=9), up("b"))
+    assert story.at(1.0, up("a", flap_count=1), up("b")).liveness.peers["a"].flaps == 0
+
+
+def test_what_is_drained_is_left_without_being_damped() -> None:
+    """A planned change is no flap: what comes back is used at once."""
+    story = Story()
+    story.at(0.0, up("a"), up("b"))
+    left = story.at(1.0, up("a", forwarding=False, remote_diagnostic="Concatenated Path Down"), up("b"))
+    assert (left.liveness.peers["a"].live, left.liveness.peers["a"].cause) == (False, Cause.DRAIN)
+    assert left.held == frozenset()
+    assert story.at(2.0, up("a"), up("b")).liveness.peers["a"].live
+
+
+def test_the_last_of_a_group_is_never_held_and_stays_in_use() -> None:
+    """A gateway that flapped is released when the other one dies, and does not go out again by itself."""
+    story = Story()
+    story.at(0.0, up("a"), up("b"))
+    story.at(1.0, down("a"), up("b"))
+    assert story.at(1.1, up("a"), up("b")).held == {"a"}
+    alone = story.at(1.2, up("a"), down("b"))
+    assert alone.held == {"b"}
+    assert alone.liveness.peers["a"].live
+    back = story.at(1.3, up("a"), up("b"))
+    assert back.held == {"b"}
+    assert back.liveness.peers["a"].live
+
+
+def test_all_gone_at_once_are_not_held() -> None:
+    """While nothing of a group is up every bucket stays: the first that returns is used at once."""
+    story = Story()
+    story.at(0.0, up("a"), up("b"))
+    assert story.at(1.0, down("a"), down("b")).held == frozenset()
+    first = story.at(2.0, up("a"), down("b"))
+    assert first.liveness.peers["a"].live
+    assert first.held == {"b"}
+
+
+def test_groups_do_not_stand_in_for_each_other() -> None:
+    """A live gateway of another cluster is no reason to hold one of this."""
+    story = Story()
+    story.at(0.0, up("a", "east"), up("b", "west"))
+    assert story.at(1.0, down("a", "east"), up("b", "west")).held == frozenset()
+
+
+def test_node_readiness_decides_where_bfd_is_fine() -> None:
+    """A Node that is not Ready is not live, by the control plane's word; BFD's word is told first."""
+    story = Story()
+    story.at(0.0, up("a"), up("b"))
+    found = story.at(1.0, up("a", unready="Node a is not Ready"), up("b")).liveness.peers["a"]
+    assert (found.live, found.cause, found.text) == (False, Cause.NODE, "Node a is not Ready")
+    assert found.flaps == 0
+    found = story.at(2.0, down("a", unready="Node a is not Ready"), up("b")).liveness.peers["a"]
+    assert found.cause is Cause.BFD
+
+
+def test_what_is_no_longer_wanted_is_told_for_a_while() -> None:
+    """A deleted Gateway is shown as such, then forgotten."""
+    story = Story()
+    story.at(0.0, up("a"), up("b"))
+    found = story.at(10.0, up("b"))
+    assert (found.liveness.peers["a"].live, found.liveness.peers["a"].cause) == (False, Cause.API)
+    assert found.seen == {"b"}
+    assert "a" in story.at(10.0 + FORGET_AFTER, up("b")).liveness.peers
+    assert "a" not in story.at(10.1 + FORGET_AFTER, up("b")).liveness.peers
+
+
+def test_holds_decay_in_quiet_times() -> None:
+    """Each `longest` without a loss halves the hold; never below the first one."""
+    assert hold_after_loss(32.0, 59.0, DAMPING) == 60.0
+    assert hold_after_loss(32.0, 61.0, DAMPING) == 16.0
+    assert hold_after_loss(32.0, 125.0, DAMPING) == 8.0
+    assert hold_after_loss(32.0, math.inf, DAMPING) == 1.0
+
+
+_STATES = st.sampled_from(["up", "down", "init", "admin_down", ""])
+_LOOK = st.builds(
+    Observation,
+    port=st.sampled_from("abcde"),
+    group=st.just("?"),
+    bfd=st.sampled_from([True, True, True, False]),
+    state=_STATES,
+    forwarding=st.booleans(),
+    remote_diagnostic=st.sampled_from(["No Diagnostic", "Concatenated Path Down"]),
+    flap_count=st.integers(0, 1000),
+    seen=st.booleans(),
+    unready=st.sampled_from(["", "", "not Ready"]),
+)
+_GROUP = {"a": "east", "b": "east", "c": "east", "d": "west", "e": "west"}
+
+
+@st.composite
+def _stories(draw: st.DrawFn) -> list[tuple[float, list[Observation]]]:
+    now, looks = 0.0, []
+    for _ in range(draw(st.integers(1, 25))):
+        now += draw(st.floats(0.0, 200.0))
+        found = {one.port: replace(one, group=_GROUP[one.port]) for one in draw(st.lists(_LOOK, max_size=6))}
+        looks.append((now, list(found.values())))
+    return looks
+
+
+@given(story=_stories(), initial=st.floats(0.1, 5.0), more=st.floats(0.0, 100.0))
+def test_whatever_happens_the_machine_keeps_its_promises(
+    story: list[tuple[float, list[Observation]]], initial: float, more: float
+) -> None:
+    """Holds bounded, history bounded and in order, never everything held, the same story the same end."""
+    damping = Damping(initial=initial, longest=initial + more)
+    machine, twin = Story(damping), Story(damping)
+    for now, looks in story:
+        found = machine.at(now, *looks)
+        assert found == twin.at(now, *reversed(looks))  # deterministic, and order does not matter
+        peers = found.liveness.peers
+        wanted = {look.port for look in looks}
+        assert found.held <= wanted
+        assert found.seen <= wanted
+        for group in {_GROUP[name] for name in found.held}:
+            usable = [p for p in peers.values() if p.group == group and p.live and p.port not in found.held]
+            assert usable, "held without another to stand in"
+        assert found.wake > now
+        for peer in peers.values():
+            assert not (peer.live and peer.port in found.held)
+            assert peer.hold == 0 or initial <= peer.hold <= damping.longest
+            assert peer.held_until in (None, math.inf) or peer.held_until - now <= damping.longest
+            assert len(peer.transitions) <= HISTORY
+            assert all(one.at <= two.at for one, two in pairwise(peer.transitions))
+            assert not peer.transitions or peer.transitions[-1].live == peer.live
+        # looking again at once changes nothing and tells nothing
+        again = advance(machine.state, looks, now, damping)
+        assert (again.held, again.seen, again.transitions) == (found.held, found.seen, ())
+
+
+@given(losses=st.lists(st.floats(0.0, 600.0), min_size=1, max_size=50))
+def test_damping_is_bounded_and_grows_only_by_losses_that_are_close(losses: list[float]) -> None:
+    """A hold doubles at most, and grows only after a loss within the longest hold."""
+    hold = 0.0
+    for quiet in losses:
+        after = hold_after_loss(hold, quiet, DAMPING)
+        assert DAMPING.initial <= after <= DAMPING.longest
+        assert after <= max(2 * hold, DAMPING.initial)
+        if quiet >= DAMPING.longest:
+            assert after <= max(hold, DAMPING.initial)
+        else:
+            assert after >= hold
+        hold = after
