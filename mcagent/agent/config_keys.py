@@ -175,7 +175,7 @@ KEYS: tuple[Key, ...] = (
                 "it. always: towards every remote cluster, as Antrea does."),
     Key(path="podRouting", attribute="pod_routing", value=kinds.Choice(PodRouting),
         meaning="How a gateway knows which Node has a Pod. nodeCIDR: by Node.spec.podCIDRs. perPod: by watching "
-                "Pods. auto: nodeCIDR when every Node has Pod CIDRs."),
+                "Pods. auto: each Node by its Pod CIDRs if it has any, else by Pods."),
     Key(path="allowedRemoteCIDRs", attribute="allowed_remote_cidrs", value=kinds.Networks(),
         meaning="Remote clusters may have only CIDRs inside these. [] means any that do not collide."),
     Key(path="tunnelType", attribute="tunnel_type", value=kinds.Choice(TunnelType),
