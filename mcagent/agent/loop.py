@@ -165,7 +165,7 @@ class Loop:
         if error:
             self._reconciler.forget()
             outcome = Outcome()
-        self._settle(todo, outcome, gathered=agenda.changes, broken=bool(error))
+        self._settle(todo, outcome, began=now, gathered=agenda.changes, broken=bool(error))
         with self._condition:
             retries = self._agenda.retries
         self._reporter.passed(
@@ -174,8 +174,8 @@ class Loop:
         with self._condition:
             self._busy = False
 
-    def _settle(self, todo: schedule.Pass, outcome: Outcome, *, gathered: int, broken: bool) -> None:
-        """Take the outcome into the agenda: pace, and back-off of what failed."""
+    def _settle(self, todo: schedule.Pass, outcome: Outcome, *, began: float, gathered: int, broken: bool) -> None:
+        """Take the outcome into the agenda: pace, suspicions that are cleared, and back-off of what failed."""
         now = time.monotonic()
         with self._condition:
             before = self._agenda.retries
@@ -199,4 +199,11 @@ class Loop:
             if outcome.waiting_for:
                 resync_at = max(resync_at, now + self._timing.resync)  # the source will tell
             pace = schedule.next_pace(self._agenda.pace, changes=gathered, now=now, timing=self._timing)
-            self._agenda = replace(self._agenda, retries=retries, resync_at=resync_at, pace=pace)
+            suspects = {
+                backend: since
+                for backend, since in self._agenda.suspects.items()
+                if since > began or backend not in outcome.observed
+            }
+            self._agenda = replace(
+                self._agenda, suspects=suspects, retries=retries, resync_at=resync_at, pace=pace
+            )

@@ -62,8 +62,10 @@ class Outcome:
     done: tuple[Step, ...] = ()
     drift: tuple[Step, ...] = ()  # the part of `done` that put back what somebody else had changed
     failures: Mapping[Backend, Failure] = field(default_factory=dict)
-    observed: frozenset[Backend] = frozenset()
-    phases: Mapping[str, float] = field(default_factory=dict)  # seconds: facts, observe, compile, diff, apply
+    observed: frozenset[Backend] = frozenset()  # read again in this pass, or tried to
+    phases: Mapping[str, float] = field(
+        default_factory=dict
+    )  # seconds: facts, compile, observe, diff, apply_BACKEND
     converged: bool = False
 
     @property
@@ -161,13 +163,13 @@ class Reconciler:
         if missing := needs - snapshot.synced:
             return Outcome(needs=needs, waiting_for=missing, failures=failures, phases=phases.end())
         phases.enter("observe")
-        seen = self._observe(stale - failures.keys(), failures)
+        read = stale - failures.keys()
+        seen = self._observe(read, failures)
         phases.enter("diff")
         plan = self._plan(desired, seen)
         drift = self._drift(plan, seen.keys())
-        phases.enter("apply")
         left_alone = blocked | frozenset(failures)
-        done = self._apply(plan, left_alone, failures) if plan.stages else ()
+        done = self._apply(plan, left_alone, failures, phases) if plan.stages else ()
         self._learn(desired, left_alone, failures, done)
         return Outcome(
             needs=needs,
@@ -176,7 +178,7 @@ class Reconciler:
             done=done,
             drift=tuple(step for step in done if (step.backend, step.key) in drift),
             failures=failures,
-            observed=frozenset(seen),
+            observed=read,
             phases=phases.end(),
             converged=all(self._known.get(backend) is desired for backend in self._backends),
         )
@@ -240,7 +242,7 @@ class Reconciler:
         return found
 
     def _apply(
-        self, plan: Plan, left_alone: frozenset[Backend], failures: dict[Backend, Failure]
+        self, plan: Plan, left_alone: frozenset[Backend], failures: dict[Backend, Failure], phases: Phases
     ) -> tuple[Step, ...]:
         done: list[Step] = []
         for stage in plan.stages:
@@ -253,6 +255,7 @@ class Reconciler:
                 held = tuple(_error_for(step, reason) for step in stage.steps)
                 failures[stage.backend] = _joined(failure, held, unreachable=False)
                 continue
+            phases.enter(f"apply_{stage.backend}")
             try:
                 result = self._backends[stage.backend].apply(stage.steps)
             except BackendError as error:

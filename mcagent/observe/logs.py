@@ -55,13 +55,17 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
+def _library_talk(record: logging.LogRecord) -> bool:
+    """Keep out what libraries say below a warning: it holds headers and bodies, tokens included."""
+    return record.levelno >= logging.WARNING or not record.name.startswith(CLIENT_LIBRARIES)
+
+
 def set_up(level: str, form: str) -> None:
     """Make the root logger write in this form ("text" or "json") from this level ("debug" ... "error") on."""
     handler = logging.StreamHandler(sys.stderr)
     journal = "JOURNAL_STREAM" in os.environ
+    handler.addFilter(_library_talk)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(times=not journal))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for name in CLIENT_LIBRARIES:  # their debug output holds headers and bodies, tokens included
-        logging.getLogger(name).setLevel(logging.WARNING)

@@ -27,9 +27,9 @@ from mcagent.model.resources import PeerKind, TunnelPort
 from mcagent.observe.report import InformerReport, Report
 from mcagent.observe.version import version
 
-PHASES = ("facts", "compile", "observe", "diff", "apply")
-RESULTS = ("unchanged", "changed", "failed", "waiting")
 BACKENDS = ("ovsdb", "openflow", "netlink", "nft")
+PHASES = ("facts", "compile", "observe", "diff", *(f"apply_{name}" for name in BACKENDS))
+RESULTS = ("unchanged", "changed", "failed", "waiting")
 KINDS = (
     "Bridge", "HostPort", "TunnelPort", "FlowEntry", "GroupEntry",
     "Link", "LinkAddress", "Neighbour", "Route", "Rule", "NftChain", "NftSet",
