@@ -185,8 +185,6 @@ def _conflicts(reader: _Reader) -> list[InputError]:
             for before, other in enumerate(cidrs[:index])
             if overlaps(cidr, other)
         )
-    if said["enablePodToPodConnectivity"] and not cidrs:
-        found.append(("enablePodToPodConnectivity", "needs podCIDRs: the Pod CIDRs of this cluster"))
     found.extend(
         (second, f"must differ from {first}: both are {said[first]}")
         for first, second in (("routeTable", "replyTable"), ("bridge", "hostPort"))

@@ -149,13 +149,13 @@ _NO_WIREGUARD = (
 
 KEYS: tuple[Key, ...] = (
     Key(path="enableGateway", attribute="enable_gateway", value=kinds.Bool(), antrea=True,
-        meaning="This Node becomes a gateway when a Gateway object has its name. false: it stays a worker. "
-                "(Antrea's default is false.)"),
+        meaning="Take part in multi-cluster networking: a Node for which there is a Gateway object is a gateway, "
+                "every other a worker. false: this Node has no tunnels and no routes. (Antrea's default is "
+                "false.)"),
     Key(path="namespace", attribute="namespace", value=kinds.DNS_LABEL, antrea=True,
         meaning='Namespace of the Gateway and ClusterInfoImport objects. "" means all namespaces.'),
     Key(path="enablePodToPodConnectivity", attribute="enable_pod_to_pod", value=kinds.Bool(), antrea=True,
-        meaning="Pods of remote clusters may reach Pods of this cluster directly, and see their addresses. "
-                "Needs `podCIDRs`."),
+        meaning="Pods of remote clusters may reach Pods of this cluster directly, and see their addresses."),
     Key(path="enableStretchedNetworkPolicy", attribute="stretched_network_policy", value=NotYet(), core=False,
         antrea=True, meaning="Not available in this version: only false is accepted."),
     Key(path="trafficEncryptionMode", attribute="traffic_encryption", core=False, antrea=True,
@@ -165,7 +165,7 @@ KEYS: tuple[Key, ...] = (
         meaning="UDP port of WireGuard, for `trafficEncryptionMode: wireGuard`."),
     Key(path="podCIDRs", attribute="pod_cidrs", value=kinds.Networks(),
         meaning="Pod CIDRs of this cluster, as in its ClusterInfo (Antrea has the key in the configuration of its "
-                "multi-cluster controller)."),
+                "multi-cluster controller). []: those of its Nodes (Node.spec.podCIDRs)."),
     Key(path="nodeName", attribute="node_name", value=kinds.DNS_NAME,
         meaning="Name of this Node object. Required."),
     Key(path="clusterID", attribute="cluster_id", value=kinds.DNS_NAME,

@@ -12,7 +12,7 @@ import sys
 import time
 
 _PLAIN = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error", "CRITICAL": "error"}
-CLIENT_LIBRARIES = ("kubernetes", "urllib3", "pyroute2", "ovs")
+CLIENT_LIBRARIES = ("kubernetes", "urllib3", "pyroute2", "asyncio", "ovs")
 
 
 def _stamp(record: logging.LogRecord) -> str:

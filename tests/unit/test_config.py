@@ -108,7 +108,6 @@ def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> No
         ("podCIDRs: [8.0.0.0/5]", "podCIDRs[0]", "shorter than /8"),
         ("podCIDRs: ['fd00::/64']", "podCIDRs[0]", "IPv6 is not available"),
         ("podCIDRs: [10.0.0.0/16, 10.0.128.0/17]", "podCIDRs[1]", "overlaps 10.0.0.0/16 (podCIDRs[0])"),
-        ("enablePodToPodConnectivity: true", "enablePodToPodConnectivity", "needs podCIDRs"),
         ("connectionMarkBit: 14", "connectionMarkBit", "kube-proxy (0x4000)"),
         ("connectionMarkBit: 15", "connectionMarkBit", "kube-proxy (0x8000)"),
         ("connectionMarkBit: 32", "connectionMarkBit", "from 0 to 31"),
