@@ -1,4 +1,4 @@
-"""A pipeline in a real Open vSwitch (userspace datapath), and packets through it: to check the simulator by."""
+"""A pipeline in a real Open vSwitch, and packets through it: to check the simulator by."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import re
 import select
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hypothesis import HealthCheck, Phase, settings
 from scapy.all import ICMP, IP, TCP, UDP, Ether, Raw
 
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.flow import Flow, Group
-from flows.simulate import ConnectionTable, Packet
+from flows.simulate import ConnectionTable, Datapath, Packet
 from flows.simulate.packet import PROTOCOL_NAMES, SYN
 from mcagent.lab import netns
 from mcagent.lab.ovs import OvsInstance
 from mcagent.lab.waiting import wait_until
+from mcagent.model.facts import DatapathType
+from tests.contract.ovs_values import DATAPATH
 from tests.topologies import Node, World
 
+TRACKING = Datapath.KERNEL if DATAPATH is DatapathType.SYSTEM else Datapath.USERSPACE
 BRIDGE = "br-x"
 ETH_P_ALL = 3
 DEADLINE = 5.0  # seconds until a packet that was sent must be seen
@@ -40,19 +43,18 @@ class Known:
 
 @dataclass(frozen=True, kw_only=True)
 class RealSwitch:
-    """A bridge with one internal port for every port number; `counted` is what left by each so far."""
+    """A bridge with one internal port for every port number; `wire` sees what leaves by any of them."""
 
     ovs: OvsInstance
     ports: tuple[int, ...]
     wire: socket.socket
-    counted: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def create(cls, ovs: OvsInstance, ports: Iterable[int]) -> RealSwitch:
         """Make the bridge, in place of one that was there, with these ports up. Close it after use."""
         numbers = tuple(sorted(ports))
         args = ["--if-exists", "del-br", BRIDGE, "--", "add-br", BRIDGE]
-        args += ["--", "set", "bridge", BRIDGE, "datapath_type=netdev", "fail-mode=secure"]
+        args += ["--", "set", "bridge", BRIDGE, f"datapath_type={DATAPATH}", "fail-mode=secure"]
         args += ["protocols=OpenFlow13,OpenFlow15", "other_config:disable-in-band=true"]
         for number in numbers:
             args += ["--", "add-port", BRIDGE, f"x{number}", "--", "set", "interface", f"x{number}"]
@@ -63,9 +65,7 @@ class RealSwitch:
         wire = netns.call(
             ovs.namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
         )
-        switch = cls(ovs=ovs, ports=numbers, wire=wire)
-        switch._left()
-        return switch
+        return cls(ovs=ovs, ports=numbers, wire=wire)
 
     def close(self) -> None:
         """Let go of the socket; the bridge goes with its Open vSwitch."""
@@ -118,32 +118,38 @@ class RealSwitch:
 
         wait_until(lambda: down() == gone, "the switch to know which ports are down", timeout=DEADLINE)
 
-    def inject(self, packet: Packet) -> list[tuple[int, bytes]]:
-        """Let a packet come in for real, conntrack and all; return what left: port and bytes."""
+    def inject(self, packet: Packet, expected: int) -> list[tuple[int, bytes]]:
+        """Let a packet come in for real, conntrack and all; return what left: port and bytes.
+
+        The kernel's datapath asks ovs-vswitchd about a packet that conntrack has seen, so that it leaves some time
+        later: this waits for as many as are expected. What comes besides shows at the next call, or in `settled`.
+        """
         message = f"in_port={packet.in_port},packet={frame(packet).hex()},actions=table"
         self.ovs.ofctl("packet-out", self._mgmt, message)
-        expected = self._left()
-        return sorted((number, self._read(number)) for number in expected)
+        left: list[tuple[int, bytes]] = []
+        while self._seen(left, DEADLINE if len(left) < expected else 0.0):
+            pass
+        return sorted(left)
 
-    def _left(self) -> list[int]:
-        """Return the ports by which packets left since the last call, once for each packet."""
-        left: list[int] = []
-        text = self.ovs.ofctl("--no-names", "dump-ports", self._mgmt)
-        for number, sent in re.findall(r"port +(\d+): rx.*?tx pkts=(\d+)", text, re.DOTALL):
-            left += [int(number)] * (int(sent) - self.counted.get(int(number), 0))
-            self.counted[int(number)] = int(sent)
+    def settled(self) -> list[tuple[int, bytes]]:
+        """Return what leaves that nobody waited for."""
+        self.ovs.appctl("revalidator/wait")  # ovs-vswitchd has answered the datapath's questions by then
+        left: list[tuple[int, bytes]] = []
+        while self._seen(left, 0.0):
+            pass
         return left
 
-    def _read(self, number: int) -> bytes:
-        """Return the next packet that the switch sent by a port; they come in order."""
-        while select.select([self.wire], [], [], DEADLINE)[0]:
-            data, (device, _, kind, *_) = self.wire.recvfrom(65535)
-            if device == f"x{number}" and kind != socket.PACKET_OUTGOING:
-                return data
-        raise AssertionError(f"port {number} counts a packet that nobody saw")
+    def _seen(self, left: list[tuple[int, bytes]], wait: float) -> bool:
+        """Add the next packet that the switch sent out, if one comes in time, and tell whether one was there."""
+        if not select.select([self.wire], [], [], wait)[0]:
+            return False
+        data, (device, _, kind, *_) = self.wire.recvfrom(65535)
+        if device.startswith("x") and kind != socket.PACKET_OUTGOING:  # the namespace's own comes in by the ports
+            left.append((int(device[1:]), data))
+        return True
 
     def connections(self) -> list[Known]:
-        """Return what conntrack of the userspace datapath knows."""
+        """Return what the datapath's conntrack knows."""
         found = []
         for match in _CONNECTION.finditer(self.ovs.appctl("dpctl/dump-conntrack")):
             rest = dict(re.findall(r"(zone|mark|labels)=(\w+)", match["rest"]))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from scapy.all import IP, Ether
 
 from flows.fields import IP_ICMP
-from flows.simulate import ConnectionTable, Datapath, Packet, Walk
+from flows.simulate import ConnectionTable, Packet, Walk
 from mcagent.lab.ovs import OvsInstance
-from tests.contract.real_switch import RealSwitch, few, frame, known
+from tests.contract.real_switch import TRACKING, RealSwitch, few, frame, known
 from tests.conversations import calls
 from tests.topologies import World, from_kernel, worlds
 from tests.unit.test_pipeline_isolation import strange
@@ -43,7 +43,7 @@ def same(real: list[tuple[int, bytes]], walk: Walk, dead: Set[int] = frozenset()
 @given(world=worlds(min_clusters=2, max_clusters=3), seed=SEEDS, data=st.data())
 def test_conversations_pass_the_same_way(ovs: OvsInstance, world: World, seed: int, data: st.DataObject) -> None:
     """Every packet of a world's conversations that meets a Node does there what the simulator says."""
-    network = world.network.over(Datapath.USERSPACE)
+    network = world.network.over(TRACKING)
     met: defaultdict[str, list[Walk]] = defaultdict(list)
     for call in calls(world, Random(seed), 12):
         for packet in (call.packet, call.packet, call.later):
@@ -63,7 +63,8 @@ def test_conversations_pass_the_same_way(ovs: OvsInstance, world: World, seed: i
     switch = RealSwitch.of(ovs, world, node)
     try:
         for walk in met[node.name]:
-            same(switch.inject(walk.packet), walk)
+            same(switch.inject(walk.packet, len(walk.outputs)), walk)
+        assert switch.settled() == []
         assert switch.connections() == known(network.connections[node.name])
     finally:
         switch.close()
@@ -77,14 +78,16 @@ def test_strange_packets_end_the_same_way(ovs: OvsInstance, world: World, data: 
     simulated = world.network.switches[node.name]
     switch = RealSwitch.of(ovs, world, node)
     dead = data.draw(st.sets(st.sampled_from(switch.ports[1:]))) if len(switch.ports) > 1 else set()
-    connections = ConnectionTable(datapath=Datapath.USERSPACE)
+    connections = ConnectionTable(datapath=TRACKING)
     try:
         switch.cut(dead)
         for _ in range(25):
             packet = data.draw(strange(world, node))
             walk = simulated.walk(packet, connections, frozenset(switch.ports) - dead)
             connections = walk.connections
-            same(switch.inject(packet), walk, dead)
+            expected = sum(port not in dead for port, _ in walk.outputs)
+            same(switch.inject(packet, expected), walk, dead)
+        assert switch.settled() == []
         assert switch.connections() == known(connections)
     finally:
         switch.close()
@@ -100,7 +103,7 @@ def test_trace_goes_through_the_same_tables(ovs: OvsInstance, world: World, data
     try:
         for _ in range(10):
             packet = data.draw(strange(world, node, begins=True))
-            walk = simulated.walk(packet, ConnectionTable(datapath=Datapath.USERSPACE))
+            walk = simulated.walk(packet, ConnectionTable(datapath=TRACKING))
             assert traced(switch, packet) == [
                 (step.table, step.flow.priority if step.flow else None) for step in walk.steps
             ], walk
