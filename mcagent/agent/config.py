@@ -37,7 +37,7 @@ class ConfigError(McagentError):
 
 
 _BY_PATH = {key.path: key for key in KEYS}
-_SECTIONS = {path.split(".", 1)[0] for path in _BY_PATH if "." in path}
+_SECTIONS = {path[:place] for path in _BY_PATH for place, letter in enumerate(path) if letter == "."}
 _ELSEWHERE = {
     "enable": 'was renamed in Antrea 2.0: use "enableGateway"',
     "featureGates": "is not used: leave it out",

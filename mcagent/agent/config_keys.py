@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from mcagent.agent import config_values as kinds
 from mcagent.agent.config_values import Value
-from mcagent.model.config import Config, DatapathChoice, PodRouting, SourceNat
+from mcagent.model.config import Config, DatapathChoice, GatewayMode, GatewaySelection, PodRouting, SourceNat
 from mcagent.model.resources import TunnelType
 
 ENV_PREFIX = "MCAGENT_"
@@ -56,6 +56,10 @@ class Settings:
     traffic_encryption: TrafficEncryption = TrafficEncryption.NONE
     wireguard_port: int = 51821
     stretched_network_policy: bool = False
+    drain_on_stop: bool = False
+    drain_timeout: float = 10.0
+    damping_initial: float = 1.0
+    damping_max: float = 60.0
 
     @property
     def listen_address(self) -> tuple[str, int]:
@@ -141,6 +145,8 @@ _NFT_OTHERS = tuple(
     }.items()
     for name in names
 )
+_BFD_INTERVAL = kinds.Duration(0.01, 10)
+_BFD_MULTIPLIER = kinds.Int(1, 255)
 _PATH = r"/[^\0\n]*"
 _NO_WIREGUARD = (
     "wireGuard is not available in this version, and traffic is never sent in the clear where encryption is asked "
@@ -207,6 +213,40 @@ KEYS: tuple[Key, ...] = (
     Key(path="nftTable", attribute="nft_table",
         value=kinds.Text(r"[A-Za-z_][A-Za-z0-9_]{0,62}", "a name of letters, digits and _", never=_NFT_OTHERS),
         meaning="Name of our own nftables table (family ip)."),
+    Key(path="gateways", attribute="gateways", value=kinds.Choice(GatewayMode),
+        meaning="How several gateways of a cluster share its traffic. active-active: each connection by a hash. "
+                "active-standby: all by the first that is live, in the order of the API."),
+    Key(path="failback", attribute="failback", value=kinds.Bool(),
+        meaning="With active-standby: a gateway that returns takes its traffic back."),
+    Key(path="gatewaySelection", attribute="gateway_selection", value=kinds.Choice(GatewaySelection),
+        meaning="Which Nodes of this cluster are gateways. api: those with a Gateway object. readiness: those "
+                "with the annotation `multicluster.antrea.io/gateway`, without any controller (address: the "
+                "annotation `multicluster.antrea.io/gateway-ip`, else the Node's InternalIP). Either way a Node "
+                "that is not Ready, or cordoned, is used only while no other is there."),
+    Key(path="serviceCIDRs", attribute="service_cidrs", value=kinds.Networks(),
+        meaning="Service CIDR of this cluster, for `gatewaySelection: readiness` where no Gateway tells it."),
+    Key(path="bfd.enable", attribute="bfd_enable", value=kinds.Bool(),
+        meaning="Bidirectional forwarding detection on every tunnel: a gateway that is dead is left without any "
+                "agent. A peer that never answered it (Antrea) is used without it."),
+    Key(path="bfd.local.interval", attribute="bfd_local_interval", value=_BFD_INTERVAL,
+        meaning="Between Nodes of this cluster: time from one BFD packet to the next."),
+    Key(path="bfd.local.multiplier", attribute="bfd_local_multiplier", value=_BFD_MULTIPLIER,
+        meaning="Between Nodes of this cluster: so many packets missed in a row mean that the peer is gone."),
+    Key(path="bfd.remote.interval", attribute="bfd_remote_interval", value=_BFD_INTERVAL,
+        meaning="Between gateways of different clusters."),
+    Key(path="bfd.remote.multiplier", attribute="bfd_remote_multiplier", value=_BFD_MULTIPLIER,
+        meaning="Between gateways of different clusters."),
+    Key(path="bfd.maxNodes", attribute="bfd_max_nodes", value=kinds.Int(0, 65000),
+        meaning="With more workers than this in the cluster, BFD is between gateways only, and workers rely on "
+                "what the API says of the gateways' Nodes."),
+    Key(path="drainOnStop", attribute="drain_on_stop", value=kinds.Bool(), core=False,
+        meaning="On SIGTERM, tell the peers to use other gateways and wait until they do, then exit."),
+    Key(path="drainTimeout", attribute="drain_timeout", value=kinds.Duration(0, 3600), core=False,
+        meaning="Longest time that a gateway that drains, or is none any more, waits for its peers to move."),
+    Key(path="damping.initial", attribute="damping_initial", value=kinds.Duration(0, 3600), core=False,
+        meaning="A tunnel that was lost is in reserve this long after its return; each further loss doubles it."),
+    Key(path="damping.max", attribute="damping_max", value=kinds.Duration(0, 3600), core=False,
+        meaning="The longest time that a tunnel is kept in reserve, and in which losses count together."),
     Key(path="source", attribute="source", core=False,
         value=kinds.Text(rf"kube|dir:{_PATH}", '"kube" or "dir:" and an absolute path'),
         meaning="Where objects come from: the API server (kube), or YAML manifests in a directory (dir:/path)."),

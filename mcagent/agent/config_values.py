@@ -26,6 +26,10 @@ def did_you_mean(word: str, known: Collection[str]) -> str:
     return f' (did you mean "{by_lower[close[0]]}"?)' if close else ""
 
 
+def _span(seconds: float) -> str:
+    return f"{1000 * seconds:g}ms" if 0 < seconds < 1 else f"{seconds:g}s"
+
+
 def _shown(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
@@ -202,12 +206,12 @@ class Duration(Value):
 
     def show(self, value: object) -> str:
         """Return seconds with their unit."""
-        return f"{value:g}s"
+        return _span(float(value)) if isinstance(value, (int, float)) else _shown(value)
 
     @property
     def expects(self) -> str:
         """What is right."""
-        return f"a duration from {self.low:g}s to {self.high:g}s"
+        return f"a duration from {_span(self.low)} to {_span(self.high)}"
 
 
 @dataclass(frozen=True)

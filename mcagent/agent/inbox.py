@@ -89,9 +89,10 @@ class Inbox:
 
 def _without(snapshot: Snapshot, kinds: Sequence[Kind]) -> Snapshot:
     prefixes = tuple(f"{kind} " for kind in kinds)
+    emptied: dict[str, Any] = {ATTRIBUTE[kind]: {} for kind in kinds}
     return replace(
         snapshot,
         synced=snapshot.synced - frozenset(kinds),
         problems=tuple(p for p in snapshot.problems if not p.subject.startswith(prefixes)),
-        **{ATTRIBUTE[kind]: {} for kind in kinds},
+        **emptied,
     )

@@ -28,7 +28,6 @@ from mcagent.model.resources import (
     FlowEntry,
     GroupEntry,
     HostPort,
-    PeerKind,
     Resource,
     TunnelPort,
 )
@@ -286,7 +285,6 @@ class _Units:
             ofport=self.ofports[tunnel.name],
             peer_kind=tunnel.peer_kind,
             peer=tunnel.peer,
-            bfd=config.bfd_remote if tunnel.peer_kind is PeerKind.REMOTE else config.bfd_local,
         )
 
 

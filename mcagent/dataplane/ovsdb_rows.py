@@ -17,6 +17,8 @@ from mcagent.model.resources import Bfd, Bridge, HostPort, OvsdbResource, PeerKi
 OWNER = "mcagent-owner"  # external_ids: the bridge, on everything of ours
 PEER_KIND = "mcagent-peer-kind"
 PEER = "mcagent-peer"
+BFD_SEEN = "mcagent-bfd-seen"  # on an interface; "true" or not there
+ACTIVE_ORDER = "mcagent-active-order"  # on the bridge; separated by commas, or not there
 
 PROTOCOLS = ("OpenFlow13", "OpenFlow15")
 # No hidden in-band control flows: nothing but what we program forwards.
@@ -141,8 +143,15 @@ def bridge_columns(bridge: Bridge, external_ids: Mapping[str, str], other_config
         "mcast_snooping_enable": False,
         "controller": ["set", []],
         "other_config": _map({**other_config, **BRIDGE_OTHER_CONFIG}),
-        "external_ids": _map({**external_ids, OWNER: bridge.name}),
+        "external_ids": _map(
+            _with(external_ids, {OWNER: bridge.name, ACTIVE_ORDER: ",".join(bridge.active_order)})
+        ),
     }
+
+
+def _with(external_ids: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+    """Return the map with our keys in it; a key whose value is empty is taken out."""
+    return {key: value for key, value in {**external_ids, **ours}.items() if value or key not in ours}
 
 
 def tags(port: HostPort | TunnelPort) -> dict[str, str]:
@@ -154,9 +163,10 @@ def tags(port: HostPort | TunnelPort) -> dict[str, str]:
 
 def interface_columns(port: HostPort | TunnelPort, external_ids: Mapping[str, str]) -> Columns:
     """Return what the row of a port's interface must hold, as OVSDB JSON (RFC 7047)."""
+    seen = isinstance(port, TunnelPort) and port.bfd_seen
     columns: Columns = {
         "ofport_request": port.ofport,
-        "external_ids": _map({**external_ids, **tags(port)}),
+        "external_ids": _map(_with(external_ids, {**tags(port), BFD_SEEN: "true" if seen else ""})),
     }
     if isinstance(port, HostPort):
         return columns | {
@@ -199,7 +209,8 @@ def read_bridge(row: Any) -> Bridge:  # a row of the IDL
         and not (row.stp_enable or row.rstp_enable or row.mcast_snooping_enable or row.controller)
         and row.other_config.items() >= BRIDGE_OTHER_CONFIG.items()
     )
-    return Bridge(name=row.name, datapath=datapath, intact=intact)
+    order = tuple(name for name in row.external_ids.get(ACTIVE_ORDER, "").split(",") if name)
+    return Bridge(name=row.name, datapath=datapath, active_order=order, intact=intact)
 
 
 def read_port(bridge: str, row: Interface, port_tags: Mapping[str, str]) -> OvsdbResource | None:
@@ -238,6 +249,7 @@ def _read_tunnel(bridge: str, row: Interface) -> TunnelPort | None:
             peer_kind=PeerKind(external_ids.get(PEER_KIND, "")),
             peer=external_ids.get(PEER, ""),
             bfd=_read_bfd(row.bfd),
+            bfd_seen=external_ids.get(BFD_SEEN) == "true",
         )
     except (ValueError, KeyError):
         # Changed by somebody into what we could not have written: shown as a port that is not intact, so

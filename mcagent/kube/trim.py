@@ -10,7 +10,7 @@ from typing import Any
 
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from mcagent.model.parse import GATEWAY_ANNOTATION, SERVICE_NAME_LABEL
+from mcagent.model.parse import DRAIN_ANNOTATION, GATEWAY_ANNOTATION, GATEWAY_IP_ANNOTATION, SERVICE_NAME_LABEL
 
 # None keeps a value whole; a mapping keeps the named fields; a list of one applies to every item.
 Shape = Any
@@ -22,7 +22,7 @@ _META: Shape = {
     "resourceVersion": None,
     "creationTimestamp": None,
     "labels": {SERVICE_NAME_LABEL: None},
-    "annotations": {GATEWAY_ANNOTATION: None},
+    "annotations": {GATEWAY_ANNOTATION: None, GATEWAY_IP_ANNOTATION: None, DRAIN_ANNOTATION: None},
 }
 
 _SHAPES: Mapping[Kind, Shape] = {

@@ -36,6 +36,20 @@ class DatapathChoice(StrEnum):
     NETDEV = "netdev"
 
 
+class GatewayMode(StrEnum):
+    """How traffic is shared by several gateways of one cluster."""
+
+    ACTIVE_ACTIVE = "active-active"  # each connection by a hash over all of them
+    ACTIVE_STANDBY = "active-standby"  # all by the first that is live
+
+
+class GatewaySelection(StrEnum):
+    """Which Nodes of this cluster are gateways."""
+
+    API = "api"  # those that have a Gateway object: the controller elects
+    READINESS = "readiness"  # those with the gateway annotation, the Ready ones first: no controller is needed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """What `compile` needs of the configuration. Everything has a default but the Node's name."""
@@ -62,5 +76,28 @@ class Config:
     route_protocol: int = 111  # routeProtocol
     rule_priority: int = 300  # rulePriority: two rules from here
     nft_table: str = "mcagent"  # nftTable
-    bfd_local: Bfd | None = None  # between Nodes of this cluster
-    bfd_remote: Bfd | None = None  # between clusters
+    bfd_enable: bool = True  # bfd.enable
+    bfd_local_interval: float = 0.1  # bfd.local.interval: seconds, between Nodes of this cluster
+    bfd_local_multiplier: int = 3  # bfd.local.multiplier
+    bfd_remote_interval: float = 0.2  # bfd.remote.interval: seconds, between clusters
+    bfd_remote_multiplier: int = 3  # bfd.remote.multiplier
+    bfd_max_nodes: int = 200  # bfd.maxNodes: with more workers, BFD is between gateways only
+    gateways: GatewayMode = GatewayMode.ACTIVE_ACTIVE  # gateways
+    failback: bool = False  # failback: active-standby only; a returning gateway takes its traffic back
+    gateway_selection: GatewaySelection = GatewaySelection.API  # gatewaySelection
+    service_cidrs: tuple[Network, ...] = ()  # serviceCIDRs: of this cluster, where no Gateway object tells it
+
+    @property
+    def bfd_local(self) -> Bfd | None:
+        """BFD between Nodes of this cluster."""
+        return _bfd(self.bfd_local_interval, self.bfd_local_multiplier) if self.bfd_enable else None
+
+    @property
+    def bfd_remote(self) -> Bfd | None:
+        """BFD between gateways of different clusters."""
+        return _bfd(self.bfd_remote_interval, self.bfd_remote_multiplier) if self.bfd_enable else None
+
+
+def _bfd(interval: float, multiplier: int) -> Bfd:
+    milliseconds = round(1000 * interval)
+    return Bfd(min_tx=milliseconds, min_rx=milliseconds, mult=multiplier)

@@ -16,6 +16,15 @@ class DatapathType(StrEnum):
     NETDEV = "netdev"  # userspace
 
 
+class Drain(StrEnum):
+    """How far this Node has told its peers to send nothing more (BFD, concatenated path down)."""
+
+    NONE = "none"
+    REMOTE = "remote"  # gateways of other clusters: they move first, so that connections that a gateway translates
+    # are known by another one before replies have to go there
+    ALL = "all"  # the Nodes of this cluster, too
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What was observed of the Node.
@@ -24,6 +33,11 @@ class Facts:
     stays, also over a restart, because it is read back from OVSDB. `uplink_mtu` is the MTU of the device
     that carries the tunnels. `addresses` are the Node's own, on devices that are not ours; `connected` the
     networks it reaches directly through such devices. A remote cluster may take none of these.
+
+    `bfd_seen` are the tunnel ports whose peer has ever answered BFD (others are used without it), `held` those
+    that flap damping keeps in reserve. `drain` is of this very Node. `active_order` counts with active-standby:
+    gateways (Node names of this cluster, addresses of other clusters') in the order in which they are tried, so
+    that one that returns does not take its traffic back; those not in it come after, in the API's order.
     """
 
     datapath: DatapathType = DatapathType.SYSTEM
@@ -31,3 +45,7 @@ class Facts:
     addresses: tuple[Address, ...] = ()
     connected: tuple[Network, ...] = ()
     ofports: Mapping[str, int] = field(default_factory=dict)
+    bfd_seen: frozenset[str] = frozenset()
+    held: frozenset[str] = frozenset()
+    drain: Drain = Drain.NONE
+    active_order: tuple[str, ...] = ()

@@ -86,7 +86,9 @@ class Node:
     pod_cidrs: tuple[Network, ...] = ()
     ready: bool = True
     unschedulable: bool = False
-    gateway_annotation: bool = False
+    gateway_annotation: bool = False  # multicluster.antrea.io/gateway
+    gateway_ip: Address | None = None  # multicluster.antrea.io/gateway-ip; None: the first InternalIP
+    drain: bool = False  # mcagent.io/drain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +165,9 @@ class Snapshot:
 
     Per kind: objects by `Meta.key`. `problems` are those of reading (parsing) the objects; an object that
     became unreadable keeps its last good version in the mapping. `synced` holds the kinds that have been
-    listed completely once: nothing may be removed from a dataplane before all needed kinds are in it.
+    listed completely once: nothing may be removed from a dataplane before all needed kinds are in it. `leaving`
+    are gateways that the API has no more but that stay for a while, last in order, until all peers have moved
+    (`mcagent.core.linger`).
     """
 
     gateways: dict[str, Gateway] = field(default_factory=dict)
@@ -173,5 +177,6 @@ class Snapshot:
     services: dict[str, Service] = field(default_factory=dict)
     endpoint_slices: dict[str, EndpointSlice] = field(default_factory=dict)
     service_exports: dict[str, ServiceExport] = field(default_factory=dict)
+    leaving: tuple[Gateway, ...] = ()
     problems: tuple[Problem, ...] = ()
     synced: frozenset[Kind] = frozenset()

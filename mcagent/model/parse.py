@@ -8,7 +8,7 @@ well-formed address may be used, and who wins a conflict, is `mcagent.core`'s bu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, describe, printable
@@ -33,6 +33,8 @@ from mcagent.model.objects import (
 from mcagent.model.problem import Problem, Severity
 
 GATEWAY_ANNOTATION = "multicluster.antrea.io/gateway"
+GATEWAY_IP_ANNOTATION = "multicluster.antrea.io/gateway-ip"
+DRAIN_ANNOTATION = "mcagent.io/drain"  # "true" on a Node: its gateway is to hand over
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 MAX_GATEWAYS = 64  # gatewayInfos of one cluster
 MAX_KEY = 128  # characters of a WireGuard public key field; a real one has 44
@@ -155,6 +157,17 @@ def parse_cluster_info(meta: Meta, raw: Field, problems: list[Problem]) -> Clust
     )
 
 
+def _annotated_address(field: Field, problems: list[Problem]) -> Address | None:
+    """Return the address; a wrong one is told and passed over: it must not take the Node away."""
+    if field.absent or field.value == "":
+        return None
+    try:
+        return field.address()
+    except InputError as error:
+        problems.append(replace(problem_of(error), severity=Severity.WARNING))
+        return None
+
+
 def parse_node(meta: Meta, raw: Field, problems: list[Problem]) -> Node:
     """Node: without a Ready condition (a hand-written manifest) it counts as ready."""
     spec, status = raw.get("spec"), raw.get("status")
@@ -166,6 +179,7 @@ def parse_node(meta: Meta, raw: Field, problems: list[Problem]) -> Node:
     for item in status.get("conditions").each():
         if item.get("type").text("") == "Ready":
             ready = item.get("status").text("") == "True"
+    annotations = raw.get("metadata").get("annotations")
     pod_cidrs = _networks(spec.get("podCIDRs"), problems)
     if not pod_cidrs:
         single = _optional_network(spec.get("podCIDR"), problems)
@@ -176,7 +190,9 @@ def parse_node(meta: Meta, raw: Field, problems: list[Problem]) -> Node:
         pod_cidrs=pod_cidrs,
         ready=ready,
         unschedulable=spec.get("unschedulable").flag(),
-        gateway_annotation=not raw.get("metadata").get("annotations").get(GATEWAY_ANNOTATION).absent,
+        gateway_annotation=not annotations.get(GATEWAY_ANNOTATION).absent,
+        gateway_ip=_annotated_address(annotations.get(GATEWAY_IP_ANNOTATION), problems),
+        drain=annotations.get(DRAIN_ANNOTATION).text("") == "true",
     )
 
 

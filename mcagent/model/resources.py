@@ -48,6 +48,7 @@ class Bridge:
 
     name: str
     datapath: DatapathType
+    active_order: tuple[str, ...] = ()  # active-standby: see Facts.active_order; kept here over a restart
     intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.OVSDB
@@ -102,6 +103,7 @@ class TunnelPort:
     peer_kind: PeerKind
     peer: str  # Node name or cluster ID
     bfd: Bfd | None = None
+    bfd_seen: bool = False  # the peer has answered BFD once; kept here over a restart
     intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.OVSDB

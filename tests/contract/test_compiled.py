@@ -22,7 +22,7 @@ from mcagent.model.config import Config
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import ApiObject
 from mcagent.model.plan import Actual, Desired, Plan
-from mcagent.model.resources import Backend, Bfd, TunnelPort
+from mcagent.model.resources import Backend, TunnelPort
 from tests.contract.inside import Inside
 from tests.unit.core_inputs import (
     HOME,
@@ -95,7 +95,7 @@ def settled(world: World, found: Compiled) -> None:
 
 SETTINGS: tuple[Config, ...] = (
     config("g1", enable_pod_to_pod=True),
-    config("g1", bfd_local=Bfd(min_tx=100, min_rx=100), bfd_remote=Bfd(min_tx=300, min_rx=300), tunnel_port=7000),
+    config("g1", bfd_local_interval=0.1, bfd_remote_interval=0.3, tunnel_port=7000),
     config("w1", enable_pod_to_pod=True),
 )
 

@@ -65,7 +65,7 @@ class TestOvsdb(BackendContract):
                 tunnel(5, dst_port=7000, peer_kind=PeerKind.GATEWAY, peer="node-1"),
                 tunnel(6, remote_ip=ip_address("2001:db8::6")),
                 tunnel(2, ofport=9, peer_kind=PeerKind.NODE),
-                tunnel(4, bfd=replace(BFD, min_tx=100, cpath_down=False)),
+                tunnel(4, bfd=replace(BFD, min_tx=100, cpath_down=False), bfd_seen=True),
                 replace(HOST_PORT, mac="0a:6d:63:00:00:02"),
             ),
             refused=tunnel(7, remote_ip=ip_address("224.0.0.7")),  # "multicast remote_ip not allowed"
@@ -91,6 +91,18 @@ def test_the_host_port_is_there_when_apply_returns(backend: OvsdbBackend, ovs: O
     """What comes next configures the device, so it must exist, with its MAC address."""
     make(backend, [BRIDGE, HOST_PORT])
     assert HOST_PORT.mac in netns.ip(ovs.namespace, "link", "show", "mc-gw0")
+
+
+def test_the_order_of_gateways_is_kept_in_the_bridge(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """It is written, changed and taken away; what others keep there, and the bridge itself, stay."""
+    make(backend, [BRIDGE])
+    ovs.vsctl("set", "bridge", "br-mc", "external_ids:theirs=1")
+    uuid = columns(ovs, "bridge", "br-mc", "_uuid")
+    for order in (("node-2", "node-1", "10.0.0.7"), ("10.0.0.7",), ()):
+        wanted = as_mapping([replace(BRIDGE, active_order=order)])
+        assert not backend.apply(steps_to(backend.observe(), list(wanted.values()))).failed
+        assert backend.observe() == wanted
+        assert columns(ovs, "bridge", "br-mc", "external_ids:theirs", "_uuid") == ['"1"', *uuid]
 
 
 def test_a_foreign_bridge_of_our_name_is_refused_and_kept(backend: OvsdbBackend, ovs: OvsInstance) -> None:

@@ -20,7 +20,6 @@ from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import ApiObject, Kind, Snapshot
 from mcagent.model.plan import Desired
 from mcagent.model.resources import (
-    Bfd,
     Bridge,
     FlowEntry,
     GroupEntry,
@@ -164,15 +163,9 @@ def test_device_and_nft_follow_facts_and_configuration() -> None:
 
 
 def test_tunnel_settings() -> None:
-    """Encapsulation, port and BFD come from the configuration; another address or type is another port."""
-    bfd = Bfd(min_tx=100, min_rx=100)
-    found = of(TunnelPort, resources(compiled(EAST, tunnel_port=7000, bfd_remote=bfd)))
+    """Encapsulation and port come from the configuration; another address or type is another port."""
+    found = of(TunnelPort, resources(compiled(EAST, tunnel_port=7000)))
     assert {t.dst_port for t in found} == {7000}
-    assert {(t.peer_kind, t.bfd) for t in found} == {
-        (PeerKind.GATEWAY, None),
-        (PeerKind.NODE, None),
-        (PeerKind.REMOTE, bfd),
-    }
     plain = of(TunnelPort, resources(compiled(EAST)))
     assert {t.name for t in plain}.isdisjoint(t.name for t in found)
     assert all(len(t.name) == 15 and t.name[:4] in ("mcn-", "mcr-") for t in plain)

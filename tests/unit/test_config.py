@@ -16,7 +16,7 @@ from mcagent.agent import config_doc
 from mcagent.agent.config import ConfigError, load
 from mcagent.agent.config_keys import KEYS, Key, LogFormat
 from mcagent.model.config import SourceNat
-from mcagent.model.resources import TunnelType
+from mcagent.model.resources import Bfd, TunnelType
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -81,6 +81,16 @@ def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> No
     assert settings.core.tunnel_type is TunnelType.GENEVE
 
 
+def test_bfd_is_configured_by_nested_keys(tmp_path: Path) -> None:
+    """Intervals become milliseconds; false switches it off for both kinds of tunnels."""
+    file = write(tmp_path, "nodeName: n\nbfd:\n  local: {interval: 33ms}\n  remote:\n    multiplier: 5\n")
+    core = load(file, {"MCAGENT_BFD_REMOTE_INTERVAL": "0.3"}, {}).core
+    assert core.bfd_local == Bfd(min_tx=33, min_rx=33, mult=3)
+    assert core.bfd_remote == Bfd(min_tx=300, min_rx=300, mult=5)
+    core = load(file, {}, {"bfd.enable": "false"}).core
+    assert (core.bfd_local, core.bfd_remote) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("text", "path", "reason"),
     [
@@ -97,6 +107,10 @@ def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> No
         ("tunnelType: genev", "tunnelType", 'must be geneve or vxlan, not "genev" (did you mean "geneve"?)'),
         ("trafficEncryptionMode: wireGuard", "trafficEncryptionMode", "not available in this version"),
         ("enableStretchedNetworkPolicy: true", "enableStretchedNetworkPolicy", "not available in this version"),
+        ("bfd: {remote: {intervall: 1s}}", "bfd.remote.intervall", 'did you mean "bfd.remote.interval"'),
+        ("bfd: {local: 100ms}", "bfd.local", "must be a mapping"),
+        ("bfd: {local: {interval: 1ms}}", "bfd.local.interval", "a duration from 10ms to 10s"),
+        ("gateways: active-pasive", "gateways", 'did you mean "active-'),
         ("podCIDRs: 10.0.0.0/16", "podCIDRs", "must be a list of CIDRs"),
         ("podCIDRs: [10.0.0.0/16, 10.1]", "podCIDRs[1]", "not a CIDR: 10.1"),
         ("podCIDRs: [10.0.0.0/16, '10.1']", "podCIDRs[1]", 'not a CIDR: "10.1"'),

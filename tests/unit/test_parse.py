@@ -158,6 +158,20 @@ def test_node() -> None:
     assert (value.ready, value.unschedulable, value.gateway_annotation) == (False, True, True)
 
 
+def test_annotations_of_a_gateway_node() -> None:
+    """The gateway's address and the wish to drain are read; a wrong address is told and does not take the Node."""
+    annotations = {"multicluster.antrea.io/gateway-ip": "10.9.0.7", "mcagent.io/drain": "true"}
+    raw = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n1", "annotations": annotations}}
+    value = parse_object(raw).value
+    assert isinstance(value, Node)
+    assert (str(value.gateway_ip), value.drain) == ("10.9.0.7", True)
+    annotations["multicluster.antrea.io/gateway-ip"] = "east"
+    parsed = parse_object(raw)
+    assert isinstance(parsed.value, Node)
+    assert parsed.value.gateway_ip is None
+    assert [problem.severity for problem in parsed.problems] == [Severity.WARNING]
+
+
 @pytest.mark.parametrize(
     ("spec", "status"),
     [
