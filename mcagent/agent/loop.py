@@ -103,9 +103,9 @@ class Loop:
 
     @property
     def pending(self) -> bool:
-        """Whether there is input, or a suspicion, that no finished pass has taken in yet."""
+        """Whether there is input that no finished pass has taken in yet."""
         with self._condition:
-            return bool(self._busy or self._agenda.changes or self._agenda.suspects)
+            return bool(self._busy or self._agenda.changes)
 
     @property
     def alive(self) -> bool:
@@ -120,7 +120,14 @@ class Loop:
     # --- the thread --------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Turn until `stop`."""
+        """Turn until `stop`. A bug outside of a pass is logged and ends it: the process is to be restarted."""
+        try:
+            self._run()
+        except BaseException:
+            log.exception("the loop ends")
+            raise
+
+    def _run(self) -> None:
         while True:
             with self._condition:
                 if self._stopping:
@@ -145,7 +152,7 @@ class Loop:
             resync_at = now + self._timing.resync if todo.resync else agenda.resync_at
             self._agenda = replace(agenda, changes=0, suspects=left, resync_at=resync_at)
             self._triggers = set()
-            self._busy = True
+            self._busy = agenda.changes > 0
             config, self._new_config = self._new_config, None
         if todo.resync and not triggers:
             triggers = {"resync"}

@@ -13,11 +13,11 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from flows.mc.declaration import COOKIES, PIPELINE
 from mcagent.agent.config_keys import KEYS, Settings
+from mcagent.agent.counters import drop_counts, tunnel_samples
 from mcagent.agent.inbox import Inbox
 from mcagent.agent.lock import NodeLock
 from mcagent.agent.loop import Loop
@@ -33,7 +33,7 @@ from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.problem import Problem
 from mcagent.model.resources import Backend
 from mcagent.observe.http import HttpServer
-from mcagent.observe.metrics import COUNTERS, Metrics, Sources, TunnelSample
+from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.report import InformerReport, Report
 from mcagent.observe.version import version
@@ -54,10 +54,8 @@ RELOADABLE = frozenset(
         "logLevel",
     }
 )
-
-# Flows that drop, by the category in their cookie. All these categories have its highest bit, and no others do.
-DROP_REASONS = {category.number: category.name for category in PIPELINE.categories if category.drops}
-DROP_COOKIES = f"cookie={COOKIES.owner << 48 | 0x80 << 40:#x}/{0xFFFF << 48 | 0x80 << 40:#x}"
+STARTUP = 60.0  # seconds for which the garbage collector stays off at most
+TURN = 5.0  # seconds between two looks whether the loop still runs
 
 
 class Agent:
@@ -73,7 +71,7 @@ class Agent:
         self._snapshot = Snapshot()
         self._notifier = Notifier()
         self._watching = False
-        self._settled = False
+        self._began = time.monotonic()
         self._told: tuple[Problem, ...] = ()
         self._monitor = make_monitor(settings, self._facilities, self._kernel_changed)
         self.metrics = Metrics()
@@ -94,8 +92,8 @@ class Agent:
             report=lambda: self.loop.report,
             informers=self.informers,
             ready=self.ready,
-            tunnels=self.tunnels,
-            drops=self.drops,
+            tunnels=lambda: tunnel_samples(self._facilities.ovsdb),
+            drops=lambda: drop_counts(self._facilities.openflow),
         )
         self.metrics.watch(sources)
         identity = Identity(
@@ -120,6 +118,11 @@ class Agent:
     def port(self) -> int:
         """The port of the HTTP server."""
         return self._http.port
+
+    @property
+    def running(self) -> bool:
+        """Whether the loop's thread runs."""
+        return self._thread.is_alive()
 
     def start(self) -> None:
         """Begin to read objects and to reconcile."""
@@ -182,8 +185,7 @@ class Agent:
 
     def _turned(self, report: Report) -> None:
         self._watch(report)
-        if report.converged and not self._settled:
-            self._settled = True
+        if not gc.isenabled() and (report.desired is not None or time.monotonic() - self._began > STARTUP):
             # What was made so far stays: the collector need not look at it again with every generation.
             gc.collect()
             gc.freeze()
@@ -238,36 +240,6 @@ class Agent:
         """Tell what /readyz tells."""
         return all(check.good for check in checks(self.loop.report, self.informers(), pending=self.loop.pending))
 
-    def tunnels(self) -> Iterable[TunnelSample]:
-        """Return Open vSwitch' counters of our ports; none while it cannot be asked."""
-        try:
-            found = self._facilities.ovsdb.statistics()
-        except BackendError as error:
-            log.debug("%s", error)
-            return []
-        return [
-            TunnelSample(
-                name=name,
-                statistics={key: getattr(port, key) for key in COUNTERS},
-                up=port.link_up,
-            )
-            for name, port in found.items()
-        ]
-
-    def drops(self) -> Mapping[str, int]:
-        """Return how many packets the pipeline dropped, by reason; nothing while it cannot be asked."""
-        try:
-            found = self._facilities.openflow.flow_stats(DROP_COOKIES)
-        except BackendError as error:
-            log.debug("%s", error)
-            return {}
-        counts = dict.fromkeys(DROP_REASONS.values(), 0)
-        for cookie, statistics in found.items():
-            parts = COOKIES.split(cookie)
-            if parts is not None and parts[0] in DROP_REASONS:
-                counts[DROP_REASONS[parts[0]]] += statistics.packets
-        return counts
-
 
 def preload(host_port: str) -> None:
     """Load in the background what setting up the device will need, if it is not there yet.
@@ -292,13 +264,15 @@ def run_agent(settings: Settings, *, reload: Callable[[], Settings]) -> None:
 
     for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(which, on_signal)
-    gc.disable()  # until the first dataplane stands: all that is made before it is kept
+    gc.disable()  # until something was programmed: all that is made before that is kept
     agent = Agent(settings)
     log.info("mcagent %s on Node %s, objects from %s", version(), settings.core.node_name, settings.source)
     agent.start()
     while True:
-        wake.wait()
+        wake.wait(TURN)
         wake.clear()
+        if not agent.running:
+            raise McagentError("the loop has ended by itself, which is a bug: the log says why")
         while received:
             number = received.pop(0)
             if number != signal.SIGHUP:

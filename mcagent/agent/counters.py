@@ -1,0 +1,52 @@
+"""Counters of Open vSwitch for people and metrics: what went through tunnels, what the pipeline dropped and why.
+
+Read when somebody asks, from any thread; nothing is told while the facility cannot be asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from flows.mc.declaration import COOKIES, PIPELINE
+from mcagent.model.errors import BackendError
+from mcagent.observe.metrics import COUNTERS, TunnelSample
+
+if TYPE_CHECKING:
+    from mcagent.dataplane.openflow import OpenFlowBackend
+    from mcagent.dataplane.ovsdb import OvsdbBackend
+
+log = logging.getLogger(__name__)
+
+# Flows that drop, by the category in their cookie. All these categories have its highest bit, and no others do.
+DROP_REASONS = {category.number: category.name for category in PIPELINE.categories if category.drops}
+DROP_COOKIES = f"cookie={COOKIES.owner << 48 | 0x80 << 40:#x}/{0xFFFF << 48 | 0x80 << 40:#x}"
+
+
+def tunnel_samples(ovsdb: OvsdbBackend) -> Iterable[TunnelSample]:
+    """Return Open vSwitch' counters of our ports."""
+    try:
+        found = ovsdb.statistics()
+    except BackendError as error:
+        log.debug("%s", error)
+        return []
+    return [
+        TunnelSample(name=name, statistics={key: getattr(port, key) for key in COUNTERS}, up=port.link_up)
+        for name, port in found.items()
+    ]
+
+
+def drop_counts(openflow: OpenFlowBackend) -> Mapping[str, int]:
+    """Return how many packets the pipeline dropped, by reason, since the flows were added."""
+    try:
+        found = openflow.flow_stats(DROP_COOKIES)
+    except BackendError as error:
+        log.debug("%s", error)
+        return {}
+    counts = dict.fromkeys(DROP_REASONS.values(), 0)
+    for cookie, statistics in found.items():
+        parts = COOKIES.split(cookie)
+        if parts is not None and parts[0] in DROP_REASONS:
+            counts[DROP_REASONS[parts[0]]] += statistics.packets
+    return counts
