@@ -244,6 +244,14 @@ def _groups(env: Env) -> Iterator[Group]:
 
 
 def select(group_id: int, buckets: tuple[Bucket, ...], fields: tuple[Field, ...] = CONNECTION) -> Group:
-    """Return a group that chooses a live bucket by a hash of `fields`."""
+    """Return a group that chooses a live bucket by a hash of `fields`.
+
+    Where there is one bucket only, nothing is hashed: a hash makes every connection a flow of its own in the
+    datapath, with an upcall to ovs-vswitchd (pick_hash_select_group un-wildcards what it hashes).
+    """
+    if len(buckets) == 1:
+        watches = buckets[0].watch_port is not None or buckets[0].watch_group is not None
+        kind = GroupType.FAST_FAILOVER if watches else GroupType.INDIRECT
+        return d.PIPELINE.group(Group(group_id, kind, buckets))
     group = Group(group_id, GroupType.SELECT, buckets, selection_method="hash", fields=fields)
     return d.PIPELINE.group(group)

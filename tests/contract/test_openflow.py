@@ -125,6 +125,21 @@ def test_a_changed_group_keeps_the_flows_that_point_to_it(backend: OpenFlowBacke
     assert backend.flow_stats()[COOKIE | 1].packets == 1
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "type=ff,bucket=bucket_id:6,watch_port:6,actions=output:6",
+        "type=indirect,bucket=bucket_id:6,actions=output:6",
+    ],
+)
+def test_a_group_may_change_its_type(backend: OpenFlowBackend, body: str) -> None:
+    """When only one bucket is left, or a second one comes, the group is still the same group."""
+    single = GroupEntry(group_id=1, body=body)
+    for wanted in (group(1, 5, 6), single, group(1, 6, 7)):
+        make(backend, [wanted, flow(1, table=0)])
+        assert backend.observe() == as_mapping([wanted, flow(1, table=0)])
+
+
 # An IPv4 packet 10.0.0.9 -> 10.0.0.1, UDP, without payload.
 PACKET = (
     "ffffffffffff0a0000000001080045000024000000004011"  # Ethernet, IPv4 up to its protocol

@@ -161,10 +161,22 @@ def test_a_service_chooses_the_same_endpoint_on_every_gateway() -> None:
 def test_services_hash_what_they_should() -> None:
     """By client address where the Service asks for it, else by the connection."""
     shared = small.env(gateway=True, siblings=())
-    by_client = mc.service(shared, small.service(6, "udp", endpoints=1, affinity=True)).groups[0].body_text
+    by_client = mc.service(shared, small.service(6, "udp", endpoints=2, affinity=True)).groups[0].body_text
     assert by_client.startswith("type=select,selection_method=hash,fields=ip_src,bucket=")
-    by_connection = mc.service(shared, small.service(6, "udp", endpoints=1)).groups[0].body_text
+    by_connection = mc.service(shared, small.service(6, "udp", endpoints=2)).groups[0].body_text
     assert "fields(ip_src,ip_dst,udp_src,udp_dst)" in by_connection
+
+
+def test_where_there_is_no_choice_nothing_is_hashed() -> None:
+    """A hash costs an upcall per connection; one endpoint or one gateway needs none, and liveness stays."""
+    lonely = mc.service(small.env(gateway=True, siblings=()), small.service(6, "udp", endpoints=1)).groups[0]
+    assert lonely.body_text.startswith("type=indirect,bucket=")
+    (gateways,) = (
+        group
+        for group in mc.base(small.env(gateway=False, siblings=(3,))).groups
+        if group.group_id == d.GROUP_GATEWAYS.group_id(0)
+    )
+    assert gateways.body_text == "type=ff,bucket=bucket_id:3,watch_port:3,actions=output:3"
 
 
 def test_bad_services_are_refused() -> None:
