@@ -154,9 +154,15 @@ def _listens(namespace: str) -> bool:
 def iperf(way: Way, seconds: float, *flags: str) -> dict[str, object]:
     """Run iperf3 along a path and return its report. Raises LabError."""
     argv = ["iperf3", "-c", way.address, "-p", str(IPERF_PORT), "-t", f"{seconds:g}", "-J"]
-    done = netns.execute(way.client, [*argv, "--connect-timeout", "5000", *flags], timeout=seconds + 30)
-    found = json.loads(done.stdout)
-    if "error" in found:
+    found: dict[str, object] = {}
+
+    def ran() -> bool:  # between two tests the server does not listen for a moment
+        done = netns.execute(way.client, [*argv, "--connect-timeout", "5000", *flags], check=False, timeout=60)
+        found.update({"error": ""}, **json.loads(done.stdout))
+        return "Connection refused" not in str(found["error"])
+
+    wait_until(ran, f"{way.name}: iperf3", timeout=20)
+    if found["error"]:
         raise LabError(f"{way.name}: iperf3: {found['error']}")
     end = found["end"]
     assert isinstance(end, dict)
