@@ -20,7 +20,7 @@ def over(world: World, before: Network) -> Network:
     return replace(world.network, connections=before.connections)
 
 
-@examples(30)
+@examples(20)
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_removing_a_gateway_keeps_connections(world: World, seed: int) -> None:
     """A gateway that is taken out of its cluster takes no connection with it, and may come back."""

@@ -27,7 +27,7 @@ def without(world: World, network: Network, gateway: str, cluster: str) -> Netwo
     return replace(network, dead=network.dead | ends)
 
 
-@examples(40)
+@examples(25)
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_losing_a_gateway_keeps_the_connection(world: World, seed: int) -> None:
     """A connection that keeps its source goes on by another gateway, with the same endpoint, and back again."""
@@ -42,7 +42,7 @@ def test_losing_a_gateway_keeps_the_connection(world: World, seed: int) -> None:
             the_same(exchange(world, replace(during.network, dead=frozenset()), call, call.later), before)
 
 
-@examples(40)
+@examples(25)
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_a_gateway_that_lost_a_remote_cluster_asks_its_sibling(world: World, seed: int) -> None:
     """A gateway that cannot reach a remote cluster passes packets, and replies, to one that can."""
@@ -60,7 +60,7 @@ def test_a_gateway_that_lost_a_remote_cluster_asks_its_sibling(world: World, see
                 the_same(exchange(world, network, call, call.later), before)
 
 
-@examples(40)
+@examples(25)
 @given(worlds(min_clusters=2), SEEDS, st.integers(0, 60))
 def test_no_loops_whatever_is_dead(world: World, seed: int, percent: int) -> None:
     """With any set of dead tunnel ends a packet takes one sibling hop at most and arrives at most once."""
@@ -95,7 +95,7 @@ def test_no_loops_whatever_is_dead(world: World, seed: int, percent: int) -> Non
             now = journeys[-1].network
 
 
-@examples(30)
+@examples(20)
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS)
 def test_hidden_clients_find_a_way_after_a_loss(world: World, seed: int) -> None:
     """A client that hides behind a gateway opens new connections by another when its own is lost."""

@@ -116,14 +116,14 @@ def judge(world: World, node: Node, packet: Packet) -> bool:
     return bool(journey.deliveries)
 
 
-@examples(100)
+@examples(60)
 @given(junk())
 def test_nothing_else_is_forwarded(drawn: tuple[World, Node, Packet]) -> None:
     """A packet without a connection gets to a kernel at most once, and only if the topology allows it."""
     judge(*drawn)
 
 
-@examples(40)
+@examples(25)
 @given(worlds(min_clusters=2), SEEDS)
 def test_near_misses_are_not_forwarded(world: World, seed: int) -> None:
     """A packet on its way in which one thing is changed passes only if the topology allows the changed one."""
@@ -163,7 +163,7 @@ def test_only_ip_by_known_ports(world: World, seed: int) -> None:
             none(world.network.send(node, replace(arp, eth_dst="ff:ff:ff:ff:ff:ff")))
 
 
-@examples(30)
+@examples(20)
 @given(worlds(min_clusters=3), SEEDS)
 def test_no_transit_between_remote_clusters(world: World, seed: int) -> None:
     """A gateway passes nothing from one remote cluster on to another."""
@@ -181,7 +181,7 @@ def test_no_transit_between_remote_clusters(world: World, seed: int) -> None:
                         assert journey.path == (gateway.name,)
 
 
-@examples(30)
+@examples(20)
 @given(worlds(min_clusters=2), SEEDS)
 def test_replies_never_leave_raw(world: World, seed: int) -> None:
     """When gateways have lost what they translated, replies to translated connections are dropped."""

@@ -15,7 +15,7 @@ from tests.topologies import World, worlds
 SEEDS = st.integers(0, 2**32)
 
 
-@examples(30)
+@examples(20)
 @given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
 def test_conversations_reach_and_return(world: World, seed: int, datapath: Datapath) -> None:
     """Every allowed call gets to one endpoint, one copy, and back; the second packet meets the same endpoint."""
