@@ -302,13 +302,16 @@ class Lab:
             self._wait(lambda name=name: self.ready(name), f"agent-{name}", log, f"agent of {name}", timeout)  # type: ignore[misc]
 
     def _wait(self, ready: Callable[[], object], key: str, log: Path, what: str, timeout: float) -> None:
+        answers: list[object] = []
+
         def settled() -> bool:
             process = self.state.process(key)
-            return bool(ready()) or process is None or not process.alive
+            answers[:] = [ready()]
+            return bool(answers[0]) or process is None or not process.alive
 
         try:
             wait_until(settled, f"{what} to be ready", timeout=timeout, interval=0.05)
-            problem = "" if ready() else f"{what} has ended"
+            problem = "" if answers[0] else f"{what} has ended"
         except LabError as error:
             problem = str(error)
         if problem:

@@ -19,6 +19,16 @@ NEIGHBOUR_AGING = 3600  # seconds, the most there is (ovs-vswitchd(8), tnl/neigh
 POD_NEXT_HOP = "169.254.1.1"
 
 
+# Open vSwitch reads the uplink by AF_PACKET, before this hook; without it the kernel would take every packet too.
+_UPLINK_FILTER = """\
+table netdev uplink {
+  chain to-kernel {
+    type filter hook ingress device "eth0" priority 0; policy drop;
+  }
+}
+"""
+
+
 def sysctls() -> dict[str, str]:
     """Return a Node's sysctls: strict reverse path filtering (RFC 3704) as RHEL sets it, the hard case."""
     return {
@@ -58,6 +68,7 @@ def build(
             *("--", "add-port", PHYSICAL_BRIDGE, "eth0"),
         )
         prime_neighbours(ovs, cluster, cluster_number=cluster_number)
+        netns.execute(namespace, ["nft", "-f", "-"], stdin=_UPLINK_FILTER)
     device = uplink(userspace=userspace)
     netns.ip_batch(
         namespace,

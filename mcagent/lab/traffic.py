@@ -12,12 +12,14 @@ import socket
 import threading
 import time
 from dataclasses import dataclass
+from itertools import islice
 from types import TracebackType
 
 from mcagent.lab import netns
 from mcagent.model.errors import LabError
 
 TIMEOUT = 3.0  # seconds for one answer
+SHOWN = 20  # missing datagrams named in a result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,7 @@ class StreamResult:
     duplicates: int
     longest_gap: float  # between two answers
     sources: frozenset[str]  # as the server saw them
+    missing: tuple[int, ...] = ()  # numbers of the first datagrams without an answer
 
     @property
     def lost(self) -> int:
@@ -184,6 +187,7 @@ class UdpStream:
             duplicates=sum(self._seen.values()) - len(self._seen),
             longest_gap=self._gap,
             sources=frozenset(self._sources),
+            missing=tuple(islice((n for n in range(self._sent) if n not in self._seen), SHOWN)),
         )
 
     def _run(self) -> None:
