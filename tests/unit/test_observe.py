@@ -206,6 +206,29 @@ def test_metrics_have_the_promised_names(agent: Agent) -> None:
     assert all(name.startswith("mcagent_") for name, _ in names)
 
 
+def test_the_documented_metrics_are_those_that_there_are(agent: Agent) -> None:
+    """docs/operations.md names every metric family, and none that does not exist."""
+    body = get(agent.port, "/metrics")[2]
+    families = {name for name, _ in re.findall(r"^# TYPE (\S+) (\S+)", body, re.MULTILINE)}
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    documented = set()
+    for cell in re.findall(r"^\| (`mcagent_.*?) \|", page, re.MULTILINE):
+        names = re.findall(r"`(\w[^`]*)`", cell)
+        documented |= {prefix + rest for name in names for prefix, rest in expanded(name)}
+    assert documented == families
+
+
+def expanded(name: str) -> list[tuple[str, str]]:
+    """Return the names that one with {a,b} or a leading _ in the table stands for."""
+    if name.startswith("_"):
+        return [("mcagent_informer", name)]
+    groups = re.split(r"\{([^}]*)\}", name)
+    found = [""]
+    for index, part in enumerate(groups):
+        found = [done + word for done in found for word in (part.split(",") if index % 2 else [part])]
+    return [("", word) for word in found]
+
+
 def test_unknown_paths_and_methods_are_refused(agent: Agent) -> None:
     """Nothing but reading the pages."""
     assert get(agent.port, "/etc/passwd")[0] == 404
