@@ -8,7 +8,7 @@ import time
 from mcagent.agent.config_keys import Settings
 from mcagent.agent.inbox import Inbox
 from mcagent.agent.reconcile import Reconciler
-from mcagent.agent.wiring import facts_reader, make_facilities, make_source, selectors
+from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_source, selectors
 from mcagent.core.compile import compile_desired
 from mcagent.core.diff import diff
 from mcagent.core.local import ALWAYS_NEEDED
@@ -36,6 +36,7 @@ def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desir
             backends=facilities.by_name,
             read_facts=read_facts,
             config=settings.core,
+            live=make_live(settings, facilities),
         ).preview(snapshot)
     finally:
         facilities.close()

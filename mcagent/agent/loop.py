@@ -9,6 +9,7 @@ nothing more, and is tried again with back-off.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -74,6 +75,13 @@ class Loop:
         with self._condition:
             self._agenda = replace(self._agenda, changes=self._agenda.changes + 1)
             self._triggers.add("input")
+            self._condition.notify()
+
+    def live_changed(self) -> None:
+        """BFD, or whoever asks to drain, says something new."""
+        with self._condition:
+            self._agenda = replace(self._agenda, changes=self._agenda.changes + 1)
+            self._triggers.add("liveness")
             self._condition.notify()
 
     def suspect(self, backend: Backend) -> None:
@@ -156,6 +164,8 @@ class Loop:
             config, self._new_config = self._new_config, None
         if todo.resync and not triggers:
             triggers = {"resync"}
+        elif not triggers and agenda.wake_at <= now:
+            triggers = {"timer"}
         if config is not None:
             self._reconciler.config = config
             self._reconciler.forget()
@@ -212,5 +222,11 @@ class Loop:
                 if since > began or backend not in outcome.observed
             }
             self._agenda = replace(
-                self._agenda, suspects=suspects, retries=retries, resync_at=resync_at, pace=pace
+                self._agenda,
+                suspects=suspects,
+                retries=retries,
+                resync_at=resync_at,
+                # A pass that came to no result did not look at what is to end then.
+                wake_at=math.inf if broken or outcome.desired is None else self._reconciler.wake,
+                pace=pace,
             )

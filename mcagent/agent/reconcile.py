@@ -13,10 +13,12 @@ What keeps a dataplane from being taken away by mistake:
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
@@ -36,6 +38,17 @@ Content = Mapping[ResourceKey, Resource]
 
 
 Compile = Callable[[Snapshot, Facts, Config, Compiled | None], Compiled]
+
+
+class LiveFacts(Protocol):
+    """What knows of BFD and drain (`mcagent.agent.live.Live`)."""
+
+    @property
+    def wake(self) -> float:
+        """When to look again though nothing is told, in seconds of the monotonic clock; may be inf."""
+
+    def facts(self, facts: Facts, snapshot: Snapshot, config: Config, desired: Desired | None) -> Facts:
+        """Return the facts with what is live now; `desired` is the last pass's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +133,23 @@ class Reconciler:
         read_facts: Callable[[Address | None], Facts],
         config: Config,
         compiler: Compile = compile_desired,
+        live: LiveFacts | None = None,
     ) -> None:
         self._backends = backends
         self._read_facts = read_facts
         self._compile = compiler
+        self._live = live
         self.config = config
         self._facts: Facts | None = None
         self._facts_for: Address | None = None
         self._compiled: Compiled | None = None
         self._known: dict[Backend, Desired] = {}  # what a backend is known to hold now
         self._last: dict[Backend, Desired] = {}  # what it held when it was last right
+
+    @property
+    def wake(self) -> float:
+        """When the next pass is due though nothing is told, in seconds of the monotonic clock; may be inf."""
+        return self._live.wake if self._live is not None else math.inf
 
     def forget(self) -> None:
         """Trust nothing that is remembered: the next pass reads everything."""
@@ -157,8 +177,9 @@ class Reconciler:
             self._refresh_facts(address, failures)
         if self._facts is None:
             return Outcome(failures=failures, phases=phases.end())
+        facts = self._with_live(self._facts, snapshot)
         phases.enter("compile")
-        self._compiled = self._compile(snapshot, self._facts, self.config, self._compiled)
+        self._compiled = self._compile(snapshot, facts, self.config, self._compiled)
         desired, needs = self._compiled.desired, self._compiled.needs
         if missing := needs - snapshot.synced:
             return Outcome(needs=needs, waiting_for=missing, failures=failures, phases=phases.end())
@@ -186,9 +207,16 @@ class Reconciler:
     def preview(self, snapshot: Snapshot) -> tuple[Desired, Plan]:
         """Return what would be and what a pass would do now, and do nothing. Raises BackendError."""
         self._facts = self._read_facts(own_address(snapshot, self.config.node_name))
-        self._compiled = self._compile(snapshot, self._facts, self.config, None)
+        facts = self._with_live(self._facts, snapshot)
+        self._compiled = self._compile(snapshot, facts, self.config, None)
         desired = self._compiled.desired
         return desired, diff({name: backend.observe() for name, backend in self._backends.items()}, desired)
+
+    def _with_live(self, facts: Facts, snapshot: Snapshot) -> Facts:
+        if self._live is None:
+            return facts
+        desired = self._compiled.desired if self._compiled is not None else None
+        return self._live.facts(facts, snapshot, self.config, desired)
 
     def _refresh_facts(self, address: Address | None, failures: dict[Backend, Failure]) -> None:
         """Read the facts; where that fails, go on with the last ones, if there are any."""

@@ -25,7 +25,7 @@ from mcagent.agent.reconcile import Reconciler
 from mcagent.agent.reporting import Reporter
 from mcagent.agent.schedule import Timing
 from mcagent.agent.systemd import Notifier
-from mcagent.agent.wiring import facts_reader, make_facilities, make_monitor, make_source, selectors
+from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_monitor, make_source, selectors
 from mcagent.core.local import ALWAYS_NEEDED
 from mcagent.core.snapshot import ATTRIBUTE
 from mcagent.model.errors import BackendError, McagentError
@@ -56,6 +56,8 @@ RELOADABLE = frozenset(
 )
 STARTUP = 60.0  # seconds for which the garbage collector stays off at most
 TURN = 5.0  # seconds between two looks whether the loop still runs
+HAND_OVER_MORE = 3.0  # seconds beside the two time-outs of a drain after which the process ends anyway
+HAND_OVER_LOOK = 0.05
 
 
 class Agent:
@@ -76,10 +78,12 @@ class Agent:
         self._monitor = make_monitor(settings, self._facilities, self._kernel_changed)
         self.metrics = Metrics()
         self._reporter = Reporter(self._facilities.by_name, self.metrics)
+        self.live = make_live(settings, self._facilities)
         self._reconciler = Reconciler(
             backends=self._facilities.by_name,
             read_facts=facts_reader(settings, self._facilities),
             config=settings.core,
+            live=self.live,
         )
         self.loop = Loop(
             source=self,
@@ -143,6 +147,14 @@ class Agent:
         self._http.close()
         self._monitor.stop()
         self._facilities.close()
+
+    def hand_over(self, interrupted: Callable[[], bool]) -> None:
+        """Let other gateways take over; return when they have, after the time-outs, or when `interrupted`."""
+        self.live.hand_over("the agent ends (drainOnStop)")
+        self.loop.live_changed()
+        deadline = time.monotonic() + 2 * self.settings.drain_timeout + HAND_OVER_MORE
+        while not self.live.handed_over and not interrupted() and time.monotonic() < deadline:
+            time.sleep(HAND_OVER_LOOK)
 
     def reload(self, settings: Settings) -> None:
         """Take over a configuration that was read again, if it changes only what can change."""
@@ -210,7 +222,7 @@ class Agent:
         if self._watching or report.passes == 0:
             return
         self._watching = True
-        self._facilities.ovsdb.watch(lambda: self.loop.suspect(Backend.OVSDB))
+        self._facilities.ovsdb.watch(lambda: self.loop.suspect(Backend.OVSDB), self.loop.live_changed)
         self._facilities.openflow.watch(lambda: self.loop.suspect(Backend.OPENFLOW))
         try:
             self._monitor.start()
@@ -276,6 +288,9 @@ def run_agent(settings: Settings, *, reload: Callable[[], Settings]) -> None:
         while received:
             number = received.pop(0)
             if number != signal.SIGHUP:
+                if agent.settings.drain_on_stop:
+                    log.info("%s: handing over to other gateways first", signal.Signals(number).name)
+                    agent.hand_over(lambda: bool(received))
                 log.info("%s: ending; the dataplane stays as it is", signal.Signals(number).name)
                 agent.stop()
                 lock.release()

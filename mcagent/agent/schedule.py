@@ -89,12 +89,13 @@ class Agenda:
     suspects: Mapping[Backend, float] = field(default_factory=dict)  # since when
     retries: Mapping[Backend, Retry] = field(default_factory=dict)
     resync_at: float = 0.0
+    wake_at: float = math.inf  # asked for by the last pass: something ends by itself then
     pace: Pace = field(default_factory=Pace)
 
 
 def due(agenda: Agenda, timing: Timing) -> float:
     """Return when the next pass is due."""
-    times = [agenda.resync_at]
+    times = [agenda.resync_at, agenda.wake_at]
     times.extend(retry.at for retry in agenda.retries.values())
     times.extend(since + timing.suspect_delay for since in agenda.suspects.values())
     if agenda.changes:

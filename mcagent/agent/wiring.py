@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flows.mc.declaration import ORIGIN_GATEWAY, ORIGIN_NODE, ORIGIN_REMOTE, SOURCE
 from mcagent.agent.config_keys import Settings
 from mcagent.agent.inbox import Inbox
+from mcagent.core.draining import Packets
+from mcagent.core.liveness import Damping
 from mcagent.dataplane.base import DataplaneBackend
+from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address
 from mcagent.model.objects import Kind
 from mcagent.model.resources import Backend
 
 if TYPE_CHECKING:
+    from mcagent.agent.live import Live
     from mcagent.dataplane.netlink import NetlinkBackend
     from mcagent.dataplane.netlink_monitor import NetlinkMonitor
     from mcagent.dataplane.nft import NftBackend
     from mcagent.dataplane.openflow import OpenFlowBackend
+    from mcagent.dataplane.openflow_text import FlowStatistics
     from mcagent.dataplane.ovsdb import OvsdbBackend
     from mcagent.kube.events import Reporter as EventReporter
     from mcagent.kube.source import Source
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +120,35 @@ def facts_reader(settings: Settings, facilities: Facilities) -> Callable[[Addres
     from mcagent.dataplane.facts import observe_facts
 
     return lambda address: observe_facts(settings.core, address, facilities.ovsdb.ofports())
+
+
+def make_live(settings: Settings, facilities: Facilities) -> Live:
+    """Return what knows of BFD and drain on this Node."""
+    from mcagent.agent.live import Live
+
+    def packets() -> Packets | None:
+        try:
+            return count_handed(facilities.openflow.flow_stats)
+        except BackendError as error:
+            log.debug("%s", error)
+            return None
+
+    return Live(
+        state=facilities.ovsdb.liveness,
+        packets=packets,
+        damping=Damping(initial=settings.damping_initial, longest=settings.damping_max),
+        drain_timeout=settings.drain_timeout,
+    )
+
+
+def count_handed(flow_stats: Callable[[str], Mapping[int, FlowStatistics]]) -> Packets:
+    """Return how many packets other gateways and Nodes have sent here for us to pass on, from flow counters."""
+
+    def came(origin: int) -> int:
+        found = flow_stats(f"table={SOURCE.number},reg0={origin}/0xf")
+        return sum(statistics.packets for statistics in found.values())
+
+    return Packets(remote=came(ORIGIN_REMOTE), local=came(ORIGIN_NODE) + came(ORIGIN_GATEWAY))
 
 
 def make_monitor(settings: Settings, facilities: Facilities, wake: Callable[[], None]) -> NetlinkMonitor:

@@ -39,7 +39,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damping:
-    """How flapping is damped, in seconds; 0 < initial <= longest."""
+    """How flapping is damped, in seconds. With `initial` 0 nothing is held."""
 
     initial: float = 1.0
     longest: float = 60.0
@@ -152,6 +152,8 @@ def advance(state: Liveness, observations: Iterable[Observation], now: float, da
 
 def hold_after_loss(hold: float, quiet: float, damping: Damping) -> float:
     """Return how long a port must stay up after one more loss, `quiet` seconds after the one before."""
+    if damping.longest <= 0:
+        return 0.0
     if quiet < damping.longest:
         return min(max(2 * hold, damping.initial), damping.longest)
     periods = min(quiet / damping.longest, 64.0)
@@ -178,7 +180,7 @@ def _look(
     hold, lost_at, held_until = peer.hold, peer.lost_at, peer.held_until
     for _ in range(min(losses, 64)):
         hold, lost_at = hold_after_loss(hold, now - lost_at, damping), now
-        held_until = math.inf
+        held_until = math.inf if hold else None
     if answering and held_until == math.inf:
         held_until = now + hold
     elif not seen_now.bfd or (held_until is not None and held_until <= now):

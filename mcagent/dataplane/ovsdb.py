@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from mcagent.dataplane import ovsdb_statistics
 from mcagent.dataplane.ovsdb_batch import Batch, failure
 from mcagent.dataplane.ovsdb_connection import OvsdbConnection
+from mcagent.dataplane.ovsdb_liveness import BFD_STATUS, DRAIN, BridgeState, TunnelState
 from mcagent.dataplane.ovsdb_rows import NO_OFPORT, OWNER, Interface, read_bridge, read_port
 from mcagent.dataplane.ovsdb_statistics import PortStatistics
 from mcagent.model.errors import BackendError
@@ -21,6 +22,7 @@ from mcagent.model.resources import Backend, HostPort, OvsdbResource, Resource, 
 
 CONFIGURE_TIMEOUT = 5.0  # seconds for ovs-vswitchd to take a configuration ...
 CONFIGURE_TIMEOUT_PER_PORT = 0.01  # ... and for each port in it
+_BFD_STATUS = f"Interface.{BFD_STATUS}"
 
 
 class _Port(NamedTuple):
@@ -42,6 +44,9 @@ class OvsdbBackend:
         # What was read of each port, until one of its rows changes: a thousand tunnels are not read anew for one.
         self._ports: dict[uuid.UUID, _Port] = {}
         self._port_of: dict[uuid.UUID, uuid.UUID] = {}  # interface -> port
+        self._status: dict[uuid.UUID, Mapping[str, str]] = {}  # column bfd_status by interface
+        self._state: BridgeState | None = None
+        self._told: BridgeState | None = None
         self._connection.on_row(self._forget)
         self._known: dict[ResourceKey, OvsdbResource] | None = None
 
@@ -66,19 +71,55 @@ class OvsdbBackend:
                 failed=tuple((steps[index], error) for index, error in sorted(failed.items())),
             )
 
-    def watch(self, on_change: Callable[[], None]) -> None:
+    def watch(self, on_change: Callable[[], None], on_liveness: Callable[[], None] = lambda: None) -> None:
         """Call `on_change`, in a thread, whenever something of ours is no longer as last observed or applied.
 
-        Also when the connection is lost or made again. Once only.
+        Also when the connection is lost or made again. `on_liveness` is called when `liveness` may say something
+        new. Once only.
         """
 
-        def matters(tables: set[str]) -> bool:
-            if "" in tables or (self._known is not None and self._read() != self._known):
+        def judge(changed: set[str]) -> list[Callable[[], None]]:
+            tell: list[Callable[[], None]] = []
+            state = self.liveness()
+            if state != self._told:
+                self._told = state
+                tell.append(on_liveness)
+            if changed == {_BFD_STATUS}:
+                return tell
+            if "" in changed or (self._known is not None and self._read() != self._known):
                 self._known = None  # told once; the next `observe` looks anew
-                return True
-            return False
+                tell.append(on_change)
+            return tell
 
-        self._connection.watch(matters, on_change)
+        self._connection.watch(judge)
+
+    def liveness(self) -> BridgeState:
+        """Return our tunnels with their BFD as last heard, and the flags of our bridge; from any thread.
+
+        The server is not asked: what was heard of it last counts, also while it is away.
+        """
+        with self._connection.lock:
+            if self._state is None:
+                self._state = self._read_state()
+            return self._state
+
+    def set_drain(self, wanted: bool) -> None:
+        """Put the flag that asks the agent of this Node to hand over into our bridge, or take it away.
+
+        Raises BackendError when there is no bridge of ours, or ovsdb-server cannot be reached.
+        """
+        with self._connection.current():
+            row = self._connection.find("Bridge", self.bridge)
+            if row is None or row.external_ids.get(OWNER) != self.bridge:
+                raise BackendError("ovsdb", "drain", self.bridge, "there is no such bridge of ours here")
+            where = [["_uuid", "==", ["uuid", str(row.uuid)]]]
+            mutations: list[object] = [["external_ids", "delete", ["set", [DRAIN]]]]
+            if wanted:
+                mutations.append(["external_ids", "insert", ["map", [[DRAIN, "true"]]]])
+            operation = {"op": "mutate", "table": "Bridge", "where": where, "mutations": mutations}
+            refusal, _ = self._connection.transact([operation], configure=False)
+            if refusal is not None:
+                raise BackendError("ovsdb", "drain", self.bridge, refusal)
 
     def ofports(self) -> dict[str, int]:
         """Return the OpenFlow port numbers in use on our bridge by interface name, others' ports included.
@@ -145,7 +186,30 @@ class OvsdbBackend:
                 resource = read_port(self.bridge, interface, port_tags)
         return _Port(resource, numbers)
 
-    def _forget(self, row: uuid.UUID) -> None:
+    def _read_state(self) -> BridgeState:
+        row = self._connection.find("Bridge", self.bridge)
+        if row is None or row.external_ids.get(OWNER) != self.bridge:
+            return BridgeState()
+        tunnels = []
+        for port in row.ports:
+            resource = self._port(port).resource
+            if isinstance(resource, TunnelPort):
+                interface = self._connection.find("Interface", resource.name)
+                if interface is not None:
+                    if interface.uuid not in self._status:
+                        self._status[interface.uuid] = dict(interface.bfd_status)
+                    tunnels.append(TunnelState(port=resource, status=self._status[interface.uuid]))
+        return BridgeState(
+            tunnels=tuple(sorted(tunnels, key=lambda one: one.port.name)),
+            active_order=read_bridge(row).active_order,
+            drain=row.external_ids.get(DRAIN) == "true",
+        )
+
+    def _forget(self, row: uuid.UUID, columns: frozenset[str]) -> None:
+        self._state = None
+        self._status.pop(row, None)
+        if columns == {BFD_STATUS}:
+            return
         self._ports.pop(row, None)
         port = self._port_of.pop(row, None)
         if port is not None:

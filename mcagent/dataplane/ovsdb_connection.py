@@ -28,6 +28,7 @@ RECONNECT_MIN = 100
 PROBE_INTERVAL = 5000  # milliseconds of silence before ovsdb-server is asked whether it still lives
 WATCH_RETRY = 30.0  # seconds: an upper bound of one wait; everything expected wakes it earlier
 
+Judge = Callable[[set[str]], Iterable[Callable[[], None]]]
 Operation = dict[str, Any]  # one of a "transact" request (RFC 7047, section 5.2)
 
 _NOWHERE = ["_uuid", "==", ["uuid", "00000000-0000-0000-0000-000000000000"]]
@@ -44,14 +45,16 @@ class _Replica(ovs_idl.Idl):  # type: ignore[misc]  # python-ovs has no type hin
         super().__init__(remote, helper, probe_interval=PROBE_INTERVAL, leader_only=False)
         self._session.reconnect.set_backoff(RECONNECT_MIN, RECONNECT_MAX)
         self.touched: set[str] = set()
-        self.forget: Callable[[uuid.UUID], None] = lambda _: None
+        self.forget: Callable[[uuid.UUID, frozenset[str]], None] = lambda _row, _columns: None
         self._named: dict[tuple[str, str], Any] = {}
 
-    def notify(self, event: str, row: Any, updates: Any = None) -> None:  # noqa: ARG002
+    def notify(self, event: str, row: Any, updates: Any = None) -> None:
         """Take note of a changed row; python-ovs calls this from `run`."""
         table = row._table.name
-        self.touched.add(table)
-        self.forget(row.uuid)
+        # `updates` is a row with the old values of the columns that changed, and of no others.
+        columns = frozenset(updates._data) if event == ovs_idl.ROW_UPDATE else frozenset()
+        self.touched.update([f"{table}.{column}" for column in columns] or [table])
+        self.forget(row.uuid, columns)
         if event == ovs_idl.ROW_CREATE and "name" in row._table.columns:
             self._named[table, row.name] = row  # names never change
 
@@ -97,8 +100,11 @@ class OvsdbConnection:
         """Return the replicated row of that name, or None; hold the lock while using it."""
         return self._idl.find(table, name)
 
-    def on_row(self, forget: Callable[[uuid.UUID], None]) -> None:
-        """Call `forget` with the UUID of every row that was made, changed or removed, with the lock held."""
+    def on_row(self, forget: Callable[[uuid.UUID, frozenset[str]], None]) -> None:
+        """Call `forget` with the UUID of every row that was made, changed or removed, with the lock held.
+
+        And with the names of the columns that changed; with none if it was made or removed.
+        """
         self._idl.forget = forget
 
     @contextlib.contextmanager
@@ -139,15 +145,15 @@ class OvsdbConnection:
         """Wait until ovs-vswitchd has taken the configuration of that number; False after `timeout` seconds."""
         return self._run_until(lambda: self._root().cur_cfg >= number, timeout)
 
-    def watch(self, matters: Callable[[set[str]], bool], on_change: Callable[[], None]) -> None:
+    def watch(self, judge: Judge) -> None:
         """Keep the replica up to date in a thread from now on, and tell of changes.
 
-        `matters` gets the names of the tables that changed ("" for a connection lost or made again), with
-        the lock held; where it says so, `on_change` is called without the lock.
+        `judge` gets what changed, with the lock held: "Table" for rows that were made or removed, "Table.column",
+        "" for a connection lost or made again. What it returns is called without the lock.
         """
         if self._watcher is not None:
             raise RuntimeError("watched already")
-        self._watcher = threading.Thread(target=self._watch, args=(matters, on_change), name="ovsdb", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, args=(judge,), name="ovsdb", daemon=True)
         self._watcher.start()
 
     def close(self) -> None:
@@ -227,7 +233,7 @@ class OvsdbConnection:
             with contextlib.suppress(BlockingIOError):
                 os.write(self._wake_write, b"\0")
 
-    def _watch(self, matters: Callable[[set[str]], bool], on_change: Callable[[], None]) -> None:
+    def _watch(self, judge: Judge) -> None:
         connected: tuple[bool, int] | None = None
         while not self._closed:
             with self.lock:
@@ -237,11 +243,11 @@ class OvsdbConnection:
                 if now != connected:
                     connected = now
                     touched.add("")
-                tell = bool(touched) and matters(touched)
+                tell = judge(touched) if touched else ()
                 poller = ovs.poller.Poller()
                 self._idl.wait(poller)
-            if tell:
-                on_change()
+            for callback in tell:
+                callback()
             poller.fd_wait(self._wake_read, ovs.poller.POLLIN)
             poller.timer_wait(int(WATCH_RETRY * 1000))
             poller.block()

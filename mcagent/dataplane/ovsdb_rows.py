@@ -87,6 +87,7 @@ SCHEMA: dict[str, object] = {
                 "ofport": _set("integer", 1),
                 "ofport_request": _set("integer", 1),
                 "bfd": {"type": _STRING_MAP},
+                "bfd_status": {"type": _STRING_MAP},
                 "error": _set("string", 1),
                 "external_ids": {"type": _STRING_MAP},
             },

@@ -279,3 +279,40 @@ def test_a_socket_that_is_none_is_told(tmp_path: object) -> None:
     backend.close()
     with pytest.raises(BackendError, match="unix:PATH"):
         OvsdbBackend("tcp:127.0.0.1:6640")
+
+
+def test_what_bfd_says_is_an_event(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """A change of bfd_status is told at once, as a matter of liveness and not as somebody's change of ours."""
+    port = tunnel(4, bfd=BFD)
+    make(backend, [BRIDGE, port])
+    backend.observe()
+    heard: list[str] = []
+    backend.watch(lambda: heard.append("changed"), lambda: heard.append("live"))
+    wait_until(lambda: [dict(one.status).get("state") for one in backend.liveness().tunnels] == ["down"], "BFD")
+    same = backend.liveness()
+    assert backend.liveness() is same
+    assert same.tunnels[0].port == port
+    heard.clear()
+    ovs.vsctl("--no-wait", "set", "interface", port.name, "bfd_status:state=init")
+    wait_until(lambda: backend.liveness().tunnels[0].status["state"] == "init", "the event")
+    wait_until(lambda: "live" in heard, "the call")
+    assert "changed" not in heard
+
+
+def test_the_drain_flag_is_kept_in_the_bridge(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """It is set without the agent, is heard as a matter of liveness, and survives what the agent writes."""
+    with pytest.raises(BackendError, match="no such bridge"):
+        backend.set_drain(True)
+    make(backend, [BRIDGE])
+    backend.observe()
+    heard: list[str] = []
+    backend.watch(lambda: heard.append("changed"), lambda: heard.append("live"))
+    other = OvsdbBackend(ovs.socket)
+    other.set_drain(True)
+    wait_until(lambda: backend.liveness().drain, "the flag")
+    wait_until(lambda: "live" in heard, "the call")
+    assert backend.observe() == as_mapping([BRIDGE])
+    other.set_drain(False)
+    other.set_drain(False)
+    wait_until(lambda: not backend.liveness().drain, "the flag to be gone")
+    other.close()

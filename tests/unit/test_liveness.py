@@ -192,6 +192,15 @@ def test_holds_decay_in_quiet_times() -> None:
     assert hold_after_loss(32.0, math.inf, DAMPING) == 1.0
 
 
+def test_damping_can_be_turned_off() -> None:
+    """With no initial hold a port is used whenever it is up."""
+    story = Story(Damping(initial=0.0, longest=0.0))
+    story.at(0.0, up("a"), up("b"))
+    for now in range(1, 20, 2):
+        assert story.at(float(now), down("a"), up("b")).held == frozenset()
+        assert story.at(float(now + 1), up("a"), up("b")).liveness.peers["a"].live
+
+
 _STATES = st.sampled_from(["up", "down", "init", "admin_down", ""])
 _LOOK = st.builds(
     Observation,

@@ -1,0 +1,211 @@
+"""Liveness, damping and drain in the loop: fills what of `Facts` comes from BFD and from whoever asks to drain.
+
+`Live.facts` is called by the loop's thread in every pass; `report` and `hand_over` by any. What is decided is
+decided by `mcagent.core.liveness` and `mcagent.core.draining`; this holds their states and the clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mcagent.core import draining, liveness
+from mcagent.core.draining import Draining, Packets, Phase
+from mcagent.core.gateways import OWN_CLUSTER, active_order, observations
+from mcagent.core.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
+from mcagent.dataplane.ovsdb_liveness import BridgeState
+from mcagent.model.config import Config, GatewayMode
+from mcagent.model.facts import Facts
+from mcagent.model.objects import Node, Snapshot
+from mcagent.model.plan import Desired
+from mcagent.model.resources import PeerKind, TunnelPort
+
+log = logging.getLogger(__name__)
+
+NO_GATEWAY = "this Node is no gateway: there is nothing to hand over"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveReport:
+    """What pages and commands show. `epoch` is what has to be added to a time here for seconds since the epoch."""
+
+    peers: Mapping[str, Peer] = field(default_factory=dict)
+    ports: Mapping[str, TunnelPort] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
+    draining: Draining = field(default_factory=Draining)
+    active_order: tuple[str, ...] = ()
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    failovers: Mapping[tuple[str, Cause], int] = field(default_factory=dict)  # by kind of peer and cause
+    epoch: float = 0.0
+
+
+class Live:
+    """The states of liveness and drain of this Node."""
+
+    def __init__(
+        self,
+        *,
+        state: Callable[[], BridgeState],
+        packets: Callable[[], Packets | None],
+        damping: Damping,
+        drain_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._state, self._packets = state, packets
+        self._damping, self._drain_timeout, self._clock = damping, drain_timeout, clock
+        self._advance = Advance(
+            liveness=Liveness(), held=frozenset(), seen=frozenset(), transitions=(), wake=math.inf
+        )
+        self._draining: Draining | None = None
+        self._order: tuple[str, ...] | None = None
+        self._failovers: Counter[tuple[str, Cause]] = Counter()
+        self._stopping = ""
+        self._inputs: tuple[object, ...] = (None, None, None)
+        self._facts: tuple[Facts, Facts] | None = None
+        self.report = LiveReport()
+
+    @property
+    def wake(self) -> float:
+        """When to look again though nothing is told (the clock's seconds); may be inf."""
+        return min(self._advance.wake, self._draining.wake if self._draining is not None else math.inf)
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether nothing has to be waited for after `hand_over`."""
+        state = self._draining
+        return state is None or state.phase is Phase.DRAINED or bool(state.refused)
+
+    def hand_over(self, why: str) -> None:
+        """Drain from the next pass on, for as long as the process lives; `why` is for people."""
+        self._stopping = why
+
+    def facts(self, facts: Facts, snapshot: Snapshot, config: Config, desired: Desired | None) -> Facts:
+        """Return the facts with what is live now. Equal parts give back the very same object as before."""
+        now = self._clock()
+        state = self._state()
+        inputs = (state, snapshot.nodes, desired)
+        moved = any(one is not other for one, other in zip(inputs, self._inputs, strict=True))
+        if moved or now >= self._advance.wake:
+            self._inputs = inputs
+            self._look(state, snapshot, config, desired, now)
+        self._drain(state, snapshot, _is_gateway(config, snapshot, desired), config.node_name, now)
+        assert self._draining is not None
+        found = replace(
+            facts,
+            bfd_seen=self._advance.seen,
+            held=self._advance.held,
+            drain=self._draining.tells,
+            active_order=self._order or (),
+        )
+        if self._facts is None or self._facts[0] is not facts or self._facts[1] != found:
+            self._facts = (facts, found)
+        self._publish(state, snapshot)
+        return self._facts[1]
+
+    def _look(
+        self, state: BridgeState, snapshot: Snapshot, config: Config, desired: Desired | None, now: float
+    ) -> None:
+        before = self._advance
+        looks = observations(((one.port, one.status) for one in state.tunnels), snapshot.nodes)
+        self._advance = liveness.advance(before.liveness, looks, now, self._damping)
+        ports = {one.port.name: one.port for one in state.tunnels}
+        for peer, transition in self._advance.transitions:
+            self._tell(ports.get(peer.port) or self.report.ports.get(peer.port), peer, transition)
+        if config.gateways is not GatewayMode.ACTIVE_STANDBY or config.failback:
+            self._order = None
+        elif desired is None:
+            self._order = self._order or state.active_order
+        else:
+            known = state.active_order if self._order is None else self._order
+            self._order = active_order(known, _announced(desired), ports.values(), self._advance)
+
+    def _tell(self, port: TunnelPort | None, peer: Peer, transition: Transition) -> None:
+        kind = port.peer_kind if port is not None else PeerKind.NODE
+        if not transition.live and transition.cause is not Cause.DAMPING:
+            self._failovers[str(kind), transition.cause] += 1
+        where = f"{port.peer} ({port.remote_ip})" if port is not None else peer.port
+        level = logging.INFO if transition.live or transition.cause is not Cause.BFD else logging.WARNING
+        verdict = "is used" if transition.live else "is not used"
+        log.log(level, "%s %s %s: %s (%s)", kind, where, verdict, transition.text, transition.cause)
+
+    def _drain(self, state: BridgeState, snapshot: Snapshot, gateway: bool, own: str, now: float) -> None:
+        before = self._draining
+        why = self._stopping or _asked(own, snapshot, state, gateway=gateway)
+        refused = ""
+        if why:
+            refused = self._refused(snapshot, state) if gateway else NO_GATEWAY
+        active = before is not None and before.phase in (Phase.REMOTE, Phase.LOCAL)
+        packets = self._packets() if active and why and not refused else None
+        self._draining = after = draining.advance(
+            before, why=why, refused=refused, packets=packets, now=now, timeout=self._drain_timeout
+        )
+        if before is None or (before.phase, before.refused) != (after.phase, after.refused):
+            if after.refused:
+                log.warning("nothing is handed over though %s: %s", why, after.refused)
+            elif before is not None or after.phase is not Phase.SERVING:
+                log.info("drain: %s%s", after.phase, f" ({why})" if why else "")
+
+    def _refused(self, snapshot: Snapshot, state: BridgeState) -> str:
+        """Say why this gateway must not go: nobody would take over."""
+        going = self._draining is not None and self._draining.phase is not Phase.SERVING
+        for one in state.tunnels:
+            peer = self._advance.liveness.peers.get(one.port.name)
+            if one.port.peer_kind is not PeerKind.GATEWAY or peer is None or not peer.live:
+                continue
+            node = snapshot.nodes.get(one.port.peer)
+            if going or node is None or not node.drain:
+                return ""
+        return "no other gateway of this cluster is live that could take over"
+
+    def _publish(self, state: BridgeState, snapshot: Snapshot) -> None:
+        assert self._draining is not None
+        before = self.report
+        ports = {one.port.name: one.port for one in state.tunnels}
+        peers = self._advance.liveness.peers
+        gone = {name: before.ports[name] for name in peers.keys() - ports.keys() if name in before.ports}
+        self.report = LiveReport(
+            peers=peers,
+            ports={**ports, **gone},
+            held=self._advance.held,
+            draining=self._draining,
+            active_order=self._order or (),
+            nodes=snapshot.nodes,
+            failovers=dict(self._failovers),
+            epoch=time.time() - self._clock(),
+        )
+
+
+def _is_gateway(config: Config, snapshot: Snapshot, desired: Desired | None) -> bool:
+    if desired is not None:
+        return desired.summary.get("role") == "gateway"
+    return any(gateway.meta.name == config.node_name for gateway in snapshot.gateways.values())
+
+
+def _asked(own: str, snapshot: Snapshot, state: BridgeState, *, gateway: bool) -> str:
+    """Return who asks this Node to drain, or ""."""
+    node = snapshot.nodes.get(own)
+    if state.drain:
+        return "it was asked for on the Node (mcagent drain --local)"
+    if node is not None and node.drain:
+        return "the Node has the annotation mcagent.io/drain"
+    if any(leaving.meta.name == own for leaving in snapshot.leaving):
+        return "its Gateway object is gone"
+    if node is not None and node.unschedulable and gateway:
+        return "the Node is cordoned"
+    return ""
+
+
+def _announced(desired: Desired) -> dict[str, Sequence[str]]:
+    """Return the gateways of each group in the API's order."""
+    found: dict[str, Sequence[str]] = {}
+    local, clusters = desired.summary.get("gateways"), desired.summary.get("clusters")
+    if isinstance(local, tuple):
+        found[OWN_CLUSTER] = [gateway.node for gateway in local]
+    if isinstance(clusters, Mapping):
+        for name, remote in clusters.items():
+            found[f"cluster/{name}"] = [str(address) for address in remote.gateways]
+    return found

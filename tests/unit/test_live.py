@@ -1,0 +1,236 @@
+"""Liveness and drain as the loop meets them: what the facts say, who may go, which gateway is active."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+
+from mcagent.agent.live import Live
+from mcagent.core.draining import Packets, Phase
+from mcagent.core.liveness import Cause, Damping
+from mcagent.dataplane.ovsdb_liveness import BridgeState, TunnelState
+from mcagent.model.config import Config, GatewayMode
+from mcagent.model.facts import Drain, Facts
+from mcagent.model.objects import Gateway, Kind, Meta, Node, Snapshot
+from mcagent.model.plan import Desired
+from mcagent.model.resources import Bfd, PeerKind, TunnelPort, TunnelType
+
+UP = {"state": "up", "forwarding": "true", "flap_count": "1", "remote_diagnostic": "No Diagnostic"}
+DOWN = {"state": "down", "forwarding": "false", "flap_count": "2"}
+
+
+def tunnel(number: int, peer: str, kind: PeerKind, status: dict[str, str], seen: bool = False) -> TunnelState:
+    """Return a tunnel to a peer, with its BFD."""
+    port = TunnelPort(
+        bridge="br-mc",
+        name=f"mc-{number}",
+        type=TunnelType.GENEVE,
+        remote_ip=ip_address(f"192.0.2.{number}"),
+        dst_port=0,
+        ofport=number,
+        peer_kind=kind,
+        peer=peer,
+        bfd=Bfd(min_tx=100, min_rx=100),
+        bfd_seen=seen,
+    )
+    return TunnelState(port=port, status=status)
+
+
+def node(name: str, **more: bool) -> Node:
+    """Return a Node."""
+    return replace(Node(meta=Meta(kind=Kind.NODE, name=name)), **more)  # type: ignore[arg-type]
+
+
+def snapshot(*nodes: Node, gateways: tuple[str, ...] = ("g1", "g2")) -> Snapshot:
+    """Return a cluster."""
+    found = [
+        Gateway(
+            meta=Meta(kind=Kind.GATEWAY, name=name),
+            gateway_ip=ip_address(f"192.0.2.{number}"),
+            internal_ip=ip_address(f"192.0.2.{number}"),
+        )
+        for number, name in enumerate(gateways, 1)
+    ]
+    return Snapshot(
+        nodes={n.meta.name: n for n in nodes or (node("g1"), node("g2"), node("w1"))},
+        gateways={g.meta.name: g for g in found},
+    )
+
+
+class Place:
+    """Gateway g1 with a sibling g2 and one remote cluster that has two gateways."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        self.config = config or Config(node_name="g1")
+        self.now = 100.0
+        self.tunnels = {
+            2: tunnel(2, "g2", PeerKind.GATEWAY, UP),
+            3: tunnel(3, "east", PeerKind.REMOTE, UP),
+            4: tunnel(4, "east", PeerKind.REMOTE, UP),
+        }
+        self.flag = False
+        self.packets = Packets()
+        self.snapshot = snapshot()
+        self.base = Facts()
+        self.desired: Desired | None = None
+        self._state: BridgeState | None = None
+        self.live = Live(
+            state=self.state,
+            packets=lambda: self.packets,
+            damping=Damping(initial=1.0, longest=60.0),
+            drain_timeout=5.0,
+            clock=lambda: self.now,
+        )
+
+    def state(self) -> BridgeState:
+        """What OVSDB says: the same object while it says the same."""
+        found = BridgeState(tunnels=tuple(t for _, t in sorted(self.tunnels.items())), drain=self.flag)
+        if found != self._state:
+            self._state = found
+        assert self._state is not None
+        return self._state
+
+    def say(self, number: int, status: dict[str, str]) -> None:
+        """BFD of a tunnel says something."""
+        self.tunnels[number] = replace(self.tunnels[number], status=status)
+
+    def facts(self, after: float = 0.0) -> Facts:
+        """Return the facts of the next pass."""
+        self.now += after
+        return self.live.facts(self.base, self.snapshot, self.config, self.desired)
+
+    def until(self, phase: Phase, seconds: float = 20.0) -> list[Drain]:
+        """Let passes follow as they are asked for until a phase; return what the peers were told."""
+        told = [self.facts().drain]
+        end = self.now + seconds
+        while self.live.report.draining.phase is not phase:
+            assert self.live.wake < end, f"stays {self.live.report.draining}"
+            self.now = self.live.wake
+            told.append(self.facts().drain)
+        return told
+
+
+def test_facts_are_the_same_object_while_nothing_changes() -> None:
+    """Compile compares by identity."""
+    place = Place()
+    first = place.facts()
+    assert place.facts(5.0) is first
+    assert first.bfd_seen == {"mc-2", "mc-3", "mc-4"}
+    assert first.held == frozenset()
+    assert first.drain is Drain.NONE
+
+
+def test_a_lost_gateway_is_held_and_released_when_the_time_is_over() -> None:
+    """The loop is woken for it."""
+    place = Place()
+    place.facts()
+    place.say(3, DOWN)
+    assert place.facts(1.0).held == {"mc-3"}
+    assert place.live.report.failovers == {("remote", Cause.BFD): 1}
+    place.say(3, UP)
+    assert place.facts(1.0).held == {"mc-3"}
+    assert place.live.wake == place.now + 1.0
+    assert place.facts(1.0).held == frozenset()
+    assert place.live.report.peers["mc-3"].live
+
+
+def test_seen_survives_a_restart_by_the_port() -> None:
+    """What OVSDB remembers counts from the first look."""
+    place = Place()
+    place.tunnels[3] = tunnel(3, "east", PeerKind.REMOTE, DOWN, seen=True)
+    place.tunnels[4] = tunnel(4, "east", PeerKind.REMOTE, DOWN)
+    assert place.facts().bfd_seen == {"mc-2", "mc-3"}
+
+
+def test_a_drained_gateway_tells_the_other_clusters_first() -> None:
+    """Annotation: REMOTE, then ALL; taken away: NONE at once."""
+    place = Place()
+    place.facts()
+    place.snapshot = snapshot(node("g1", drain=True), node("g2"))
+    told = place.until(Phase.DRAINED)
+    assert [told.index(Drain.REMOTE), told[-1]] == [0, Drain.ALL]
+    assert place.live.report.draining.clean
+    assert "annotation" in place.live.report.draining.why
+    place.snapshot = snapshot()
+    assert place.facts().drain is Drain.NONE
+
+
+def test_the_last_gateway_does_not_go() -> None:
+    """Without a live sibling a drain is refused with the reason, whoever asks; it goes on when one is there."""
+    place = Place()
+    place.facts()
+    place.say(2, DOWN)
+    place.flag = True
+    assert place.facts().drain is Drain.NONE
+    assert "no other gateway" in place.live.report.draining.refused
+    place.live.hand_over("the end")
+    place.facts()
+    assert place.live.handed_over  # nothing to wait for
+    place.say(2, UP)
+    place.facts(10.0)  # still held
+    place.facts(10.0)
+    place.until(Phase.DRAINED)
+
+
+def test_of_two_that_are_asked_at_once_none_goes() -> None:
+    """Else both would; the one that has gone already stays away."""
+    place = Place()
+    place.facts()
+    both = snapshot(node("g1", drain=True), node("g2", drain=True))
+    place.snapshot = both
+    assert place.facts().drain is Drain.NONE
+    place.snapshot = snapshot(node("g1", drain=True), node("g2"))
+    place.until(Phase.DRAINED)
+    place.snapshot = both
+    assert place.facts().drain is Drain.ALL
+
+
+def test_a_drained_gateway_returns_when_the_last_other_one_dies() -> None:
+    """Better against the wish than not at all."""
+    place = Place()
+    place.facts()
+    place.flag = True
+    place.until(Phase.DRAINED)
+    place.say(2, DOWN)
+    assert place.facts().drain is Drain.NONE
+
+
+def test_a_cordoned_gateway_hands_over_and_a_cordoned_worker_has_nothing_to() -> None:
+    """Cordoned: the same as drained."""
+    place = Place()
+    place.facts()
+    place.snapshot = snapshot(node("g1", unschedulable=True), node("g2"))
+    place.until(Phase.DRAINED)
+    worker = Place(Config(node_name="w1"))
+    worker.snapshot = snapshot(node("g1"), node("g2"), node("w1", unschedulable=True))
+    assert worker.facts().drain is Drain.NONE
+    assert worker.live.report.draining.refused == ""
+
+
+def test_an_agent_that_ends_hands_over_first() -> None:
+    """drainOnStop: from the next pass on, until nothing comes any more."""
+    place = Place()
+    place.facts()
+    place.live.hand_over("the agent ends")
+    assert not place.live.handed_over
+    place.until(Phase.DRAINED)
+    assert place.live.handed_over
+
+
+def test_with_active_standby_a_returning_gateway_takes_nothing_back() -> None:
+    """The order of the API counts at first; then who took over stays active."""
+
+    class Remote:
+        gateways = (ip_address("192.0.2.4"), ip_address("192.0.2.3"))
+
+    place = Place(Config(node_name="g1", gateways=GatewayMode.ACTIVE_STANDBY))
+    place.desired = Desired(units={}, summary={"role": "gateway", "clusters": {"east": Remote}})
+    assert place.facts().active_order == ("192.0.2.4",)
+    place.say(4, DOWN)
+    assert place.facts(1.0).active_order == ("192.0.2.3",)
+    place.say(4, UP)
+    place.facts(1.0)
+    assert place.facts(10.0).active_order == ("192.0.2.3",)
+    back = Place(replace(place.config, failback=True))
+    back.desired = place.desired
+    assert back.facts().active_order == ()
