@@ -1,0 +1,236 @@
+"""Sizes and errors between clusters: the MTU, fragments, segment sizes, ICMP errors, clients that share a port.
+
+The same on both datapaths, except where a test says why not.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+
+from mcagent.lab import netns, node, traffic
+from mcagent.lab.capture import Capture
+from mcagent.lab.lab import Lab
+from mcagent.lab.topology import POD_PORT, Cni, Pod, Service, Topology, generate
+from mcagent.lab.waiting import wait_until
+from mcagent.model.resources import TunnelType
+
+MTU = 1450  # of mc-gw0 on an uplink of 1500 (RFC 8926: 50 bytes around an IPv4 packet; VXLAN has as many)
+CLOSED_PORT = 9  # nobody listens there in a Pod
+IP_MTU_DISCOVER, IP_PMTUDISC_DONT = 10, 0  # ip(7)
+
+
+def _topology(cni: Cni, tunnel: TunnelType) -> Topology:
+    """Return two clusters that export, beside `web`, a Service whose Pods refuse every packet."""
+    plain = generate(cni=cni, tunnel=tunnel)
+    clusters = tuple(
+        replace(
+            cluster,
+            services=(
+                *cluster.services,
+                Service(
+                    name="closed",
+                    cluster_ip=cluster.service_cidr[70],
+                    pods=(cluster.workers[0].pods[0].name,),
+                    target_port=CLOSED_PORT,
+                ),
+            ),
+        )
+        for cluster in plain.clusters
+    )
+    return replace(plain, clusters=clusters)
+
+
+_SHAPES = [(Cni.FLANNEL, TunnelType.GENEVE), (Cni.FLANNEL, TunnelType.VXLAN), (Cni.OVERLAP, TunnelType.GENEVE)]
+
+
+@pytest.fixture(scope="module", params=_SHAPES, ids=lambda shape: f"{shape[0]}-{shape[1]}")
+def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Lab:
+    """Two clusters of one gateway and one worker; in `overlap` everything is translated at both ends."""
+    return make_lab(_topology(*request.param))
+
+
+@pytest.fixture
+def published(lab: Lab) -> Lab:
+    """The lab, where Pods reach each other by their own addresses."""
+    if not lab.topology.clusters[0].publish_pods:
+        pytest.skip("Pods are not published here: there is no way but by Services")
+    return lab
+
+
+def _clients(lab: Lab) -> list[Pod]:
+    return [one.pods[0] for one in lab.topology.clusters[0].nodes]
+
+
+def _targets(lab: Lab) -> list[Pod]:
+    return [one.pods[0] for one in lab.topology.clusters[1].nodes]
+
+
+def _web(lab: Lab) -> IPv4Address:
+    return lab.topology.clusters[1].services[0].cluster_ip
+
+
+def _ping(lab: Lab, client: Pod, address: IPv4Address, size: int) -> tuple[bool, str]:
+    """Send one echo request of `size` bytes with "don't fragment" set; return whether it was answered."""
+    argv = ["ping", "-n", "-c", "1", "-W", "2", "-M", "do", "-s", str(size - 28), str(address)]
+    done = netns.execute(lab.namespace(client), argv, check=False)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_largest_packet_passes_in_one_piece(published: Lab) -> None:
+    """What fits mc-gw0 arrives unfragmented whatever way it takes: the tunnels need no more than was taken off."""
+    for client in _clients(published):
+        for target in _targets(published):
+            with Capture(published.namespace(target)) as capture:
+                answered, text = _ping(published, client, target.address, MTU)
+                assert answered, text
+                sizes = [len(frame) - 14 for frame in capture.frames()]
+            assert sizes == [MTU]
+
+
+def test_a_packet_that_is_too_large_is_told_so(published: Lab) -> None:
+    """A byte more, with "don't fragment": the client's own Node answers with the MTU, at once."""
+    for client in _clients(published):
+        for target in _targets(published):
+            answered, text = _ping(published, client, target.address, MTU + 1)
+            assert not answered
+            assert re.search(rf"(Frag needed and DF set|message too long).*mtu ?= ?{MTU}", text), text
+            netns.ip(published.namespace(client), "route", "flush", "cache")
+
+
+def _large(namespace: str, address: IPv4Address, port: int, size: int, *, first: bytes = b"") -> traffic.Reply:
+    """Send a datagram that is fragmented on its way, after a small one if given; return the answer."""
+    with traffic.udp_socket(namespace, address, port) as one:
+        one.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)
+        if first:
+            traffic.exchange(one, first)
+        return traffic.exchange(one, os.urandom(size))
+
+
+@pytest.mark.parametrize("size", [MTU - 27, 4000, 20000])
+def test_fragments_reach_a_pod(published: Lab, size: int) -> None:
+    """Datagrams larger than the MTU arrive whole, and their answers come back."""
+    for client in _clients(published):
+        for target in _targets(published):
+            reply = _large(published.namespace(client), target.address, POD_PORT, size)
+            assert (reply.pod, reply.source) == (target.name, str(client.address))
+
+
+@pytest.mark.parametrize("size", [MTU - 27, 4000, 20000])
+def test_fragments_reach_a_service(lab: Lab, size: int) -> None:
+    """Fragments have no ports, and are translated with their datagram all the same.
+
+    The userspace datapath takes a Service's first packet only in one piece (docs/pipeline.md, Limits), so there
+    a small one goes first.
+    """
+    for client in _clients(lab):
+        first = b"opens the connection" if lab.userspace else b""
+        reply = _large(lab.namespace(client), _web(lab), 80, size, first=first)
+        assert reply.pod in lab.topology.clusters[1].services[0].pods
+
+
+def test_segments_are_cut_to_what_fits(lab: Lab) -> None:
+    """Both ends of a TCP connection agree on segments that fit mc-gw0, though the Pods' devices take more."""
+    for client in _clients(lab):
+        with traffic.TcpClient(lab.namespace(client), str(_web(lab)), 80, timeout=20) as one:
+            one.exchange(os.urandom(60000))
+            assert one.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= MTU - 40
+
+
+@pytest.fixture
+def narrow(lab: Lab) -> Iterator[int]:
+    """Give the serving cluster's Pods devices of a small MTU, as a CNI with an overlay of its own does."""
+    small = 1300
+    west = lab.topology.clusters[1]
+
+    def devices(mtu: int) -> None:
+        for one in west.nodes:
+            for pod in one.pods:
+                netns.ip(lab.namespace(one), "link", "set", node.pod_device(one, pod), "mtu", str(mtu))
+
+    devices(small)
+    yield small
+    devices(node.UPLINK_MTU)
+
+
+def test_segments_are_cut_for_a_narrow_destination(lab: Lab, narrow: int) -> None:
+    """No ICMP error from inside the other cluster is needed: the segment size is right from the start."""
+    for client in _clients(lab):
+        with traffic.TcpClient(lab.namespace(client), str(_web(lab)), 80, timeout=20) as one:
+            one.exchange(os.urandom(60000))
+            assert one.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= narrow - 40
+
+
+def _refused(namespace: str, address: IPv4Address, port: int) -> None:
+    """Send datagrams until the ICMP error has come back to the socket."""
+    with traffic.udp_socket(namespace, address, port) as one:
+        one.settimeout(0.2)
+
+        def told() -> bool:
+            try:
+                one.send(b"knock")
+                one.recv(100)
+            except ConnectionRefusedError:
+                return True
+            except TimeoutError:
+                return False
+            raise AssertionError("somebody answered")
+
+        wait_until(told, f"{address}:{port} to refuse", timeout=5)
+
+
+def test_a_pod_that_refuses_is_heard(published: Lab) -> None:
+    """The ICMP error for a closed port reaches the client's socket."""
+    for client in _clients(published):
+        for target in _targets(published):
+            _refused(published.namespace(client), target.address, CLOSED_PORT)
+
+
+def test_a_service_that_refuses_is_heard(lab: Lab) -> None:
+    """The error is translated with its connection, at the serving gateway and, with SNAT, at the client's."""
+    service = lab.topology.clusters[1].services[2]
+    for client in _clients(lab):
+        _refused(lab.namespace(client), service.cluster_ip, service.port)
+
+
+def test_clients_with_one_source_port_are_kept_apart(lab: Lab) -> None:
+    """Two Pods with the same source port talk to one endpoint at the same time, behind one address with SNAT."""
+    seen = set()
+    with ExitStack() as stack:
+        sockets = []
+        for client in _clients(lab):
+
+            def bound() -> socket.socket:
+                one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                one.bind(("0.0.0.0", 4000))
+                one.connect((str(_web(lab)), 80))
+                return one
+
+            sockets.append(stack.enter_context(netns.call(lab.namespace(client), bound)))
+        for _ in range(3):
+            for one in sockets:
+                reply = traffic.exchange(one, os.urandom(16))
+                seen.add((reply.source, reply.port))
+    assert len(seen) == len(sockets)
+
+
+def test_reverse_path_filters_are_the_nodes_own(lab: Lab) -> None:
+    """Strict on every device but mc-gw0 (RFC 3704): nothing but our own device was changed, and replies pass."""
+    for _, one in lab.topology.nodes():
+
+        def read() -> dict[str, str]:
+            paths = Path("/proc/sys/net/ipv4/conf").glob("*/rp_filter")
+            return {path.parent.name: path.read_text().strip() for path in paths}
+
+        found = netns.call(lab.namespace(one), read)
+        assert found["mc-gw0"] == "2"
+        others = {found[name] for name in ("all", "default", node.pod_device(one, one.pods[0]))}
+        assert others == {"1"}
