@@ -1,6 +1,7 @@
-"""What a lab looked like when something went wrong: logs, flows, rules and statuses, in one folder.
+"""What a lab looked like when something went wrong: logs, flows, rules, statuses and packets, in one folder.
 
-Only reads. Every piece is collected on its own, so that one that cannot be had does not lose the others.
+`record` keeps each Node's last packets while the lab runs (where tcpdump is there); all else only reads. Every
+piece is collected on its own, so that one that cannot be had does not lose the others.
 """
 
 from __future__ import annotations
@@ -25,6 +26,19 @@ _COMMANDS = {
     "counters.txt": ["nstat", "-az"],
 }
 
+_PACKETS = "packets.pcap"
+_RECORD = ("tcpdump", "-i", "any", "-n", "-U", "-s", "200", "-C", "4", "-W", "2", "-Z", "root", "-w")
+
+
+def record(lab: Lab) -> None:
+    """Keep the last packets (4 to 8 MB) of every device of every Node, until the lab is taken down."""
+    if shutil.which(_RECORD[0]) is None:
+        return
+    for _, node in lab.topology.nodes():
+        directory = lab.directory(node.name)
+        argv = [*_RECORD, str(directory / _PACKETS)]
+        lab.state.spawn(f"packets-{node.name}", lab.namespace(node), argv, log=directory / "tcpdump.log")
+
 
 def collect(lab: Lab, folder: Path) -> Path:
     """Write everything about a lab into a folder (made if need be) and return it."""
@@ -37,6 +51,7 @@ def collect(lab: Lab, folder: Path) -> Path:
             _copy(path, folder / cluster.name)
         for node in cluster.nodes:
             _node(lab, node, folder / cluster.name / node.name)
+    _command("", ["dmesg"], folder / "kernel.txt")
     for name in ("nft.txt", "counters.txt", "links.txt"):
         _command(lab.underlay, _COMMANDS[name], folder / "underlay" / name)
     return folder
@@ -44,7 +59,7 @@ def collect(lab: Lab, folder: Path) -> Path:
 
 def _node(lab: Lab, node: Node, folder: Path) -> None:
     directory, namespace, ovs = lab.directory(node.name), lab.namespace(node), lab.ovs(node.name)
-    for path in (*directory.glob("agent.*"), *(directory / "ovs").glob("*.log")):
+    for path in (*directory.glob("agent.*"), *directory.glob(f"{_PACKETS}*"), *(directory / "ovs").glob("*.log")):
         _copy(path, folder)
     for name, argv in _COMMANDS.items():
         _command(namespace, argv, folder / name)

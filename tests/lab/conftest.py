@@ -37,13 +37,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep logs, flows and statuses of every lab that runs when a test fails, and say where."""
+    """Keep logs, flows, statuses and packets of every lab that runs when a test fails, and say where."""
     report = yield
-    if report.failed and report.when == "call":
+    if report.failed and report.when in ("setup", "call"):
         for lab in _LABS:
             name = item.name.replace("/", "_").replace("[", "-").replace("]", "")
             folder = FAILURES / f"{time.strftime('%H%M%S')}-{name}-{lab.name}"
-            report.sections.append(("lab", f"logs, flows and statuses are in {evidence.collect(lab, folder)}"))
+            report.sections.append(
+                ("lab", f"logs, flows, statuses and packets are in {evidence.collect(lab, folder)}")
+            )
     return report
 
 
@@ -60,6 +62,7 @@ def make_lab(datapath: DatapathType) -> Iterator[Callable[..., Lab]]:
         choice = DatapathChoice(datapath.value)
         lab = Lab.up(replace(topology, name=fresh_name(), datapath=choice), agents=agents)
         _LABS.append(lab)
+        evidence.record(lab)
         return lab
 
     before = len(_LABS)
