@@ -141,6 +141,7 @@ def _demo(args: argparse.Namespace) -> int:
     say = Progress()
     kinds = list(Cni) if args.all_cnis else [wanted.clusters[0].cni]
     wrong = shown = 0
+    say.line("Clusters on this machine, joined by mcagent. All of it is in network namespaces of its own.")
     with _terminable():
         for kind in kinds:
             args.cni = str(kind)
@@ -164,10 +165,11 @@ def _demo_one(wanted: Topology, say: Progress, *, keep: bool) -> tuple[int, int]
         with say.step(f"packets: {len(every)} ways between clusters, TCP and UDP, copies counted by capture"):
             results += [matrix.run(lab, case) for case in every]
         say.line()
-        head, *rows = picture.table(picture.MATRIX_HEAD, [picture.matrix_row(result) for result in results])
-        say.line(say.paint(head, "1"))
-        for row, result in zip(rows, results, strict=True):
-            say.line(row if result.ok else say.paint(row, "31"))
+        for line, good in picture.matrix(results):
+            say.line(line if good else say.paint(line, "31"))
+        say.line()
+        for line in picture.MATRIX_MEANING:
+            say.line(line)
         say.line()
         wrong = sum(not result.ok for result in results)
         if not every:

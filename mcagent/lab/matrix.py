@@ -89,10 +89,10 @@ def _pair(topology: Topology, source: Cluster, target: Cluster) -> Iterator[Case
                 )
         for service in target.services:
             behind = tuple(topology.pod(name)[2] for name in service.pods) if service.exported else ()
-            kind = "Service" if service.exported else "not exported"
+            kind = "exported Service" if service.exported else "Service not exported"
             yield Case(
                 **common,  # type: ignore[arg-type]
-                target=f"{kind} {service.name}.{target.name}",
+                target=f"{kind} {service.name}",
                 address=service.cluster_ip,
                 port=service.port,
                 pods=behind,
@@ -104,7 +104,7 @@ def _pair(topology: Topology, source: Cluster, target: Cluster) -> Iterator[Case
                 service = imported.service
                 yield Case(
                     **common,  # type: ignore[arg-type]
-                    target=f"kube-proxy {imported.name}",
+                    target=f"by kube-proxy {imported.name}",
                     address=imported.cluster_ip,
                     port=service.port,
                     pods=tuple(topology.pod(name)[2] for name in service.pods),

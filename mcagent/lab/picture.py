@@ -41,7 +41,7 @@ def topology(value: Topology) -> list[str]:
 def _head(cluster: Cluster) -> list[str]:
     return [
         f"cluster {cluster.name} ({cluster.cni})",
-        f"Pods     {cluster.pod_cidr}",
+        f"Pods     {cluster.pod_cidr}{'' if cluster.publish_pods else ' (not published)'}",
         f"Services {cluster.service_cidr}",
         f"API      {cluster.api_address}:6443",
     ]
@@ -94,20 +94,38 @@ def _routers(pair: Sequence[Cluster]) -> str:
     return "  " + left + " the underlay's router ".center(COLUMN * 2 + GAP - COLUMN, "─") + right
 
 
-MATRIX_HEAD = ("from", "to", "reached", "rtt", "source seen", "copies")
+MATRIX_HEAD = ("to", "reached", "rtt", "source seen", "copies")
+MATRIX_MEANING = (
+    "rtt: UDP round trip. source seen: by the server; kept means the Pod's own address.",
+    "copies: of each packet, counted by capture in the server's Pod.",
+)
 
 
-def matrix_row(result: Result) -> tuple[str, ...]:
-    """Return a row of the matrix."""
+def matrix(results: Sequence[Result]) -> list[tuple[str, bool]]:
+    """Return the lines of a matrix, grouped by sender, each with whether it is as it should be."""
+    head, *rows = table(MATRIX_HEAD, [_matrix_row(result) for result in results])
+    lines: list[tuple[str, bool]] = []
+    sender = ""
+    for row, result in zip(rows, results, strict=True):
+        pod, role = result.case.source, result.case.source_role
+        if pod.name != sender:
+            sender = pod.name
+            start = f"from Pod {pod.name}, {pod.address}, on a {role} Node"
+            lines += [("", True)] * bool(lines) + [(start, True), (f"  {head}", True)]
+        lines.append((f"  {row}", result.ok))
+    return lines
+
+
+def _matrix_row(result: Result) -> tuple[str, ...]:
     case = result.case
-    start = (f"{case.source.name} ({case.source_role})", f"{case.target} {case.address}:{case.port}")
+    target = f"{case.target} {case.address}:{case.port}"
     if result.problem:
-        return (*start, "WRONG", "", result.problem, "")
+        return (target, "WRONG", "", result.problem, "")
     if case.closed:
-        return (*start, "closed", "", "as it should be", "0")
+        return (target, "closed", "", "as it should be", "0")
     kept = "kept" if case.source.address in case.sources else "gatewayIP"
     copies = "/".join(str(n) for n in sorted(set(result.copies)))
-    return (*start, "yes", f"{result.rtt * 1000:.2f} ms", f"{result.source} ({kept})", copies)
+    return (target, "yes", f"{result.rtt * 1000:.2f} ms", f"{result.source} ({kept})", copies)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

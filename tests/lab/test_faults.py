@@ -353,7 +353,7 @@ def test_what_nobody_tells_of_is_found_when_everything_is_read_again(make_lab: C
     mischief: tuple[tuple[str, list[str]], ...] = (
         ("del-flows", []),
         ("del-groups", []),
-        ("add-flow", ["table=0,priority=65000,actions=drop"]),
+        ("add-flow", ["table=0,priority=65000,cookie=0x6d63010000000000,actions=drop"]),
         ("mod-flows", ["actions=drop"]),
     )
     for command, arguments in mischief:
