@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from mcagent.core import draining, liveness
 from mcagent.core.draining import Draining, Packets, Phase
-from mcagent.core.gateways import OWN_CLUSTER, active_order, observations
 from mcagent.core.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
+from mcagent.core.observations import OWN_CLUSTER, active_order, observations
 from mcagent.dataplane.ovsdb_liveness import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Facts
