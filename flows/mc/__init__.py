@@ -4,6 +4,7 @@ from flows.mc.base import base
 from flows.mc.declaration import PIPELINE
 from flows.mc.parts import cluster, node, service
 from flows.mc.topology import (
+    Choice,
     Endpoint,
     Env,
     LocalNode,
@@ -11,11 +12,13 @@ from flows.mc.topology import (
     Part,
     RemoteCluster,
     RemoteGateway,
+    Way,
     Zones,
 )
 
 __all__ = [
     "PIPELINE",
+    "Choice",
     "Endpoint",
     "Env",
     "LocalNode",
@@ -23,6 +26,7 @@ __all__ = [
     "Part",
     "RemoteCluster",
     "RemoteGateway",
+    "Way",
     "Zones",
     "base",
     "cluster",

@@ -11,17 +11,7 @@ from flows.declare import Category, Table
 from flows.fields import (
     ETH_DST,
     IN_PORT,
-    IP_PROTO,
-    IPV4_DST,
-    IPV4_SRC,
-    IPV6_DST,
-    IPV6_SRC,
     PKT_MARK,
-    SCTP_DST,
-    SCTP_SRC,
-    TCP_DST,
-    TCP_SRC,
-    Field,
     Term,
     ct_state,
     destination_in,
@@ -30,16 +20,10 @@ from flows.fields import (
     exact,
     source_in,
 )
-from flows.flow import Bucket, Flow, Group, GroupType
+from flows.flow import Flow, Group, GroupType
 from flows.mc import declaration as d
-from flows.mc.topology import Env, Part
-
-# What a choice among gateways is hashed over. UDP ports are left out on purpose: later fragments have none, and
-# all fragments of a datagram must meet at one gateway to be translated (network cards hash UDP like this, too).
-# In the order in which OVS keeps and prints the fields.
-CONNECTION: tuple[Field, ...] = (
-    IPV4_SRC, IPV4_DST, IPV6_SRC, IPV6_DST, IP_PROTO, TCP_SRC, TCP_DST, SCTP_SRC, SCTP_DST,
-)  # fmt: skip
+from flows.mc.choice import candidate, choose, passing_on, watching
+from flows.mc.topology import Choice, Env, Part, Way
 
 # A packet keeps its kernel mark (skb->mark) through encapsulation and decapsulation (skb_scrub_packet in
 # net/core/skbuff.c clears it between namespaces only). Ours, or a CNI's, must not steer the tunnel's own packets.
@@ -75,15 +59,22 @@ def drop(table: Table, priority: int, terms: tuple[Term, ...], why: Category, nu
     return d.PIPELINE.flow(table, priority, terms, act.DROP, cookie=d.COOKIES.cookie(why, number))
 
 
-def base(env: Env) -> Part:
-    """Return what does not depend on single clusters, Nodes or Services."""
+def base(env: Env, choice: Choice | None = None) -> Part:
+    """Return what does not depend on single clusters, Nodes or Services.
+
+    `choice` has a way for every port in `env.local_gateways`; by default all are alike, and watched.
+    """
     flows = [*_drops(), *_classify(env), *_arrive(env), *_departure(env)]
     flows.append(_flow(d.OUTPUT, d.NORMAL, (d.TRANSLATED.is_(1),), AS_TRANSLATED, OutputBits(d.LEAVES_BY)))
     flows.append(_flow(d.OUTPUT, d.NORMAL, (d.TRANSLATED.is_(0),), PLAIN, OutputBits(d.LEAVES_BY)))
     if env.gateway:
         flows.extend(_untranslate(env))
         flows.extend(_snat(env))
-    return Part(flows=tuple(flows), groups=tuple(_groups(env)))
+    return Part(flows=tuple(flows), groups=tuple(_groups(env, choice or _all_alike(env))))
+
+
+def _all_alike(env: Env) -> Choice:
+    return Choice(ways=tuple(Way(ofport=port) for port in env.local_gateways))
 
 
 def _classify(env: Env) -> Iterator[Flow]:
@@ -227,31 +218,17 @@ def _snat(env: Env) -> Iterator[Flow]:
         )  # fmt: skip
 
 
-def _groups(env: Env) -> Iterator[Group]:
-    ports = env.local_gateways
-    if not env.gateway:
-        yield select(LOCAL_GATEWAYS, tuple(Bucket(p, (Output(p),), watch_port=p) for p in ports))
-    for port in ports:
-        # A fast-failover bucket must watch something: our own port is there as long as there is anything to send.
-        other = (
-            Bucket(1, (untranslate_service(env),), watch_port=d.HOST_PORT)
-            if env.gateway
-            else Bucket(1, (ToGroup(LOCAL_GATEWAYS),), watch_group=LOCAL_GATEWAYS)
-        )
-        buckets = (Bucket(0, (Output(port),), watch_port=port), other)
-        group = Group(d.GROUP_PREFER.group_id(port), GroupType.FAST_FAILOVER, buckets)
+def _groups(env: Env, choice: Choice) -> Iterator[Group]:
+    if env.gateway and not choice.ways:
+        return
+    candidates = [candidate(way.ofport, way) for way in choice.ways]
+    yield from choose(LOCAL_GATEWAYS, candidates, ordered=choice.ordered)
+    for way in sorted(choice.ways, key=lambda way: way.ofport):
+        if env.gateway:
+            other = watching(1, d.HOST_PORT, True, untranslate_service(env))
+        else:
+            other = passing_on(1, LOCAL_GATEWAYS)
+        # Also to one in reserve: a reply follows the last request, and other gateways may not know the connection.
+        buckets = (watching(0, way.ofport, way.watched, Output(way.ofport)), other)
+        group = Group(d.GROUP_PREFER.group_id(way.ofport), GroupType.FAST_FAILOVER, buckets)
         yield d.PIPELINE.group(group)
-
-
-def select(group_id: int, buckets: tuple[Bucket, ...], fields: tuple[Field, ...] = CONNECTION) -> Group:
-    """Return a group that chooses a live bucket by a hash of `fields`.
-
-    Where there is one bucket only, nothing is hashed: a hash makes every connection a flow of its own in the
-    datapath, with an upcall to ovs-vswitchd (pick_hash_select_group un-wildcards what it hashes).
-    """
-    if len(buckets) == 1:
-        watches = buckets[0].watch_port is not None or buckets[0].watch_group is not None
-        kind = GroupType.FAST_FAILOVER if watches else GroupType.INDIRECT
-        return d.PIPELINE.group(Group(group_id, kind, buckets))
-    group = Group(group_id, GroupType.SELECT, buckets, selection_method="hash", fields=fields)
-    return d.PIPELINE.group(group)

@@ -193,26 +193,35 @@ TABLES = (
 
 # --- groups ---------------------------------------------------------------------------------------------
 
+# A group is made after those that it leads to, so it has a higher number.
+GROUP_FIRST = GroupKind(
+    number=1, name="first", purpose="of a choice with a reserve, those to be used (number: that of the choice)"
+)
+GROUP_RESERVE = GroupKind(
+    number=2,
+    name="reserve",
+    purpose="those used only if none of the first is live: not Ready, flapping (number: that of the choice)",
+)
 GROUP_GATEWAYS = GroupKind(
-    number=1, name="gateways", purpose="worker: any live gateway of this cluster (number 0)"
+    number=3, name="gateways", purpose="any live gateway of this cluster but this Node (number 0)"
 )
 GROUP_PREFER = GroupKind(
-    number=2,
+    number=4,
     name="prefer",
     purpose="the gateway behind a port, else another; on a gateway: else this one (number: port)",
     next=(26,),
 )
 GROUP_CLUSTER = GroupKind(
-    number=3, name="cluster", purpose="any live gateway of a remote cluster (number: cluster)"
+    number=5, name="cluster", purpose="any live gateway of a remote cluster (number: cluster)"
 )
 GROUP_RELAY = GroupKind(
-    number=4, name="relay", purpose="directly, else by a live sibling gateway (number: cluster)", next=(50,)
+    number=6, name="relay", purpose="directly, else by a live sibling gateway (number: cluster)", next=(50,)
 )
 GROUP_REPLY = GroupKind(
-    number=5, name="reply", purpose="one gateway of a remote cluster, else a live sibling of ours (number: port)"
+    number=7, name="reply", purpose="one gateway of a remote cluster, else a live sibling of ours (number: port)"
 )
 GROUP_SERVICE = GroupKind(
-    number=6, name="service", purpose="endpoints of an exported Service (number: Service)", next=(60,)
+    number=8, name="service", purpose="endpoints of an exported Service (number: Service)", next=(60,)
 )
 
 # --- cookies --------------------------------------------------------------------------------------------
@@ -273,7 +282,10 @@ PIPELINE = Pipeline(
     ),
     writes=(ETH_DST, PKT_MARK),
     zones=(ZONE_ARRIVAL, ZONE_SERVICE, ZONE_SNAT),
-    groups=(GROUP_GATEWAYS, GROUP_PREFER, GROUP_CLUSTER, GROUP_RELAY, GROUP_REPLY, GROUP_SERVICE),
+    groups=(
+        GROUP_FIRST, GROUP_RESERVE, GROUP_GATEWAYS, GROUP_PREFER, GROUP_CLUSTER, GROUP_RELAY, GROUP_REPLY,
+        GROUP_SERVICE,
+    ),
     categories=(
         FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, DROP_MISS, DROP_SPOOFED, DROP_SPOOFED_REMOTE,
         DROP_NOT_PUBLISHED, DROP_NOT_EXPORTED, DROP_NO_ENDPOINT, DROP_NO_STATE, DROP_INVALID, DROP_NO_ROUTE,

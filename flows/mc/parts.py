@@ -41,8 +41,8 @@ from flows.mc.base import (
     PLAIN,
     UNMARKED,
     drop,
-    select,
 )
+from flows.mc.choice import candidate, choose, passing_on, select, watching
 from flows.mc.topology import Endpoint, Env, LocalNode, LocalService, Part, RemoteCluster, RemoteGateway
 
 _MAX_BUCKET = 0x7FFFFFFF
@@ -165,18 +165,18 @@ def _to_cluster(env: Env, c: RemoteCluster, cookie: int, tunnels: dict[int, Remo
 
 def _cluster_groups(env: Env, c: RemoteCluster, tunnels: dict[int, RemoteGateway]) -> Iterator[Group]:
     ids = bucket_ids(str(gateway.address) for gateway in tunnels.values())
-    exits = sorted((ids[str(gateway.address)], port) for port, gateway in tunnels.items())
+    candidates = [candidate(ids[str(gateway.address)], gateway) for gateway in tunnels.values()]
     direct = d.GROUP_CLUSTER.group_id(c.number)
-    yield select(direct, tuple(Bucket(number, (Output(port),), watch_port=port) for number, port in exits))
+    yield from choose(direct, candidates, ordered=c.ordered)
     if not env.local_gateways:
         return
-    siblings = tuple(Bucket(port, (Output(port),), watch_port=port) for port in env.local_gateways)
+    sibling = passing_on(1, LOCAL_GATEWAYS)
     here = Bucket(0, (Resubmit(d.SNAT_TABLE.number),), watch_group=direct)
-    group = Group(d.GROUP_RELAY.group_id(c.number), GroupType.FAST_FAILOVER, (here, *siblings))
+    group = Group(d.GROUP_RELAY.group_id(c.number), GroupType.FAST_FAILOVER, (here, sibling))
     yield d.PIPELINE.group(group)
-    for port in tunnels:
-        here = Bucket(0, (PLAIN, DecTtl(), Output(port)), watch_port=port)
-        group = Group(d.GROUP_REPLY.group_id(port), GroupType.FAST_FAILOVER, (here, *siblings))
+    for port, gateway in tunnels.items():
+        here = watching(0, port, gateway.watched, PLAIN, DecTtl(), Output(port))
+        group = Group(d.GROUP_REPLY.group_id(port), GroupType.FAST_FAILOVER, (here, sibling))
         yield d.PIPELINE.group(group)
 
 

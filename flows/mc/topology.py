@@ -35,24 +35,48 @@ class Env:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A tunnel to a gateway, as one of several that can be chosen.
+
+    `watched`: liveness detection knows the peer, so the tunnel counts only while it is up; others are trusted.
+    `reserve`: used only while none of those that are not in reserve is live.
+    """
+
+    ofport: int
+    watched: bool = True
+    reserve: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The gateways of this cluster to choose from; `ordered`: the first live one has all, else a hash decides."""
+
+    ways: tuple[Way, ...]
+    ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteGateway:
-    """A gateway of a remote cluster; `ofport` of the tunnel to it, None on workers."""
+    """A gateway of a remote cluster; `ofport` of the tunnel to it, None on workers. The rest: see `Way`."""
 
     address: Address
     ofport: int | None
+    watched: bool = True
+    reserve: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteCluster:
     """A remote cluster. `number` (1..2^24-1) is the same on every Node of this cluster.
 
-    `snat`: connections from here to there take the address of the gateway they leave by.
+    `snat`: connections from here to there take the address of the gateway they leave by. `ordered`: see `Choice`.
     """
 
     number: int
     cidrs: tuple[Network, ...]
     gateways: tuple[RemoteGateway, ...]
     snat: bool
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,7 +130,7 @@ def test_only_what_leaves_to_another_cluster_counts_the_ttl_down_and_has_the_pla
     shared = small.env(gateway=True, siblings=(3,))
     part = mc.cluster(shared, small.remote(1, gateway=True, snat=False))
     out = "set_field:aa:bb:cc:dd:ee:f0->eth_dst,dec_ttl"
-    assert texts(part, d.EXIT.number) == [f"ip,reg1=0x65 -> {out},group:{3 << 24 | 101}"]
+    assert texts(part, d.EXIT.number) == [f"ip,reg1=0x65 -> {out},group:{d.GROUP_CLUSTER.group_id(101)}"]
     reply_groups = [group for group in part.groups if group.group_id >> 24 == d.GROUP_REPLY.number]
     assert len(reply_groups) == 2
     assert all(f"actions={out},output:" in group.body_text for group in reply_groups)

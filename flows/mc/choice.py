@@ -1,0 +1,110 @@
+"""Builds groups that choose one of several gateways, by liveness alone: no agent is needed when one dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from flows import actions as act
+from flows.actions import Output, ToGroup
+from flows.fields import (
+    IP_PROTO,
+    IPV4_DST,
+    IPV4_SRC,
+    IPV6_DST,
+    IPV6_SRC,
+    SCTP_DST,
+    SCTP_SRC,
+    TCP_DST,
+    TCP_SRC,
+    Field,
+)
+from flows.flow import Bucket, Group, GroupType
+from flows.mc import declaration as d
+from flows.mc.topology import RemoteGateway, Way
+
+# What a choice among gateways is hashed over. UDP ports are left out on purpose: later fragments have none, and
+# all fragments of a datagram must meet at one gateway to be translated (network cards hash UDP like this, too).
+# In the order in which OVS keeps and prints the fields.
+CONNECTION: tuple[Field, ...] = (
+    IPV4_SRC, IPV4_DST, IPV6_SRC, IPV6_DST, IP_PROTO, TCP_SRC, TCP_DST, SCTP_SRC, SCTP_DST,
+)  # fmt: skip
+_NUMBER = 0xFFFFFF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A port that can be chosen; `number` decides with the hash, and is the same wherever that matters."""
+
+    number: int
+    ofport: int
+    watched: bool
+    reserve: bool
+
+
+def candidate(number: int, way: Way | RemoteGateway) -> Candidate:
+    """Return the tunnel as a candidate."""
+    assert way.ofport is not None
+    return Candidate(number=number, ofport=way.ofport, watched=way.watched, reserve=way.reserve)
+
+
+def choose(group_id: int, candidates: Sequence[Candidate], *, ordered: bool) -> Iterator[Group]:
+    """Yield the group that chooses, and those it needs. `ordered`: the first live one in the order given.
+
+    All in reserve is the same as none in reserve.
+    """
+    first = tuple(one for one in candidates if not one.reserve)
+    rest = tuple(one for one in candidates if one.reserve) if first else ()
+    first = first or tuple(candidates)
+    if ordered:
+        buckets = (
+            watching(n, one.ofport, one.watched, Output(one.ofport)) for n, one in enumerate((*first, *rest))
+        )
+        yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, tuple(buckets)))
+    elif not rest:
+        yield _by_hash(group_id, first)
+    else:
+        groups = tuple(kind.group_id(group_id & _NUMBER) for kind in (d.GROUP_FIRST, d.GROUP_RESERVE))
+        yield _by_hash(groups[0], first)
+        yield _by_hash(groups[1], rest)
+        nested = tuple(passing_on(n, number) for n, number in enumerate(groups))
+        yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, nested))
+
+
+def watching(number: int, ofport: int, watched: bool, *actions: act.Action) -> Bucket:
+    """Return a bucket of a fast-failover group.
+
+    Such a bucket must watch something (ofp-group.c, ofputil_check_group_mod): where liveness is not known, our
+    own port, which is there as long as there is anything to send.
+    """
+    return Bucket(number, actions, watch_port=ofport if watched else d.HOST_PORT)
+
+
+def passing_on(number: int, group_id: int) -> Bucket:
+    """Return a bucket of a fast-failover group that leads to another group while anything in that is live."""
+    return Bucket(number, (ToGroup(group_id),), watch_group=group_id)
+
+
+def select(group_id: int, buckets: tuple[Bucket, ...], fields: tuple[Field, ...] = CONNECTION) -> Group:
+    """Return a group that chooses a live bucket by a hash of `fields`.
+
+    Where there is one bucket only, nothing is hashed: a hash makes every connection a flow of its own in the
+    datapath, with an upcall to ovs-vswitchd (pick_hash_select_group un-wildcards what it hashes).
+    """
+    if len(buckets) == 1:
+        watches = buckets[0].watch_port is not None or buckets[0].watch_group is not None
+        kind = GroupType.FAST_FAILOVER if watches else GroupType.INDIRECT
+        return d.PIPELINE.group(Group(group_id, kind, buckets))
+    group = Group(group_id, GroupType.SELECT, buckets, selection_method="hash", fields=fields)
+    return d.PIPELINE.group(group)
+
+
+def _by_hash(group_id: int, candidates: Sequence[Candidate]) -> Group:
+    ordered = sorted(candidates, key=lambda one: one.number)
+    return select(
+        group_id,
+        tuple(
+            Bucket(one.number, (Output(one.ofport),), watch_port=one.ofport if one.watched else None)
+            for one in ordered
+        ),
+    )
