@@ -18,6 +18,7 @@ from mcagent.core.numbers import HOST_OFPORT, assign_ofports, number_names
 from mcagent.core.services import ExportedPort
 from mcagent.core.topology import Topology, build_topology
 from mcagent.core.tunnels import Tunnel, Tunnels, names_of, tunnels_of
+from mcagent.core.ways import Port, Ways
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, Network
@@ -96,7 +97,7 @@ def compile_desired(
         facts=facts,
         shared=shared,
         tunnels=tunnels,
-        ofports=ofports,
+        ways=Ways.of(topology.local, facts, config, ofports),
         numbers=numbers,
         known=known,
     ).build()
@@ -158,7 +159,7 @@ class _Units:
     facts: Facts
     shared: Shared
     tunnels: Tunnels
-    ofports: Mapping[str, int]
+    ways: Ways
     numbers: Mapping[str, Mapping[str, int]]
     known: Mapping[str, Built]
     built: dict[str, Built] = field(default_factory=dict)
@@ -167,8 +168,10 @@ class _Units:
         """Return all units by name, in a fixed order."""
         local = self.topology.local
         facts, config = self.facts, self.shared.config
-        base_inputs = (facts.datapath, kernel.host_port_mtu(facts, config), local.own_pods)
-        self._take("base", base_inputs, self._base)
+        choice = self.ways.choice(self.tunnels)
+        order = self.ways.kept_order
+        base_inputs = (facts.datapath, kernel.host_port_mtu(facts, config), local.own_pods, choice, order)
+        self._take("base", base_inputs, lambda: self._base(choice))
         env, source = self.shared.env, self.shared.source
         if env is None or local.own is None:
             return self.built
@@ -193,10 +196,10 @@ class _Units:
             known = Built(inputs=inputs, unit=Unit(name=name, resources=tuple(make())))
         self.built[name] = known
 
-    def _base(self) -> list[Resource]:
+    def _base(self, choice: mc.Choice) -> list[Resource]:
         config = self.shared.config
         found: list[Resource] = [
-            Bridge(name=config.bridge, datapath=self.facts.datapath),
+            Bridge(name=config.bridge, datapath=self.facts.datapath, active_order=self.ways.kept_order),
             HostPort(
                 bridge=config.bridge,
                 name=config.host_port,
@@ -209,7 +212,7 @@ class _Units:
         if self.shared.env is not None:
             found.extend(kernel.routing(config))
             found.extend(kernel.netfilter(config, self.topology.local.own_pods))
-            found.extend(_entries(mc.base(self.shared.env)))
+            found.extend(_entries(mc.base(self.shared.env, choice)))
         return found
 
     def _peer(self, env: mc.Env, peer: LocalPeer) -> None:
@@ -217,13 +220,13 @@ class _Units:
         if unit not in self.tunnels:
             return  # a problem says why
         (tunnel,) = self.tunnels[unit][1]
-        ofport = self.ofports[tunnel.name]
+        port = self.ways.port(tunnel)
 
         def make() -> list[Resource]:
-            flows = self._node(env, peer, ofport) if env.gateway else []
-            return [self._port(tunnel), *flows]
+            flows = self._node(env, peer, port.ofport) if env.gateway else []
+            return [self._port(tunnel, port), *flows]
 
-        self._take(unit, (peer, ofport, self.numbers["node"][peer.name]), make)
+        self._take(unit, (peer, port.lasting, self.numbers["node"][peer.name]), make)
 
     def _node(self, env: mc.Env, peer: LocalPeer, ofport: int) -> list[Resource]:
         node = mc.LocalNode(
@@ -237,31 +240,38 @@ class _Units:
     def _cluster(self, env: mc.Env, source: Address | None, remote: Remote, number: int) -> None:
         unit = f"cluster/{remote.cluster_id}"
         tunnels = self.tunnels[unit][1] if env.gateway else ()
-        ofports = tuple([self.ofports[tunnel.name] for tunnel in tunnels])
+        ports = self.ways.ports(tunnels)
         known = self.known.get(unit)
-        if known is not None and known.inputs[0] is remote and known.inputs[1:] == (number, ofports):
+        if known is not None and known.inputs[0] is remote and known.inputs[1:] == (number, ports):
             self.built[unit] = known
             return
 
         def make() -> list[Resource]:
-            ports = ofports if env.gateway else (None,) * len(remote.gateways)
+            gateways = (
+                tuple(
+                    mc.RemoteGateway(
+                        address=tunnel.address, ofport=port.ofport, watched=port.watched, reserve=port.reserve
+                    )
+                    for tunnel, port in sorted(zip(tunnels, ports, strict=True), key=lambda found: found[1].rank)
+                )
+                if env.gateway
+                else tuple(mc.RemoteGateway(address=address, ofport=None) for address in remote.gateways)
+            )
             cluster = mc.RemoteCluster(
                 number=number,
                 cidrs=remote.cidrs,
-                gateways=tuple(
-                    mc.RemoteGateway(address=address, ofport=ofport)
-                    for address, ofport in zip(remote.gateways, ports, strict=True)
-                ),
+                gateways=gateways,
                 snat=remote.snat,
+                ordered=self.ways.ordered,
             )
             direct = remote.direct if env.gateway else ()
             return [
-                *(self._port(tunnel) for tunnel in tunnels),
+                *(self._port(tunnel, port) for tunnel, port in zip(tunnels, ports, strict=True)),
                 *kernel.cluster_routes(self.shared.config, source, remote.cidrs, direct),
                 *_entries(mc.cluster(env, cluster)),
             ]
 
-        self._take(unit, (remote, number, ofports), make)
+        self._take(unit, (remote, number, ports), make)
 
     def _service(self, env: mc.Env, port: ExportedPort) -> list[Resource]:
         service = mc.LocalService(
@@ -274,7 +284,7 @@ class _Units:
         )
         return _entries(mc.service(env, service))
 
-    def _port(self, tunnel: Tunnel) -> TunnelPort:
+    def _port(self, tunnel: Tunnel, port: Port) -> TunnelPort:
         config = self.shared.config
         return TunnelPort(
             bridge=config.bridge,
@@ -282,9 +292,11 @@ class _Units:
             type=config.tunnel_type,
             remote_ip=tunnel.address,
             dst_port=config.tunnel_port,
-            ofport=self.ofports[tunnel.name],
+            ofport=port.ofport,
             peer_kind=tunnel.peer_kind,
             peer=tunnel.peer,
+            bfd=port.bfd,
+            bfd_seen=port.watched,
         )
 
 

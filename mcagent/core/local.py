@@ -6,25 +6,23 @@ of remote clusters, flows or routes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from mcagent.core.claims import merged, refuse_address, refuse_network, usable
+from mcagent.core.claims import merged, usable
+from mcagent.core.gateways import gateways_of
 from mcagent.core.nodes import (
     LocalGateway,
     all_addresses,
     is_per_pod,
     networks_of_nodes,
     own_addresses,
-    problem_of,
-    seniority,
     tunnel_addresses,
 )
 from mcagent.core.pods import Places, places_of, pods_by_node
 from mcagent.model.config import Config
 from mcagent.model.net import Address, Network, host_network, overlaps
-from mcagent.model.objects import Gateway, Kind, Node, Snapshot
+from mcagent.model.objects import Kind, Node, Snapshot
 from mcagent.model.problem import Problem, Severity
 
 
@@ -57,6 +55,7 @@ class Local:
     taken: tuple[tuple[Network, str], ...]  # what a remote cluster may not have, and what it is
     node_addresses: tuple[tuple[Address, str], ...]
     networks: tuple[Network, ...]  # what lives on Nodes, beside `pod_hosts`
+    bfd_on_workers: bool  # not too many for BFD between gateways and them
     needs: frozenset[Kind]  # kinds that this Node's dataplane follows from
     problems: tuple[Problem, ...]
     places: Places = field(compare=False, repr=False)  # for the next call
@@ -70,7 +69,7 @@ GATEWAY_NEEDS = frozenset({Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLIC
 def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -> Local:
     """Return this cluster as `config.node_name` sees it. `known` are the `places` of any earlier result."""
     problems: list[Problem] = []
-    gateways = _gateways(snapshot, config, problems)
+    gateways = gateways_of(snapshot, config, problems)
     by_node = {gateway.node: gateway for gateway in gateways}
     own_node = snapshot.nodes.get(config.node_name)
     own_gateway = by_node.get(config.node_name)
@@ -149,6 +148,7 @@ def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -
         taken=_taken(snapshot, gateways, pods, node_cidrs),
         node_addresses=all_addresses(snapshot, gateways),
         networks=coarse,
+        bfd_on_workers=len(snapshot.nodes.keys() - by_node.keys()) <= config.bfd_max_nodes,
         places=places,
         needs=needs,
         problems=tuple(sorted(set(problems))),
@@ -165,48 +165,6 @@ def _why_no_role(
     if own is None:
         return f'Node "{config.node_name}" has no InternalIP that can be used'
     return "" if gateways else "no Gateway is known"
-
-
-def _gateways(snapshot: Snapshot, config: Config, problems: list[Problem]) -> tuple[LocalGateway, ...]:
-    """Return the gateways that are used: their Node exists, and nobody older has the same name or address."""
-    found: dict[str, LocalGateway] = {}
-    holders: dict[Address, str] = {}
-    for gateway in sorted(snapshot.gateways.values(), key=lambda g: seniority(g.meta)):
-        if config.namespace and gateway.meta.namespace != config.namespace:
-            continue
-        problem = _gateway_problem(gateway, snapshot, found, holders)
-        if problem is not None:
-            problems.append(problem)
-            continue
-        name = gateway.meta.name
-        holders[gateway.gateway_ip] = holders[gateway.internal_ip] = name
-        cidr = gateway.service_cidr
-        refusal = refuse_network(cidr) if cidr is not None else None
-        if refusal is not None:
-            problems.append(problem_of(gateway.meta, "serviceCIDR", refusal.reason, refusal.message))
-            cidr = None
-        found[name] = LocalGateway(
-            node=name, gateway_ip=gateway.gateway_ip, internal_ip=gateway.internal_ip, service_cidr=cidr
-        )
-    return tuple(found[name] for name in sorted(found))
-
-
-def _gateway_problem(
-    gateway: Gateway, snapshot: Snapshot, found: Mapping[str, LocalGateway], holders: Mapping[Address, str]
-) -> Problem | None:
-    meta = gateway.meta
-    if meta.name not in snapshot.nodes:
-        return problem_of(meta, "", "UnknownNode", f'there is no Node "{meta.name}": the Gateway is not used')
-    if meta.name in found:
-        return problem_of(meta, "", "DuplicateGateway", f'an older Gateway of Node "{meta.name}" is used')
-    for path, address in (("gatewayIP", gateway.gateway_ip), ("internalIP", gateway.internal_ip)):
-        refusal = refuse_address(address)
-        if refusal is not None:
-            return problem_of(meta, path, refusal.reason, refusal.message)
-        if address in holders:
-            message = f'{address} is the address of Gateway "{holders[address]}" already: this one is not used'
-            return problem_of(meta, path, "DuplicateAddress", message)
-    return None
 
 
 def _beside(

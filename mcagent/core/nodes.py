@@ -28,6 +28,8 @@ class LocalGateway:
     gateway_ip: Address  # where other clusters' gateways send to
     internal_ip: Address  # where this cluster's Nodes send to
     service_cidr: Network | None
+    place: int = 0  # in the API's order, the oldest first
+    reserve: str = ""  # why it takes no new connections while another is there; "" if it does
 
 
 def is_per_pod(node: Node, config: Config) -> bool:

@@ -33,7 +33,7 @@ class Topology:
 
 def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: Topology | None = None) -> Topology:
     """Return the topology. Deterministic, and independent of the order in which objects came."""
-    inputs = (snapshot.gateways, snapshot.nodes, snapshot.pods, config)
+    inputs = (snapshot.gateways, snapshot.nodes, snapshot.pods, config, snapshot.leaving)
     before = previous.inputs if previous is not None else ()
     if previous is not None and before[3] == config and _unmoved(before, inputs, previous.local):
         local = previous.local
@@ -58,7 +58,7 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
         )
     source, source_problems = _source(local, facts)
     parts = (local.problems, remotes.problems, services.problems, snapshot.problems, source_problems)
-    if previous is not None and parts == before[4]:
+    if previous is not None and parts == before[-1]:
         problems = previous.problems
     else:
         problems = tuple(sorted({problem for part in parts for problem in part}))
@@ -91,6 +91,6 @@ def _source(local: Local, facts: Facts) -> tuple[Address | None, tuple[Problem, 
 
 def _unmoved(before: tuple[object, ...], now: tuple[object, ...], local: Local) -> bool:
     """Tell whether what `build_local` read is the same: Pods count only where they are needed."""
-    if before[0] is not now[0] or before[1] is not now[1]:
+    if before[0] is not now[0] or before[1] is not now[1] or before[4] is not now[4]:
         return False
     return Kind.POD not in local.needs or before[2] is now[2]

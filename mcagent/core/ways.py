@@ -1,0 +1,104 @@
+"""What is known of each tunnel as a way to a gateway: is it watched, is it in reserve, which comes first.
+
+Puts together BFD (configuration, and what was seen of peers), flap damping, Node readiness, drain and the order of
+active-standby. A change of one tunnel changes the value of that tunnel only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from flows import mc
+from mcagent.core.local import Local
+from mcagent.core.tunnels import Tunnel, Tunnels
+from mcagent.model.config import Config, GatewayMode
+from mcagent.model.facts import Drain, Facts
+from mcagent.model.resources import Bfd, PeerKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """A tunnel's port as it is now. `rank`: where it stands among those of its group, with active-standby."""
+
+    ofport: int
+    bfd: Bfd | None
+    watched: bool  # BFD is on, and the peer has answered once
+    reserve: bool
+    rank: int
+
+    @property
+    def lasting(self) -> tuple[object, ...]:
+        """What the port itself follows from, whatever group it is in."""
+        return (self.ofport, self.bfd, self.watched)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """Tells of every tunnel what `Port` holds."""
+
+    local: Local
+    facts: Facts
+    ofports: Mapping[str, int]
+    bfd: Mapping[PeerKind, Bfd | None]
+    ordered: bool
+    kept_order: tuple[str, ...]  # to be kept in the bridge; () where it does not count
+    ranks: Mapping[str, int]
+
+    @classmethod
+    def of(cls, local: Local, facts: Facts, config: Config, ofports: Mapping[str, int]) -> Ways:
+        """Return what is known now."""
+        ordered = config.gateways is GatewayMode.ACTIVE_STANDBY
+        order = facts.active_order if ordered and not config.failback else ()
+        near = _signalled(config.bfd_local, facts.drain is Drain.ALL)
+        workers = near if local.bfd_on_workers else None
+        return cls(
+            local=local,
+            facts=facts,
+            ofports=ofports,
+            bfd={
+                PeerKind.NODE: workers,
+                PeerKind.GATEWAY: near if local.role == "gateway" else workers,
+                PeerKind.REMOTE: _signalled(config.bfd_remote, facts.drain is not Drain.NONE),
+            },
+            ordered=ordered,
+            kept_order=order,
+            ranks={name: rank for rank, name in enumerate(order)},
+        )
+
+    def port(self, tunnel: Tunnel, *, in_reserve: bool = False, name: str = "", place: int = 0) -> Port:
+        """Return what is known of a tunnel; `name` and `place` say where it stands in an order."""
+        bfd = self.bfd[tunnel.peer_kind]
+        return Port(
+            ofport=self.ofports[tunnel.name],
+            bfd=bfd,
+            watched=bfd is not None and tunnel.name in self.facts.bfd_seen,
+            reserve=in_reserve or tunnel.name in self.facts.held,
+            rank=self.ranks.get(name, len(self.ranks) + place) if self.ordered else 0,
+        )
+
+    def ports(self, tunnels: tuple[Tunnel, ...]) -> tuple[Port, ...]:
+        """Return what is known of the tunnels to one remote cluster, in the order of the API."""
+        return tuple(
+            [self.port(tunnel, name=str(tunnel.address), place=place) for place, tunnel in enumerate(tunnels)]
+        )
+
+    def choice(self, tunnels: Tunnels) -> mc.Choice:
+        """Return the gateways of this cluster (but this Node) to choose from, with active-standby in order."""
+        found = []
+        for gateway in self.local.gateways:
+            unit = tunnels.get(f"node/{gateway.node}")
+            if unit is not None:
+                (tunnel,) = unit[1]
+                reserve = bool(gateway.reserve)
+                found.append(self.port(tunnel, in_reserve=reserve, name=gateway.node, place=gateway.place))
+        found.sort(key=lambda port: (port.rank, port.ofport))
+        return mc.Choice(
+            ways=tuple(mc.Way(ofport=p.ofport, watched=p.watched, reserve=p.reserve) for p in found),
+            ordered=self.ordered,
+        )
+
+
+def _signalled(bfd: Bfd | None, down: bool) -> Bfd | None:
+    """Return the settings; `down` tells the peer that nothing is to be sent this way (RFC 5880, 6.8.17)."""
+    return replace(bfd, cpath_down=True) if bfd is not None and down else bfd
