@@ -1,0 +1,315 @@
+"""compile_desired: BFD, what is watched, what is in reserve, drain, order, and gateways that come and go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flows import parse_group
+from flows.flow import Bucket, GroupType
+from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.diff import diff_desired
+from mcagent.core.gateways import Lingering
+from mcagent.model.config import Config, GatewayMode, GatewaySelection
+from mcagent.model.facts import Drain, Facts
+from mcagent.model.objects import ApiObject, Node, Snapshot
+from mcagent.model.resources import Backend, Bfd, Bridge, GroupEntry, PeerKind, TunnelPort
+from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, snapshot
+
+EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2", "203.0.113.3"))
+WEST = cluster("west", "10.98.0.0/16", gateways=("203.0.113.8", "203.0.113.9"))
+THIRD: tuple[ApiObject, ...] = (node("g3", "192.0.2.4", "10.10.4.0/24"), gateway("g3", "192.0.2.4"))
+STANDBY: dict[str, Any] = {"gateways": GatewayMode.ACTIVE_STANDBY}
+GATEWAYS, CLUSTER = 3, 5  # kinds of groups
+
+
+def home(*objects: ApiObject, **nodes: dict[str, Any]) -> Snapshot:
+    """Return cluster home with three gateways, two remote clusters, and these fields of Nodes changed."""
+    every = [*HOME, *THIRD, EAST, WEST, *objects]
+    return snapshot(
+        *(replace(one, **nodes.get(one.meta.name, {})) if isinstance(one, Node) else one for one in every)
+    )
+
+
+def compiled(source: Snapshot, on: str, facts: Facts | None = None, **values: Any) -> Compiled:
+    """Return what Node `on` should have; by default every peer has answered BFD."""
+    settings_ = config(on, **values)
+    return compile_desired(source, facts or seen_by(source, settings_), settings_)
+
+
+def seen_by(source: Snapshot, settings_: Config, **facts: Any) -> Facts:
+    """Return facts in which every peer of this Node has answered BFD once."""
+    names = tunnels(compile_desired(source, Facts(), settings_)).values()
+    return Facts(bfd_seen=frozenset(port.name for port in names), **facts)
+
+
+def tunnels(found: Compiled) -> dict[str, TunnelPort]:
+    """Return the tunnels by the address of their other end."""
+    every = (r for unit in found.desired.units.values() for r in unit.resources)
+    return {str(r.remote_ip): r for r in every if isinstance(r, TunnelPort)}
+
+
+def bridge(found: Compiled) -> Bridge:
+    """Return the bridge."""
+    return next(r for r in found.desired.units["base"].resources if isinstance(r, Bridge))
+
+
+def group(found: Compiled, kind: int, number: int) -> GroupEntry | None:
+    """Return a group."""
+    every = (r for unit in found.desired.units.values() for r in unit.resources)
+    return next((r for r in every if isinstance(r, GroupEntry) and r.group_id == kind << 24 | number), None)
+
+
+def choice(found: Compiled, kind: int, cluster_id: str = "") -> list[list[str]]:
+    """Return what a group chooses from: the far ends, best first, those that are chosen by hash together.
+
+    An end that is used whether BFD knows it or not has a "!".
+    """
+    number = found.numbers["cluster"][cluster_id] if cluster_id else 0
+    entry = group(found, kind, number)
+    assert entry is not None
+    top = parse_group(f"group_id={entry.group_id},{entry.body}")
+    ends = {port.ofport: end for end, port in tunnels(found).items()}
+
+    def end(bucket: Bucket) -> str:
+        port = int(str(bucket.actions[-1]).split("port=")[1].split(")")[0])
+        return ends[port] + ("" if bucket.watch_port == port else "!")
+
+    if top.type is GroupType.SELECT:
+        return [sorted(map(end, top.buckets))]
+    levels = []
+    for bucket in top.buckets:
+        if bucket.watch_group is None:
+            levels.append([end(bucket)])
+            continue
+        inner = group(found, bucket.watch_group >> 24, bucket.watch_group & 0xFFFFFF)
+        assert inner is not None
+        levels.append(sorted(map(end, parse_group(f"group_id={inner.group_id},{inner.body}").buckets)))
+    return levels
+
+
+def held(found: Compiled, *ends: str) -> Facts:
+    """Return facts in which these tunnels are held, and all peers seen."""
+    ports = tunnels(found)
+    seen = frozenset(port.name for port in ports.values())
+    return Facts(bfd_seen=seen, held=frozenset(ports[end].name for end in ends))
+
+
+G1, G2, G3 = "192.0.2.1", "192.0.2.2", "192.0.2.4"
+
+
+def test_bfd_is_on_every_tunnel_with_the_interval_of_its_kind() -> None:
+    """100 ms inside a cluster and 200 ms between clusters by default; nothing when it is off."""
+    near, far = Bfd(min_tx=100, min_rx=100), Bfd(min_tx=200, min_rx=200)
+    for on in ("g1", "w1"):
+        for port in tunnels(compiled(home(), on)).values():
+            assert port.bfd == (far if port.peer_kind is PeerKind.REMOTE else near)
+        assert {port.bfd for port in tunnels(compiled(home(), on, bfd_enable=False)).values()} == {None}
+
+
+def test_with_too_many_workers_bfd_is_between_gateways_only() -> None:
+    """Gateway and worker agree on it, and the worker trusts what the API says."""
+    many = home(node("w2", "192.0.2.5", "10.10.5.0/24"))
+    for limit, far_end in ((2, True), (1, False)):
+        on_gateway = tunnels(compiled(many, "g1", bfd_max_nodes=limit))
+        assert {p.bfd is not None for p in on_gateway.values() if p.peer_kind is PeerKind.NODE} == {far_end}
+        assert all(p.bfd is not None for p in on_gateway.values() if p.peer_kind is not PeerKind.NODE)
+        on_worker = compiled(many, "w1", bfd_max_nodes=limit)
+        assert {p.bfd is not None for p in tunnels(on_worker).values()} == {far_end}
+        mark = "" if far_end else "!"
+        assert choice(on_worker, GATEWAYS) == [[end + mark for end in (G1, G2, G3)]]
+
+
+def test_a_peer_that_never_answered_is_used_without_bfd() -> None:
+    """It is watched from the first answer on, and that is written down on the port."""
+    source = home()
+    before = compiled(source, "g1", Facts())
+    assert choice(before, CLUSTER, "east") == [["203.0.113.1!", "203.0.113.2!", "203.0.113.3!"]]
+    assert not any(port.bfd_seen for port in tunnels(before).values())
+    facts = Facts(bfd_seen=frozenset({tunnels(before)["203.0.113.2"].name}))
+    after = compile_desired(source, facts, config("g1"), before)
+    assert choice(after, CLUSTER, "east") == [["203.0.113.1!", "203.0.113.2", "203.0.113.3!"]]
+    assert [end for end, port in tunnels(after).items() if port.bfd_seen] == ["203.0.113.2"]
+    changed = {n for n, unit in after.desired.units.items() if before.desired.units[n] is not unit}
+    assert changed == {"cluster/east"}
+
+
+def test_a_held_tunnel_is_in_reserve() -> None:
+    """It comes after all others, as one that is watched; all held is the same as none held."""
+    source = home()
+    plain = compiled(source, "g1")
+    found = compiled(source, "g1", held(plain, "203.0.113.2"))
+    assert choice(found, CLUSTER, "east") == [["203.0.113.1", "203.0.113.3"], ["203.0.113.2"]]
+    assert choice(found, CLUSTER, "west") == choice(plain, CLUSTER, "west")
+    every = compiled(source, "g1", held(plain, *(f"203.0.113.{n}" for n in (1, 2, 3))))
+    assert choice(every, CLUSTER, "east") == choice(plain, CLUSTER, "east")
+    on_worker = compiled(source, "w1")
+    assert choice(compiled(source, "w1", held(on_worker, G3)), GATEWAYS) == [[G1, G2], [G3]]
+
+
+def test_a_held_or_seen_tunnel_costs_one_unit() -> None:
+    """One remote tunnel: its cluster; one of this cluster: the base. Never all clusters."""
+    source = home(*(cluster(f"c{n}", f"10.{n}.0.0/16", gateways=(f"198.51.100.{n}",)) for n in range(100, 120)))
+    for on, end, unit in (("g1", "203.0.113.8", {"cluster/west"}), ("g1", G2, {"base"}), ("w1", G2, {"base"})):
+        before = compiled(source, on)
+        after = compile_desired(source, held(before, end), config(on), before)
+        assert {n for n, u in after.desired.units.items() if before.desired.units[n] is not u} == unit
+        plan = diff_desired(before.desired, after.desired)
+        assert {stage.backend for stage in plan.stages} == {Backend.OPENFLOW}
+
+
+@pytest.mark.parametrize("change", [{"ready": False}, {"unschedulable": True}, {"drain": True}])
+def test_a_gateway_whose_node_should_not_serve_is_in_reserve(change: dict[str, Any]) -> None:
+    """Not Ready, cordoned or draining: its tunnel stays, new connections take the others."""
+    source = home(g2=change)
+    for on, others in (("w1", [G1, G3]), ("g1", [G3])):
+        found = compiled(source, on)
+        assert choice(found, GATEWAYS) == [others, [G2]]
+        assert tunnels(found).keys() == tunnels(compiled(home(), on)).keys()
+    every = home(g1=change, g2=change, g3=change)
+    assert choice(compiled(every, "w1"), GATEWAYS) == [[G1, G2, G3]]
+    worker = compile_desired(home(), seen_by(home(), config("g1")), config("g1"))
+    cordoned = compile_desired(home(w1=change), seen_by(home(), config("g1")), config("g1"), worker)
+    assert not diff_desired(worker.desired, cordoned.desired).stages
+
+
+def test_drain_tells_other_clusters_first_and_then_all() -> None:
+    """Concatenated path down on tunnels to remote gateways, then on every tunnel; nothing else changes."""
+    source, settings_ = home(), config("g1")
+    for drain, signalled in ((Drain.NONE, set()), (Drain.REMOTE, {PeerKind.REMOTE}), (Drain.ALL, set(PeerKind))):
+        found = compile_desired(source, seen_by(source, settings_, drain=drain), settings_)
+        for port in tunnels(found).values():
+            assert port.bfd is not None
+            assert port.bfd.cpath_down is (port.peer_kind in signalled)
+        before = compiled(source, "g1")
+        steps = diff_desired(before.desired, found.desired).steps
+        assert {type(step.new) for step in steps} <= {TunnelPort}
+
+
+def test_active_standby_has_an_order() -> None:
+    """The API's; one that was put first stays first until failback is asked for, and that outlives the agent."""
+    source = home()
+    found = compiled(source, "w1", **STANDBY)
+    assert choice(found, GATEWAYS) == [[G1], [G2], [G3]]
+    order = ("g3", "203.0.113.9")
+    facts = seen_by(source, config("w1"), active_order=order)
+    assert choice(compiled(source, "w1", facts, **STANDBY), GATEWAYS) == [[G3], [G1], [G2]]
+    assert bridge(compiled(source, "w1", facts, **STANDBY)).active_order == order
+    back = compiled(source, "w1", facts, failback=True, **STANDBY)
+    assert (choice(back, GATEWAYS), bridge(back).active_order) == ([[G1], [G2], [G3]], ())
+    active = compiled(source, "w1", facts)
+    assert (choice(active, GATEWAYS), bridge(active).active_order) == ([[G1, G2, G3]], ())
+    facts = seen_by(source, config("g1"), active_order=order)
+    remote = compiled(source, "g1", facts, **STANDBY)
+    assert choice(remote, CLUSTER, "west") == [["203.0.113.9"], ["203.0.113.8"]]
+    assert choice(remote, CLUSTER, "east") == [["203.0.113.1"], ["203.0.113.2"], ["203.0.113.3"]]
+
+
+def test_active_standby_by_age() -> None:
+    """Gateway objects come in the order of their creation; those in reserve come last."""
+    young = gateway("g1", G1, created="2026-11-20T10:00:00Z")
+    assert choice(compiled(home(young), "w1", **STANDBY), GATEWAYS) == [[G2], [G3], [G1]]
+    found = compiled(home(young, g2={"ready": False}), "w1", **STANDBY)
+    assert choice(found, GATEWAYS) == [[G3], [G1], [G2]]
+
+
+def test_annotated_nodes_are_gateways_without_a_controller() -> None:
+    """`gatewaySelection: readiness`: the annotation decides, Gateway objects only tell addresses."""
+    mode: dict[str, Any] = {"gateway_selection": GatewaySelection.READINESS}
+    annotated: dict[str, Any] = {"gateway_annotation": True}
+    source = home(
+        node("w2", "192.0.2.5", "10.10.5.0/24"),
+        g1=annotated,
+        g2={**annotated, "ready": False},
+        w1={**annotated, "gateway_ip": addresses("198.51.100.7")[0]},
+    )
+    source = replace(source, gateways={k: g for k, g in source.gateways.items() if g.meta.name != "g2"})
+    found = compiled(source, "w2", **mode)
+    assert choice(found, GATEWAYS) == [[G1, "192.0.2.3"], [G2]]
+    assert [(g.node, str(g.gateway_ip)) for g in found.topology.local.gateways] == [
+        ("g1", G1),
+        ("g2", G2),
+        ("w1", "198.51.100.7"),
+    ]
+    assert compiled(source, "w1", **mode).desired.summary["role"] == "gateway"
+    assert compiled(source, "g3", **mode).desired.summary["role"] == "worker"
+
+
+def test_a_gateway_that_the_api_has_no_more_lingers() -> None:
+    """Peers keep its tunnel in reserve and it stays a gateway, until its time is over."""
+    before, settings_ = home(), config("w1")
+    after = replace(before, gateways={k: g for k, g in before.gateways.items() if g.meta.name != "g2"})
+    state = Lingering().at(before, settings_, 100.0, 10.0)
+    assert (state.leaving, state.wakes) == ((), None)
+    assert state.put_into(before) is before
+    state = state.at(after, settings_, 101.0, 10.0)
+    assert state.wakes == 111.0
+    state = state.at(after, settings_, 105.0, 10.0)
+    shown = state.put_into(after)
+    assert state.put_into(shown) is shown
+    assert choice(compiled(shown, "w1"), GATEWAYS) == [[G1, G3], [G2]]
+    assert compiled(shown, "g2").desired.summary["role"] == "gateway"
+    assert compiled(after, "g2").desired.summary["role"] == "worker"
+    assert state.without("g2").put_into(after) is after
+    assert state.at(before, settings_, 106.0, 10.0).leaving == ()
+    over = state.at(after, settings_, 111.0, 10.0)
+    assert (over.leaving, over.wakes) == ((), None)
+    assert choice(compiled(over.put_into(shown), "w1"), GATEWAYS) == [[G1, G3]]
+    assert over.at(after, settings_, 200.0, 10.0).leaving == ()
+
+
+_NODES = st.dictionaries(
+    st.sampled_from(["g1", "g2", "g3", "w1"]),
+    st.fixed_dictionaries({"ready": st.booleans(), "unschedulable": st.booleans()}),
+)
+
+
+@st.composite
+def _worlds(draw: st.DrawFn) -> tuple[Snapshot, Facts]:
+    source = home(**draw(_NODES))
+    if draw(st.booleans()):
+        gone = next(g for g in source.gateways.values() if g.meta.name == "g3")
+        source = replace(
+            source, gateways={k: g for k, g in source.gateways.items() if g is not gone}, leaving=(gone,)
+        )
+    names = sorted(port.name for port in tunnels(compile_desired(source, Facts(), config("g1"))).values())
+    some = st.frozensets(st.sampled_from(names))
+    order = st.lists(st.sampled_from(["g1", "g2", "g3", "gone", "203.0.113.2", "203.0.113.9"]), unique=True)
+    facts = Facts(
+        bfd_seen=draw(some), held=draw(some), drain=draw(st.sampled_from(Drain)), active_order=tuple(draw(order))
+    )
+    return source, facts
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(_worlds(), min_size=1, max_size=4), st.sampled_from(["g1", "w1"]), st.sampled_from(GatewayMode))
+def test_whatever_is_held_every_candidate_is_there_once(
+    worlds: list[tuple[Snapshot, Facts]], on: str, mode: GatewayMode
+) -> None:
+    """After any changes the result is that of a fresh start; each way is in its group once, held ones last."""
+    settings_ = config(on, gateways=mode)
+    before: Compiled | None = None
+    for source, facts in worlds:
+        after = compile_desired(source, facts, settings_, before)
+        assert after.desired == compile_desired(source, facts, settings_).desired
+        ports = tunnels(after)
+        ends = {end for end, port in ports.items() if port.peer_kind is PeerKind.GATEWAY}
+        levels = choice(after, GATEWAYS)
+        assert sorted(end.rstrip("!") for level in levels for end in level) == sorted(ends)
+        if on == "g1":
+            for remote in (EAST, WEST):
+                levels = choice(after, CLUSTER, remote.cluster_id)
+                flat = [end.rstrip("!") for level in levels for end in level]
+                assert sorted(flat) == sorted(map(str, remote.gateway_ips))
+                marks = [ports[end].name in facts.held for end in flat]
+                assert all(marks) or mode is GatewayMode.ACTIVE_ACTIVE or marks == sorted(marks)
+                for level in levels if not all(marks) else []:
+                    assert len({ports[end.rstrip("!")].name in facts.held for end in level}) == 1
+                for level in levels:
+                    for end in level:
+                        assert end.endswith("!") is (ports[end.rstrip("!")].name not in facts.bfd_seen)
+        before = after
