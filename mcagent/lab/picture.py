@@ -103,6 +103,8 @@ MATRIX_MEANING = (
 
 def matrix(results: Sequence[Result]) -> list[tuple[str, bool]]:
     """Return the lines of a matrix, grouped by sender, each with whether it is as it should be."""
+    senders = list(dict.fromkeys(result.case.source.name for result in results))
+    results = sorted(results, key=lambda result: senders.index(result.case.source.name))
     head, *rows = table(MATRIX_HEAD, [_matrix_row(result) for result in results])
     lines: list[tuple[str, bool]] = []
     sender = ""

@@ -1,0 +1,125 @@
+"""What the demo shows, with more than one gateway, and that it would show what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from mcagent.lab import matrix, netns, objects, traffic
+from mcagent.lab.lab import Lab
+from mcagent.lab.state import labs
+from mcagent.lab.topology import Cni, generate
+from mcagent.lab.waiting import wait_until
+from tests.lab.conftest import fresh_name
+
+
+def run(*args: str) -> subprocess.CompletedProcess[str]:
+    """Run `mcagent lab …` as people do."""
+    argv = [sys.executable, "-m", "mcagent.cli.main", "lab", *args]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_demo_shows_the_topology_and_a_matrix_and_leaves_nothing() -> None:
+    """One command: the picture, a line per step, every way between two clusters, exit code 0."""
+    name = fresh_name()
+    done = run("demo", "--name", name, "--tunnel", "vxlan")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for word in ("cluster east (flannel)", "══vxlan", "ok  4 agents", "Pod on worker west-w1-p1", "(kept)"):
+        assert word in done.stdout
+    assert "All 20 are as they should be" in done.stdout
+    assert "\033" not in done.stdout  # plain lines where the output is no terminal
+    assert name not in labs()
+
+
+@pytest.fixture(scope="module", params=list(Cni), ids=str)
+def double(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Lab:
+    """Two clusters of two gateways and one worker."""
+    return make_lab(generate(cni=request.param, gateways=2))
+
+
+def test_every_way_with_two_gateways_in_each_cluster(double: Lab) -> None:
+    """Reached, one copy, the right source, whichever gateways a connection takes."""
+    wrong = [
+        f"{r.case.source.name} -> {r.case.target}: {r.problem}"
+        for r in (matrix.run(double, case) for case in matrix.cases(double.topology))
+        if not r.ok
+    ]
+    assert wrong == []
+
+
+def test_connections_spread_over_both_gateways_and_all_endpoints(double: Lab) -> None:
+    """Many connections of one Pod: both gateways of its cluster carry some, every endpoint serves some."""
+    east, west = double.topology.clusters
+    client = double.namespace(east.workers[0].pods[0])
+    before = {node.name: _carried(double, node.name) for node in east.gateways}
+    replies = [traffic.tcp(client, west.services[0].cluster_ip, 80) for _ in range(48)]
+    assert {reply.pod for reply in replies} == set(west.services[0].pods)
+    for node in east.gateways:
+        assert _carried(double, node.name) > before[node.name]
+    if east.cni is Cni.OVERLAP:
+        assert {reply.source for reply in replies} == {str(node.address) for node in east.gateways}
+
+
+def _carried(lab: Lab, node: str) -> int:
+    """Packets that a gateway has sent to other clusters."""
+    ovs = lab.ovs(node)
+    ports = [port for port in ovs.vsctl("list-ports", "br-mc").split() if port.startswith("mcr-")]
+    texts = [ovs.ofctl("dump-ports", ovs.mgmt("br-mc"), port) for port in ports]
+    return sum(int(found) for text in texts for found in re.findall(r"tx pkts=(\d+)", text))
+
+
+DOUBLE = """
+table ip double {{
+  chain forward {{
+    type filter hook forward priority 0;
+    iifname "mc-gw0" meta l4proto udp dup to {address}
+  }}
+}}
+"""
+
+
+def test_the_matrix_tells_what_is_wrong(make_lab: Callable[..., Lab]) -> None:
+    """A doubled packet, a way that is dead, a Service that answers though it should not: all are told."""
+    lab = make_lab(generate())
+    west = lab.topology.clusters[1]
+    node, pod = west.workers[0], west.workers[0].pods[0]
+    every = list(matrix.cases(lab.topology))
+    case = next(c for c in every if c.source_role == "worker" and c.address == pod.address)
+    assert matrix.run(lab, case).ok
+    netns.execute(lab.namespace(node), ["nft", "-f", "-"], stdin=DOUBLE.format(address=pod.address))
+    assert "copies per packet: 2" in matrix.run(lab, case).problem
+    netns.execute(lab.namespace(node), ["nft", "delete", "table", "ip", "double"])
+    lab.stop_agent(node.name)
+    ovs = lab.ovs(node.name)
+    ovs.ofctl("del-flows", ovs.mgmt("br-mc"))
+    assert "timed out" in matrix.run(lab, case).problem
+    lab.start_agent(node.name)
+    lab.wait_ready(node.name)
+    assert matrix.run(lab, case).ok
+    closed = next(c for c in every if c.closed and c.address == west.services[1].cluster_ip)
+    assert matrix.run(lab, closed).ok
+    lab.api(west.name).create(objects.export_object(west.services[1]))
+    wait_until(lambda: "answered" in matrix.run(lab, closed).problem, "the matrix to tell of an open Service")
+
+
+def test_status_and_exec_and_a_repeated_down() -> None:
+    """From other processes: status tells of every Node, exec runs in it, down may be repeated."""
+    name = fresh_name()
+    assert run("up", "--name", name, "--clusters", "1", "--workers", "0").returncode == 0
+    try:
+        status = run("status", "--name", name, "-o", "json")
+        assert status.returncode == 0
+        (node,) = json.loads(status.stdout)[name]["nodes"]
+        assert (node["node"], node["role"], node["ready"]) == ("east-gw1", "gateway", "yes")
+        assert "br-mc" in run("exec", "--name", name, "east-gw1", "--", "ovs-vsctl", "list-br").stdout
+        assert run("exec", "--name", name, "east-gw1-p1", "true").returncode == 0
+        assert "it has underlay, east, east-gw1" in run("exec", "--name", name, "nobody", "true").stderr
+    finally:
+        assert run("down", "--name", name).returncode == 0
+    assert run("down", "--name", name).returncode == 0
+    assert run("status", "--name", name).returncode == 1
