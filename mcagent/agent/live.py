@@ -11,36 +11,21 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from mcagent.core import draining, liveness
-from mcagent.core.draining import Draining, Packets, Phase
+from mcagent.core.draining import NO_GATEWAY, Draining, Packets, Phase
 from mcagent.core.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
 from mcagent.core.observations import OWN_CLUSTER, active_order, observations
 from mcagent.dataplane.ovsdb_liveness import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Facts
-from mcagent.model.objects import Node, Snapshot
+from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired
 from mcagent.model.resources import PeerKind, TunnelPort
+from mcagent.observe.gateways import LiveReport
 
 log = logging.getLogger(__name__)
-
-NO_GATEWAY = "this Node is no gateway: there is nothing to hand over"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveReport:
-    """What pages and commands show. `epoch` is what has to be added to a time here for seconds since the epoch."""
-
-    peers: Mapping[str, Peer] = field(default_factory=dict)
-    ports: Mapping[str, TunnelPort] = field(default_factory=dict)
-    held: frozenset[str] = frozenset()
-    draining: Draining = field(default_factory=Draining)
-    active_order: tuple[str, ...] = ()
-    nodes: Mapping[str, Node] = field(default_factory=dict)
-    failovers: Mapping[tuple[str, Cause], int] = field(default_factory=dict)  # by kind of peer and cause
-    epoch: float = 0.0
 
 
 class Live:
@@ -103,7 +88,7 @@ class Live:
         )
         if self._facts is None or self._facts[0] is not facts or self._facts[1] != found:
             self._facts = (facts, found)
-        self._publish(state, snapshot)
+        self._publish(state)
         return self._facts[1]
 
     def _look(
@@ -161,7 +146,7 @@ class Live:
                 return ""
         return "no other gateway of this cluster is live that could take over"
 
-    def _publish(self, state: BridgeState, snapshot: Snapshot) -> None:
+    def _publish(self, state: BridgeState) -> None:
         assert self._draining is not None
         before = self.report
         ports = {one.port.name: one.port for one in state.tunnels}
@@ -173,7 +158,6 @@ class Live:
             held=self._advance.held,
             draining=self._draining,
             active_order=self._order or (),
-            nodes=snapshot.nodes,
             failovers=dict(self._failovers),
             epoch=time.time() - self._clock(),
         )

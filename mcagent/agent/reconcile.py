@@ -22,6 +22,7 @@ from typing import Protocol
 
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
+from mcagent.core.fights import Fights
 from mcagent.core.local import ALWAYS_NEEDED
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config
@@ -75,6 +76,7 @@ class Outcome:
     done: tuple[Step, ...] = ()
     drift: tuple[Step, ...] = ()  # the part of `done` that put back what somebody else had changed
     failures: Mapping[Backend, Failure] = field(default_factory=dict)
+    fights: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)  # what is left alone for a while
     observed: frozenset[Backend] = frozenset()  # read again in this pass, or tried to
     phases: Mapping[str, float] = field(
         default_factory=dict
@@ -139,6 +141,8 @@ class Reconciler:
         self._read_facts = read_facts
         self._compile = compiler
         self._live = live
+        self._fights = Fights()
+        self._peace = math.inf  # when the next thing is put back that is left alone now
         self.config = config
         self._facts: Facts | None = None
         self._facts_for: Address | None = None
@@ -149,7 +153,7 @@ class Reconciler:
     @property
     def wake(self) -> float:
         """When the next pass is due though nothing is told, in seconds of the monotonic clock; may be inf."""
-        return self._live.wake if self._live is not None else math.inf
+        return min(self._peace, self._live.wake if self._live is not None else math.inf)
 
     def forget(self) -> None:
         """Trust nothing that is remembered: the next pass reads everything."""
@@ -189,9 +193,10 @@ class Reconciler:
         phases.enter("diff")
         plan = self._plan(desired, seen)
         drift = self._drift(plan, seen.keys())
+        plan, fights = self._leave_alone(plan, drift)
         left_alone = blocked | frozenset(failures)
         done = self._apply(plan, left_alone, failures, phases) if plan.stages else ()
-        self._learn(desired, left_alone, failures, done)
+        self._learn(desired, left_alone | fights.keys(), failures, done)
         return Outcome(
             needs=needs,
             desired=desired,
@@ -199,6 +204,7 @@ class Reconciler:
             done=done,
             drift=tuple(step for step in done if (step.backend, step.key) in drift),
             failures=failures,
+            fights=fights,
             observed=read,
             phases=phases.end(),
             converged=all(self._known.get(backend) is desired for backend in self._backends),
@@ -270,6 +276,31 @@ class Reconciler:
                 (name, step.key) for step in plan.steps if step.backend is name and held.get(step.key) == step.new
             }
         return found
+
+    def _leave_alone(
+        self, plan: Plan, drift: set[tuple[Backend, ResourceKey]]
+    ) -> tuple[Plan, dict[Backend, tuple[str, ...]]]:
+        """Return the plan without what somebody else changes again and again, and what is told of that."""
+        now = time.monotonic()
+        self._fights, alone = self._fights.judge(sorted(drift, key=repr), now)
+        self._peace = min((fight.until for fight in alone.values()), default=math.inf)
+        if not alone:
+            return plan, {}
+        told: dict[Backend, tuple[str, ...]] = {}
+        stages = []
+        for stage in plan.stages:
+            kept = tuple(step for step in stage.steps if (step.backend, step.key) not in alone)
+            for step in stage.steps:
+                fight = alone.get((step.backend, step.key))
+                if fight is not None:
+                    reason = (
+                        f"somebody else changes it again and again: put back {fight.count} times, "
+                        f"now left alone for {fight.until - fight.at:g} s"
+                    )
+                    told[step.backend] = (*told.get(step.backend, ()), str(_error_for(step, reason)))
+            if kept:
+                stages.append(replace(stage, steps=kept))
+        return Plan(stages=tuple(stages)), told
 
     def _apply(
         self, plan: Plan, left_alone: frozenset[Backend], failures: dict[Backend, Failure], phases: Phases

@@ -58,6 +58,7 @@ class Reporter:
         self._backends = tuple(backends)
         self._metrics: PassMetrics = metrics or NoMetrics()
         self._told: dict[Backend, tuple[str, ...]] = {}
+        self._fights: dict[Backend, tuple[str, ...]] = {}
         self.report = Report(backends=tuple(BackendReport(name=name) for name in self._backends))
 
     def passed(self, outcome: Outcome, *, trigger: str, error: str, retries: Mapping[Backend, Retry]) -> None:
@@ -73,6 +74,8 @@ class Reporter:
             phases=outcome.phases,
             changes={f"{backend} {kind} {op}": count for (backend, kind, op), count in sorted(counts.items())},
             steps=_named(outcome.done),
+            drift=_listing(outcome.drift),
+            fights=tuple(text for found in outcome.fights.values() for text in found)[:TOLD],
             errors=(*((error,) if error else ()), *_errors(outcome.failures.values())),
         )
         self._metrics.passed(result, outcome.phases, now)
@@ -95,6 +98,9 @@ class Reporter:
         self, name: Backend, outcome: Outcome, retries: Mapping[Backend, Retry], now: float
     ) -> BackendReport:
         retry = retries.get(name)
+        fights = outcome.fights.get(name, ())
+        if retry is None and fights:
+            return BackendReport(name=name, errors=_cut(fights))
         if retry is None:
             return BackendReport(name=name, right=outcome.desired is not None)
         failure = outcome.failures.get(name)
@@ -112,9 +118,7 @@ class Reporter:
         if outcome.drift:
             for kind, count in _count_kinds(outcome.drift).items():
                 self._metrics.corrected(kind, count)
-            log.warning(
-                "put back %d that somebody else had changed: %s", len(outcome.drift), _listing(outcome.drift)
-            )
+            log.warning("put back %d that somebody else had changed: %s", len(outcome.drift), last.drift)
         if outcome.done:
             counted = ", ".join(f"{count} {what}" for what, count in last.changes.items())
             log.info("changed (%s) in %.0f ms: %s", last.trigger, 1000 * sum(last.phases.values()), counted)
@@ -125,6 +129,10 @@ class Reporter:
             log.debug("%s", step_text(step))
         for name in self._backends:
             failure = outcome.failures.get(name)
+            fights = _cut(outcome.fights.get(name, ()))
+            for text in fights if fights != self._fights.get(name, ()) else ():
+                log.warning("%s", text)
+            self._fights[name] = fights
             if failure is None and (name in retries or outcome.desired is None):
                 continue  # not tried in this pass
             errors = _errors([failure]) if failure else ()
@@ -171,9 +179,23 @@ def step_text(step: Step) -> str:
     return f"{step.op} {resource_text(shown)}"
 
 
+def drift_text(step: Step) -> str:
+    """Return what somebody had changed, and that it was put back."""
+    if step.new is None:
+        assert step.old is not None
+        return f"removed what was added: {resource_text(step.old)}"
+    if step.old is None:
+        return f"put back what was gone: {resource_text(step.new)}"
+    return f"put back {resource_text(step.new)} (it was changed to {resource_text(step.old)})"
+
+
+def _cut(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return (*texts[:TOLD], *([f"and {len(texts) - TOLD} more"] if len(texts) > TOLD else []))
+
+
 def _errors(failures: Iterable[Failure]) -> tuple[str, ...]:
     texts = [str(error) for failure in failures for error in failure.errors]
-    return (*texts[:TOLD], *([f"and {len(texts) - TOLD} more"] if len(texts) > TOLD else []))
+    return _cut(tuple(texts))
 
 
 def _named(steps: tuple[Step, ...]) -> tuple[str, ...]:
@@ -182,7 +204,7 @@ def _named(steps: tuple[Step, ...]) -> tuple[str, ...]:
 
 def _listing(steps: tuple[Step, ...]) -> str:
     more = f" and {len(steps) - TOLD} more" if len(steps) > TOLD else ""
-    return "; ".join(_named(steps)) + more
+    return "; ".join(f"{step.backend}: {drift_text(step)}" for step in steps[:TOLD]) + more
 
 
 def _count_kinds(steps: tuple[Step, ...]) -> dict[str, int]:

@@ -25,6 +25,7 @@ from mcagent.agent.reconcile import Reconciler
 from mcagent.agent.reporting import Reporter
 from mcagent.agent.schedule import Timing
 from mcagent.agent.systemd import Notifier
+from mcagent.agent.telling import Teller
 from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_monitor, make_source, selectors
 from mcagent.core.local import ALWAYS_NEEDED
 from mcagent.core.snapshot import ATTRIBUTE
@@ -69,6 +70,7 @@ class Agent:
         self._facilities = make_facilities(settings)
         self._inbox = Inbox(self._changed)
         self._source, self._events = make_source(settings, self._inbox, self._changed)
+        self._teller = Teller(settings.core.node_name, self._events.tell) if self._events is not None else None
         self._wanted: frozenset[Kind] = ALWAYS_NEEDED
         self._snapshot = Snapshot()
         self._notifier = Notifier()
@@ -98,6 +100,7 @@ class Agent:
             ready=self.ready,
             tunnels=lambda: tunnel_samples(self._facilities.ovsdb),
             drops=lambda: drop_counts(self._facilities.openflow),
+            live=lambda: self.live.report,
         )
         self.metrics.watch(sources)
         identity = Identity(
@@ -197,6 +200,8 @@ class Agent:
 
     def _turned(self, report: Report) -> None:
         self._watch(report)
+        if self._teller is not None:
+            self._teller.turned(report, self.live.report.draining)
         if not gc.isenabled() and (report.desired is not None or time.monotonic() - self._began > STARTUP):
             # What was made so far stays: the collector need not look at it again with every generation.
             gc.collect()

@@ -19,6 +19,9 @@ from mcagent.model.errors import McagentError
 COMMANDS = {
     "agent": "run the agent of this Node",
     "status": "tell how the agent of this Node is doing",
+    "gateways": "tell which gateways are used, live or why not, since when and who decided",
+    "drain": "let other gateways take over from a Node, without losing a packet",
+    "undrain": "let a drained Node be a gateway again",
     "plan": "tell what the agent would change now, and change nothing",
     "cleanup": "remove everything from this Node that is mcagent's, and only that",
     "config": "check a configuration, or show the one in force",

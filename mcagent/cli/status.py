@@ -37,16 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask and print."""
-    host, port = load_settings(args, node_needed=False).listen_address
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-    status = _ask(host, port)
+    status = ask(*load_settings(args, node_needed=False).listen_address)
     print(json.dumps(status, indent=2) if args.output == "json" else text(status))
     return exit_codes.OK if status.get("ready") else exit_codes.FAILED
 
 
-def _ask(host: str, port: int) -> Mapping[str, Any]:
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT)
+def ask(host: str, port: int, timeout: float = TIMEOUT) -> Mapping[str, Any]:
+    """Return /status of the agent that listens there. Raises McagentError when none answers."""
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
     try:
         connection.request("GET", "/status")
         answer = json.loads(connection.getresponse().read())

@@ -18,6 +18,7 @@ from mcagent.model.facts import Drain
 SETTLE = 1.0  # seconds that a step takes at least: the peers hear of it with their next BFD packet
 QUIET = 1.0  # seconds without a packet after which nothing comes any more (counters lag by about half a second)
 LOOK = 0.25  # seconds between looks at the counters
+NO_GATEWAY = "this Node is no gateway: there is nothing to hand over"
 
 
 class Phase(StrEnum):

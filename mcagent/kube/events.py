@@ -10,7 +10,7 @@ import hashlib
 import logging
 import random
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +25,8 @@ from mcagent.model.problem import Problem
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
-_MAX_MESSAGE = 1024  # the API's limit for an Event's message
+_MAX_MESSAGE = 1000  # the API's limit for an Event's message is 1024 bytes
+_MAX_NOTICES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,16 @@ class Condition:
     status: bool
     reason: str
     message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something that happened to an object ("Node node-1"). `reason` is a stable CamelCase word."""
+
+    subject: str
+    reason: str
+    message: str
+    normal: bool = False  # else it is a warning
 
 
 _Target = tuple[Kind, str, str]  # kind, namespace, name
@@ -86,6 +97,7 @@ class Reporter:
         self._lock = threading.Lock()
         self._problems: frozenset[Problem] = frozenset()
         self._conditions: dict[_Target, Condition] = {}
+        self._notices: deque[tuple[Notice, str]] = deque(maxlen=_MAX_NOTICES)  # each with when it happened
         self._counts: Counter[str] = Counter()
         self._dirty, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
@@ -104,6 +116,14 @@ class Reporter:
         """Take the problems that there are now; new ones become Events. Returns at once."""
         with self._lock:
             self._problems = frozenset(problems)
+        self._dirty.set()
+
+    def tell(self, notice: Notice) -> None:
+        """Take something that happened; it becomes an Event. Returns at once; of too many the last are kept."""
+        with self._lock:
+            if len(self._notices) == _MAX_NOTICES:
+                self._counts["dropped"] += 1
+            self._notices.append((notice, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")))
         self._dirty.set()
 
     def condition(self, kind: Kind, namespace: str, name: str, condition: Condition) -> None:
@@ -130,6 +150,7 @@ class Reporter:
             with self._lock:
                 problems, conditions = self._problems, dict(self._conditions)
             told &= problems
+            self._tell_notices(attempts)
             for target, condition in conditions.items():
                 if written.get(target) != condition and self._try(
                     attempts, self._write_condition, target, condition
@@ -138,10 +159,22 @@ class Reporter:
             for problem in sorted(problems - told):
                 if self._try(attempts, self._write_event, problem):
                     told.add(problem)
-            done = told == problems and written == conditions
+            done = told == problems and written == conditions and not self._notices
             if done:
                 attempts.clear()
                 self._dirty.wait()
+
+    def _tell_notices(self, attempts: Counter[object]) -> None:
+        while not self._stopping.is_set():
+            with self._lock:
+                if not self._notices:
+                    return
+                notice, at = self._notices[0]
+            if not self._try(attempts, self._write_notice, notice, at):
+                return
+            with self._lock:
+                if self._notices and self._notices[0] == (notice, at):
+                    self._notices.popleft()
 
     def _try(self, attempts: Counter[object], write: Any, *what: Any) -> bool:
         """Write one thing, slowly. Returns whether it is done with, for better or worse."""
@@ -189,10 +222,23 @@ class Reporter:
         target = _target(problem.subject)
         if target is None:
             return "unchanged"
+        # the same for every Node, so that of many that see a problem one writes it
+        identity = repr((problem.path, problem.reason, problem.message))
+        message = (f"{problem.path}: " if problem.path else "") + problem.message
+        return self._post_event(
+            target, identity, Notice(subject="", reason=problem.reason, message=message), _now()
+        )
+
+    def _write_notice(self, notice: Notice, at: str) -> str:
+        target = _target(notice.subject)
+        if target is None:
+            return "unchanged"
+        return self._post_event(target, repr((notice, at)), notice, f"{at[:19]}Z")
+
+    def _post_event(self, target: _Target, identity: str, notice: Notice, at: str) -> str:
         kind, namespace, name = target
         home = namespace or "default"
-        # the same for every Node, so that of many that see a problem one writes it
-        digest = hashlib.sha256(repr((problem.path, problem.reason, problem.message)).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
         path = f"/api/v1/namespaces/{home}/events"
         try:
             uid = self._client.request("GET", _path(target))["metadata"]["uid"]
@@ -201,22 +247,21 @@ class Reporter:
                 return "unchanged"  # it is gone, and its problem with it
             raise
         except (KeyError, TypeError) as err:
-            raise SourceError(f"{problem.subject}: the API server told no uid") from err
-        now = _now()
+            raise SourceError(f"{kind} {name}: the API server told no uid") from err
         involved = {"apiVersion": KINDS[kind].api_version, "kind": str(kind), "name": name, "uid": uid}
         event = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": f"{name[:200]}.{digest}", "namespace": home},
             "involvedObject": involved | ({"namespace": namespace} if namespace else {}),
-            "type": "Warning",
-            "reason": problem.reason,
-            "message": (f"{problem.path}: " if problem.path else "") + problem.message[: _MAX_MESSAGE - 200],
+            "type": "Normal" if notice.normal else "Warning",
+            "reason": notice.reason,
+            "message": notice.message[:_MAX_MESSAGE],
             "source": {"component": self._component, "host": self._node},
             "reportingComponent": self._component,
             "reportingInstance": self._node,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
+            "firstTimestamp": at,
+            "lastTimestamp": at,
             "count": 1,
         }
         try:

@@ -24,6 +24,8 @@ from prometheus_client.registry import Collector
 
 from mcagent.model.plan import Desired
 from mcagent.model.resources import PeerKind, TunnelPort
+from mcagent.observe.gateway_metrics import liveness_metrics
+from mcagent.observe.gateways import LiveReport
 from mcagent.observe.report import InformerReport, Report
 from mcagent.observe.version import version
 
@@ -34,6 +36,7 @@ KINDS = (
     "Bridge", "HostPort", "TunnelPort", "FlowEntry", "GroupEntry",
     "Link", "LinkAddress", "Neighbour", "Route", "Rule", "NftChain", "NftSet",
 )  # fmt: skip
+_BACKEND_OF = dict(zip(KINDS, ("ovsdb",) * 3 + ("openflow",) * 2 + ("netlink",) * 5 + ("nft",) * 2, strict=True))
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 # Interface.statistics of ovs-vswitchd.conf.db(5) -> metric and its direction.
@@ -70,6 +73,7 @@ class Sources:
     ready: Callable[[], bool]
     tunnels: Callable[[], Iterable[TunnelSample]]
     drops: Callable[[], Mapping[str, int]]  # packets by reason
+    live: Callable[[], LiveReport] = LiveReport
 
 
 class Metrics:
@@ -97,7 +101,7 @@ class Metrics:
         self._drift = Counter(
             "mcagent_drift_corrections",
             "Changes that put back what somebody else had changed.",
-            ["kind"],
+            ["backend", "kind"],
             registry=registry,
         )
         self._errors = Counter(
@@ -108,7 +112,7 @@ class Metrics:
         for phase in PHASES:
             self._phases.labels(phase)
         for kind in KINDS:
-            self._drift.labels(kind)
+            self._drift.labels(_BACKEND_OF[kind], kind)
             for op in ("add", "replace", "delete"):
                 self._changes.labels(kind, op)
         for backend in BACKENDS:
@@ -129,7 +133,7 @@ class Metrics:
 
     def corrected(self, kind: str, count: int) -> None:
         """Count drift put right."""
-        self._drift.labels(kind).inc(count)
+        self._drift.labels(_BACKEND_OF[kind], kind).inc(count)
 
     def failed(self, backend: str, unreachable: bool, count: int) -> None:
         """Count errors."""
@@ -163,8 +167,10 @@ class StateCollector(Collector):
         yield from _of_report(report)
         yield from _of_informers(self._sources.informers())
         if report.desired is not None:
+            samples = list(self._sources.tunnels())
             yield from _of_desired(report.desired)
-            yield from _of_tunnels(report.desired, self._sources.tunnels())
+            yield from _of_tunnels(report.desired, samples)
+            yield from liveness_metrics(self._sources.live(), {s.name: s.statistics for s in samples})
         drops = CounterMetricFamily(
             "mcagent_dropped_packets", "Packets that the pipeline dropped, by reason.", labels=["reason"]
         )

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 
 from mcagent.core.render import plain, problem_json
 from mcagent.model.resources import TunnelPort
+from mcagent.observe.gateways import LiveReport, drain_of, gateways_of
 from mcagent.observe.http import Page, Pages
 from mcagent.observe.metrics import Metrics, Sources, TunnelSample
 from mcagent.observe.report import InformerReport, Report
@@ -96,6 +97,7 @@ def make_pages(
             tunnels=sources.tunnels(),
             found=current_checks(),
             alive=alive(),
+            live=sources.live(),
         )
         return Page(body=json.dumps(found, indent=1) + "\n", content_type="application/json")
 
@@ -117,9 +119,11 @@ def status_of(
     tunnels: Iterable[TunnelSample],
     found: tuple[Check, ...],
     alive: bool,
+    live: LiveReport | None = None,
 ) -> dict[str, object]:
     """Return /status as plain values."""
     desired = report.desired
+    live = live or LiveReport()
     samples = {sample.name: sample for sample in tunnels}
     ports = (
         [port for unit in desired.units.values() for port in unit.resources if isinstance(port, TunnelPort)]
@@ -138,6 +142,12 @@ def status_of(
         "checks": [asdict(check) for check in found],
         "summary": plain(desired.summary) if desired is not None else {},
         "tunnels": [_tunnel(port, samples.get(port.name)) for port in sorted(ports, key=lambda port: port.name)],
+        "drain": drain_of(live),
+        "gateways": gateways_of(
+            live,
+            {name: sample.statistics for name, sample in samples.items()},
+            own_gateway=identity.node if desired is not None and desired.summary.get("role") == "gateway" else "",
+        ),
         "problems": [problem_json(problem) for problem in problems[:SHOWN_PROBLEMS]],
         "problemCount": len(problems),
         "resources": Counter(

@@ -48,6 +48,8 @@ class PassReport:
     changes: Mapping[str, int] = field(default_factory=dict)
     steps: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    drift: str = ""  # what somebody else had changed and was put back
+    fights: tuple[str, ...] = ()  # what is left alone for a while, because it is changed again and again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

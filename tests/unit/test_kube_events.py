@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcagent.kube.client import Client
-from mcagent.kube.events import Condition, Reporter
+from mcagent.kube.events import Condition, Notice, Reporter
 from mcagent.lab.apiserver import ApiServer, Fault, FaultKind
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
@@ -130,3 +130,27 @@ def test_failures_are_counted_and_given_up(
     reporter.problems([PROBLEM, other])
     until(lambda: reporter.counts().get("written") == 1)
     assert [event["reason"] for event in events(client)] == ["Other"]
+
+
+def test_what_happens_becomes_an_event_each_time(client: Client, make: Callable[[str], Reporter]) -> None:
+    """Two times the same are two Events, in order; a Node's are in the namespace default."""
+    client.request("POST", "/api/v1/nodes", body={"metadata": {"name": "n1"}})
+    reporter = make("n1")
+    for number in (1, 1, 2):
+        reporter.tell(Notice(subject="Node n1", reason="Drained", message=f"number {number}", normal=number == 2))
+    until(lambda: reporter.counts().get("written") == 3)
+    found = client.request("GET", "/api/v1/namespaces/default/events")["items"]
+    assert sorted((e["message"], e["type"]) for e in found) == [
+        ("number 1", "Warning"),
+        ("number 1", "Warning"),
+        ("number 2", "Normal"),
+    ]
+    assert {e["involvedObject"]["name"] for e in found} == {"n1"}
+
+
+def test_of_too_many_notices_the_last_are_kept(client: Client) -> None:
+    """A reporter that cannot write does not grow."""
+    reporter = Reporter(client, node="n1")  # not started
+    for number in range(100):
+        reporter.tell(Notice(subject="Node n1", reason="Drained", message=str(number)))
+    assert reporter.counts()["dropped"] == 84

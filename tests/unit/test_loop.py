@@ -10,6 +10,7 @@ from ipaddress import ip_network
 import pytest
 
 from mcagent.agent.schedule import Timing
+from mcagent.core.fights import AT_ONCE
 from mcagent.model.errors import BackendError, InputError
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Op
@@ -323,3 +324,24 @@ def test_input_errors_are_told_without_a_traceback(world: World, caplog: pytest.
     world.wait(lambda: "podCIDRs" in world.loop.report.error)
     world.wait(lambda: any("nothing is changed: configuration: podCIDRs: no" in r.message for r in caplog.records))
     assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_fight_with_another_writer_backs_off_and_is_told(world: World) -> None:
+    """What is taken away again and again is put back a few times, then left alone; the rest goes on."""
+    start_settled(world)
+    netlink = world.facilities[Backend.NETLINK]
+    netlink.watch(lambda: world.loop.suspect(Backend.NETLINK))
+    victim = next(r for r in netlink.world.values() if isinstance(r, Route))
+    other = next(r for r in netlink.world.values() if isinstance(r, Route) and r != victim)
+    for count in range(AT_ONCE):
+        netlink.disturb(victim.key, None)
+        world.wait(lambda: world.loop.report.drift == count + 1)  # noqa: B023 - called in this turn only
+        assert victim.key in netlink.world
+    netlink.disturb(victim.key, None)
+    world.wait(lambda: any("again and again" in e for b in world.loop.report.backends for e in b.errors))
+    assert not world.loop.report.converged
+    netlink.disturb(other.key, None)
+    world.wait(lambda: other.key in netlink.world)
+    assert victim.key not in netlink.world
+    world.wait(lambda: victim.key in netlink.world)  # the pause is over
+    world.wait(world.settled)

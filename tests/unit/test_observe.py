@@ -187,7 +187,7 @@ def test_metrics_have_the_promised_names(agent: Agent) -> None:
         'mcagent_changes_total{kind="FlowEntry",op="add"} 4.0',
         'mcagent_changes_total{kind="Route",op="delete"} 0.0',
         'mcagent_apply_errors_total{backend="nft",reason="unreachable"} 1.0',
-        'mcagent_drift_corrections_total{kind="Route"} 2.0',
+        'mcagent_drift_corrections_total{backend="netlink",kind="Route"} 2.0',
         'mcagent_informer_synced{resource="Gateway"} 1.0',
         'mcagent_problems{reason="NotUnicast",severity="error"} 1.0',
         "mcagent_gateway_active 1.0",

@@ -1,0 +1,45 @@
+"""Which happenings become Events of this Node: drift put back, fights, how far a drain is. Writes none itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mcagent.core.draining import NO_GATEWAY, Draining, Phase
+from mcagent.kube.events import Notice
+from mcagent.model.objects import Kind
+from mcagent.observe.report import Report
+
+
+class Teller:
+    """Hands a Notice to `tell` once for each thing that happens."""
+
+    def __init__(self, node: str, tell: Callable[[Notice], None]) -> None:
+        self._subject, self._tell = f"{Kind.NODE} {node}", tell
+        self._passes = 0
+        self._fights: tuple[str, ...] = ()
+        self._drain = Draining()
+
+    def turned(self, report: Report, drain: Draining) -> None:
+        """Take in the state after a turn of the loop."""
+        last = report.last_pass
+        if last is not None and report.passes != self._passes:
+            self._passes = report.passes
+            if last.drift:
+                self._say("DriftCorrected", last.drift)
+            if last.fights and last.fights != self._fights:
+                self._say("ChangedAgainAndAgain", "; ".join(last.fights))
+            self._fights = last.fights
+        before, self._drain = self._drain, drain
+        if drain.refused and drain.refused not in (before.refused, NO_GATEWAY):
+            self._say("DrainRefused", f"nothing is handed over though {drain.why}: {drain.refused}")
+        elif drain.phase is not before.phase:
+            if drain.phase is Phase.DRAINED:
+                how = "" if drain.clean else "; some packets still came to the end"
+                self._say("GatewayDrained", f"other gateways have taken over: {drain.why}{how}", normal=True)
+            elif drain.phase is Phase.SERVING:
+                self._say("GatewayReturned", "it is a gateway again", normal=True)
+            elif before.phase is Phase.SERVING:
+                self._say("GatewayDraining", f"other gateways are to take over: {drain.why}", normal=True)
+
+    def _say(self, reason: str, message: str, *, normal: bool = False) -> None:
+        self._tell(Notice(subject=self._subject, reason=reason, message=message, normal=normal))

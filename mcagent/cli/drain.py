@@ -1,0 +1,192 @@
+"""`mcagent drain` and, in `mcagent.cli.undrain`, its opposite: planned hand-over of a gateway."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from mcagent.agent.config_keys import Settings
+from mcagent.cli import exit_codes
+from mcagent.cli.settings import add_setting_flags, load_settings
+from mcagent.cli.status import ask
+from mcagent.core.draining import NO_GATEWAY, Phase
+from mcagent.model.errors import McagentError
+from mcagent.model.parse import DRAIN_ANNOTATION
+
+if TYPE_CHECKING:
+    from mcagent.kube.client import Client
+
+LOOK = 0.5  # seconds between looks at how far it is
+ASK_TIMEOUT = 2.0
+
+_EPILOG = f"""\
+examples:
+  mcagent drain node-3                          by the API: sets the annotation {DRAIN_ANNOTATION} on the Node
+  mcagent drain node-3 --no-wait
+  mcagent drain --local                         on the Node itself, without any API
+
+First the gateways of other clusters move away, then the Nodes of this cluster; no connection is lost. The agent of
+the Node does it, and goes on until `mcagent undrain`. It refuses when no other gateway of the cluster is live.
+
+The progress is read from the agent itself where it can be reached, else from the Events of the Node.
+
+{exit_codes.EXPLAINED}
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare which Node, and how to reach it."""
+    parser.description = "Let other gateways take over from a Node, losing no packet, and wait until they have."
+    parser.epilog = _EPILOG
+    add_target(parser)
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long [%(default)g]"
+    )
+    parser.add_argument("--no-wait", action="store_true", help="ask for it, and do not wait")
+    add_setting_flags(parser)
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Declare which Node is meant."""
+    parser.add_argument("node", nargs="?", metavar="NODE", help="the Node's name")
+    parser.add_argument("--local", action="store_true", help="this very Node, through its Open vSwitch database")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask for it and wait."""
+    settings = load_settings(args, node_needed=False)
+    target = target_of(args, settings)
+    asked_at = datetime.now(UTC).replace(microsecond=0)
+    target.set(True)
+    print(f"{target.name}: asked to hand over")
+    if args.no_wait:
+        return exit_codes.OK
+    return _wait(target.progress(asked_at), target.name, args.timeout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A Node that can be asked, and told of. `progress` yields /status' `drain`, or {} while nothing is known."""
+
+    name: str
+    set: Callable[[bool], None]
+    progress: Callable[[datetime], Iterator[Mapping[str, Any]]]
+
+
+def target_of(args: argparse.Namespace, settings: Settings) -> Target:
+    """Return the Node that the command line means. Raises McagentError."""
+    if args.local:
+        if args.node:
+            raise UsageError("NODE and --local exclude each other: --local means the Node it runs on")
+        return _local(settings)
+    if not args.node:
+        raise UsageError("which Node? Give its name, or --local on the Node itself")
+    return _by_api(args.node, settings)
+
+
+class UsageError(McagentError):
+    """The command line is wrong."""
+
+    exit_code = exit_codes.USAGE
+
+
+def _local(settings: Settings) -> Target:
+    from mcagent.dataplane.ovsdb import OvsdbBackend
+
+    def put(wanted: bool) -> None:
+        backend = OvsdbBackend(settings.ovsdb, settings.core.bridge)
+        try:
+            backend.set_drain(wanted)
+        finally:
+            backend.close()
+
+    def progress(_since: datetime) -> Iterator[Mapping[str, Any]]:
+        while True:
+            yield _status(*settings.listen_address)
+
+    return Target(name="this Node", set=put, progress=progress)
+
+
+def _by_api(node: str, settings: Settings) -> Target:
+    from mcagent.kube.client import Client
+
+    client = Client(settings.kubeconfig or _kubeconfig())
+    path = f"/api/v1/nodes/{quote(node, safe='')}"
+
+    def put(wanted: bool) -> None:
+        change = {"metadata": {"annotations": {DRAIN_ANNOTATION: "true" if wanted else None}}}
+        client.request("PATCH", path, body=change, content_type="application/merge-patch+json")
+
+    def progress(since: datetime) -> Iterator[Mapping[str, Any]]:
+        addresses = client.request("GET", path).get("status", {}).get("addresses", [])
+        host = next((a["address"] for a in addresses if a.get("type") == "InternalIP"), "")
+        while True:
+            direct = _status(host, settings.listen_address[1]) if host else {}
+            yield direct or _told(client, node, since)
+
+    return Target(name=f"Node {node}", set=put, progress=progress)
+
+
+def _kubeconfig() -> str:
+    """Return the file that kubectl would use, or "" for the credentials of the Pod."""
+    named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
+    usual = Path.home() / ".kube" / "config"
+    return named or (str(usual) if usual.is_file() else "")
+
+
+def _status(host: str, port: int) -> Mapping[str, Any]:
+    try:
+        found = ask(host, port, ASK_TIMEOUT).get("drain", {})
+    except McagentError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _told(client: Client, node: str, since: datetime) -> Mapping[str, Any]:
+    """Return how far it is by the Events that the Node's agent made since then."""
+    query = {"fieldSelector": f"involvedObject.kind=Node,involvedObject.name={node}"}
+    items = client.request("GET", "/api/v1/namespaces/default/events", query).get("items", [])
+    found: Mapping[str, Any] = {}
+    first = f"{since:%Y-%m-%dT%H:%M:%SZ}"
+    for event in sorted(items, key=lambda item: str(item.get("lastTimestamp"))):
+        about = event.get("involvedObject", {}).get("name")
+        if about != node or str(event.get("lastTimestamp")) < first:
+            continue
+        if event.get("reason") == "GatewayDrained":
+            found = {"phase": str(Phase.DRAINED), "refused": "", "clean": True}
+        elif event.get("reason") == "DrainRefused":
+            found = {"phase": str(Phase.SERVING), "refused": event.get("message", "refused")}
+    return found
+
+
+def _wait(progress: Iterator[Mapping[str, Any]], name: str, timeout: float) -> int:
+    deadline = time.monotonic() + timeout
+    told = ""
+    refusals = 0
+    while True:
+        found = next(progress)
+        phase = str(found.get("phase", ""))
+        if phase and phase not in (told, str(Phase.SERVING), str(Phase.DRAINED)):
+            print(f"{name}: {phase}", flush=True)
+        told = phase or told
+        if phase == str(Phase.DRAINED):
+            how = "no packet comes any more" if found.get("clean", True) else "some packets still came to the end"
+            print(f"{name}: drained; {how}")
+            return exit_codes.OK
+        if found.get("refused") == NO_GATEWAY:
+            print(f"{name}: {NO_GATEWAY}")
+            return exit_codes.OK
+        refusals = refusals + 1 if found.get("refused") else 0
+        if refusals >= 2:  # the first may be from before it was asked
+            raise McagentError(f"{name} is not drained: {found['refused']}")
+        if time.monotonic() >= deadline:
+            reason = f"still {told}" if told else "its agent tells nothing"
+            raise McagentError(f"{name} is not drained after {timeout:g} s: {reason}")
+        time.sleep(LOOK)

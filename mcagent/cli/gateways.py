@@ -1,0 +1,121 @@
+"""`mcagent gateways`: asks the agent of this Node which gateways there are, and which are live."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from mcagent.cli import exit_codes
+from mcagent.cli.settings import add_setting_flags, load_settings
+from mcagent.cli.status import ask, table
+
+_EPILOG = f"""\
+examples:
+  mcagent gateways
+  mcagent gateways --history
+  mcagent gateways -o json | jq '.clusters[].gateways[] | select(.live | not)'
+
+DECIDED BY says whose word counts: BFD (measured), Node readiness, API, drain, or damping (it flaps).
+SENT and RECEIVED count packets of the tunnel, BFD's own included. SHARE is its part of what was sent to all
+gateways of that cluster.
+The exit code is 1 when a cluster has gateways and none is live.
+
+{exit_codes.EXPLAINED}
+"""
+
+
+_HEAD = (
+    "CLUSTER", "GATEWAY", "ADDRESS", "STATE", "DECIDED BY", "SINCE", "FLAPS", "SENT", "RECEIVED", "SHARE", "WHY",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the form of the answer, and the configuration that says where the agent listens."""
+    parser.description = (
+        "Tell which gateways this Node has for each cluster: live or why not, since when, who decided."
+    )
+    parser.epilog = _EPILOG
+    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
+    parser.add_argument("--history", action="store_true", help="the last ten transitions of each, too")
+    add_setting_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask and print."""
+    status = ask(*load_settings(args, node_needed=False).listen_address)
+    found = {
+        "node": status["node"],
+        "role": status["summary"].get("role", ""),
+        "drain": status["drain"],
+        "clusters": status["gateways"],
+    }
+    print(json.dumps(found, indent=2) if args.output == "json" else text(found, history=args.history))
+    dead = [c for c in found["clusters"] if c["gateways"] and not any(g["live"] for g in c["gateways"])]
+    return exit_codes.FAILED if dead else exit_codes.OK
+
+
+def text(found: Mapping[str, Any], *, history: bool = False) -> str:
+    """Return it for people."""
+    lines = [f"Node {found['node']}, {found['role'] or 'no role yet'}{_drain(found['drain'])}", ""]
+    rows = []
+    transitions = []
+    for cluster in found["clusters"]:
+        name = "(this cluster)" if cluster["own"] else cluster["cluster"]
+        for gateway in cluster["gateways"]:
+            rows.append(_row(name, gateway))
+            if history and gateway["transitions"]:
+                transitions += ["", f"{name} {gateway['name']}:"]
+                transitions += [
+                    f"  {t['at']}  {'live' if t['live'] else 'NOT LIVE':<8}  {t['decidedBy']}: {t['why']}"
+                    for t in gateway["transitions"]
+                ]
+    if not rows:
+        return lines[0] + "\n\nno gateways are known"
+    head = (
+        "CLUSTER",
+        "GATEWAY",
+        "ADDRESS",
+        "STATE",
+        "DECIDED BY",
+        "SINCE",
+        "FLAPS",
+        "SENT",
+        "RECEIVED",
+        "SHARE",
+        "WHY",
+    )
+    return "\n".join(line.rstrip() for line in [*lines, *table(head, rows), *transitions])
+
+
+def _row(cluster: str, gateway: Mapping[str, Any]) -> tuple[str, ...]:
+    if gateway["gone"]:
+        state = "gone"
+    elif not gateway["live"]:
+        state = "NOT LIVE"
+    else:
+        state = "live" if gateway["active"] else "standby"
+    share = gateway["share"]
+    return (
+        cluster,
+        gateway["name"],
+        gateway["address"] or "-",
+        state,
+        gateway["decidedBy"],
+        gateway["since"] or "-",
+        str(gateway["flaps"]),
+        str(gateway["packetsSent"]) if gateway["tunnel"] else "-",
+        str(gateway["packetsReceived"]) if gateway["tunnel"] else "-",
+        f"{100 * share:.0f} %" if share is not None else "-",
+        gateway["why"],
+    )
+
+
+def _drain(drain: Mapping[str, Any]) -> str:
+    if drain["refused"]:
+        return f"; asked to drain, but {drain['refused']}"
+    if drain["phase"] == "serving":
+        return ""
+    unclean = "" if drain["clean"] else ", though packets still came"
+    return f"; {drain['phase']}{unclean} ({drain['why']})"

@@ -1,0 +1,35 @@
+"""`mcagent undrain`: the opposite of `mcagent drain`."""
+
+from __future__ import annotations
+
+import argparse
+
+from mcagent.cli import exit_codes
+from mcagent.cli.drain import add_target, target_of
+from mcagent.cli.settings import add_setting_flags, load_settings
+
+_EPILOG = f"""\
+examples:
+  mcagent undrain node-3
+  mcagent undrain --local                       what `mcagent drain --local` asked for
+
+Takes back what `mcagent drain` asked for; a Node that is cordoned stays drained.
+
+{exit_codes.EXPLAINED}
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare which Node."""
+    parser.description = "Let a drained Node be a gateway again."
+    parser.epilog = _EPILOG
+    add_target(parser)
+    add_setting_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Take it back."""
+    target = target_of(args, load_settings(args, node_needed=False))
+    target.set(False)
+    print(f"{target.name}: asked to be a gateway again")
+    return exit_codes.OK

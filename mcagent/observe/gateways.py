@@ -1,0 +1,136 @@
+"""The gateways as people see them: which there are, which are live or why not, since when, and who decided.
+
+Turns the state of liveness and drain into plain values for /status and `mcagent gateways`. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mcagent.core.draining import Draining, Phase
+from mcagent.core.liveness import Cause, Peer
+from mcagent.core.observations import OWN_CLUSTER, gateway_name, group_of
+from mcagent.model.resources import PeerKind, TunnelPort
+
+TunnelCounters = Mapping[str, Mapping[str, int]]  # by port; keys as in Interface.statistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveReport:
+    """What pages and commands show. `epoch` is what has to be added to a time here for seconds since the epoch.
+
+    `active_order` is empty unless gateways are active-standby. `failovers` counts by kind of peer and cause.
+    """
+
+    peers: Mapping[str, Peer] = field(default_factory=dict)
+    ports: Mapping[str, TunnelPort] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
+    draining: Draining = field(default_factory=Draining)
+    active_order: tuple[str, ...] = ()
+    failovers: Mapping[tuple[str, Cause], int] = field(default_factory=dict)
+    epoch: float = 0.0
+
+
+def gateways_of(live: LiveReport, counters: TunnelCounters, *, own_gateway: str) -> list[dict[str, object]]:
+    """Return the clusters with their gateways; `own_gateway` is this Node's name if it is one."""
+    groups: dict[str, list[TunnelPort]] = {}
+    for port in sorted(live.ports.values(), key=lambda one: (one.peer, str(one.remote_ip), one.name)):
+        if port.peer_kind is not PeerKind.NODE and port.name in live.peers:
+            groups.setdefault(group_of(port), []).append(port)
+    if own_gateway:
+        groups.setdefault(OWN_CLUSTER, [])
+    return [
+        {
+            "cluster": group.removeprefix("cluster/") if group != OWN_CLUSTER else "",
+            "own": group == OWN_CLUSTER,
+            "gateways": [
+                *([_own(live, own_gateway)] if group == OWN_CLUSTER and own_gateway else []),
+                *(_gateway(live, port, counters, ports) for port in ports),
+            ],
+        }
+        for group, ports in sorted(groups.items(), key=lambda item: (item[0] != OWN_CLUSTER, item[0]))
+    ]
+
+
+def share_of(port: str, ports: Iterable[str], counters: TunnelCounters) -> float | None:
+    """Return which part of the packets sent to the gateways of a cluster this one got; None before any."""
+    total = sum(counters.get(name, {}).get("tx_packets", 0) for name in ports)
+    return counters.get(port, {}).get("tx_packets", 0) / total if total else None
+
+
+def drain_of(live: LiveReport) -> dict[str, object]:
+    """Return how far this Node is in handing over."""
+    state = live.draining
+    return {
+        "phase": str(state.phase),
+        "tells": str(state.tells),
+        "why": state.why,
+        "refused": state.refused,
+        "clean": state.clean,
+        "since": when(state.since + live.epoch) if state.since else None,
+    }
+
+
+def _gateway(
+    live: LiveReport, port: TunnelPort, counters: TunnelCounters, ports: Iterable[TunnelPort]
+) -> dict[str, object]:
+    peer = live.peers[port.name]
+    name = gateway_name(port)
+    found = counters.get(port.name, {})
+    return {
+        "name": name,
+        "address": str(port.remote_ip),
+        "tunnel": port.name,
+        "live": peer.live,
+        "active": peer.live and (not live.active_order or name in live.active_order),
+        "decidedBy": str(peer.cause),
+        "why": peer.text,
+        "since": when(peer.since + live.epoch),
+        "bfd": "off" if port.bfd is None else "answers" if peer.answering else "seen" if peer.seen else "never",
+        "held": port.name in live.held,
+        "gone": peer.gone,
+        "flaps": peer.flaps,
+        "packetsSent": found.get("tx_packets", 0),
+        "packetsReceived": found.get("rx_packets", 0),
+        "share": share_of(port.name, [one.name for one in ports], counters),
+        "transitions": [
+            {
+                "at": when(one.at + live.epoch),
+                "live": one.live,
+                "decidedBy": str(one.cause),
+                "why": one.text,
+            }
+            for one in peer.transitions
+        ],
+    }
+
+
+def _own(live: LiveReport, name: str) -> dict[str, object]:
+    state = live.draining
+    serving = state.phase is Phase.SERVING
+    return {
+        "name": name,
+        "address": "",
+        "tunnel": "",
+        "live": serving,
+        "active": serving,
+        "decidedBy": str(Cause.API if serving else Cause.DRAIN),
+        "why": "this Node" if serving else f"this Node: {state.phase} ({state.why})",
+        "since": when(state.since + live.epoch) if state.since else None,
+        "bfd": "",
+        "held": False,
+        "gone": False,
+        "flaps": 0,
+        "packetsSent": 0,
+        "packetsReceived": 0,
+        "share": None,
+        "transitions": [],
+    }
+
+
+def when(at: float) -> str:
+    """Return seconds since the epoch as RFC 3339 text with milliseconds."""
+    milliseconds = round(at * 1000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000)) + f".{milliseconds % 1000:03d}Z"

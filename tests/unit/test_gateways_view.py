@@ -1,0 +1,141 @@
+"""What `mcagent gateways`, /status and the metrics of liveness say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+
+from mcagent.agent.telling import Teller
+from mcagent.cli import gateways as command
+from mcagent.core.draining import NO_GATEWAY, Draining, Phase
+from mcagent.core.liveness import Advance, Damping, Liveness, Observation, advance
+from mcagent.core.observations import group_of
+from mcagent.kube.events import Notice
+from mcagent.model.resources import Bfd, PeerKind, TunnelPort, TunnelType
+from mcagent.observe.gateway_metrics import liveness_metrics
+from mcagent.observe.gateways import LiveReport, drain_of, gateways_of
+from mcagent.observe.report import PassReport, Report
+
+
+def port(number: int, peer: str, kind: PeerKind) -> TunnelPort:
+    """Return a tunnel."""
+    return TunnelPort(
+        bridge="br-mc",
+        name=f"mc-{number}",
+        type=TunnelType.GENEVE,
+        remote_ip=ip_address(f"192.0.2.{number}"),
+        dst_port=0,
+        ofport=number,
+        peer_kind=kind,
+        peer=peer,
+        bfd=Bfd(min_tx=100, min_rx=100),
+    )
+
+
+PORTS = {
+    p.name: p
+    for p in (
+        port(2, "node-2", PeerKind.GATEWAY),
+        port(3, "east", PeerKind.REMOTE),
+        port(4, "east", PeerKind.REMOTE),
+        port(5, "worker", PeerKind.NODE),
+    )
+}
+COUNTERS = {"mc-3": {"tx_packets": 75, "rx_packets": 7}, "mc-4": {"tx_packets": 25}}
+
+
+def looks(now: float, before: Liveness, down: str = "") -> Advance:
+    """Return the next state with all tunnels up but one."""
+    found = [
+        Observation(
+            port=p.name,
+            group=group_of(p),
+            bfd=True,
+            state="down" if p.name == down else "up",
+            forwarding=p.name != down,
+        )
+        for p in PORTS.values()
+    ]
+    return advance(before, found, now, Damping())
+
+
+@pytest.fixture
+def live() -> LiveReport:
+    """A gateway whose tunnel mc-4 was lost two seconds after its start."""
+    last = looks(12.0, looks(10.0, Liveness()).liveness, down="mc-4")
+    return LiveReport(peers=last.liveness.peers, ports=PORTS, held=last.held, epoch=1_000_000.0)
+
+
+def test_each_gateway_is_told_with_cause_time_and_share(live: LiveReport) -> None:
+    """This cluster first, this Node in it; Nodes that are no gateways are not shown."""
+    own, east = json.loads(json.dumps(gateways_of(live, COUNTERS, own_gateway="node-1")))
+    assert [g["name"] for g in own["gateways"]] == ["node-1", "node-2"]
+    good, bad = east["gateways"]
+    assert (good["live"], good["decidedBy"], good["share"], good["packetsReceived"]) == (True, "BFD", 0.75, 7)
+    assert (bad["live"], bad["since"], bad["flaps"]) == (False, "1970-01-12T13:46:52.000Z", 1)
+    assert [t["decidedBy"] for t in bad["transitions"]] == ["BFD"]
+
+
+def test_the_table_is_for_people(live: LiveReport) -> None:
+    """One line for each gateway, with why; history on request; how far a drain is in the first line."""
+    found = {
+        "node": "node-1",
+        "role": "gateway",
+        "drain": drain_of(replace(live, draining=Draining(phase=Phase.DRAINED, why="asked", clean=False))),
+        "clusters": gateways_of(live, COUNTERS, own_gateway="node-1"),
+    }
+    shown = command.text(found, history=True).splitlines()
+    assert "drained, though packets still came (asked)" in shown[0]
+    (line,) = [line for line in shown if "192.0.2.4 " in line]
+    assert "NOT LIVE" in line
+    assert line.endswith("BFD is down")
+    assert any(line.startswith("  1970-01-12T13:46:52.000Z  NOT LIVE") for line in shown)
+    (line,) = [line for line in shown if "192.0.2.3 " in line]
+    assert "75 %" in line
+
+
+def test_metrics_follow_the_same_state(live: LiveReport) -> None:
+    """BFD, flaps, time of change and share for every tunnel."""
+    found = {
+        (sample.name, sample.labels.get("tunnel", "")): sample.value
+        for family in liveness_metrics(live, COUNTERS)
+        for sample in family.samples
+    }
+    assert found["mcagent_bfd_up", "mc-3"] == 1
+    assert found["mcagent_bfd_up", "mc-4"] == 0
+    assert found["mcagent_bfd_flaps_total", "mc-4"] == 1
+    assert found["mcagent_tunnel_state_change_timestamp_seconds", "mc-4"] == 1_000_012.0
+    assert found["mcagent_gateway_share_ratio", "mc-3"] == 0.75
+    assert ("mcagent_gateway_share_ratio", "mc-5") not in found
+
+
+def test_what_happens_is_told_once() -> None:
+    """Drift, fights and the steps of a drain; nothing twice, and nothing of workers that are cordoned."""
+    told: list[Notice] = []
+    teller = Teller("node-1", told.append)
+    quiet = PassReport(at=1.0, trigger="", result="unchanged")
+    teller.turned(Report(passes=1, last_pass=quiet), Draining())
+    assert told == []
+    drift = replace(quiet, drift="netlink: put back what was gone: route 10.0.0.0/8")
+    for _ in range(3):
+        teller.turned(Report(passes=2, last_pass=drift), Draining())
+    fight = replace(quiet, fights=("somebody else",))
+    teller.turned(Report(passes=3, last_pass=fight), Draining())
+    teller.turned(Report(passes=4, last_pass=fight), Draining(phase=Phase.REMOTE, why="asked"))
+    teller.turned(Report(passes=5, last_pass=quiet), Draining(phase=Phase.LOCAL, why="asked"))
+    teller.turned(Report(passes=6, last_pass=quiet), Draining(phase=Phase.DRAINED, why="asked"))
+    teller.turned(Report(passes=7, last_pass=quiet), Draining())
+    teller.turned(Report(passes=8, last_pass=quiet), Draining(why="asked", refused=NO_GATEWAY))
+    teller.turned(Report(passes=9, last_pass=quiet), Draining(why="asked", refused="no other"))
+    assert [notice.reason for notice in told] == [
+        "DriftCorrected",
+        "ChangedAgainAndAgain",
+        "GatewayDraining",
+        "GatewayDrained",
+        "GatewayReturned",
+        "DrainRefused",
+    ]
+    assert told[0].subject == "Node node-1"
