@@ -14,7 +14,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -75,6 +75,17 @@ class Outcome:
         return percentile(self.silences, share)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Outcomes by the stream's name. `stall`: by how many seconds the sending process itself was late at most.
+
+    A silence not longer than the stall says something about the machine, and nothing about the network.
+    """
+
+    streams: Mapping[str, Outcome]
+    stall: float
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the smallest of the values that at least this share of them does not exceed; 0 for none."""
     ordered = sorted(values)
@@ -103,15 +114,15 @@ class Load:
             raise
         self.began = time.monotonic()
 
-    def report(self, since: float, until: float | None = None) -> dict[str, Outcome]:
-        """Return what became of each stream, by name, between two moments (default: until now).
+    def report(self, since: float, until: float | None = None) -> Report:
+        """Return what became of each stream between two moments (default: until now).
 
         A datagram sent in that time counts as lost when it is not answered at the moment of asking.
         """
         self._say({"since": since, "until": time.monotonic() if until is None else until})
         found = self._hear(ANSWER_TIMEOUT)
-        assert isinstance(found, list)
-        return {
+        assert isinstance(found, dict)
+        streams = {
             raw["name"]: Outcome(
                 kind=Kind(raw["kind"]),
                 name=raw["name"],
@@ -122,8 +133,9 @@ class Load:
                 reasons=tuple(raw["reasons"]),
                 silences=tuple(raw["silences"]),
             )
-            for raw in found
+            for raw in found["streams"]
         }
+        return Report(streams=streams, stall=found["stall"])
 
     def _say(self, value: object) -> None:
         assert self._process.stdin is not None

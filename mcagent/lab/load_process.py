@@ -1,8 +1,8 @@
 """The process that sends a load: `python -m mcagent.lab.load_process`, spoken to by `mcagent.lab.load.Load`.
 
 First line of standard input: a JSON list of streams. When all are under way one line comes back ("ready" as a JSON
-object, or a string that says what is wrong). After that each line {"since", "until"} is answered by a list of
-outcomes. Ends when its input does. One thread, one epoll; sockets belong to the Pods' namespaces.
+object, or a string that says what is wrong). After that each line {"since", "until"} is answered by
+{"streams", "stall"}. Ends when its input does. One thread, one epoll; sockets belong to the Pods' namespaces.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import heapq
 import itertools
 import json
 import os
+import random
 import select
 import socket
 import sys
@@ -27,6 +28,7 @@ from mcagent.model.errors import LabError
 MESSAGE = b"m" * 32
 RECONNECT = 0.1  # seconds until a broken connection is made anew
 REQUEST_TIMEOUT = 10.0
+BATCH = 64  # timers between two looks at the sockets
 NOTED = 0.03  # seconds: shorter silences are not kept one by one
 Json = dict[str, object]
 
@@ -40,6 +42,7 @@ class Loop:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._number = itertools.count()
         self._namespace = ""
+        self._stalls: list[tuple[float, float]] = []
 
     def open(self, namespace: str, kind: socket.SocketKind) -> socket.socket:
         """Open a socket inside a namespace; the thread stays there until the next call."""
@@ -67,13 +70,22 @@ class Loop:
 
     def turn(self) -> None:
         """Do what is due, then wait for sockets until the next timer."""
-        while self._timers and self._timers[0][0] <= time.monotonic():
+        now = time.monotonic()
+        if self._timers and now - self._timers[0][0] > NOTED:
+            self._stalls.append((self._timers[0][0], now))
+        for _ in range(BATCH):
+            if not self._timers or self._timers[0][0] > time.monotonic():
+                break
             heapq.heappop(self._timers)[2]()
         timeout = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else 1.0
         for descriptor, _ in self.epoll.poll(timeout):
             handler = self._handlers.get(descriptor)
             if handler is not None:
                 handler()
+
+    def stall(self, since: float, until: float) -> float:
+        """Return by how much this process was late at most in a span: what the machine, not the network, did."""
+        return max((b - a for a, b in self._stalls if b >= since and a <= until), default=0.0)
 
 
 class Udp:
@@ -86,9 +98,9 @@ class Udp:
         self._sent = array("d")
         self._answers = bytearray()
         self._arrivals = array("d")
-        self._due = time.monotonic()
+        self._due = time.monotonic() + stream.interval * random.random()  # noqa: S311  # no secret
         loop.watch(self._socket.fileno(), self._receive)
-        self._send()
+        loop.at(self._due, self._send)
 
     @property
     def ready(self) -> bool:
@@ -113,23 +125,18 @@ class Udp:
                     self._answers[number] = min(self._answers[number] + 1, 255)
                     self._arrivals.append(time.monotonic())
 
-    def report(self, since: float, until: float) -> Json:
-        """Return the outcome of what was sent in the span."""
+    def report(self, since: float, until: float) -> tuple[int, int, int, float]:
+        """Return how many were sent in the span, lost, answered more than once, and the longest silence."""
         first, last = bisect.bisect_left(self._sent, since), bisect.bisect_right(self._sent, until)
         answers = self._answers[first:last]
+        lost = answers.count(0)
         begin = max(0, bisect.bisect_left(self._arrivals, since) - 1)
         end = bisect.bisect_right(self._arrivals, until) + 1
         moments = list(self._arrivals[begin:end])
         if not moments or moments[-1] < until:
             moments.append(until)
-        return {
-            "sent": last - first,
-            "lost": answers.count(0),
-            "duplicates": sum(answers) - len(answers) + answers.count(0),
-            "broken": 0,
-            "reasons": [],
-            "silences": [max((b - a for a, b in itertools.pairwise(moments)), default=until - since)],
-        }
+        silence = max((b - a for a, b in itertools.pairwise(moments)), default=until - since)
+        return last - first, lost, sum(answers) - len(answers) + lost, silence
 
 
 class Connection:
@@ -206,7 +213,9 @@ class Tcp:
 
     def _connect(self) -> None:
         self._connection = Connection(self._loop, self._stream, self._broken)
-        self._connection.greeted = self._ask
+        # Connections that began together do not go on in step.
+        first = self._stream.interval * random.random()  # noqa: S311  # no secret
+        self._connection.greeted = lambda: self._loop.at(time.monotonic() + first, self._ask)
         self._connection.heard = self._heard
 
     def _broken(self, reason: str) -> None:
@@ -226,7 +235,7 @@ class Tcp:
         if now - self._last > NOTED:
             self._gaps.append((self._last, now))
         self._last = now
-        self._loop.at(self._asked + self._stream.interval, self._ask)
+        self._loop.at(max(now, self._asked + self._stream.interval), self._ask)
 
     def silence(self, since: float, until: float) -> float:
         """Return the longest time without an answer that touches the span."""
@@ -271,7 +280,7 @@ class Group:
     def __init__(self, loop: Loop, stream: Stream) -> None:
         self.stream = stream
         number = range(stream.count)
-        self.udp = Udp(loop, stream) if stream.kind is Kind.UDP else None
+        self.udp = [Udp(loop, stream) for _ in number] if stream.kind is Kind.UDP else []
         self.tcp = [Tcp(loop, stream) for _ in number] if stream.kind is Kind.TCP else []
         self.http = [Http(loop, stream) for _ in number] if stream.kind is Kind.HTTP else []
 
@@ -279,16 +288,16 @@ class Group:
     def ready(self) -> bool:
         """Whether every part of it has had an answer."""
         return (
-            all(one.ready for one in self.tcp)
+            all(one.ready for one in self.udp)
+            and all(one.ready for one in self.tcp)
             and all(one.ready for one in self.http)
-            and (self.udp is None or self.udp.ready)
         )
 
     def report(self, since: float, until: float) -> Json:
         """Return the outcome of a span."""
         named: Json = {"kind": str(self.stream.kind), "name": self.stream.name}
-        if self.udp is not None:
-            return named | self.udp.report(since, until)
+        if self.udp:
+            return named | _sum([one.report(since, until) for one in self.udp])
         if self.tcp:
             breaks = [why for one in self.tcp for when, why in one.breaks if since <= when <= until]
             moments = [bisect.bisect_right(t.sent, until) - bisect.bisect_left(t.sent, since) for t in self.tcp]
@@ -298,6 +307,12 @@ class Group:
         waiting = [until - one.begin for one in self.http if since <= one.begin <= until]
         failed = [why for _, _, why in done if why]
         return named | _counts(len(done), failed, [max([b - a for a, b, _ in done] + waiting, default=0.0)])
+
+
+def _sum(parts: list[tuple[int, int, int, float]]) -> Json:
+    sent, lost, duplicates, silences = zip(*parts, strict=True)
+    counts = {"sent": sum(sent), "lost": sum(lost), "duplicates": sum(duplicates)}
+    return {**counts, "broken": 0, "reasons": [], "silences": list(silences)}
 
 
 def _counts(sent: int, reasons: list[str], silences: list[float]) -> Json:
@@ -338,7 +353,9 @@ def main() -> int:
             line, _, rest = bytes(buffer).partition(b"\n")
             buffer[:] = rest
             asked = json.loads(line)
-            _answer([group.report(asked["since"], asked["until"]) for group in groups])
+            since, until = asked["since"], asked["until"]
+            streams = [group.report(since, until) for group in groups]
+            _answer({"streams": streams, "stall": loop.stall(since, until)})
 
     loop.watch(0, hear)
     while not ended:

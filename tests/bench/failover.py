@@ -1,0 +1,305 @@
+"""What a failure of a gateway costs, fault by fault: time without packets, datagrams lost, connections broken.
+
+    python -m tests.bench.failover [--datapath system|netdev] [--bfd 100x3,33x3,defaults] [--runs N | --full]
+                                   [--faults NAME,...] [--gateways N] [--workers N]
+                                   [--datagrams N] [--connections N] [--interval S]
+                                   [--json FILE] [--svg FILE] [--from FILE]
+
+Two clusters with real agents, numbered datagrams both ways, TCP connections to Pods and to a Service, requests to
+the Service. Rounds go over the gateways of both clusters in turn. A machine that does not carry the load without a
+fault says nothing about faults: the load is halved until it does, and the table says so; a round in which the
+sending process itself was late is made again (at most twice), and counted. `--from` draws a table and a plot from
+results that were written before. Where this kernel has no openvswitch, the run takes place in a test kernel
+(tests/kernel/run-in-kernel); otherwise it needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mcagent.dataplane.facts import kernel_datapath_exists
+from mcagent.lab.faults import Settled
+from mcagent.lab.lab import Lab
+from mcagent.lab.load import Load, percentile
+from mcagent.model.config import DatapathChoice
+from mcagent.model.errors import LabError
+from tests import failover
+from tests.failover import INTERVALS, ROWS, Intervals, Round, Row, Volume
+
+ROOT = Path(__file__).resolve().parents[2]
+FULL = 30
+LATE = 0.1  # seconds by which the sending process may be late in a round that counts
+TRIES = 3
+Json = dict[str, object]
+
+
+# --- measuring --------------------------------------------------------------------------------------------
+
+
+def raw(one: Round) -> Json:
+    """Return a round as it goes into the file. Times in seconds."""
+    during, after = one.during, one.after
+    return {
+        "node": one.node,
+        "side": one.side,
+        "tcp": {name: list(during.streams[name].silences) for name in ("pods", "service")},
+        "udp": failover.datagram_gap(during),
+        "request": during.streams["requests"].longest,
+        "requests failed": during.streams["requests"].broken,
+        "lost": failover.datagrams_lost(during),
+        "duplicates": sum(stream.duplicates for stream in during.streams.values()),
+        "broken": failover.broken(during),
+        "late": during.stall,
+        "healed": one.healed,
+        "after lost": failover.datagrams_lost(after),
+        "after broken": failover.broken(after),
+        "after tcp": max(failover.tcp_silences(after)),
+        "after late": after.stall,
+    }
+
+
+def bearable(load_of: Lab, volume: Volume) -> Volume:
+    """Return how much of the load the machine carries without a fault. Raises LabError when nearly nothing."""
+    for _ in range(6):
+        try:
+            with Load(failover.streams(load_of, volume)) as load:
+                failover.pause(1.0)
+                if failover.carries(failover.calm(load)):
+                    return volume
+        except LabError as error:
+            say(f"{volume}: {error}")
+        say(f"{volume}: more than this machine carries; half of it")
+        volume = volume.less()
+    raise LabError("this machine carries no load at all")
+
+
+def say(text: str) -> None:
+    """Tell how far it is."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row]) -> Json:
+    """Measure every row in a lab of its own and return what goes into the file."""
+    topology = failover.topology(
+        intervals, gateways=args.gateways, workers=args.workers, datapath=DatapathChoice(args.datapath)
+    )
+    asked = Volume(datagrams=args.datagrams, connections=args.connections, interval=args.interval)
+    rounds: dict[str, list[Json]] = {}
+    again = 0
+    problems: list[str] = []
+    with Lab.up(topology) as lab:
+        settled = Settled(lab)
+        volume = bearable(lab, asked)
+        say(f"BFD {intervals.name}: {volume}")
+        with Load(failover.streams(lab, volume)) as load:
+            failover.pause(1.0)
+            for row in rows:
+                rounds[row.name] = []
+                for number in range(args.runs):
+                    for left in reversed(range(TRIES)):
+                        try:
+                            one = raw(failover.play(lab, load, settled, row, number))
+                        except LabError as error:
+                            problems.append(f"{row.name}, round {number + 1}: {error}")
+                            say(problems[-1])
+                            settled.wait(120)
+                            continue
+                        if float(str(one["late"])) <= LATE or not left:
+                            rounds[row.name].append(one)
+                            break
+                        again += 1
+                if rounds[row.name]:
+                    say(" | ".join(cells(row.name, intervals, rounds[row.name])))
+    about = {"load": str(volume), "asked": str(asked), "rounds made again": again, "problems": problems}
+    return {"intervals": intervals.name, **about, "rounds": rounds}
+
+
+# --- telling ----------------------------------------------------------------------------------------------
+
+HEAD = (
+    *("fault", "rounds", "TCP silence p50", "p99", "longest", "must", "UDP gap p50", "p99"),
+    *("datagrams lost", "broken", "longest request", "lost at return"),
+)
+
+
+def _numbers(rounds: Sequence[Json], key: str) -> list[float]:
+    return [float(str(one[key])) for one in rounds]
+
+
+def silences(rounds: Sequence[Json]) -> list[float]:
+    """Return the longest silence of every TCP connection in every round."""
+    found: list[float] = []
+    for one in rounds:
+        tcp = one["tcp"]
+        assert isinstance(tcp, dict)
+        found += [value for part in tcp.values() for value in part]
+    return found
+
+
+def bound_of(row: Row, intervals: Intervals) -> str:
+    """Return what must come of a row, as words."""
+    if row.lossless:
+        return "0 lost"
+    return f"{row.bound or intervals.bound:g} s"
+
+
+def ends(row: Row, rounds: Sequence[Json]) -> list[float]:
+    """Return what is held against the bound: silences, or times from the end of the fault to the last answer."""
+    return _numbers(rounds, "healed") if row.from_heal else silences(rounds)
+
+
+def cells(name: str, intervals: Intervals, rounds: Sequence[Json]) -> list[str]:
+    """Return a row of the table as text."""
+    row = ROWS[name]
+    tcp, udp = ends(row, rounds), _numbers(rounds, "udp")
+    return [
+        name,
+        str(len(rounds)),
+        *(f"{percentile(tcp, share):.2f} s" for share in (0.5, 0.99, 1.0)),
+        bound_of(row, intervals),
+        *(f"{percentile(udp, share):.2f} s" for share in (0.5, 0.99)),
+        f"{sum(_numbers(rounds, 'lost')) / len(rounds):.0f}",
+        f"{sum(_numbers(rounds, 'broken')):.0f}",
+        f"{max(_numbers(rounds, 'request')):.2f} s",
+        f"{sum(_numbers(rounds, 'after lost')) / len(rounds):.0f}",
+    ]
+
+
+def table(result: Json) -> Iterator[str]:
+    """Yield the table in Markdown."""
+    intervals, rounds = INTERVALS[str(result["intervals"])], result["rounds"]
+    assert isinstance(rounds, dict)
+    rows = [list(HEAD), *(cells(name, intervals, found) for name, found in rounds.items() if found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    for number, row in enumerate(rows):
+        yield "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        if not number:
+            yield "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+
+
+def plot(results: Sequence[Json]) -> str:
+    """Return an SVG picture: per fault a bar to p99, a mark at p50, a line at what is allowed."""
+    left, right, step, scale = 230, 60, 22, 260
+    lines: list[str] = []
+    y = 30
+    longest = 2.0
+    for result in results:
+        intervals, rounds = INTERVALS[str(result["intervals"])], result["rounds"]
+        assert isinstance(rounds, dict)
+        lines.append(f'<text x="8" y="{y}" class="h">BFD {intervals.name}: {result["load"]}</text>')
+        y += step
+        for name, found in rounds.items():
+            if not found:
+                continue
+            row = ROWS[name]
+            values = ends(row, found)
+            middle, high = percentile(values, 0.5), percentile(values, 0.99)
+            limit = row.bound or intervals.bound
+            good = high <= limit or row.lossless
+            color = "#3a7" if good else "#c63"
+            lines += [
+                f'<text x="{left - 8}" y="{y + 11}" text-anchor="end">{name}</text>',
+                f'<rect x="{left}" y="{y}" width="{scale * min(high, longest):.0f}" height="14" fill="{color}"/>',
+                f'<rect x="{left + scale * min(middle, longest):.0f}" y="{y}" width="3" height="14" fill="#222"/>',
+                f'<text x="{left + scale * min(high, longest) + 8:.0f}" y="{y + 11}">{high:.2f} s</text>',
+            ]
+            if not row.lossless and limit <= longest:
+                x = left + scale * limit
+                lines.append(f'<line x1="{x:.0f}" x2="{x:.0f}" y1="{y - 3}" y2="{y + 17}" class="limit"/>')
+            y += step
+        y += step
+    width = left + scale * longest + right
+    style = "text{font:12px sans-serif;fill:#222}.h{font-weight:bold}.limit{stroke:#c00;stroke-width:2}"
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{y}" viewBox="0 0 {width:.0f} {y}">'
+    )
+    words = (
+        "Longest silence of a TCP connection: bar to p99, dark mark p50, red line what is allowed"
+        " (from the end of the fault where that is said to be)"
+    )
+    background = f'<rect width="{width:.0f}" height="{y}" fill="#fff"/>'
+    return "\n".join(
+        [head, f"<title>{words}</title>", f"<style>{style}</style>", background, *lines, "</svg>", ""]
+    )
+
+
+def tell(found: Json, args: argparse.Namespace) -> None:
+    """Print tables, write the files."""
+    results = found["results"]
+    assert isinstance(results, list)
+    for result in results:
+        print(f"\nBFD {result['intervals']}; {result['load']} (asked: {result['asked']});")
+        print(f"{result['rounds made again']} rounds made again because the machine was late\n")
+        print(*table(result), sep="\n", flush=True)
+        print(*(f"problem: {problem}" for problem in result["problems"]), sep="\n")
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1))
+    if args.svg:
+        args.svg.write_text(plot(results))
+
+
+def in_test_kernel(args: argparse.Namespace, argv: list[str]) -> int:
+    """Run the same command in a test kernel; its files are written through."""
+    folders = {path.resolve().parent for path in (args.json, args.svg) if path}
+    folders = folders or {Path(tempfile.gettempdir()) / f"mcagent-bench.{os.getpid()}"}
+    command: list[str | Path] = [ROOT / "tests/kernel/run-in-kernel", "-m", "4096", "-t", str(args.limit)]
+    for folder in folders:
+        command += ["-o", folder]
+    say("this machine's kernel has no openvswitch: in a test kernel, 1 CPU")
+    return subprocess.run(
+        [*command, "--", sys.executable, "-m", "tests.bench.failover", *argv], cwd=ROOT, check=False
+    ).returncode
+
+
+def main(argv: list[str]) -> int:
+    """Measure and tell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--datapath", choices=["system", "netdev"], default="system")
+    parser.add_argument("--bfd", type=lambda text: text.split(","), default=["100x3"], help=", ".join(INTERVALS))
+    parser.add_argument("--runs", type=int, default=4, help="rounds of each fault [%(default)s]")
+    parser.add_argument("--full", action="store_true", help=f"{FULL} rounds of each fault")
+    parser.add_argument("--faults", type=lambda text: text.split(","), default=list(ROWS), metavar="NAME,...")
+    parser.add_argument("--gateways", type=int, default=3, help="of each cluster [%(default)s]")
+    parser.add_argument("--workers", type=int, default=2, help="of each cluster [%(default)s]")
+    parser.add_argument("--datagrams", type=float, default=1000.0, help="a second, each way [%(default)s]")
+    parser.add_argument("--connections", type=int, default=200, help="TCP [%(default)s]")
+    parser.add_argument("--interval", type=float, default=0.02, help="seconds between messages [%(default)s]")
+    parser.add_argument("--limit", type=int, default=7200, help="seconds, of a test kernel [%(default)s]")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it")
+    parser.add_argument("--from", type=Path, metavar="FILE", dest="source", help="measure nothing; tell these")
+    args = parser.parse_args(argv)
+    unknown = [name for name in args.faults if name not in ROWS] + [n for n in args.bfd if n not in INTERVALS]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join([*ROWS, *INTERVALS])}")
+    if args.full:
+        args.runs = FULL
+    if args.source:
+        tell(json.loads(args.source.read_text()), args)
+        return 0
+    if args.datapath == "system" and not kernel_datapath_exists():
+        return in_test_kernel(args, argv)
+    about: Json = {
+        "datapath": args.datapath,
+        "kernel": os.uname().release,
+        "load average": os.getloadavg()[0],
+        "gateways": args.gateways,
+        "workers": args.workers,
+    }
+    print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
+    rows = [ROWS[name] for name in args.faults]
+    results = [measure(INTERVALS[name], args, rows) for name in args.bfd]
+    tell({"about": about, "results": results}, args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
