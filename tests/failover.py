@@ -256,6 +256,8 @@ def play(lab: Lab, load: Load, settled: Settled, row: Row, number: int) -> Round
     name = target(lab, row, number)
     side = "client" if lab.topology.node(name)[0] is lab.topology.clusters[0] else "serving"
     settled.wait()
+    # TCP tries ever more seldom what did not work before: nothing of an earlier round is left.
+    wait_until(lambda: _answers(load), "an answer on every connection", timeout=90)
     pause(0.5)
     fault = row.make(lab, name)
     begin = time.monotonic()
