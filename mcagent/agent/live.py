@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from mcagent.core import draining, liveness
 from mcagent.core.draining import NO_GATEWAY, Draining, Packets, Phase
+from mcagent.core.gateways import Lingering
 from mcagent.core.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
 from mcagent.core.observations import OWN_CLUSTER, active_order, observations
 from mcagent.dataplane.ovsdb_liveness import BridgeState
@@ -46,6 +47,7 @@ class Live:
             liveness=Liveness(), held=frozenset(), seen=frozenset(), transitions=(), wake=math.inf
         )
         self._draining: Draining | None = None
+        self._lingering = Lingering()
         self._order: tuple[str, ...] | None = None
         self._failovers: Counter[tuple[str, Cause]] = Counter()
         self._stopping = ""
@@ -56,7 +58,9 @@ class Live:
     @property
     def wake(self) -> float:
         """When to look again though nothing is told (the clock's seconds); may be inf."""
-        return min(self._advance.wake, self._draining.wake if self._draining is not None else math.inf)
+        drain = self._draining.wake if self._draining is not None else math.inf
+        gone = self._lingering.wakes
+        return min(self._advance.wake, drain, math.inf if gone is None else gone)
 
     @property
     def handed_over(self) -> bool:
@@ -67,6 +71,16 @@ class Live:
     def hand_over(self, why: str) -> None:
         """Drain from the next pass on, for as long as the process lives; `why` is for people."""
         self._stopping = why
+
+    def linger(self, snapshot: Snapshot, config: Config) -> Snapshot:
+        """Return the snapshot with gateways that the API has no more, until their peers have moved.
+
+        This Node's own leaves as soon as it has handed over.
+        """
+        self._lingering = self._lingering.at(snapshot, config, self._clock(), self._drain_timeout)
+        if self._draining is not None and self._draining.phase is Phase.DRAINED:
+            self._lingering = self._lingering.without(config.node_name)
+        return self._lingering.put_into(snapshot)
 
     def facts(self, facts: Facts, snapshot: Snapshot, config: Config, desired: Desired | None) -> Facts:
         """Return the facts with what is live now. Equal parts give back the very same object as before."""

@@ -48,6 +48,9 @@ class LiveFacts(Protocol):
     def wake(self) -> float:
         """When to look again though nothing is told, in seconds of the monotonic clock; may be inf."""
 
+    def linger(self, snapshot: Snapshot, config: Config) -> Snapshot:
+        """Return the snapshot with gateways that the API has no more, until their peers have moved."""
+
     def facts(self, facts: Facts, snapshot: Snapshot, config: Config, desired: Desired | None) -> Facts:
         """Return the facts with what is live now; `desired` is the last pass's."""
 
@@ -181,6 +184,8 @@ class Reconciler:
             self._refresh_facts(address, failures)
         if self._facts is None:
             return Outcome(failures=failures, phases=phases.end())
+        if self._live is not None:
+            snapshot = self._live.linger(snapshot, self.config)
         facts = self._with_live(self._facts, snapshot)
         phases.enter("compile")
         self._compiled = self._compile(snapshot, facts, self.config, self._compiled)

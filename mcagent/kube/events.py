@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import random
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 _ATTEMPTS = 3
 _MAX_MESSAGE = 1000  # the API's limit for an Event's message is 1024 bytes
 _MAX_NOTICES = 16
+_BURST = 4  # writes that may follow each other at once after a quiet time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,7 @@ class Reporter:
         self._conditions: dict[_Target, Condition] = {}
         self._notices: deque[tuple[Notice, str]] = deque(maxlen=_MAX_NOTICES)  # each with when it happened
         self._counts: Counter[str] = Counter()
+        self._free_at = -math.inf  # of the rate limit: when the next write is free
         self._dirty, self._stopping = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
 
@@ -189,8 +193,15 @@ class Reporter:
         with self._lock:
             self._counts[outcome] += 1
         if outcome != "unchanged":
-            self._stopping.wait(self._pause)
+            self._slow_down()
         return bool(outcome != "failed")
+
+    def _slow_down(self) -> None:
+        """Wait so that in the long run a write takes `pause`; a few may follow each other at once."""
+        now = time.monotonic()
+        self._free_at = max(self._free_at, now - _BURST * self._pause) + self._pause
+        if self._free_at > now:
+            self._stopping.wait(self._free_at - now)
 
     def _write_condition(self, target: _Target, condition: Condition) -> str:
         obj = self._client.request("GET", _path(target))

@@ -217,6 +217,30 @@ def test_an_agent_that_ends_hands_over_first() -> None:
     assert place.live.handed_over
 
 
+def test_a_gateway_that_is_none_any_more_hands_over_before_it_becomes_a_worker() -> None:
+    """Its Gateway is deleted: it stays one, in the last place, until its peers have moved."""
+    place = Place()
+    place.snapshot = place.live.linger(snapshot(), place.config)
+    place.facts()
+    deleted = snapshot(gateways=("-", "g2"))
+    deleted = replace(deleted, gateways={"g2": deleted.gateways["g2"]})
+    place.desired = Desired(units={}, summary={"role": "gateway"})
+    for _ in range(100):
+        place.snapshot = place.live.linger(deleted, place.config)
+        told = place.facts().drain
+        if place.live.report.draining.phase is Phase.DRAINED:
+            break
+        assert [g.meta.name for g in place.snapshot.leaving] == ["g1"]
+        assert told is not Drain.NONE
+        assert place.now < place.live.wake < place.now + 5.0
+        place.now = place.live.wake
+    assert "gone" in place.live.report.draining.why
+    place.snapshot = place.live.linger(deleted, place.config)
+    assert place.snapshot.leaving == ()
+    place.desired = Desired(units={}, summary={"role": "worker"})
+    assert place.facts().drain is Drain.NONE
+
+
 def test_with_active_standby_a_returning_gateway_takes_nothing_back() -> None:
     """The order of the API counts at first; then who took over stays active."""
 
