@@ -48,6 +48,7 @@ class Live:
         )
         self._draining: Draining | None = None
         self._lingering = Lingering()
+        self._leaving = False  # this Node's own Gateway is among those that linger
         self._order: tuple[str, ...] | None = None
         self._failovers: Counter[tuple[str, Cause]] = Counter()
         self._stopping = ""
@@ -60,6 +61,8 @@ class Live:
         """When to look again though nothing is told (the clock's seconds); may be inf."""
         drain = self._draining.wake if self._draining is not None else math.inf
         gone = self._lingering.wakes
+        if self._draining is not None and self._draining.phase is Phase.DRAINED and self._leaving:
+            return -math.inf  # nothing keeps this Node a gateway any more
         return min(self._advance.wake, drain, math.inf if gone is None else gone)
 
     @property
@@ -80,6 +83,7 @@ class Live:
         self._lingering = self._lingering.at(snapshot, config, self._clock(), self._drain_timeout)
         if self._draining is not None and self._draining.phase is Phase.DRAINED:
             self._lingering = self._lingering.without(config.node_name)
+        self._leaving = any(gateway.meta.name == config.node_name for gateway in self._lingering.leaving)
         return self._lingering.put_into(snapshot)
 
     def facts(self, facts: Facts, snapshot: Snapshot, config: Config, desired: Desired | None) -> Facts:

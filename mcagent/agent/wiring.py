@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.mc.declaration import ORIGIN_GATEWAY, ORIGIN_NODE, ORIGIN_REMOTE, SOURCE
+from flows.mc.declaration import ORIGIN_NODE, ORIGIN_REMOTE, SOURCE
 from mcagent.agent.config_keys import Settings
 from mcagent.agent.inbox import Inbox
 from mcagent.core.draining import Packets
@@ -142,13 +142,16 @@ def make_live(settings: Settings, facilities: Facilities) -> Live:
 
 
 def count_handed(flow_stats: Callable[[str], Mapping[int, FlowStatistics]]) -> Packets:
-    """Return how many packets other gateways and Nodes have sent here for us to pass on, from flow counters."""
+    """Return how many packets other clusters and Nodes of this one have sent here to be passed on, so far.
+
+    What comes from other gateways of this cluster is not counted: it is for this Node's own Pods.
+    """
 
     def came(origin: int) -> int:
         found = flow_stats(f"table={SOURCE.number},reg0={origin}/0xf")
         return sum(statistics.packets for statistics in found.values())
 
-    return Packets(remote=came(ORIGIN_REMOTE), local=came(ORIGIN_NODE) + came(ORIGIN_GATEWAY))
+    return Packets(remote=came(ORIGIN_REMOTE), local=came(ORIGIN_NODE))
 
 
 def make_monitor(settings: Settings, facilities: Facilities, wake: Callable[[], None]) -> NetlinkMonitor:

@@ -68,7 +68,11 @@ def run(args: argparse.Namespace) -> int:
     print(f"{target.name}: asked to hand over")
     if args.no_wait:
         return exit_codes.OK
-    return _wait(target.progress(asked_at), target.name, args.timeout)
+    try:
+        return _wait(target.progress(asked_at), target.name, args.timeout)
+    except RefusedError:
+        target.set(False)  # it must not go by surprise, when another one is back some day
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,10 @@ def target_of(args: argparse.Namespace, settings: Settings) -> Target:
     if not args.node:
         raise UsageError("which Node? Give its name, or --local on the Node itself")
     return _by_api(args.node, settings)
+
+
+class RefusedError(McagentError):
+    """The agent of the Node does not do it, and says why."""
 
 
 class UsageError(McagentError):
@@ -185,7 +193,7 @@ def _wait(progress: Iterator[Mapping[str, Any]], name: str, timeout: float) -> i
             return exit_codes.OK
         refusals = refusals + 1 if found.get("refused") else 0
         if refusals >= 2:  # the first may be from before it was asked
-            raise McagentError(f"{name} is not drained: {found['refused']}")
+            raise RefusedError(f"{name} is not drained, and no longer asked to: {found['refused']}")
         if time.monotonic() >= deadline:
             reason = f"still {told}" if told else "its agent tells nothing"
             raise McagentError(f"{name} is not drained after {timeout:g} s: {reason}")

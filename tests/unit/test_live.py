@@ -235,8 +235,10 @@ def test_a_gateway_that_is_none_any_more_hands_over_before_it_becomes_a_worker()
         assert place.now < place.live.wake < place.now + 5.0
         place.now = place.live.wake
     assert "gone" in place.live.report.draining.why
+    assert place.live.wake < place.now  # at once
     place.snapshot = place.live.linger(deleted, place.config)
     assert place.snapshot.leaving == ()
+    assert place.live.wake > place.now
     place.desired = Desired(units={}, summary={"role": "worker"})
     assert place.facts().drain is Drain.NONE
 
