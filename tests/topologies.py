@@ -103,9 +103,16 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Clusters that know of each other. `pod_to_pod` is off in none of them."""
+    """Clusters that know of each other. `pod_to_pod` is off in none of them.
+
+    `trusted` and `reserve` are tunnels by the Node that has it and the Node that it leads to: see `mc.Way`. With
+    an `order` (names of Nodes) all gateways are used in that order, instead of all together.
+    """
 
     clusters: tuple[Cluster, ...]
+    trusted: frozenset[tuple[str, str]] = frozenset()
+    reserve: frozenset[tuple[str, str]] = frozenset()
+    order: tuple[str, ...] = ()
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
@@ -124,7 +131,7 @@ class World:
 
     def having(self, changed: Cluster) -> World:
         """Return the world with this cluster in the place of the one with its name."""
-        return World(clusters=tuple(changed if c.name == changed.name else c for c in self.clusters))
+        return replace(self, clusters=tuple(changed if c.name == changed.name else c for c in self.clusters))
 
     def cluster(self, name: str) -> Cluster:
         """Return a cluster by its name."""
@@ -193,15 +200,33 @@ class World:
             published_pods=(cluster.pod_cidr,) if cluster.publishes else (),
         )
 
+    def ordered(self, gateways: tuple[Node, ...]) -> tuple[Node, ...]:
+        """Return gateways in the order in which they are to be used; as they come, if there is none."""
+        return tuple(sorted(gateways, key=lambda g: self.order.index(g.name))) if self.order else gateways
+
+    def choice(self, node: Node) -> mc.Choice:
+        """Return the gateways of its own cluster that a Node chooses from."""
+        others = (g for g in self.ordered(self.cluster(node.cluster).gateways) if g is not node)
+        ways = (
+            mc.Way(ofport=self.ports[end], watched=end not in self.trusted, reserve=end in self.reserve)
+            for end in ((node.name, g.name) for g in others)
+        )
+        return mc.Choice(ways=tuple(ways), ordered=bool(self.order))
+
     def parts(self, node: Node) -> Iterator[mc.Part]:
         """Yield the parts of a Node's pipeline."""
         env, here = self.env(node), self.cluster(node.cluster)
-        yield mc.base(env)
+        yield mc.base(env, self.choice(node))
         for there in self.clusters:
             if there is not here:
                 remotes = (
-                    mc.RemoteGateway(address=g.address, ofport=self.ports.get((node.name, g.name)))
-                    for g in there.gateways
+                    mc.RemoteGateway(
+                        address=g.address,
+                        ofport=self.ports.get((node.name, g.name)),
+                        watched=(node.name, g.name) not in self.trusted,
+                        reserve=(node.name, g.name) in self.reserve,
+                    )
+                    for g in self.ordered(there.gateways)
                 )
                 yield mc.cluster(
                     env,
@@ -210,6 +235,7 @@ class World:
                         cidrs=self.accepted(here, there),
                         gateways=tuple(remotes),
                         snat=self.snat(here, there),
+                        ordered=bool(self.order),
                     ),
                 )
         for number, peer in enumerate(here.nodes, 1):

@@ -43,7 +43,8 @@ class Network:
     """Switches by name and the tunnels between their ports (each listed from both ends).
 
     A port in `dead` carries nothing, and its switch knows (liveness detection). A port in `cut` carries nothing
-    and its switch does not know yet.
+    and its switch does not know yet. A port in `silent` carries all, but its switch takes it for dead: the peer
+    does not speak the protocol of liveness detection, or says that nothing is to be sent to it.
     """
 
     switches: Mapping[str, Switch]
@@ -52,11 +53,12 @@ class Network:
     datapath: Datapath = Datapath.KERNEL
     dead: frozenset[Port] = frozenset()
     cut: frozenset[Port] = frozenset()
+    silent: frozenset[Port] = frozenset()
     host_port: int = 1
 
     def live(self, switch: str) -> frozenset[int]:
         """Return the ports of a switch that groups may count on."""
-        ends = {end for end in self.tunnels if end[0] == switch and end not in self.dead}
+        ends = {end for end in self.tunnels if end[0] == switch and end not in self.dead | self.silent}
         return frozenset({self.host_port, *(number for _, number in ends)})
 
     def losing(self, *names: str) -> Network:
