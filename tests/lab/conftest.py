@@ -40,7 +40,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Keep logs, flows, statuses and packets of every lab that runs when a test fails, and say where."""
     report = yield
     if report.failed and report.when in ("setup", "call"):
-        for lab in _LABS:
+        for lab in (one for one in _LABS if one.state.exists):
             name = item.name.replace("/", "_").replace("[", "-").replace("]", "")
             folder = FAILURES / f"{time.strftime('%H%M%S')}-{name}-{lab.name}"
             report.sections.append(
@@ -56,7 +56,7 @@ def fresh_name() -> str:
 
 @pytest.fixture(scope="module")
 def make_lab(datapath: DatapathType) -> Iterator[Callable[..., Lab]]:
-    """Make labs for a module (`make_lab(topology, agents=True)`); they are taken down after it."""
+    """Make labs for a module (`make_lab(topology, agents=True)`); down after it, if not before (`with`)."""
 
     def make(topology: Topology, *, agents: bool = True) -> Lab:
         choice = DatapathChoice(datapath.value)

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -37,9 +37,10 @@ def test_the_demo_shows_the_topology_and_a_matrix_and_leaves_nothing() -> None:
 
 
 @pytest.fixture(scope="module", params=list(Cni), ids=str)
-def double(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Lab:
+def double(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """Two clusters of two gateways and one worker."""
-    return make_lab(generate(cni=request.param, gateways=2))
+    with make_lab(generate(cni=request.param, gateways=2)) as made:
+        yield made
 
 
 def test_every_way_with_two_gateways_in_each_cluster(double: Lab) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -41,9 +41,10 @@ def _processes(word: str) -> list[str]:
 
 
 @pytest.fixture(scope="module", params=list(Cni), ids=str)
-def bare(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Lab:
+def bare(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """A lab of each CNI profile, without agents."""
-    return make_lab(generate(cni=request.param), agents=False)
+    with make_lab(generate(cni=request.param), agents=False) as made:
+        yield made
 
 
 def test_pods_of_a_cluster_reach_each_other_by_their_own_addresses(bare: Lab) -> None:
@@ -130,7 +131,7 @@ def test_a_lab_whose_maker_was_killed_half_way_is_taken_down(moment: str) -> Non
     lab = Lab(name)
     argv = [sys.executable, "-m", "mcagent.cli.main", "lab", "up", "--no-agents", "--name", name]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, start_new_session=True) as child:
-        wait_until((lab.state.directory / moment).exists, f"{moment} of the lab", interval=0.001)
+        wait_until((lab.state.directory / moment).exists, f"{moment} of the lab", timeout=60, interval=0.001)
         os.kill(child.pid, signal.SIGKILL)
     Lab(name).down()
     assert _world() == before

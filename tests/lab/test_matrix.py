@@ -22,10 +22,11 @@ _SHAPES = [(cni, tunnel) for cni in Cni for tunnel in TunnelType]
 
 
 @pytest.fixture(scope="module", params=_SHAPES, ids=lambda shape: f"{shape[0]}-{shape[1]}")
-def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Lab:
+def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """Two clusters of one gateway and one worker, of each profile and encapsulation."""
     cni, tunnel = request.param
-    return make_lab(generate(cni=cni, tunnel=tunnel))
+    with make_lab(generate(cni=cni, tunnel=tunnel)) as made:
+        yield made
 
 
 def test_every_way_of_the_matrix(lab: Lab) -> None:

@@ -53,9 +53,10 @@ _SHAPES = [(Cni.FLANNEL, TunnelType.GENEVE), (Cni.FLANNEL, TunnelType.VXLAN), (C
 
 
 @pytest.fixture(scope="module", params=_SHAPES, ids=lambda shape: f"{shape[0]}-{shape[1]}")
-def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Lab:
+def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """Two clusters of one gateway and one worker; in `overlap` everything is translated at both ends."""
-    return make_lab(_topology(*request.param))
+    with make_lab(_topology(*request.param)) as made:
+        yield made
 
 
 @pytest.fixture
