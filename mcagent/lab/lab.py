@@ -33,7 +33,7 @@ from mcagent.model.errors import LabError
 T = TypeVar("T")
 TOOLS = ("ip", "nft", "iptables", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "ovs-ofctl", "ping")
 PARALLEL = 4
-READY_TIMEOUT = 60.0  # seconds for all agents to have programmed their Nodes
+READY_TIMEOUT = 180.0  # seconds for all agents to have programmed their Nodes, on a busy machine
 
 
 class Lab:
