@@ -17,6 +17,7 @@ from mcagent.model.config import DatapathChoice
 
 DRAIN = "mcagent.io/drain"
 PAIRS = 12  # of Pods that send datagrams to each other: by all gateways
+ON_THE_WAY = 0.3  # seconds: an answer that takes longer is not waited for
 REQUEST_INTERVAL = 0.05  # seconds
 
 
@@ -264,7 +265,9 @@ def play(lab: Lab, load: Load, settled: Settled, row: Row, number: int) -> Round
     try:
         fault.inject()
         pause(row.spell)
-        during = load.report(begin)
+        until = time.monotonic()
+        pause(ON_THE_WAY)
+        during = load.report(begin, until)
     finally:
         end = time.monotonic()
         fault.heal()
@@ -276,8 +279,10 @@ def play(lab: Lab, load: Load, settled: Settled, row: Row, number: int) -> Round
         names = [one.name for one in lab.topology.node(name)[0].gateways]
         faults.link_cut(lab, *names).heal()
     settled.wait()
-    pause(0.3)
-    return Round(row=row.name, node=name, side=side, during=during, after=load.report(end), healed=healed)
+    until = time.monotonic()
+    pause(ON_THE_WAY)
+    after = load.report(end, until)
+    return Round(row=row.name, node=name, side=side, during=during, after=after, healed=healed)
 
 
 def _answers(load: Load) -> bool:
@@ -292,7 +297,7 @@ def calm(load: Load, seconds: float = 2.0) -> Report:
     begin = time.monotonic()
     pause(seconds)
     until = time.monotonic()
-    pause(0.3)
+    pause(ON_THE_WAY)
     return load.report(begin, until)
 
 

@@ -1,0 +1,113 @@
+"""Gateways fail under traffic: a shortened version of every row of the failover table, with generous bounds.
+
+How long each takes is measured by tests/bench/failover.py. Here the machine may be busy with other things: a
+silence may be several times as long as there, and longer by as much as the sending process itself was late.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from mcagent.lab.faults import Settled
+from mcagent.lab.lab import Lab
+from mcagent.lab.load import Kind, Load, Report
+from mcagent.lab.waiting import wait_until
+from tests import failover
+from tests.failover import INTERVALS, ROWS, Volume
+
+SILENCE = 4.0  # seconds; without BFD nothing would end a silence before the fault ends
+VOLUME = Volume(datagrams=100, connections=10, interval=0.05)
+FAULTS = [name for name, row in ROWS.items() if not row.lossless and not row.from_heal]
+LOSSLESS = [name for name, row in ROWS.items() if row.lossless]
+RETURNS = [name for name, row in ROWS.items() if row.from_heal]
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[..., Lab]) -> Lab:
+    """Two clusters of two gateways and a worker; BFD every 100 ms everywhere."""
+    return make_lab(failover.topology(INTERVALS["100x3"], gateways=2, workers=1))
+
+
+@pytest.fixture(scope="module")
+def settled(lab: Lab) -> Settled:
+    """How the lab is when all is well."""
+    return Settled(lab)
+
+
+@pytest.fixture(scope="module")
+def load(lab: Lab, settled: Settled) -> Iterator[Load]:
+    """Traffic that goes on through all tests."""
+    with Load(failover.streams(lab, VOLUME)) as one:
+        yield one
+
+
+def words(report: Report) -> str:
+    """Return what became of the load, for people."""
+    lines = [
+        f"{one.name}: sent {one.sent}, lost {one.lost}, broken {one.broken} {one.reasons}, {one.longest:.2f} s"
+        for one in report.streams.values()
+    ]
+    return "\n".join([f"the sending process was late by {report.stall:.2f} s at most", *lines])
+
+
+def number(name: str) -> int:
+    """Return a number by which rows take turns between the clusters."""
+    return list(ROWS).index(name)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_traffic_leaves_a_gateway_that_fails(lab: Lab, load: Load, settled: Settled, name: str) -> None:
+    """No connection breaks, and packets pass by the other gateway long before the fault ends."""
+    one = failover.play(lab, load, settled, ROWS[name], number(name))
+    assert failover.broken(one.during) == failover.broken(one.after) == 0, words(one.during)
+    assert max(failover.tcp_silences(one.during)) < SILENCE + one.during.stall, words(one.during)
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_what_is_planned_or_only_the_agent_s_loses_nothing(
+    lab: Lab, load: Load, settled: Settled, name: str
+) -> None:
+    """Drain and return, a killed agent, another version of it: not a datagram, not a connection."""
+    one = failover.play(lab, load, settled, ROWS[name], number(name))
+    for report in (one.during, one.after):
+        assert failover.broken(report) == 0, words(report)
+        assert failover.datagrams_lost(report) == 0, words(report)
+
+
+@pytest.mark.parametrize("name", RETURNS)
+def test_packets_pass_again_soon_after_the_end_of_what_stopped_them(
+    lab: Lab, load: Load, settled: Settled, name: str
+) -> None:
+    """A worker's vswitchd, or the only way there is: back within seconds, and connections outlive it."""
+    one = failover.play(lab, load, settled, ROWS[name], number(name))
+    assert failover.broken(one.during) == failover.broken(one.after) == 0, words(one.after)
+    assert one.healed < 10.0 + one.after.stall, words(one.after)
+
+
+def test_two_faults_at_once_settle(lab: Lab, load: Load, settled: Settled) -> None:
+    """Whatever two gateways suffer together: when it ends, all is as before and every connection answered."""
+    seed = int(os.environ.get("MCAGENT_TEST_SEED") or time.time())
+    print(f"MCAGENT_TEST_SEED={seed}")
+    first, second, what = failover.random_pair(lab, random.Random(seed))
+    print(what)
+    settled.wait()
+    begin = time.monotonic()
+    try:
+        first.inject()
+        second.inject()
+        failover.pause(1.5)
+    finally:
+        first.heal()
+        second.heal()
+    settled.wait(90)
+    names = [one.name for one in load.report(begin).streams.values() if one.kind is Kind.TCP]
+    wait_until(
+        lambda: all(load.report(time.monotonic()).streams[one].longest < 0.5 for one in names),
+        f"every connection to be answered after {what}",
+        timeout=60,
+    )
