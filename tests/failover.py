@@ -130,7 +130,8 @@ class Row:
     """A row of the table: a fault of the Node whose name is given, how long it lasts, and what must come of it.
 
     `lossless`: no packet may be lost, neither at the beginning nor at the end. `bound`: seconds, the longest
-    silence; None: that of the intervals. `from_heal`: silence is counted from the end of the fault.
+    silence; None: that of the intervals. `from_heal`: silence is counted from the end of the fault. `must`: words
+    in place of a time, where none is set.
     """
 
     name: str
@@ -140,6 +141,7 @@ class Row:
     from_heal: bool = False
     worker: bool = False  # of a worker instead of a gateway
     spell: float = 2.0
+    must: str = ""
 
 
 def other(lab: Lab, name: str) -> Cluster:
@@ -209,7 +211,7 @@ ROWS: Mapping[str, Row] = {
         ),
         Row(name="what it sends lost", make=lambda lab, name: faults.one_way(lab, name, outgoing=True)),
         Row(name="what is sent to it lost", make=lambda lab, name: faults.one_way(lab, name, outgoing=False)),
-        Row(name="30 % loss", make=faults.lossy, spell=4.0, bound=4.0),
+        Row(name="30 % loss", make=faults.lossy, spell=4.0, must="leaves it"),
         Row(name="link cut, API server gone", make=api_and_link),
         Row(name="drained", make=drain, lossless=True),
         Row(name="agent killed", make=faults.agent_killed, lossless=True),

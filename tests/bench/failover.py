@@ -116,6 +116,10 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row])
                             rounds[row.name].append(one)
                             break
                         again += 1
+                if args.json:  # what is measured is kept, whatever comes
+                    args.json.write_text(
+                        json.dumps({"results": [{"intervals": intervals.name, "rounds": rounds}]})
+                    )
                 if rounds[row.name]:
                     say(" | ".join(cells(row.name, intervals, rounds[row.name])))
     about = {"load": str(volume), "asked": str(asked), "rounds made again": again, "problems": problems}
@@ -148,6 +152,8 @@ def bound_of(row: Row, intervals: Intervals) -> str:
     """Return what must come of a row, as words."""
     if row.lossless:
         return "0 lost"
+    if row.must:
+        return row.must
     return f"{row.bound or intervals.bound:g} s"
 
 
@@ -194,7 +200,7 @@ def plot(results: Sequence[Json]) -> str:
     for result in results:
         intervals, rounds = INTERVALS[str(result["intervals"])], result["rounds"]
         assert isinstance(rounds, dict)
-        lines.append(f'<text x="8" y="{y}" class="h">BFD {intervals.name}: {result["load"]}</text>')
+        lines.append(f'<text x="8" y="{y}" class="h">BFD {intervals.name}: {result.get("load", "")}</text>')
         y += step
         for name, found in rounds.items():
             if not found:
@@ -203,7 +209,9 @@ def plot(results: Sequence[Json]) -> str:
             values = ends(row, found)
             middle, high = percentile(values, 0.5), percentile(values, 0.99)
             limit = row.bound or intervals.bound
-            good = high <= limit or row.lossless
+            free = row.lossless or bool(row.must)
+            lost = sum(_numbers(found, "lost")) + sum(_numbers(found, "after lost"))
+            good = not lost if row.lossless else free or high <= limit
             color = "#3a7" if good else "#c63"
             lines += [
                 f'<text x="{left - 8}" y="{y + 11}" text-anchor="end">{name}</text>',
@@ -211,7 +219,7 @@ def plot(results: Sequence[Json]) -> str:
                 f'<rect x="{left + scale * min(middle, longest):.0f}" y="{y}" width="3" height="14" fill="#222"/>',
                 f'<text x="{left + scale * min(high, longest) + 8:.0f}" y="{y + 11}">{high:.2f} s</text>',
             ]
-            if not row.lossless and limit <= longest:
+            if not free and limit <= longest:
                 x = left + scale * limit
                 lines.append(f'<line x1="{x:.0f}" x2="{x:.0f}" y1="{y - 3}" y2="{y + 17}" class="limit"/>')
             y += step
@@ -236,10 +244,10 @@ def tell(found: Json, args: argparse.Namespace) -> None:
     results = found["results"]
     assert isinstance(results, list)
     for result in results:
-        print(f"\nBFD {result['intervals']}; {result['load']} (asked: {result['asked']});")
-        print(f"{result['rounds made again']} rounds made again because the machine was late\n")
+        print(f"\nBFD {result['intervals']}; {result.get('load', '?')} (asked: {result.get('asked', '?')});")
+        print(f"{result.get('rounds made again', '?')} rounds made again because the machine was late\n")
         print(*table(result), sep="\n", flush=True)
-        print(*(f"problem: {problem}" for problem in result["problems"]), sep="\n")
+        print(*(f"problem: {problem}" for problem in result.get("problems", [])), sep="\n")
     if args.json:
         args.json.write_text(json.dumps(found, indent=1))
     if args.svg:
