@@ -10,6 +10,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -20,7 +21,8 @@ from mcagent.lab.waiting import wait_until
 from tests import failover
 from tests.failover import INTERVALS, ROWS, Volume
 
-SILENCE = 4.0  # seconds; without BFD nothing would end a silence before the fault ends
+SPELL = 3.0  # seconds that a fault lasts
+SILENCE = 2.0  # seconds; without BFD nothing would end a silence before the fault ends
 VOLUME = Volume(datagrams=100, connections=10, interval=0.05)
 FAULTS = [name for name, row in ROWS.items() if not row.lossless and not row.from_heal]
 LOSSLESS = [name for name, row in ROWS.items() if row.lossless]
@@ -63,9 +65,11 @@ def number(name: str) -> int:
 @pytest.mark.parametrize("name", FAULTS)
 def test_traffic_leaves_a_gateway_that_fails(lab: Lab, load: Load, settled: Settled, name: str) -> None:
     """No connection breaks, and packets pass by the other gateway long before the fault ends."""
-    one = failover.play(lab, load, settled, ROWS[name], number(name))
+    row = ROWS[name]
+    one = failover.play(lab, load, settled, replace(row, spell=SPELL), number(name))
     assert failover.broken(one.during) == failover.broken(one.after) == 0, words(one.during)
-    assert max(failover.tcp_silences(one.during)) < SILENCE + one.during.stall, words(one.during)
+    if not row.must:  # a link that loses some is left by chance sooner or later
+        assert max(failover.tcp_silences(one.during)) < SILENCE + one.during.stall, words(one.during)
 
 
 @pytest.mark.parametrize("name", LOSSLESS)
