@@ -93,6 +93,7 @@ class Peer:
     lost_at: float = -math.inf
     held_until: float | None = None
     gone: bool = False  # no longer wanted
+    last: Observation | None = None
     transitions: tuple[Transition, ...] = ()
 
 
@@ -130,7 +131,7 @@ def advance(state: Liveness, observations: Iterable[Observation], now: float, da
         peer = looked_at
         if up and (peer.held_until is None or peer.group not in usable):
             # What is the last one in its group is released for good: it is not to come and go by our doing.
-            peer = replace(peer, held_until=None)
+            peer = peer if peer.held_until is None else replace(peer, held_until=None)
         elif up:
             up, cause = False, Cause.DAMPING
             text = f"it flaps: kept out until it stayed up for {peer.hold:g} s"
@@ -164,6 +165,8 @@ def _look(
     before: Peer | None, seen_now: Observation, now: float, damping: Damping
 ) -> tuple[Peer, tuple[bool, Cause, str]]:
     """Take in one observation: return the peer with its hold brought up to date, and what is said of it."""
+    if before is not None and before.last == seen_now and before.held_until is None and not before.gone:
+        return before, (before.live, before.cause, before.text)
     peer = before or Peer(
         port=seen_now.port, group=seen_now.group, live=False, cause=Cause.API, text="", since=now
     )
@@ -195,6 +198,7 @@ def _look(
         hold=hold,
         lost_at=lost_at,
         held_until=held_until,
+        last=seen_now,
     )
     return peer, verdict
 
@@ -229,7 +233,7 @@ def _settle(
     if before is None:
         return replace(peer, live=live, cause=cause, text=text, since=now)
     if (before.live, before.cause) == (live, cause):
-        return replace(peer, text=text)
+        return peer if peer.text == text else replace(peer, text=text)
     transition = Transition(at=now, live=live, cause=cause, text=text)
     history = (*peer.transitions, transition)[-HISTORY:]
     settled = replace(peer, live=live, cause=cause, text=text, since=now, transitions=history)
