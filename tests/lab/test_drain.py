@@ -1,0 +1,132 @@
+"""Planned hand-over of gateways under traffic: nothing is lost, it is told, and the last one stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcagent.lab import netns
+from mcagent.lab.lab import Lab
+from mcagent.lab.load import Kind, Load, Stream
+from mcagent.lab.topology import POD_PORT, generate
+from mcagent.lab.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[..., Lab]) -> Lab:
+    """Two clusters, each with two gateways and a worker."""
+    made: Lab = make_lab(generate(gateways=2))
+    east = made.topology.clusters[0]
+    wait_until(
+        lambda: all(g["live"] and g["bfd"] in ("", "answers") for n in east.nodes for g in gateways(made, n.name)),
+        "BFD between all",
+        timeout=30,
+    )
+    return made
+
+
+@pytest.fixture
+def load(lab: Lab) -> Iterator[Load]:
+    """Streams both ways: UDP and TCP to Pods, and connections to the exported Service."""
+    east, west = lab.topology.clusters
+    streams = []
+    for source, target in ((east, west), (west, east)):
+        namespace = lab.namespace(source.workers[0].pods[0])
+        pod = str(target.workers[0].pods[0].address)
+        service = str(target.services[0].cluster_ip)
+        tcp = Stream(
+            kind=Kind.TCP, name=f"{source.name} pod", namespace=namespace, address=pod, port=POD_PORT, count=20
+        )
+        streams += [
+            replace(tcp, kind=Kind.UDP, name=f"{source.name} udp", count=1),
+            tcp,
+            replace(tcp, name=f"{source.name} service", address=service, port=80),
+        ]
+    with Load(streams) as running:
+        yield running
+
+
+def assert_nothing_lost(load: Load) -> None:
+    """Neither a datagram nor a connection is lost from the beginning until half a second ago."""
+    time.sleep(0.5)  # what is under way is not lost: this is the span that is judged, not a wait for something
+    report = load.report(load.began, time.monotonic() - 0.5)
+    assert {name: (one.lost, one.broken, one.reasons) for name, one in report.streams.items()} == dict.fromkeys(
+        report.streams, (0, 0, ())
+    )
+
+
+def gateways(lab: Lab, node: str) -> list[dict[str, Any]]:
+    """Return the gateways as `mcagent gateways` of a Node tells them."""
+    found = json.loads(lab.mcagent(node, "gateways", "-o", "json", check=False))
+    return [gateway for cluster in found["clusters"] for gateway in cluster["gateways"]]
+
+
+def told(lab: Lab, node: str, name: str) -> dict[str, Any]:
+    """Return what a Node tells of one gateway."""
+    (found,) = [gateway for gateway in gateways(lab, node) if gateway["name"] == name]
+    return found
+
+
+def test_drain_and_undrain_lose_nothing(lab: Lab, load: Load) -> None:
+    """By the command on the Node: it waits until others have taken over; peers tell why it is not used."""
+    east = lab.topology.clusters[0]
+    going, worker = east.gateways[0].name, east.workers[0].name
+    output = lab.mcagent(going, "drain", "--local")
+    assert "drained" in output
+    assert told(lab, worker, going)["decidedBy"] == "drain"
+    lab.mcagent(going, "undrain", "--local")
+    wait_until(lambda: told(lab, worker, going)["live"], "the gateway to be used again", timeout=10)
+    assert [t["live"] for t in told(lab, worker, going)["transitions"]][-2:] == [False, True]
+    assert_nothing_lost(load)
+
+
+def test_drain_by_the_api(lab: Lab, load: Load) -> None:
+    """The annotation on the Node does the same, set by the command or by anybody."""
+    east = lab.topology.clusters[0]
+    going, worker = east.gateways[1].name, east.workers[0].name
+    lab.api(east.name).patch("Node", going, {"metadata": {"annotations": {"mcagent.io/drain": "true"}}}, "")
+    wait_until(lambda: not told(lab, worker, going)["live"], "the gateway to be left", timeout=20)
+    lab.api(east.name).patch("Node", going, {"metadata": {"annotations": {"mcagent.io/drain": None}}}, "")
+    wait_until(lambda: told(lab, worker, going)["live"], "the gateway to be used again", timeout=20)
+    assert_nothing_lost(load)
+
+
+def test_the_last_gateway_does_not_go(lab: Lab, load: Load) -> None:
+    """While the other one is drained a drain is refused with the reason, and no longer asked for."""
+    east = lab.topology.clusters[0]
+    first, second = (gateway.name for gateway in east.gateways)
+    lab.mcagent(first, "drain", "--local")
+    argv = lab.agent_command("drain", "--local", *lab.agent_flags(second))
+    done = netns.execute(lab.namespace(second), argv, check=False)
+    assert done.returncode == 1
+    assert "no other gateway" in done.stderr
+    lab.mcagent(first, "undrain", "--local")
+    wait_until(lambda: told(lab, second, first)["live"], "the first to be back", timeout=10)
+    assert told(lab, first, second)["live"]
+    assert_nothing_lost(load)
+
+
+def test_an_agent_that_is_stopped_hands_over_first(lab: Lab, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With drainOnStop SIGTERM drains, then ends the process; the next agent takes the gateway back."""
+    east = lab.topology.clusters[0]
+    going, worker = east.gateways[0].name, east.workers[0].name
+    lab.stop_agent(going, kill=True)
+    argv = lab.agent_command("agent", *lab.agent_flags(going), "--drain-on-stop")
+    log = lab.directory(going) / "agent.log"
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    lab.state.spawn(f"agent-{going}", lab.namespace(going), argv, log=log, env=env)
+    lab.wait_ready(going)
+    lab.stop_agent(going)
+    assert not told(lab, worker, going)["live"]
+    assert told(lab, worker, going)["decidedBy"] == "drain"
+    lab.start_agent(going)
+    lab.wait_ready(going)
+    wait_until(lambda: told(lab, worker, going)["live"], "the gateway to be used again", timeout=10)
+    assert_nothing_lost(load)
