@@ -35,6 +35,8 @@ from mcagent.model.resources import Backend, Resource, ResourceKey, TunnelPort
 
 log = logging.getLogger(__name__)
 
+FEW = 3  # things of one facility that another writer may fight for at a time, or a twentieth of all
+
 Content = Mapping[ResourceKey, Resource]
 
 
@@ -287,7 +289,12 @@ class Reconciler:
     ) -> tuple[Plan, dict[Backend, tuple[str, ...]]]:
         """Return the plan without what somebody else changes again and again, and what is told of that."""
         now = time.monotonic()
-        self._fights, alone = self._fights.judge(sorted(drift, key=repr), now)
+        counts = Counter(name for name, _ in drift)
+        # Where much is gone at once a facility, or a device, was restarted: that is nobody's fight with us.
+        few = {
+            name for name, count in counts.items() if count <= max(FEW, len(content(self._last[name], name)) // 20)
+        }
+        self._fights, alone = self._fights.judge(sorted((one for one in drift if one[0] in few), key=repr), now)
         self._peace = min((fight.until for fight in alone.values()), default=math.inf)
         if not alone:
             return plan, {}

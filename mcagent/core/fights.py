@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 AT_ONCE = 5  # times that something is put back without a pause ...
-WITHIN = 60.0  # ... each within so many seconds of the time before
+WITHIN = 10.0  # ... each within so many seconds of the time before: another writer answers soon
 PAUSE, PAUSE_MAX = 2.0, 60.0
 MOST = 1000  # things remembered
 

@@ -345,3 +345,15 @@ def test_a_fight_with_another_writer_backs_off_and_is_told(world: World) -> None
     assert victim.key not in netlink.world
     world.wait(lambda: victim.key in netlink.world)  # the pause is over
     world.wait(world.settled)
+
+
+def test_a_facility_that_restarts_again_and_again_is_no_fight(world: World) -> None:
+    """ovs-vswitchd that crashes loses all flows each time: they are put back at once, every time."""
+    start_settled(world)
+    openflow = world.facilities[Backend.OPENFLOW]
+    before = dict(openflow.world)
+    for count in range(2 * AT_ONCE):
+        openflow.world.clear()
+        world.loop.suspect(Backend.OPENFLOW)
+        world.wait(lambda: world.loop.report.drift == (count + 1) * len(before))  # noqa: B023 - in this turn only
+        assert openflow.world == before
