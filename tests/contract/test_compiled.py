@@ -18,8 +18,8 @@ from mcagent.dataplane.openflow import OpenFlowBackend
 from mcagent.dataplane.ovsdb import OvsdbBackend
 from mcagent.lab import netns
 from mcagent.lab.ovs import OvsInstance
-from mcagent.model.config import Config
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.config import Config, GatewayMode
+from mcagent.model.facts import DatapathType, Drain, Facts
 from mcagent.model.objects import ApiObject
 from mcagent.model.plan import Actual, Desired, Plan
 from mcagent.model.resources import Backend, TunnelPort
@@ -136,3 +136,29 @@ def test_a_desired_state_is_read_back_as_it_was_asked_for(world: World, settings
 
     apply(world, diff(observe(world), Desired(units={})))
     assert not any(observe(world).values())
+
+
+@pytest.mark.parametrize("on", ["g1", "w1"])
+def test_ways_change_in_place(world: World, on: str) -> None:
+    """Seen, held, not Ready, draining, in order and back: each is taken by a running switch, and read back."""
+    source = snapshot(*HOME, EAST, WEST, node("g3", "192.0.2.9", "10.10.9.0/24"), gateway("g3", "192.0.2.9"))
+    tired = replace(source, nodes={**source.nodes, "g2": replace(source.nodes["g2"], ready=False)})
+    plain, ordered = config(on), config(on, gateways=GatewayMode.ACTIVE_STANDBY)
+    apply(world, diff(observe(world), compile_desired(source, facts_of(world), plain).desired))
+    facts = facts_of(world)
+    seen = replace(facts, bfd_seen=frozenset(facts.ofports))
+    held = replace(seen, held=frozenset(sorted(facts.ofports)[:1]))
+    for objects, known, settings in (
+        (source, facts, plain),
+        (source, seen, plain),
+        (source, held, plain),
+        (tired, seen, plain),
+        (source, replace(seen, drain=Drain.ALL), plain),
+        (source, replace(held, active_order=("g3", "g2")), ordered),
+        (tired, facts, ordered),
+        (tired, held, plain),
+        (source, facts, plain),
+    ):
+        found = compile_desired(objects, known, settings)
+        apply(world, diff(observe(world), found.desired))
+        settled(world, found)
