@@ -1,30 +1,24 @@
-"""A running lab: up, status, down, and the handles on its Nodes, Pods and clusters that tests use.
+"""A lab is made and taken down: `Lab.up`, `down`.
 
 Owns the order in which things are made and removed, and nothing else: what each of them is, is the other
-modules' business. Everything is found again from the lab's directory, so any process may use a running lab.
+modules' business; what a running lab offers is `mcagent.lab.running`'s.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
-import signal
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-
 from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.lab import cni, kubeproxy, netns, node, objects, state, underlay
-from mcagent.lab.api import PORT, ApiClient
 from mcagent.lab.ovs import OvsInstance
 from mcagent.lab.progress import Progress
-from mcagent.lab.state import Process, State
+from mcagent.lab.running import RunningLab
 from mcagent.lab.topology import Cluster, Node, Topology
 from mcagent.lab.waiting import wait_until
 from mcagent.model.config import DatapathChoice
@@ -33,16 +27,10 @@ from mcagent.model.errors import LabError
 T = TypeVar("T")
 TOOLS = ("ip", "nft", "iptables", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "ovs-ofctl", "ping")
 PARALLEL = 4
-READY_TIMEOUT = 180.0  # seconds for all agents to have programmed their Nodes, on a busy machine
 
 
-class Lab:
+class Lab(RunningLab):
     """A lab by its name. `Lab.up` makes one; `Lab(name)` finds one that runs."""
-
-    def __init__(self, name: str, root: Path | None = None) -> None:
-        self.state = State(name, root)
-        self._topology: Topology | None = None
-        self._apis: dict[str, ApiClient] = {}
 
     @classmethod
     def up(
@@ -142,183 +130,6 @@ class Lab:
             for future in [pool.submit(function, item) for item in items]:
                 future.result()
 
-    # --- names and places ---------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The lab's name."""
-        return self.state.name
-
-    @property
-    def topology(self) -> Topology:
-        """What it consists of. Raises LabError when there is no such lab."""
-        if self._topology is None:
-            self._topology = self.state.topology()
-        return self._topology
-
-    @property
-    def underlay(self) -> str:
-        """Namespace of the underlay."""
-        return self.prefix + "underlay"
-
-    @property
-    def prefix(self) -> str:
-        """What every namespace of this lab begins with."""
-        return f"mcl-{self.name}-"
-
-    def namespace(self, thing: str | object) -> str:
-        """Namespace of a Node or Pod, given or by name."""
-        return self.prefix + (thing if isinstance(thing, str) else str(thing.name))  # type: ignore[attr-defined]
-
-    def api_namespace(self, cluster: Cluster) -> str:
-        """Namespace of a cluster's API server."""
-        return f"{self.prefix}{cluster.name}-api"
-
-    def directory(self, node_name: str) -> Path:
-        """Directory of a Node's files: agent.yaml, agent.log, ovs/."""
-        return self.state.directory / "nodes" / node_name
-
-    @property
-    def userspace(self) -> bool:
-        """Whether Nodes use Open vSwitch's userspace datapath."""
-        return bool(self.state.noted("userspace"))
-
-    # --- the parts ----------------------------------------------------------------------------------------
-
-    def ovs(self, node_name: str) -> OvsInstance:
-        """A Node's Open vSwitch."""
-        return OvsInstance(self.namespace(node_name), self.directory(node_name) / "ovs")
-
-    def restart_vswitchd(self, node_name: str, *, kill: bool) -> None:
-        """End a Node's ovs-vswitchd, in an orderly way or with SIGKILL, and start it again."""
-        ovs = self.ovs(node_name)
-        if kill:
-            ovs.kill_vswitchd()
-        else:
-            ovs.stop_vswitchd()
-        ovs.start_vswitchd()
-        if self.userspace:
-            cluster, _ = self.topology.node(node_name)
-            number = self.topology.clusters.index(cluster) + 1
-            node.prime_neighbours(ovs, cluster, cluster_number=number)
-
-    def api(self, cluster_name: str) -> ApiClient:
-        """A client of a cluster's API server."""
-        if cluster_name not in self._apis:
-            cluster = self.topology.cluster(cluster_name)
-            self._apis[cluster_name] = ApiClient(self.api_namespace(cluster), str(cluster.api_address))
-        return self._apis[cluster_name]
-
-    def start_api(self, cluster: Cluster) -> None:
-        """Start a cluster's API server, with the objects it had if it ran before; return when it answers."""
-        directory = self.state.directory / "api" / cluster.name
-        directory.mkdir(parents=True, exist_ok=True)
-        argv = [sys.executable, "-m", "mcagent.lab.apiserver", "--listen", f"{cluster.api_address}:{PORT}"]
-        argv += ["--data", str(directory / "objects.json"), "--kubeconfig", str(directory / "kubeconfig")]
-        key = f"api-{cluster.name}"
-        self.state.spawn(key, self.api_namespace(cluster), argv, log=directory / "api.log", env=_environment())
-        self._wait(self.api(cluster.name).ready, key, directory / "api.log", f"API server of {cluster.name}", 20)
-
-    def stop_api(self, cluster_name: str) -> None:
-        """End a cluster's API server; its objects stay for the next start."""
-        self.api(cluster_name).close()
-        self.state.stop(f"api-{cluster_name}")
-
-    def start_servers(self) -> None:
-        """Start the process that answers in every Pod, and on the address outside; return when it does."""
-        spec = self.state.directory / "servers.json"
-        ready = self.state.directory / "servers.ready"
-        ready.unlink(missing_ok=True)
-        where = {pod.name: self.namespace(pod) for _, _, pod in self.topology.pods()}
-        spec.write_text(json.dumps({**where, "outside": self.underlay}))
-        argv = [sys.executable, "-m", "mcagent.lab.traffic_server", str(spec), str(ready)]
-        log = self.state.directory / "servers.log"
-        self.state.spawn("servers", "", argv, log=log, env=_environment())
-        self._wait(ready.exists, "servers", log, "servers in the Pods", 20)
-
-    def agent_command(self, *command: str) -> list[str]:
-        """Return the argument list of an mcagent command with this very Python."""
-        return [sys.executable, "-m", "mcagent.cli.main", *command]
-
-    def agent_flags(self, node_name: str) -> list[str]:
-        """Return the flags that tell a command about a Node: its configuration file."""
-        return ["--config", str(self.directory(node_name) / "agent.yaml")]
-
-    def start_agent(self, node_name: str) -> Process:
-        """Start a Node's agent with its configuration file; it need not be ready when this returns."""
-        cluster, one = self.topology.node(node_name)
-        directory = self.directory(node_name)
-        config = objects.agent_config(
-            *(self.topology, cluster, one),
-            ovsdb=self.ovs(node_name).socket,
-            kubeconfig=str(self.state.directory / "api" / cluster.name / "kubeconfig"),
-            run_directory=str(directory / "run"),
-        )
-        (directory / "agent.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-        argv = self.agent_command("agent", *self.agent_flags(node_name))
-        log = directory / "agent.log"
-        return self.state.spawn(f"agent-{node_name}", self.namespace(one), argv, log=log, env=_environment())
-
-    def stop_agent(self, node_name: str, *, kill: bool = False) -> None:
-        """End a Node's agent: in an orderly way, or with SIGKILL."""
-        key = f"agent-{node_name}"
-        process = self.state.process(key)
-        if kill and process is not None and process.alive:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
-        self.state.stop(key)
-
-    def agent_alive(self, node_name: str) -> bool:
-        """Whether a Node's agent runs."""
-        process = self.state.process(f"agent-{node_name}")
-        return process is not None and process.alive
-
-    def mcagent(self, node_name: str, *command: str, check: bool = True) -> str:
-        """Run an mcagent command on a Node with the configuration of its agent; return its output."""
-        argv = self.agent_command(command[0], *self.agent_flags(node_name), *command[1:])
-        return netns.execute(self.namespace(node_name), argv, check=check, env=_environment()).stdout
-
-    def http(self, node_name: str, path: str) -> tuple[int, str]:
-        """GET a path of a Node's agent; (0, reason) when nothing answers."""
-        return netns.call(self.namespace(node_name), lambda: _get(10351, path))
-
-    def status(self, node_name: str) -> dict[str, object]:
-        """Return the agent's own status. Raises LabError when it does not answer."""
-        code, text = self.http(node_name, "/status")
-        if code != 200:
-            raise LabError(f"agent of {node_name}: /status: {code} {text[:200]}")
-        found = json.loads(text)
-        assert isinstance(found, dict)
-        return found
-
-    def ready(self, node_name: str) -> bool:
-        """Whether a Node's agent says that the dataplane equals the desired state."""
-        return self.http(node_name, "/readyz")[0] == 200
-
-    def wait_ready(self, *node_names: str, timeout: float = READY_TIMEOUT) -> None:
-        """Return when the agents of these Nodes (default: all) are ready. Raises LabError naming who is not."""
-        for name in node_names or tuple(n.name for _, n in self.topology.nodes()):
-            log = self.directory(name) / "agent.log"
-            self._wait(lambda name=name: self.ready(name), f"agent-{name}", log, f"agent of {name}", timeout)  # type: ignore[misc]
-
-    def _wait(self, ready: Callable[[], object], key: str, log: Path, what: str, timeout: float) -> None:
-        answers: list[object] = []
-
-        def settled() -> bool:
-            process = self.state.process(key)
-            answers[:] = [ready()]
-            return bool(answers[0]) or process is None or not process.alive
-
-        try:
-            wait_until(settled, f"{what} to be ready", timeout=timeout, interval=0.05)
-            problem = "" if answers[0] else f"{what} has ended"
-        except LabError as error:
-            problem = str(error)
-        if problem:
-            raise LabError(f"{problem}\nthe end of {log}:\n{_tail(log)}")
-
-    # --- the end ------------------------------------------------------------------------------------------
-
     def down(self, progress: Progress | None = None) -> None:
         """Remove everything of the lab, complete or not; nothing happens when there is none."""
         say = progress or Progress(quiet=True)
@@ -356,14 +167,6 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-def _environment() -> dict[str, str]:
-    # The lab's own Python and source, wherever the process starts; no configuration of the caller's agent.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MCAGENT_")}
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-
-
 def _check_machine() -> None:
     if os.geteuid() != 0:
         raise LabError("the lab needs root: it makes network namespaces")
@@ -376,23 +179,3 @@ def _userspace(topology: Topology) -> bool:
     if topology.datapath is DatapathChoice.AUTO:
         return not kernel_datapath_exists()
     return topology.datapath is DatapathChoice.NETDEV
-
-
-def _tail(path: Path, lines: int = 15) -> str:
-    with contextlib.suppress(OSError):
-        return "\n".join("  " + line for line in path.read_text(errors="replace").splitlines()[-lines:])
-    return "  (no log)"
-
-
-def _get(port: int, path: str) -> tuple[int, str]:
-    import http.client
-
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException) as error:
-        return 0, repr(error)
-    finally:
-        connection.close()
