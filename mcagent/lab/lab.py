@@ -154,6 +154,8 @@ class Lab(RunningLab):
             state.end(state.in_namespaces(names))
             for name in names:
                 netns.delete(name)
+        # A maker killed in the midst of starting a process: that one bears our mark only once it runs.
+        state.end(state.marked(self.state.directory))
         self.state.remove()
 
     def __enter__(self) -> Lab:
