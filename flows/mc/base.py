@@ -10,6 +10,7 @@ from flows.actions import Ct, DecTtl, Goto, Move, Nat, Output, OutputBits, ToGro
 from flows.declare import Category, Table
 from flows.fields import (
     ETH_DST,
+    ETH_SRC,
     IN_PORT,
     PKT_MARK,
     Term,
@@ -31,6 +32,9 @@ UNMARKED = set_whole(PKT_MARK, 0)
 PLAIN = set_whole(ETH_DST, d.MAC_PLAIN)
 AS_TRANSLATED = set_whole(ETH_DST, d.MAC_TRANSLATED)
 AS_REPLY = (set_whole(ETH_DST, d.MAC_REPLY), set_bits(d.REPLY, 1))
+# The number of the connection's Service is written where it was remembered; un-translated, a packet loses it.
+NUMBERED = (set_whole(ETH_SRC, d.MAC_SERVICE), Move(d.LABEL_SERVICE, d.SERVICE_NUMBER))
+UNTRANSLATED = (set_whole(ETH_SRC, d.HOST_MAC), *AS_REPLY)
 FROM_HOST, FROM_NODE, FROM_GATEWAY, FROM_REMOTE = (d.ORIGIN.is_(n) for n in (1, 2, 3, 4))
 LOCAL_GATEWAYS = d.GROUP_GATEWAYS.group_id(0)
 
@@ -105,31 +109,35 @@ def _departure(env: Env) -> Iterator[Flow]:
         # Committed, or the replies would look like connections opened by the other side.
         yield _flow(table, d.NORMAL, (family, _STATE_NEW), Ct(env.zones.arrival, commit=True), route)
         yield _flow(table, d.NORMAL, (family, _STATE_OPENER), route)
+        to_undo = (AS_TRANSLATED, *NUMBERED)
         translated, raw = d.MARK_TRANSLATED.is_(1), d.MARK_TRANSLATED.is_(0)
         for port in env.local_gateways:
             came_by, prefer = d.MARK_PORT.is_(port), ToGroup(d.GROUP_PREFER.group_id(port))
-            yield _flow(table, d.EXACT, (family, _STATE_REPLY, came_by, translated), AS_TRANSLATED, prefer)
+            yield _flow(table, d.EXACT, (family, _STATE_REPLY, came_by, translated), *to_undo, prefer)
             if not env.gateway:
                 yield _flow(table, d.EXACT, (family, _STATE_REPLY, came_by, raw), *AS_REPLY, prefer)
         # Came in by this Node itself, or by a gateway that is no more.
         if env.gateway:
             undo = untranslate_service(env)
-            yield _flow(table, d.NORMAL, (family, _STATE_REPLY, translated), AS_TRANSLATED, undo)
+            yield _flow(table, d.NORMAL, (family, _STATE_REPLY, translated), *to_undo, undo)
             yield _flow(table, d.NORMAL, (family, _STATE_REPLY, raw), *AS_REPLY, route)
         else:
             anyone = ToGroup(LOCAL_GATEWAYS)
-            yield _flow(table, d.NORMAL, (family, _STATE_REPLY, translated), AS_TRANSLATED, anyone)
+            yield _flow(table, d.NORMAL, (family, _STATE_REPLY, translated), *to_undo, anyone)
             yield _flow(table, d.NORMAL, (family, _STATE_REPLY, raw), *AS_REPLY, anyone)
 
 
 def _arrive(env: Env) -> Iterator[Flow]:
     """Into this Node's kernel, by way of conntrack in zone ARRIVAL."""
     track = Ct(env.zones.arrival, table=d.ARRIVE_STATE.number)
-    remember = Ct(
-        env.zones.arrival,
-        commit=True,
-        exec_=(Move(d.CAME_BY, d.MARK_PORT), Move(d.TRANSLATED, d.MARK_TRANSLATED)),
+    mark = (Move(d.CAME_BY, d.MARK_PORT), Move(d.TRANSLATED, d.MARK_TRANSLATED))
+    # The Service is kept with the mark and not compared by itself: a connection has one as long as it lives.
+    number = Move(d.SERVICE_NUMBER, d.LABEL_SERVICE)
+    remember = (
+        (d.TRANSLATED.is_(0), Ct(env.zones.arrival, commit=True, exec_=mark)),
+        (d.TRANSLATED.is_(1), Ct(env.zones.arrival, commit=True, exec_=(*mark, number))),
     )
+    # The source MAC stays as it is: to write it would make every Service a flow of its own in the datapath.
     deliver = (set_whole(ETH_DST, d.HOST_MAC), Output(d.HOST_PORT))
     for family in d.FAMILIES:
         yield _flow(
@@ -139,8 +147,9 @@ def _arrive(env: Env) -> Iterator[Flow]:
         if env.gateway:  # the way back is by this Node itself
             yield _flow(d.ARRIVE, d.NORMAL, (family, FROM_REMOTE), set_bits(d.CAME_BY, d.HOST_PORT), track)
         table = d.ARRIVE_STATE
-        yield _flow(table, d.NORMAL, (family, _STATE_NEW), remember, *deliver)
-        yield _flow(table, d.NORMAL, (family, _STATE_EST), remember, *deliver)
+        for state in (_STATE_NEW, _STATE_EST):
+            for what, commit in remember:
+                yield _flow(table, d.NORMAL, (family, state, what), commit, *deliver)
         for port in (*((d.HOST_PORT,) if env.gateway else ()), *env.local_gateways):
             for bit in (0, 1):
                 same = (
@@ -182,9 +191,9 @@ def _untranslate(env: Env) -> Iterator[Flow]:
         yield _flow(d.UNSNAT, d.ELSE, (family, _STATE_REPLY), DecTtl(), back, Goto(d.OUTPUT.number))
         known = set_bits(d.TRANSLATED, 1)
         # Not "established": the userspace datapath translates, but calls a UDP connection new until a reply.
-        yield _flow(d.SERVICE, d.EXACT, (family, _STATE_TRANSLATED), known, Goto(d.DELIVER.number))
+        yield _flow(d.SERVICE, d.EXACT, (family, _STATE_TRANSLATED), known, *NUMBERED, Goto(d.DELIVER.number))
         yield drop(d.SERVICE, d.ELSE, (family, _STATE_NEW), d.DROP_NOT_EXPORTED)
-        yield _flow(d.UNDNAT, d.NORMAL, (family, _STATE_REPLY), *AS_REPLY, route)
+        yield _flow(d.UNDNAT, d.NORMAL, (family, _STATE_REPLY), *UNTRANSLATED, route)
 
 
 def _snat(env: Env) -> Iterator[Flow]:

@@ -11,6 +11,7 @@ from flows.fields import (
     CT_MARK,
     CT_STATE,
     ETH_DST,
+    ETH_SRC,
     ETH_TYPE,
     IN_PORT,
     IP_PROTO,
@@ -21,6 +22,7 @@ from flows.fields import (
     IPV6_SRC,
     PKT_MARK,
     PORTS_DST,
+    PORTS_SRC,
     REGISTERS,
     Bits,
 )
@@ -35,6 +37,10 @@ HOST_MAC = 0x0A6D63000001  # of mc-gw0
 MAC_PLAIN = 0xAABBCCDDEEF0  # nothing special; the only one that leaves to another cluster
 MAC_TRANSLATED = 0xAABBCCDDEEF1  # gateway to Node: a Service was translated here; Node to gateway: undo it
 MAC_REPLY = 0xAABBCCDDEEF2  # Node to gateway: a reply to a connection from another cluster, no translation
+
+# With MAC_TRANSLATED, the source MAC holds the Service in its lower 32 bits. Unicast, locally administered, and
+# never the MAC of a host port, since numbers of Services have 24 bits.
+MAC_SERVICE = 0x0A6D00000000
 
 # --- registers, marks, labels ---------------------------------------------------------------------------
 
@@ -57,6 +63,16 @@ MARK_TRANSLATED = Bits(
 )
 LABEL_PORT = Bits(
     "label_port", CT_LABEL, 0, 15, "zone SNAT: port to the Node that opened the connection; 1: this Node"
+)
+LABEL_SERVICE = Bits(
+    "label_service",
+    CT_LABEL,
+    32,
+    63,
+    "zone SERVICE: number of the Service that was translated; zone ARRIVAL: as the gateway told it",
+)
+SERVICE_NUMBER = Bits(
+    "service_number", ETH_SRC, 0, 31, "between gateway and Node, with MAC `…:f1`: number of the translated Service"
 )
 
 ORIGIN_HOST, ORIGIN_NODE, ORIGIN_GATEWAY, ORIGIN_REMOTE = 1, 2, 3, 4
@@ -111,8 +127,9 @@ SERVICE = Table(
 UNDNAT = Table(
     number=26,
     name="Undnat",
-    purpose="Gateway: a reply that needs un-translation goes on only if it was translated here, never raw.",
-    fields=(ETH_TYPE, CT_STATE),
+    purpose="Gateway: a reply that needs un-translation goes on only translated: by conntrack if that was done "
+    "here, else by the number of its Service, if it comes from an endpoint of that. Never raw.",
+    fields=(ETH_TYPE, CT_STATE, SERVICE_NUMBER, IP_PROTO, *PORTS_SRC.values(), *_SOURCE),
     next=(40,),
 )
 DEPARTURE = Table(
@@ -176,7 +193,7 @@ ARRIVE = Table(
 ARRIVE_STATE = Table(
     number=72,
     name="ArriveState",
-    purpose="Keep the gateway that a connection comes in by, and whether it translated; then to the kernel.",
+    purpose="Keep the gateway that a connection comes in by, and what it translated; then to the kernel.",
     fields=(ETH_TYPE, CT_STATE, MARK_PORT, MARK_TRANSLATED, CAME_BY, TRANSLATED),
 )
 OUTPUT = Table(
@@ -246,7 +263,7 @@ DROP_NOT_PUBLISHED = _drop(0x83, "not-published", "from another cluster, to what
 DROP_NOT_EXPORTED = _drop(0x84, "not-exported", "to a Service, port or protocol that is not exported")
 DROP_NO_ENDPOINT = _drop(0x85, "no-endpoint", "to an exported Service without a ready endpoint; number: Service")
 DROP_NO_STATE = _drop(
-    0x86, "no-state", "a reply that needs un-translation, of an unknown connection; number: table"
+    0x86, "no-state", "a reply that needs un-translation, of an unknown connection and no endpoint; number: table"
 )
 DROP_INVALID = _drop(0x87, "invalid", "conntrack calls it invalid; number: table")
 DROP_NO_ROUTE = _drop(0x88, "no-route", "to an address that no remote cluster has")
@@ -279,8 +296,9 @@ PIPELINE = Pipeline(
     tables=TABLES,
     bits=(
         ORIGIN, TRANSLATED, SNAT, REPLY, CLUSTER, CAME_BY, LEAVES_BY, MARK_PORT, MARK_TRANSLATED, LABEL_PORT,
+        LABEL_SERVICE, SERVICE_NUMBER,
     ),
-    writes=(ETH_DST, PKT_MARK),
+    writes=(ETH_DST, ETH_SRC, PKT_MARK, *_SOURCE, *PORTS_SRC.values()),
     zones=(ZONE_ARRIVAL, ZONE_SERVICE, ZONE_SNAT),
     groups=(
         GROUP_FIRST, GROUP_RESERVE, GROUP_GATEWAYS, GROUP_PREFER, GROUP_CLUSTER, GROUP_RELAY, GROUP_REPLY,

@@ -7,8 +7,9 @@ Every Node has the bridge `br-mc` with one port to its own kernel (`mc-gw0`, por
 peers: a worker to every gateway of its cluster, a gateway to every Node of its cluster and to every gateway of
 every remote cluster. Every table ends in a drop that is counted; nothing floods or learns. The destination MAC
 on a tunnel inside the cluster says what a packet is: `aa:bb:cc:dd:ee:f0` nothing special, `…:f1` a Service was
-translated (from a gateway), or is to be un-translated (to a gateway), `…:f2` a plain reply (to a gateway). Only
-`…:f0` goes to another cluster. Below, A is the cluster that opens a connection, B the one that serves it.
+translated (from a gateway), or is to be un-translated (to a gateway), `…:f2` a plain reply (to a gateway). With
+`…:f1` the source MAC is `0a:6d` and the number of the Service. Only `…:f0` goes to another cluster. Below, A is
+the cluster that opens a connection, B the one that serves it.
 """
 
 JOURNEYS = """\
@@ -28,9 +29,20 @@ the connection.
 **To a Service of B.** On a gateway of B, Untranslate passes what goes to the Service CIDR through zone SERVICE.
 Service lets only exported address, protocol and port choose an endpoint (the group hashes the connection over
 bucket_ids that every gateway of B derives alike), commits the destination NAT, and Deliver sends it on with
-`…:f1`, which the Node of the endpoint keeps in ct_mark. Its replies go back with `…:f1`; Undnat un-translates
-them, or drops them if this gateway does not have the connection: a reply never leaves with the endpoint's
-address.
+`…:f1`, which the Node of the endpoint keeps in ct_mark, and the number of the Service in the source MAC, which
+it keeps in ct_label. Its replies go back with both; Undnat un-translates them: a reply never leaves with the
+endpoint's address.
+
+**A reply whose gateway was lost.** The Node sends it to another gateway, which does not have the connection. The
+client may have nothing to send (a download), so nothing would ever make that gateway know it. It un-translates
+without state: the number in the source MAC says which Service, and only what comes from a ready endpoint of
+that Service, by protocol, address and port, gets the Service's address and port. All gateways of a cluster derive
+the same numbers from the names of the exported Services. What fits no Service is dropped and counted. The next
+packet of the client makes the gateway that it comes by know the connection.
+
+**The source MAC.** It holds a number on the tunnels between gateways and Nodes and nowhere else: Undnat puts the
+MAC of `mc-gw0` back before a reply goes to another cluster. What Arrive hands to the kernel keeps it, since the
+kernel does not look at it.
 
 **With SNAT in A.** Snat passes the packet through zone SNAT; SnatState gives a new connection the gateway's
 address and keeps the port it came by in ct_label. The reply has that gateway's address as its destination, so
@@ -73,4 +85,11 @@ A gatewayIP that lies inside the published Pod CIDRs takes replies of SNATed con
 datapath splits reassembled packets again after conntrack, so a first packet to a Service that is fragmented is
 not exported there. A SNATed connection breaks with its gateway. Conntrack that is lost on a Node (not on
 gateways) makes replies that come before the next request look like new connections.
+
+Without state (after the loss of a gateway) only TCP, UDP and SCTP replies of ready endpoints are un-translated.
+ICMP errors, later fragments and replies of an endpoint that is no longer ready are dropped until the client's
+next packet; ready endpoints only, because nothing else says that an address is still that of the Service's Pod.
+When two Services' numbers collide (1 in 2^24) and one of them goes or comes, the other may get another number:
+of its connections those that are open then are not un-translated without state. The same goes for connections
+opened before the agent kept numbers.
 """

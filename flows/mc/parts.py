@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from ipaddress import ip_network
 
 from flows import actions as act
-from flows.actions import Ct, DecTtl, Goto, Nat, Output, Resubmit, ToGroup, set_bits
+from flows.actions import Ct, DecTtl, Goto, Nat, Output, Resubmit, ToGroup, set_bits, set_whole
 from flows.declare import Table
 from flows.errors import FlowError
 from flows.fields import (
+    ETH_SRC,
     IN_PORT,
     IP_PROTO,
     IPV4_DST,
@@ -29,6 +30,7 @@ from flows.fields import (
     eth_type_of,
     exact,
     source_in,
+    source_is,
 )
 from flows.flow import Bucket, Flow, Group, GroupType
 from flows.mc import declaration as d
@@ -40,6 +42,7 @@ from flows.mc.base import (
     LOCAL_GATEWAYS,
     PLAIN,
     UNMARKED,
+    UNTRANSLATED,
     drop,
 )
 from flows.mc.choice import candidate, choose, passing_on, select, watching
@@ -243,9 +246,10 @@ def service(env: Env, s: LocalService) -> Part:
         return Part(flows=(drop(d.SERVICE, d.NORMAL, terms, d.DROP_NO_ENDPOINT, s.number),))
     group_id = d.GROUP_SERVICE.group_id(s.number)
     cookie = d.COOKIES.cookie(d.FOR_SERVICE, s.number)
-    flow = _flow(cookie, d.SERVICE, d.NORMAL, terms, set_bits(d.TRANSLATED, 1), ToGroup(group_id))
+    numbered = set_whole(ETH_SRC, d.MAC_SERVICE | s.number)
+    flow = _flow(cookie, d.SERVICE, d.NORMAL, terms, set_bits(d.TRANSLATED, 1), numbered, ToGroup(group_id))
     group = select(group_id, tuple(_endpoint_buckets(env, s)), _service_fields(s, protocol))
-    return Part(flows=(flow,), groups=(group,))
+    return Part(flows=(flow, *_undo_by_number(s, protocol, cookie)), groups=(group,))
 
 
 def _endpoint_buckets(env: Env, s: LocalService) -> Iterator[Bucket]:
@@ -256,7 +260,27 @@ def _endpoint_buckets(env: Env, s: LocalService) -> Iterator[Bucket]:
         if endpoint.address.version != s.address.version:
             raise FlowError(d.SERVICE.name, str(endpoint.address), f"is not of the family of {s.address}")
         nat = Nat("dst", endpoint.address, endpoint.port)
-        yield Bucket(numbers[name], (Ct(env.zones.service, d.DELIVER.number, commit=True, nat=nat),))
+        keep = (set_bits(d.LABEL_SERVICE, s.number),)
+        translate = Ct(env.zones.service, d.DELIVER.number, commit=True, nat=nat, exec_=keep)
+        yield Bucket(numbers[name], (translate,))
+
+
+def _undo_by_number(s: LocalService, protocol: int, cookie: int) -> Iterator[Flow]:
+    """Un-translate replies that another gateway translated, which was lost: without state, from endpoints only.
+
+    Whatever conntrack says of them: new (loose pick-up), or invalid (a SYN+ACK or RST out of the blue).
+    """
+    source = IPV4_SRC if s.address.version == 4 else IPV6_SRC
+    undo = (set_whole(source, int(s.address)), set_whole(PORTS_SRC[protocol], s.port), *UNTRANSLATED)
+    for endpoint in sorted(set(s.endpoints), key=lambda one: (int(one.address), one.port)):
+        reply = (
+            eth_type_of(endpoint.address),
+            exact(IP_PROTO, protocol),
+            source_is(endpoint.address),
+            exact(PORTS_SRC[protocol], endpoint.port),
+            d.SERVICE_NUMBER.is_(s.number),
+        )
+        yield _flow(cookie, d.UNDNAT, d.ELSE, reply, *undo, Goto(d.ROUTE.number))
 
 
 def _service_fields(s: LocalService, protocol: int) -> tuple[Field, ...]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.simulate import Network
-from tests.conversations import Exchange, calls, examples, exchange, one
-from tests.topologies import World, from_kernel, worlds
+from flows.simulate import Datapath, Network
+from flows.simulate.packet import ACK
+from tests.conversations import Call, Exchange, calls, examples, exchange, one
+from tests.topologies import HOST_MAC, ZONES, World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
 
@@ -40,6 +43,44 @@ def test_losing_a_gateway_keeps_the_connection(world: World, seed: int) -> None:
             assert lost not in {*during.there.path, *during.back.path}
             the_same(during, before)
             the_same(exchange(world, replace(during.network, dead=frozenset()), call, call.later), before)
+
+
+def patterns(world: World, network: Network, call: Call, node: str) -> Iterator[Network]:
+    """Yield the network with any serving gateways but one dead, then with one more cut off from the client."""
+    gateways = [g.name for g in world.cluster(call.cluster).gateways if g.name != node]
+    usable = 0 if world.nodes[node].gateway else 1
+    for number in range(len(gateways) - usable + 1):
+        for lost in combinations(gateways, number):
+            yield network.losing(*lost)
+            left = [name for name in gateways if name not in lost]
+            # To a sibling that lost the other cluster a gateway Node's reply has had its one hop.
+            if usable and len(left) > 1:
+                for gateway in left:
+                    yield without(world, network.losing(*lost), gateway, call.client.cluster)
+
+
+@examples(20)
+@given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
+def test_a_server_is_heard_without_the_gateway_that_translated(
+    world: World, seed: int, datapath: Datapath
+) -> None:
+    """While only the server sends, its replies reach the client, translated, by gateways that know nothing."""
+    for call in calls(world, Random(seed), 8):
+        if call.service is None:
+            continue
+        before = exchange(world, world.network.over(datapath), call, call.packet)
+        gateways = [g.name for g in world.cluster(call.cluster).gateways]
+        known = exchange(world, before.network, call, call.later).network
+        for state in (before.network, known):
+            for network in patterns(world, state.forgetting(ZONES.service, *gateways), call, before.node):
+                for reply in (before.seen.reply(), replace(before.seen.reply(), tcp_flags=ACK)):
+                    home, seen = one(network.send(before.node, from_kernel(reply)))
+                    assert home == call.client.node
+                    wanted = call.packet.reply()
+                    names = ("src", "src_port", "dst", "dst_port", "proto")
+                    assert [getattr(seen, n) for n in names] == [getattr(wanted, n) for n in names]
+                    assert seen.eth_src == HOST_MAC
+                the_same(exchange(world, network, call, call.later), before)
 
 
 @examples(25)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flows.fields import ETH_ARP, IP_ICMP, IP_TCP, IP_UDP
 from flows.simulate import Packet
 from flows.simulate.packet import ACK, ECHO_REQUEST, SYN
-from tests.conversations import calls, examples, exchange, none
+from tests.conversations import calls, examples, exchange, none, one
 from tests.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, ZONES, Cluster, Node, World, worlds
 
 SEEDS = st.integers(0, 2**32)
@@ -184,7 +184,7 @@ def test_no_transit_between_remote_clusters(world: World, seed: int) -> None:
 @examples(20)
 @given(worlds(min_clusters=2), SEEDS)
 def test_replies_never_leave_raw(world: World, seed: int) -> None:
-    """When gateways have lost what they translated, replies to translated connections are dropped."""
+    """When gateways have lost what they translated, replies are dropped, or translated by what else is known."""
     for call in calls(world, Random(seed), 10):
         talked = exchange(world, world.network, call, call.packet)
         serving = [g.name for g in world.cluster(call.cluster).gateways]
@@ -192,9 +192,45 @@ def test_replies_never_leave_raw(world: World, seed: int) -> None:
         answer = replace(talked.seen.reply(), in_port=1, eth_dst=PLAIN)
         if call.service is not None:
             # The Node of an endpoint remembers in its own zone; a gateway forgets only what it translated.
-            none(talked.network.forgetting(ZONES.service, *serving).send(talked.node, answer))
+            journey = talked.network.forgetting(ZONES.service, *serving).send(talked.node, answer)
+            home, seen = one(journey)
+            wanted = (call.client.node, call.address, call.port)
+            assert (home, seen.src, seen.src_port) == wanted, journey
         if not world.keeps_source(call.client, call.cluster):
             none(talked.network.forgetting(ZONES.snat, *calling).send(talked.node, answer))
+
+
+@examples(20)
+@given(worlds(min_clusters=2), SEEDS)
+def test_only_an_endpoints_reply_is_translated_without_state(world: World, seed: int) -> None:
+    """A gateway that does not know the connection drops what is not of an endpoint of the Service named."""
+    random = Random(seed)
+    for call in calls(world, random, 16):
+        if call.service is None:
+            continue
+        talked = exchange(world, world.network, call, call.packet)
+        serving = [g.name for g in world.cluster(call.cluster).gateways]
+        network = talked.network.forgetting(ZONES.service, *serving)
+        answer = replace(talked.seen.reply(), in_port=1, eth_dst=PLAIN)
+        fewer = tuple(e for e in call.service.endpoints if e != (talked.seen.dst, talked.seen.dst_port))
+        cluster = world.cluster(call.cluster)
+        services = tuple(
+            replace(call.service, endpoints=fewer) if s == call.service else s for s in cluster.services
+        )
+        changed = world.having(replace(cluster, services=services))
+        none(replace(changed.network, connections=network.connections).send(talked.node, answer))
+        for name, walk in network.send(talked.node, answer).walks:
+            right = walk.packet
+            if name not in serving or right.eth_dst != TRANSLATED:
+                continue
+            number = 1 + cluster.services.index(call.service)
+            assert right.eth_src == f"0a:6d:00:00:00:{number:02x}"
+            none(network.send(name, replace(right, src_port=right.src_port + 1)))
+            none(network.send(name, replace(right, proto=IP_TCP + IP_UDP - right.proto)))
+            none(network.send(name, replace(right, eth_src=HOST_MAC)))
+            none(network.send(name, replace(right, eth_src="0a:6d:00:00:00:00")))
+            others = [p.address for p in cluster.pods if (p.address, right.src_port) not in call.service.endpoints]
+            none(network.send(name, replace(right, src=random.choice(others))))
 
 
 @examples(20)
