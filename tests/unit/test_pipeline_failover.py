@@ -59,13 +59,13 @@ def patterns(world: World, network: Network, call: Call, node: str) -> Iterator[
                     yield without(world, network.losing(*lost), gateway, call.client.cluster)
 
 
-@examples(20)
+@examples(12)
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
 def test_a_server_is_heard_without_the_gateway_that_translated(
     world: World, seed: int, datapath: Datapath
 ) -> None:
     """While only the server sends, its replies reach the client, translated, by gateways that know nothing."""
-    for call in calls(world, Random(seed), 8):
+    for call in calls(world, Random(seed), 5):
         if call.service is None:
             continue
         before = exchange(world, world.network.over(datapath), call, call.packet)

@@ -200,12 +200,12 @@ def test_replies_never_leave_raw(world: World, seed: int) -> None:
             none(talked.network.forgetting(ZONES.snat, *calling).send(talked.node, answer))
 
 
-@examples(20)
+@examples(8)
 @given(worlds(min_clusters=2), SEEDS)
 def test_only_an_endpoints_reply_is_translated_without_state(world: World, seed: int) -> None:
     """A gateway that does not know the connection drops what is not of an endpoint of the Service named."""
     random = Random(seed)
-    for call in calls(world, random, 16):
+    for call in calls(world, random, 6):
         if call.service is None:
             continue
         talked = exchange(world, world.network, call, call.packet)
