@@ -200,7 +200,7 @@ def test_replies_never_leave_raw(world: World, seed: int) -> None:
             none(talked.network.forgetting(ZONES.snat, *calling).send(talked.node, answer))
 
 
-@examples(8)
+@examples(20)
 @given(worlds(min_clusters=2), SEEDS)
 def test_only_an_endpoints_reply_is_translated_without_state(world: World, seed: int) -> None:
     """A gateway that does not know the connection drops what is not of an endpoint of the Service named."""
