@@ -5,7 +5,7 @@ STEP := .ci/step
 PYTEST := $(PY) -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit contract lab test-kernel kernel-if-there lab-shell bench docs lock clean
+.PHONY: help setup demo test lint unit contract lab test-failover test-kernel kernel-if-there lab-shell bench docs lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,7 +31,10 @@ contract: setup ## Each backend against the real thing, in namespaces (root)
 	@$(STEP) -v "contract tests" -- $(PYTEST) tests/contract
 
 lab: setup ## Packets through labs of namespaces with real agents (root)
-	@$(STEP) -v "lab tests" -- $(PYTEST) tests/lab
+	@$(STEP) -v "lab tests" -- $(PYTEST) -m "not failover" tests/lab
+
+test-failover: setup ## Faults of gateways under load, against the clock: wants an idle machine (root)
+	@$(STEP) -v "failover tests" -- $(PYTEST) -m failover tests/lab
 
 test-kernel: setup ## Contract and lab tests on the kernel datapath, in test kernels (builds one if there is none)
 	@$(STEP) "a test kernel" -- tests/kernel/find-kernel --build

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flows import actions as act
 from flows.actions import Output, ToGroup
@@ -48,11 +48,15 @@ def candidate(number: int, way: Way | RemoteGateway) -> Candidate:
     return Candidate(number=number, ofport=way.ofport, watched=way.watched, reserve=way.reserve)
 
 
-def choose(group_id: int, candidates: Sequence[Candidate], *, ordered: bool) -> Iterator[Group]:
+def choose(group_id: int, candidates: Sequence[Candidate], *, ordered: bool, last_resort: bool) -> Iterator[Group]:
     """Yield the group that chooses, and those it needs. `ordered`: the first live one in the order given.
 
-    All in reserve is the same as none in reserve.
+    All in reserve is the same as none in reserve. `last_resort`: nobody looks elsewhere when none of these is
+    live; then a single one is not watched, because a false alarm (a busy Node that answers BFD late) would drop
+    packets that arrive, and a true one loses nothing that another way would have saved.
     """
+    if last_resort and len(candidates) == 1:
+        candidates = (replace(candidates[0], watched=False),)
     first = tuple(one for one in candidates if not one.reserve)
     rest = tuple(one for one in candidates if one.reserve) if first else ()
     first = first or tuple(candidates)

@@ -170,7 +170,7 @@ def _cluster_groups(env: Env, c: RemoteCluster, tunnels: dict[int, RemoteGateway
     ids = bucket_ids(str(gateway.address) for gateway in tunnels.values())
     candidates = [candidate(ids[str(gateway.address)], gateway) for gateway in tunnels.values()]
     direct = d.GROUP_CLUSTER.group_id(c.number)
-    yield from choose(direct, candidates, ordered=c.ordered)
+    yield from choose(direct, candidates, ordered=c.ordered, last_resort=not env.local_gateways)
     if not env.local_gateways:
         return
     sibling = passing_on(1, LOCAL_GATEWAYS)

@@ -18,6 +18,8 @@ from mcagent.lab.load import Kind, Load, Stream
 from mcagent.lab.topology import POD_PORT, generate
 from mcagent.lab.waiting import wait_until
 
+pytestmark = pytest.mark.failover
+
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:

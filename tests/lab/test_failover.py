@@ -21,6 +21,8 @@ from mcagent.lab.waiting import wait_until
 from tests import failover
 from tests.failover import INTERVALS, ROWS, Volume
 
+pytestmark = pytest.mark.failover
+
 SPELL = 3.0  # seconds that a fault lasts
 SILENCE = 2.0  # seconds; without BFD nothing would end a silence before the fault ends
 VOLUME = Volume(datagrams=100, connections=10, interval=0.05)

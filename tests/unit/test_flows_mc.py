@@ -176,7 +176,8 @@ def test_where_there_is_no_choice_nothing_is_hashed() -> None:
         for group in mc.base(small.env(gateway=False, siblings=(3,))).groups
         if group.group_id == d.GROUP_GATEWAYS.group_id(0)
     )
-    assert gateways.body_text == "type=ff,bucket=bucket_id:3,watch_port:3,actions=output:3"
+    # Nor watched: there is nowhere else to go, and a false alarm would drop what arrives.
+    assert gateways.body_text == "type=indirect,bucket=bucket_id:3,actions=output:3"
 
 
 def test_bad_services_are_refused() -> None:
