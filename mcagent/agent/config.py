@@ -22,6 +22,7 @@ from mcagent.model.errors import InputError, McagentError
 from mcagent.model.net import overlaps
 
 ENV_CONFIG = "MCAGENT_CONFIG"  # the path of the file itself
+ENV_OTHERS = ("MCAGENT_LAB_", "MCAGENT_TEST_")  # the lab's and the tests' own; they may be set around an agent
 # What Kubernetes puts into a container's environment for a Service whose name starts with "mcagent".
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_.*)?)$")
 
@@ -163,7 +164,7 @@ def _read_mapping(
 def _read_environment(reader: _Reader, environ: Mapping[str, str]) -> None:
     by_env = {key.env: key for key in KEYS}
     for name, text in sorted(environ.items()):
-        if not name.startswith(ENV_PREFIX) or name == ENV_CONFIG:
+        if not name.startswith(ENV_PREFIX) or name == ENV_CONFIG or name.startswith(ENV_OTHERS):
             continue
         if name in by_env:
             reader.put(by_env[name], text, f"environment {name}", "", text=True)

@@ -240,3 +240,9 @@ def test_the_documented_table_is_current(page: str) -> None:
     """The README and docs/configuration.md show every key as the program has it."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     assert config_doc.filled(text) == text, f"run: python -m mcagent.agent.config_doc {page}"
+
+
+def test_variables_of_the_lab_and_the_tests_are_none_of_the_agents() -> None:
+    """Where a test kernel is, or what a failed lab leaves, may be set around an agent."""
+    around = {"MCAGENT_TEST_KERNEL": "/kernel", "MCAGENT_LAB_FAILURES": "/failures"}
+    assert load(None, around, {"nodeName": "n1"}).core.node_name == "n1"
