@@ -90,7 +90,9 @@ class Live:
         """Return the facts with what is live now. Equal parts give back the very same object as before."""
         now = self._clock()
         state = self._state()
-        inputs = (state, snapshot.nodes, desired)
+        # What is announced counts only where an order is kept: else a change elsewhere needs no look at tunnels.
+        ordered = config.gateways is GatewayMode.ACTIVE_STANDBY
+        inputs = (state, snapshot.nodes, desired if ordered else None)
         moved = any(one is not other for one, other in zip(inputs, self._inputs, strict=True))
         if moved or now >= self._advance.wake:
             self._inputs = inputs
