@@ -20,7 +20,7 @@ from typing import Any
 
 from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.model.errors import SourceError
-from mcagent.model.kinds import KINDS
+from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 
@@ -70,9 +70,7 @@ def _target(subject: str) -> _Target | None:
 
 def _path(target: _Target) -> str:
     kind, namespace, name = target
-    info = KINDS[kind]
-    scope = f"/namespaces/{namespace}" if info.namespaced else ""
-    return f"{info.base_path}{scope}/{info.plural}/{name}"
+    return object_path(kind, namespace, name)
 
 
 def _now() -> str:

@@ -22,7 +22,7 @@ from mcagent.kube.client import ApiGarbageError, ApiRefusalError, ApiUnreachable
 from mcagent.kube.source import Backoff, EventType, KindState, ObjectEvent, RawObject, Sink, is_object
 from mcagent.kube.trim import trim
 from mcagent.model.errors import SourceError
-from mcagent.model.kinds import KINDS
+from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 
 log = logging.getLogger(__name__)
@@ -64,12 +64,10 @@ class Informer:
         timing: Timing | None = None,
         transform: Callable[[Kind, RawObject], RawObject] = trim,
     ) -> None:
-        info = KINDS[kind]
         self.kind = kind
         self._client, self._sink, self._transform = client, sink, transform
         self._timing = timing or Timing()
-        scope = f"/namespaces/{namespace}" if namespace and info.namespaced else ""
-        self._path = f"{info.base_path}{scope}/{info.plural}"
+        self._path = object_path(kind, namespace)
         self._selectors = {
             key: value
             for key, value in (("fieldSelector", field_selector), ("labelSelector", label_selector))
@@ -88,7 +86,7 @@ class Informer:
         self._last_error = ""
         self._lists = self._events = 0
         self._restarts: Counter[str] = Counter()
-        self._thread = threading.Thread(target=self._run, name=f"informer-{info.plural}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"informer-{KINDS[kind].plural}", daemon=True)
 
     def start(self) -> None:
         """Begin to read. Returns at once."""

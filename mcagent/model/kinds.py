@@ -49,15 +49,77 @@ KINDS: Mapping[Kind, KindInfo] = MappingProxyType(
             KindInfo(kind=Kind.SERVICE, group="", version="v1", plural="services"),
             KindInfo(kind=Kind.ENDPOINT_SLICE, group="discovery.k8s.io", version="v1", plural="endpointslices"),
             KindInfo(kind=Kind.SERVICE_EXPORT, group=_MCS, version="v1alpha1", plural="serviceexports"),
+            KindInfo(kind=Kind.CLUSTER_SET, group=_ANTREA, version="v1alpha2", plural="clustersets"),
+            KindInfo(kind=Kind.CLUSTER_CLAIM, group=_ANTREA, version="v1alpha2", plural="clusterclaims"),
+            KindInfo(
+                kind=Kind.MEMBER_CLUSTER_ANNOUNCE,
+                group=_ANTREA,
+                version="v1alpha1",
+                plural="memberclusterannounces",
+            ),
+            KindInfo(kind=Kind.RESOURCE_EXPORT, group=_ANTREA, version="v1alpha1", plural="resourceexports"),
+            KindInfo(kind=Kind.RESOURCE_IMPORT, group=_ANTREA, version="v1alpha1", plural="resourceimports"),
+            KindInfo(kind=Kind.SERVICE_IMPORT, group=_MCS, version="v1alpha1", plural="serviceimports"),
+            KindInfo(kind=Kind.ENDPOINTS, group="", version="v1", plural="endpoints"),
+            KindInfo(kind=Kind.NAMESPACE, group="", version="v1", plural="namespaces", namespaced=False),
+            KindInfo(kind=Kind.SECRET, group="", version="v1", plural="secrets"),
+            KindInfo(kind=Kind.SERVICE_ACCOUNT, group="", version="v1", plural="serviceaccounts"),
+            KindInfo(
+                kind=Kind.ROLE_BINDING, group="rbac.authorization.k8s.io", version="v1", plural="rolebindings"
+            ),
+            KindInfo(kind=Kind.CONFIG_MAP, group="", version="v1", plural="configmaps"),
+            KindInfo(kind=Kind.LEASE, group="coordination.k8s.io", version="v1", plural="leases"),
+            KindInfo(kind=Kind.EVENT, group="", version="v1", plural="events"),
+            KindInfo(
+                kind=Kind.SERVICE_CIDR,
+                group="networking.k8s.io",
+                version="v1",
+                plural="servicecidrs",
+                namespaced=False,
+            ),
+            KindInfo(
+                kind=Kind.VALIDATING_WEBHOOK_CONFIGURATION,
+                group="admissionregistration.k8s.io",
+                version="v1",
+                plural="validatingwebhookconfigurations",
+                namespaced=False,
+            ),
+            KindInfo(
+                kind=Kind.CUSTOM_RESOURCE_DEFINITION,
+                group="apiextensions.k8s.io",
+                version="v1",
+                plural="customresourcedefinitions",
+                namespaced=False,
+            ),
         )
     }
 )
 
-_BY_NAME = {(info.api_version, str(info.kind)): info.kind for info in KINDS.values()}
+AGENT_KINDS = frozenset(
+    {
+        Kind.GATEWAY,
+        Kind.CLUSTER_INFO_IMPORT,
+        Kind.NODE,
+        Kind.POD,
+        Kind.SERVICE,
+        Kind.ENDPOINT_SLICE,
+        Kind.SERVICE_EXPORT,
+    }
+)
+"""The kinds that the agent reads; a directory of manifests is read for these."""
+
+_BY_NAME = {(info.api_version, str(info.kind)): info.kind for info in KINDS.values() if info.kind in AGENT_KINDS}
+
+
+def object_path(kind: Kind, namespace: str, name: str = "") -> str:
+    """Return the URL path of an object, or of its collection when `name` is ""."""
+    info = KINDS[kind]
+    scope = f"/namespaces/{namespace}" if info.namespaced and namespace else ""
+    return f"{info.base_path}{scope}/{info.plural}" + (f"/{name}" if name else "")
 
 
 def kind_of(raw: object) -> Kind | None:
-    """Return the Kind of an object by its `apiVersion` and `kind`; None when it is none that is read here."""
+    """Return the Kind of an object by its `apiVersion` and `kind`; None when it is none that the agent reads."""
     if not isinstance(raw, Mapping):
         return None
     api_version, kind = raw.get("apiVersion"), raw.get("kind")

@@ -14,7 +14,7 @@ from mcagent.model.problem import Problem
 
 
 class Kind(StrEnum):
-    """The kinds that the agent reads, by their API names."""
+    """The kinds that agent and controller read, by their API names. The agent's are `kinds.AGENT_KINDS`."""
 
     GATEWAY = "Gateway"
     CLUSTER_INFO_IMPORT = "ClusterInfoImport"
@@ -23,6 +23,23 @@ class Kind(StrEnum):
     SERVICE = "Service"
     ENDPOINT_SLICE = "EndpointSlice"
     SERVICE_EXPORT = "ServiceExport"
+    CLUSTER_SET = "ClusterSet"
+    CLUSTER_CLAIM = "ClusterClaim"
+    MEMBER_CLUSTER_ANNOUNCE = "MemberClusterAnnounce"
+    RESOURCE_EXPORT = "ResourceExport"
+    RESOURCE_IMPORT = "ResourceImport"
+    SERVICE_IMPORT = "ServiceImport"
+    ENDPOINTS = "Endpoints"
+    NAMESPACE = "Namespace"
+    SECRET = "Secret"  # noqa: S105 - the kind's name
+    SERVICE_ACCOUNT = "ServiceAccount"
+    ROLE_BINDING = "RoleBinding"
+    CONFIG_MAP = "ConfigMap"
+    LEASE = "Lease"
+    EVENT = "Event"
+    SERVICE_CIDR = "ServiceCIDR"
+    VALIDATING_WEBHOOK_CONFIGURATION = "ValidatingWebhookConfiguration"
+    CUSTOM_RESOURCE_DEFINITION = "CustomResourceDefinition"
 
 
 class IpProtocol(StrEnum):

@@ -1,0 +1,81 @@
+"""Names, labels, annotations and finalizers of the wire contract with Antrea Multi-cluster.
+
+Pure text. Knows no objects and no decisions. Source: Antrea v2.8 multicluster/apis/multicluster/constants and
+multicluster/controllers/multicluster/common; object names are concatenated, so they can be ambiguous
+(`a-b`/`c` and `a`/`b-c`): whoever looks an object up by name compares what it says it is, too.
+"""
+
+from __future__ import annotations
+
+import re
+
+GATEWAY_ANNOTATION = "multicluster.antrea.io/gateway"
+GATEWAY_IP_ANNOTATION = "multicluster.antrea.io/gateway-ip"
+CLUSTER_ID_ANNOTATION = "multicluster.antrea.io/cluster-id"
+IMPORTED_SERVICE_ANNOTATION = "multicluster.antrea.io/imported-service"
+CREATED_BY_COMMAND_ANNOTATION = "multicluster.antrea.io/created-by-antctl"
+HEARTBEAT_ANNOTATION = "touch-ts"
+
+LABEL_SOURCE_NAME = "sourceName"
+LABEL_SOURCE_NAMESPACE = "sourceNamespace"
+LABEL_SOURCE_CLUSTER_ID = "sourceClusterID"
+LABEL_SOURCE_KIND = "sourceKind"
+
+EXPORT_FINALIZER = "resourceexport.antrea.io/finalizer"
+LEGACY_EXPORT_FINALIZER = "resourceexport.finalizers.antrea.io"
+IMPORTED_PREFIX = "antrea-mc-"
+
+MAX_NAME = 253  # DNS-1123 subdomain
+MAX_LABEL = 63  # DNS-1123 label
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+def is_label(text: str) -> bool:
+    """Tell whether a text is a DNS-1123 label (RFC 1123, as Kubernetes has it)."""
+    return len(text) <= MAX_LABEL and _LABEL.fullmatch(text) is not None
+
+
+def is_subdomain(text: str) -> bool:
+    """Tell whether a text is a DNS-1123 subdomain: what most object names must be."""
+    return len(text) <= MAX_NAME and _SUBDOMAIN.fullmatch(text) is not None
+
+
+def announce(cluster_id: str) -> str:
+    """Return the name of a cluster's MemberClusterAnnounce."""
+    return f"member-announce-from-{cluster_id}"
+
+
+def announce_finalizer(cluster_id: str) -> str:
+    """Return the finalizer of a cluster's MemberClusterAnnounce."""
+    return f"memberclusterannounce.finalizer.antrea.io/{cluster_id}"
+
+
+def service_export(cluster_id: str, namespace: str, name: str) -> str:
+    """Return the name of the ResourceExport of a Service."""
+    return f"{cluster_id}-{namespace}-{name}-service"
+
+
+def endpoints_export(cluster_id: str, namespace: str, name: str) -> str:
+    """Return the name of the ResourceExport of a Service's endpoints."""
+    return f"{cluster_id}-{namespace}-{name}-endpoints"
+
+
+def cluster_info(cluster_id: str) -> str:
+    """Return the name of a cluster's ClusterInfo ResourceExport, ResourceImport and ClusterInfoImport."""
+    return f"{cluster_id}-clusterinfo"
+
+
+def service_import(namespace: str, name: str) -> str:
+    """Return the name of the ResourceImport of a Service (its spec.kind is "ServiceImport")."""
+    return f"{namespace}-{name}-service"
+
+
+def endpoints_import(namespace: str, name: str) -> str:
+    """Return the name of the ResourceImport of a Service's endpoints."""
+    return f"{namespace}-{name}-endpoints"
+
+
+def imported(name: str) -> str:
+    """Return the name of an imported Service, its EndpointSlices and Endpoints."""
+    return f"{IMPORTED_PREFIX}{name}"
