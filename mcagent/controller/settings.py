@@ -1,0 +1,54 @@
+"""What reconcilers need of the configuration, as frozen values. Reading it is `mcagent.controller.config`.
+
+Times are in seconds. Names in YAML are those of Antrea's MultiClusterConfig where it has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class IpPrecedence(StrEnum):
+    """Which address of a gateway Node other clusters use. Antrea's aliases are read as these two."""
+
+    INTERNAL = "internal"  # or "private": the Node's InternalIP
+    EXTERNAL = "external"  # or "public": the Node's ExternalIP
+
+
+class EndpointIpType(StrEnum):
+    """Which addresses are exported as endpoints of a Service. The same in all clusters of a ClusterSet."""
+
+    CLUSTER_IP = "ClusterIP"
+    POD_IP = "PodIP"
+
+
+class WriteEndpoints(StrEnum):
+    """Whether imported Services get Endpoints beside EndpointSlices."""
+
+    AUTO = "auto"  # where the cluster needs them (no EndpointSlices of its own, or an old proxy)
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberSettings:
+    """What the reconcilers of a member need."""
+
+    namespace: str  # of this controller: its ClusterSet, the Secret of it, Gateways and ClusterInfoImports
+    service_cidr: str | None = None  # None: discover
+    pod_cidrs: tuple[str, ...] = ()  # of this cluster, as published in its ClusterInfo
+    gateway_ip_precedence: IpPrecedence = IpPrecedence.INTERNAL
+    endpoint_ip_type: EndpointIpType = EndpointIpType.CLUSTER_IP
+    max_active_gateways: int = 1
+    write_endpoints: WriteEndpoints = WriteEndpoints.AUTO
+    heartbeat_period: float = 10.0  # one write of the MemberClusterAnnounce each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderSettings:
+    """What the reconcilers of a leader need."""
+
+    namespace: str  # the Common Area; "" means every namespace that has a ClusterSet
+    heartbeat_timeout: float = 30.0  # a member without a heartbeat for so long is not Ready
+    stale_after: float = 86400.0  # what a member left behind is deleted after so long without a heartbeat
