@@ -23,6 +23,7 @@ class StageKind:
 
 # In the order in which they are applied. OpenFlow is one bundle: its adds, changes and deletes are seen at once.
 STAGES = (
+    StageKind(backend=Backend.WIREGUARD, title="set up encryption"),
     StageKind(backend=Backend.OVSDB, title="make room for tunnels"),
     StageKind(backend=Backend.OVSDB, title="create bridge and tunnels"),
     StageKind(backend=Backend.NETLINK, title="set up devices"),
@@ -31,7 +32,9 @@ STAGES = (
     StageKind(backend=Backend.NETLINK, title="add routes"),
     StageKind(backend=Backend.NETLINK, title="remove routes"),
     StageKind(backend=Backend.OVSDB, title="remove tunnels"),
+    StageKind(backend=Backend.WIREGUARD, title="remove encryption"),
 )
+_ROOM, _TUNNELS, _NO_TUNNELS = 1, 2, 8  # places in STAGES
 _DEVICE = (Link, LinkAddress, Neighbour)
 
 
@@ -102,16 +105,18 @@ def _stage_of(step: Step) -> int:
     """Return the index in STAGES."""
     deletes = step.op is Op.DELETE
     match step.backend:
+        case Backend.WIREGUARD:
+            return 9 if deletes else 0
         case Backend.OVSDB:
-            return 7 if deletes else 1
+            return _NO_TUNNELS if deletes else _TUNNELS
         case Backend.NETLINK:
             if deletes:
-                return 6
-            return 2 if isinstance(step.new, _DEVICE) else 5
+                return 7
+            return 3 if isinstance(step.new, _DEVICE) else 6
         case Backend.NFT:
-            return 3
-        case Backend.OPENFLOW:
             return 4
+        case Backend.OPENFLOW:
+            return 5
 
 
 def _plan(steps: list[Step]) -> Plan:
@@ -123,10 +128,10 @@ def _plan(steps: list[Step]) -> Plan:
     rows: list[tuple[list[Step], list[Step]]] = [([], []) for _ in STAGES]
     for step in steps:
         rows[_stage_of(step)][step.op is Op.DELETE].append(step)
-    coming = {_tunnel_place(step.new) for step in rows[1][0]} - {None}
+    coming = {_tunnel_place(step.new) for step in rows[_TUNNELS][0]} - {None}
     if coming:
-        last = rows[-1][1]
-        rows[0][1].extend(step for step in last if _tunnel_place(step.old) in coming)
+        last = rows[_NO_TUNNELS][1]
+        rows[_ROOM][1].extend(step for step in last if _tunnel_place(step.old) in coming)
         last[:] = [step for step in last if _tunnel_place(step.old) not in coming]
     stages = []
     for kind, (puts, deletes) in zip(STAGES, rows, strict=True):

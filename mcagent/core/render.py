@@ -25,6 +25,7 @@ from mcagent.model.resources import (
     Rule,
     TunnelPort,
 )
+from mcagent.model.wireguard import WireGuardDevice, WireGuardPeer
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
@@ -71,6 +72,20 @@ def resource_text(resource: Resource) -> str:
             return f"nft set {resource.name} {{ {', '.join(map(str, resource.elements))} }}"
         case NftChain():
             return f"nft chain {resource.name} ({resource.hook} {resource.priority}): {'; '.join(resource.rules)}"
+        case WireGuardDevice():
+            return (
+                f"wireguard device {resource.name} ({resource.implementation}) port {resource.listen_port} "
+                f"mtu {resource.mtu} public key {resource.public_key} "
+                f"addresses {', '.join(map(str, resource.addresses))}"
+            )
+        case WireGuardPeer():
+            address, udp_port = resource.endpoint
+            host = f"[{address}]" if address.version == 6 else f"{address}"
+            successor = f" next key {resource.successor}" if resource.successor else ""
+            return (
+                f"wireguard peer {resource.public_key} dev {resource.device} endpoint {host}:{udp_port} allowed ips "
+                f"{', '.join(map(str, resource.allowed_ips))} keepalive {resource.keepalive} s{successor}"
+            )
 
 
 def plan_text(plan: Plan) -> str:

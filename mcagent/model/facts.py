@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mcagent.model.net import Address, Network
+from mcagent.model.wireguard import WireGuardImplementation
 
 
 class DatapathType(StrEnum):
@@ -38,6 +39,9 @@ class Facts:
     that flap damping keeps in reserve. `drain` is of this very Node. `active_order` counts with active-standby:
     gateways (Node names of this cluster, addresses of other clusters') in the order in which they are tried, so
     that one that returns does not take its traffic back; those not in it come after, in the API's order.
+
+    `wireguard` is what this Node can encrypt with (None: nothing, or encryption is off), `wireguard_public_key`
+    the key it does so with, and `wireguard_next_key` the one it has announced to use next ("": none).
     """
 
     datapath: DatapathType = DatapathType.SYSTEM
@@ -49,3 +53,6 @@ class Facts:
     held: frozenset[str] = frozenset()
     drain: Drain = Drain.NONE
     active_order: tuple[str, ...] = ()
+    wireguard: WireGuardImplementation | None = None
+    wireguard_public_key: str = ""
+    wireguard_next_key: str = ""

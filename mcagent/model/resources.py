@@ -11,17 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mcagent.model.backend import Backend as Backend  # noqa: PLC0414  (part of this module's interface)
 from mcagent.model.facts import DatapathType
 from mcagent.model.net import Address, Network
-
-
-class Backend(StrEnum):
-    """The facilities of a Node. Each has one backend, the only writer of its resources."""
-
-    OVSDB = "ovsdb"
-    OPENFLOW = "openflow"
-    NETLINK = "netlink"
-    NFT = "nft"
+from mcagent.model.wireguard import WireGuardDevice, WireGuardPeer
 
 
 class TunnelType(StrEnum):
@@ -295,5 +288,6 @@ OvsdbResource = Bridge | HostPort | TunnelPort
 OpenFlowResource = FlowEntry | GroupEntry
 NetlinkResource = Link | LinkAddress | Neighbour | Route | Rule
 NftResource = NftChain | NftSet
-Resource = OvsdbResource | OpenFlowResource | NetlinkResource | NftResource
+WireGuardResource = WireGuardDevice | WireGuardPeer
+Resource = OvsdbResource | OpenFlowResource | NetlinkResource | NftResource | WireGuardResource
 ResourceKey = tuple[object, ...]

@@ -1,0 +1,15 @@
+"""The names of a Node's facilities."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Backend(StrEnum):
+    """The facilities of a Node. Each has one backend, the only writer of its resources."""
+
+    OVSDB = "ovsdb"
+    OPENFLOW = "openflow"
+    NETLINK = "netlink"
+    NFT = "nft"
+    WIREGUARD = "wireguard"

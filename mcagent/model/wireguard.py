@@ -1,0 +1,82 @@
+"""WireGuard as values: the device, its peers, and what is seen of a peer.
+
+Keys are public ones, in the base64 text of wg(8). A private key is in no value: it goes from the key file to the
+device inside the backend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mcagent.model.backend import Backend
+from mcagent.model.net import Address, Network
+
+
+class WireGuardImplementation(StrEnum):
+    """What encrypts."""
+
+    KERNEL = "kernel"
+    USERSPACE = "userspace"  # wireguard-go with a persistent TUN device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireGuardDevice:
+    """A WireGuard device: up, with its key, port, MTU and addresses.
+
+    `public_key` says which key pair of the key file the device has. Changed, the device gets the other private
+    key, and every peer is shaken hands with at once.
+    """
+
+    name: str
+    listen_port: int  # UDP
+    mtu: int  # bytes
+    public_key: str
+    addresses: tuple[Address, ...]  # each assigned as a /32 or /128; sorted by family, then value
+    implementation: WireGuardImplementation
+    fwmark: int = 0  # of the encrypted packets
+    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
+
+    backend = Backend.WIREGUARD
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identity: the device's name. Devices sort before the peers on them."""
+        return ("0wgdevice", self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireGuardPeer:
+    """A peer of a device.
+
+    `endpoint` is where to begin: WireGuard itself follows a peer that sends from elsewhere, and that is no
+    difference. `successor` is the public key that the peer has announced to use next: at the first valid handshake
+    under that key the backend itself, at once, gives it the allowed IPs. Before and after that the device holds
+    what this value describes, under either key.
+    """
+
+    device: str
+    public_key: str
+    endpoint: tuple[Address, int]  # address and UDP port
+    allowed_ips: tuple[Network, ...]  # sorted by model.net.network_key
+    keepalive: int  # seconds between packets when there is nothing to send; 0: none
+    successor: str = ""
+
+    backend = Backend.WIREGUARD
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Identity: device and public key."""
+        return ("1wgpeer", self.device, self.public_key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireGuardPeerStatus:
+    """What a device says of one of its peers at this moment."""
+
+    device: str
+    public_key: str
+    endpoint: tuple[Address, int] | None  # where the peer was last heard from, or the configured one
+    last_handshake: float  # seconds since the epoch; 0: never
+    received: int  # bytes
+    sent: int  # bytes
