@@ -83,8 +83,9 @@ def resource_text(resource: Resource) -> str:
             host = f"[{address}]" if address.version == 6 else f"{address}"
             successor = f" next key {resource.successor}" if resource.successor else ""
             return (
-                f"wireguard peer {resource.public_key} dev {resource.device} endpoint {host}:{udp_port} allowed ips "
-                f"{', '.join(map(str, resource.allowed_ips))} keepalive {resource.keepalive} s{successor}"
+                f"wireguard peer {resource.public_key} dev {resource.device} endpoint {host}:{udp_port} "
+                f"allowed ips {', '.join(map(str, resource.allowed_ips))} "
+                f"keepalive {resource.keepalive} s{successor}"
             )
 
 
