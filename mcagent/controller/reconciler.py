@@ -96,6 +96,14 @@ class View(Protocol):
         """Return the objects that an index (declared by the reconciler) files under a value, sorted likewise."""
         ...
 
+    def quiet_for(self, ref: Ref) -> float:
+        """Return for how many seconds an object has been as it is, by a clock that never steps; 0.0: no object.
+
+        It counts from when this process first saw the object's resourceVersion, also over a relist: after a
+        restart it begins at 0. What has to outlast a restart is in objects.
+        """
+        ...
+
     def failure(self, ref: Ref) -> str:
         """Return why the last write of an object was refused, in plain words; "" if it was not."""
         ...
