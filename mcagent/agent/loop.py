@@ -93,6 +93,16 @@ class Loop:
                 self._triggers.add(f"{backend} event")
                 self._condition.notify()
 
+    def restarted(self, *backends: Backend) -> None:
+        """What these backends hold was lost, or can be put back now: look at once."""
+        with self._condition:
+            now = time.monotonic()
+            suspects = {**self._agenda.suspects, **dict.fromkeys(backends, now)}
+            urgent = self._agenda.urgent | frozenset(backends)
+            self._agenda = replace(self._agenda, suspects=suspects, urgent=urgent)
+            self._triggers.add(f"{backends[0]} event")
+            self._condition.notify()
+
     def reconfigure(self, config: Config) -> None:
         """Use another configuration from the next pass on."""
         with self._condition:
@@ -158,7 +168,9 @@ class Loop:
             todo = schedule.plan_pass(agenda, now=now, timing=self._timing)
             left = {b: since for b, since in agenda.suspects.items() if b not in todo.observe}
             resync_at = now + self._timing.resync if todo.resync else agenda.resync_at
-            self._agenda = replace(agenda, changes=0, suspects=left, resync_at=resync_at)
+            self._agenda = replace(
+                agenda, changes=0, suspects=left, urgent=agenda.urgent & left.keys(), resync_at=resync_at
+            )
             self._triggers = set()
             self._busy = agenda.changes > 0
             config, self._new_config = self._new_config, None
@@ -224,6 +236,7 @@ class Loop:
             self._agenda = replace(
                 self._agenda,
                 suspects=suspects,
+                urgent=self._agenda.urgent & suspects.keys(),
                 retries=retries,
                 resync_at=resync_at,
                 # A pass that came to no result did not look at what is to end then.

@@ -7,7 +7,8 @@ What keeps a dataplane from being taken away by mistake:
 - nothing is done before every kind that the role needs has been listed completely once; from then on desired is
   complete, and additions and deletions go together;
 - a pass that cannot be computed (an input that breaks `compile`, facts that cannot be read) changes nothing;
-- tunnels are deleted only in a pass whose flow changes went in, because until then flows may use them.
+- tunnels are deleted only in a pass whose flow changes went in, because until then flows may use them;
+- peers are asked to send nothing by a tunnel before the flows are there (`mcagent.core.path_down`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
 from mcagent.core.fights import Fights
 from mcagent.core.local import ALWAYS_NEEDED
+from mcagent.core.path_down import flows_first, takes_into_use
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
@@ -31,7 +33,7 @@ from mcagent.model.facts import Facts
 from mcagent.model.net import Address
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Op, Plan, Stage, Step
-from mcagent.model.resources import Backend, Resource, ResourceKey, TunnelPort
+from mcagent.model.resources import Backend, FlowEntry, Resource, ResourceKey, TunnelPort
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,11 @@ class Failure:
 
     errors: tuple[BackendError, ...]
     unreachable: bool
+
+    @property
+    def gone(self) -> bool:
+        """Whether what the backend held is lost (see BackendError)."""
+        return any(error.gone for error in self.errors)
 
     @property
     def retryable(self) -> bool:
@@ -154,6 +161,8 @@ class Reconciler:
         self._compiled: Compiled | None = None
         self._known: dict[Backend, Desired] = {}  # what a backend is known to hold now
         self._last: dict[Backend, Desired] = {}  # what it held when it was last right
+        self._held_back: frozenset[ResourceKey] = frozenset()  # tunnels that are not used until flows are there
+        self._looked = False  # whether there are flows, before anything is known of what should be
 
     @property
     def wake(self) -> float:
@@ -178,6 +187,7 @@ class Reconciler:
         for backend in observe:
             self._known.pop(backend, None)
         if missing := ALWAYS_NEEDED - snapshot.synced:
+            self._looked = self._looked or self._look_for_flows()
             return Outcome(needs=ALWAYS_NEEDED, waiting_for=missing)
         phases.enter("facts")
         stale = frozenset(self._backends) - self._known.keys() - blocked
@@ -201,9 +211,10 @@ class Reconciler:
         plan = self._plan(desired, seen)
         drift = self._drift(plan, seen.keys())
         plan, fights = self._leave_alone(plan, drift)
+        plan = flows_first(plan, self._tunnels(seen), blank=_blank(seen, failures))
         left_alone = blocked | frozenset(failures)
         done = self._apply(plan, left_alone, failures, phases) if plan.stages else ()
-        self._learn(desired, left_alone | fights.keys(), failures, done)
+        self._learn(plan, desired, left_alone | fights.keys(), failures, done)
         return Outcome(
             needs=needs,
             desired=desired,
@@ -223,7 +234,8 @@ class Reconciler:
         facts = self._with_live(self._facts, snapshot)
         self._compiled = self._compile(snapshot, facts, self.config, None)
         desired = self._compiled.desired
-        return desired, diff({name: backend.observe() for name, backend in self._backends.items()}, desired)
+        seen = {name: backend.observe() for name, backend in self._backends.items()}
+        return desired, flows_first(diff(seen, desired), seen[Backend.OVSDB].values(), blank=_blank(seen, {}))
 
     def _with_live(self, facts: Facts, snapshot: Snapshot) -> Facts:
         if self._live is None:
@@ -259,6 +271,28 @@ class Reconciler:
                 seen[name] = found
         return seen
 
+    def _look_for_flows(self) -> bool:
+        """Stop peers from sending to a Node that was just started, before the API is there; whether that is known.
+
+        Neither is an error here: with whatever cannot be reached the first whole pass has to do.
+        """
+        try:
+            seen = {name: self._backends[name].observe() for name in (Backend.OVSDB, Backend.OPENFLOW)}
+            plan = flows_first(Plan(), seen[Backend.OVSDB].values(), blank=_blank(seen, {}))
+            if plan.stages:
+                self._backends[Backend.OVSDB].apply(plan.stages[0].steps)
+        except BackendError as error:
+            log.debug("%s", error)
+            return False
+        return True
+
+    def _tunnels(self, seen: Mapping[Backend, Content]) -> Iterable[Resource]:
+        """Return what OVSDB holds, as far as that is known."""
+        if Backend.OVSDB in seen:
+            return seen[Backend.OVSDB].values()
+        known = self._known.get(Backend.OVSDB)
+        return content(known, Backend.OVSDB).values() if known is not None else ()
+
     def _plan(self, desired: Desired, seen: Mapping[Backend, Content]) -> Plan:
         """Return the steps; a backend that is neither known nor seen has none."""
         befores = list({id(known): known for known in self._known.values()}.values())
@@ -280,7 +314,9 @@ class Reconciler:
         for name in set(seen) & self._last.keys():
             held = content(self._last[name], name)
             found |= {
-                (name, step.key) for step in plan.steps if step.backend is name and held.get(step.key) == step.new
+                (name, step.key)
+                for step in plan.steps
+                if step.backend is name and held.get(step.key) == step.new and step.key not in self._held_back
             }
         return found
 
@@ -322,6 +358,10 @@ class Reconciler:
             failure = failures.get(stage.backend)
             if stage.backend in left_alone or (failure is not None and failure.unreachable):
                 continue
+            flows = failures.get(Backend.OPENFLOW)
+            unsure = Backend.OPENFLOW in left_alone or (flows is not None and flows.unreachable)
+            if unsure and all(takes_into_use(step) for step in stage.steps):
+                continue  # `_learn` sees that it was not done
             if _removes_tunnels(stage) and (Backend.OPENFLOW in left_alone or Backend.OPENFLOW in failures):
                 self._known.pop(stage.backend, None)
                 reason = "held back until the flows that may use it are changed"
@@ -342,14 +382,17 @@ class Reconciler:
 
     def _learn(
         self,
+        plan: Plan,
         desired: Desired,
         left_alone: frozenset[Backend],
         failures: Mapping[Backend, Failure],
         done: tuple[Step, ...],
     ) -> None:
         """Remember which backends now hold the desired state, and which port numbers are taken."""
+        used = {step.key for step in done if takes_into_use(step)}
+        self._held_back = frozenset(step.key for step in plan.steps if takes_into_use(step)) - used
         for name in self._backends:
-            if name in failures or name in left_alone:
+            if name in failures or name in left_alone or (name is Backend.OVSDB and self._held_back):
                 self._known.pop(name, None)
             else:
                 self._known[name] = self._last[name] = desired
@@ -367,6 +410,13 @@ def own_address(snapshot: Snapshot, node_name: str) -> Address | None:
     """Return the address by which the API knows this Node: the device that has it is the uplink."""
     node = snapshot.nodes.get(node_name)
     return node.internal_ips[0] if node is not None and node.internal_ips else None
+
+
+def _blank(seen: Mapping[Backend, Content], failures: Mapping[Backend, Failure]) -> bool:
+    """Whether the bridge has no flow now."""
+    if Backend.OPENFLOW in seen:
+        return not any(isinstance(resource, FlowEntry) for resource in seen[Backend.OPENFLOW].values())
+    return Backend.OPENFLOW in failures and failures[Backend.OPENFLOW].gone
 
 
 def _removes_tunnels(stage: Stage) -> bool:

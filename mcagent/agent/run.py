@@ -228,7 +228,11 @@ class Agent:
             return
         self._watching = True
         self._facilities.ovsdb.watch(lambda: self.loop.suspect(Backend.OVSDB), self.loop.live_changed)
-        self._facilities.openflow.watch(lambda: self.loop.suspect(Backend.OPENFLOW))
+        # With ovs-vswitchd all flows go; on the userspace datapath the host port and its routes, too.
+        lost = (Backend.OPENFLOW, Backend.OVSDB, Backend.NETLINK)
+        self._facilities.openflow.watch(
+            lambda: self.loop.suspect(Backend.OPENFLOW), lambda: self.loop.restarted(*lost)
+        )
         try:
             self._monitor.start()
         except BackendError as error:

@@ -6,6 +6,7 @@ Times are seconds of one monotonic clock. Knows no thread, clock or backend; ran
   that gathered many doubles the pause before the next one, up to a bound; a pass that gathered few halves it.
 - A backend that somebody else may have touched ("suspect") is read again after a short delay, so that the echo of
   the loop's own changes is one read and not many.
+- One that is known to have been restarted ("urgent") is read at once, whatever failed before.
 - A backend that failed is tried again after a delay that doubles. New input may try it earlier, but no more often
   than `Timing.retry_on_change`. One that cannot be reached is tried at least every `Timing.unreachable_max`.
 """
@@ -87,6 +88,7 @@ class Agenda:
 
     changes: int = 0  # inputs replaced since the last pass
     suspects: Mapping[Backend, float] = field(default_factory=dict)  # since when
+    urgent: frozenset[Backend] = frozenset()  # those of them that are to be read at once
     retries: Mapping[Backend, Retry] = field(default_factory=dict)
     resync_at: float = 0.0
     wake_at: float = math.inf  # asked for by the last pass: something ends by itself then
@@ -97,7 +99,10 @@ def due(agenda: Agenda, timing: Timing) -> float:
     """Return when the next pass is due."""
     times = [agenda.resync_at, agenda.wake_at]
     times.extend(retry.at for retry in agenda.retries.values())
-    times.extend(since + timing.suspect_delay for since in agenda.suspects.values())
+    times.extend(
+        since if backend in agenda.urgent else since + timing.suspect_delay
+        for backend, since in agenda.suspects.items()
+    )
     if agenda.changes:
         times.append(agenda.pace.not_before)
     return min(times)
@@ -115,10 +120,15 @@ class Pass:
 def plan_pass(agenda: Agenda, *, now: float, timing: Timing) -> Pass:
     """Return what the pass that begins now is to do."""
     resync = agenda.resync_at <= now
-    suspects = frozenset(b for b, since in agenda.suspects.items() if since + timing.suspect_delay <= now)
+    suspects = frozenset(
+        b for b, since in agenda.suspects.items() if b in agenda.urgent or since + timing.suspect_delay <= now
+    )
     blocked = frozenset(
         backend
         for backend, retry in agenda.retries.items()
-        if not resync and retry.at > now and not (agenda.changes and retry.on_change_at <= now)
+        if not resync
+        and backend not in agenda.urgent
+        and retry.at > now
+        and not (agenda.changes and retry.on_change_at <= now)
     )
     return Pass(observe=(frozenset(Backend) if resync else suspects) - blocked, blocked=blocked, resync=resync)

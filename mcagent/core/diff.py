@@ -30,11 +30,12 @@ STAGES = (
     StageKind(backend=Backend.NFT, title="set packet marks and NAT rules"),
     StageKind(backend=Backend.OPENFLOW, title="program flows"),
     StageKind(backend=Backend.NETLINK, title="add routes"),
+    StageKind(backend=Backend.OVSDB, title="take tunnels into use"),  # see `mcagent.core.path_down`
     StageKind(backend=Backend.NETLINK, title="remove routes"),
     StageKind(backend=Backend.OVSDB, title="remove tunnels"),
     StageKind(backend=Backend.WIREGUARD, title="remove encryption"),
 )
-_ROOM, _TUNNELS, _NO_TUNNELS = 1, 2, 8  # places in STAGES
+_ROOM, _TUNNELS, _NO_TUNNELS = 1, 2, 9  # places in STAGES
 _DEVICE = (Link, LinkAddress, Neighbour)
 
 
@@ -106,12 +107,12 @@ def _stage_of(step: Step) -> int:
     deletes = step.op is Op.DELETE
     match step.backend:
         case Backend.WIREGUARD:
-            return 9 if deletes else 0
+            return 10 if deletes else 0
         case Backend.OVSDB:
             return _NO_TUNNELS if deletes else _TUNNELS
         case Backend.NETLINK:
             if deletes:
-                return 7
+                return 8
             return 3 if isinstance(step.new, _DEVICE) else 6
         case Backend.NFT:
             return 4

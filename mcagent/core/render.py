@@ -44,6 +44,8 @@ def resource_text(resource: Resource) -> str:
             bfd = (
                 f" bfd {resource.bfd.min_tx}/{resource.bfd.min_rx} ms x{resource.bfd.mult}" if resource.bfd else ""
             )
+            if resource.bfd and resource.bfd.cpath_down:
+                bfd += ", path down"
             return (
                 f"tunnel {resource.name} ofport {resource.ofport} {resource.type} to {resource.remote_ip}{port} "
                 f"({resource.peer_kind} {resource.peer}){bfd}"

@@ -26,6 +26,7 @@ class FakeBackend:
         self._refused: dict[ResourceKey, str] = {}
         self._refuse_all: str | None = None
         self._unreachable: str | None = None
+        self._gone = False
         self._on_change: Callable[[], None] = lambda: None
 
     def refuse(self, key: ResourceKey, reason: str = "refused") -> None:
@@ -36,9 +37,9 @@ class FakeBackend:
         """From now on, every step fails."""
         self._refuse_all = reason
 
-    def unreachable(self, reason: str = "connection refused") -> None:
-        """From now on, neither `observe` nor `apply` works; says so to who watches."""
-        self._unreachable = reason
+    def unreachable(self, reason: str = "connection refused", *, gone: bool = False) -> None:
+        """From now on, neither `observe` nor `apply` works; says so to who watches. `gone`: see BackendError."""
+        self._unreachable, self._gone = reason, gone
         self._on_change()
 
     def heal(self) -> None:
@@ -90,4 +91,4 @@ class FakeBackend:
 
     def _check(self) -> None:
         if self._unreachable is not None:
-            raise BackendError(str(self.name), "reach", "the fake", self._unreachable)
+            raise BackendError(str(self.name), "reach", "the fake", self._unreachable, gone=self._gone)

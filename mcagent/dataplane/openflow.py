@@ -23,6 +23,7 @@ TIMEOUT = 10  # seconds for one run of ovs-ofctl ...
 STEPS_PER_SECOND = 1000  # ... and one more for each so many lines
 REFUSALS_MAX = 32  # steps found bad in one stage before the rest is given up
 _NO_SUCH_FILE = f"({os.strerror(errno.ENOENT)})"
+_REFUSED = f"({os.strerror(errno.ECONNREFUSED)})"  # the socket of a process that has ended
 
 
 class OpenFlowBackend:
@@ -90,11 +91,14 @@ class OpenFlowBackend:
         text = self._dump("dump-flows", cookies, options=("--no-names",))
         return openflow_text.parse_statistics(text) if text is not None else {}
 
-    def watch(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change`, in a thread, when ovs-vswitchd or the bridge went away or came (back). Once only."""
+    def watch(self, on_change: Callable[[], None], on_restart: Callable[[], None] | None = None) -> None:
+        """Call `on_restart`, in a thread, when ovs-vswitchd or the bridge went away or came back. Once only.
+
+        And `on_change` when the bridge first answers: nothing was noticed before that.
+        """
         if self._watch is not None:
             raise RuntimeError("watched already")
-        self._watch = BridgeWatch(self.socket.removeprefix("unix:"), on_change)
+        self._watch = BridgeWatch(self.socket.removeprefix("unix:"), on_change, on_restart or on_change)
 
     def close(self) -> None:
         """End the watch; flows and groups stay."""
@@ -108,7 +112,8 @@ class OpenFlowBackend:
             return done.stdout
         if _NO_SUCH_FILE in done.stderr:
             return None
-        raise BackendError("openflow", "read", self.socket, _last_line(done.stderr))
+        gone = _REFUSED in done.stderr
+        raise BackendError("openflow", "read", self.socket, _last_line(done.stderr), gone=gone)
 
     def _bundle(self, steps: Sequence[Step]) -> tuple[int | None, str] | None:
         """Send one bundle; None if it was taken, else which step was refused, and why."""

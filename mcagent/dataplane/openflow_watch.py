@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Callable
 
-RETRY = 0.2  # seconds between attempts to connect while there is no bridge
+RETRY = 0.05  # seconds between attempts to connect while there is no bridge
 HELLO_TIMEOUT = 5.0  # seconds for the first message of ovs-vswitchd
 _HEADER = struct.Struct("!BBHI")  # ofp_header: version, type, length, xid (OpenFlow 1.5, section 7.1.1)
 _OPENFLOW15 = 6
@@ -20,11 +20,15 @@ _HELLO, _ECHO_REQUEST, _ECHO_REPLY = 0, 2, 3
 
 
 class BridgeWatch:
-    """Calls `on_change`, in its own thread, at every change between "the bridge answers" and "it does not"."""
+    """Calls `on_restart`, in its own thread, at every change between "the bridge answers" and "it does not".
 
-    def __init__(self, path: str, on_change: Callable[[], None]) -> None:
+    At its first answer `on_change` is called instead.
+    """
+
+    def __init__(self, path: str, on_change: Callable[[], None], on_restart: Callable[[], None]) -> None:
         self._path = path
-        self._on_change = on_change
+        self._tell = on_change
+        self._on_restart = on_restart
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -61,7 +65,8 @@ class BridgeWatch:
             if kind != _HELLO:
                 raise OSError("no OpenFlow switch")
             connection.settimeout(None)
-            self._on_change()
+            self._tell()
+            self._tell = self._on_restart
             try:
                 while True:
                     kind, xid, body = _receive(connection)
@@ -70,7 +75,7 @@ class BridgeWatch:
                         connection.sendall(_HEADER.pack(_OPENFLOW15, _ECHO_REPLY, size, xid) + body)
             finally:
                 if not self._closed.is_set():
-                    self._on_change()
+                    self._tell()
 
 
 def _receive(connection: socket.socket) -> tuple[int, int, bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from mcagent.dataplane import ovsdb_statistics
@@ -241,7 +242,8 @@ class OvsdbBackend:
         operations = batch.operations()
         if not operations:
             return
-        refusal, number = self._connection.transact(operations, configure=True)
+        to_wait_for = any(map(_makes_ports, (step for _, step in wanted)))
+        refusal, number = self._connection.transact(operations, configure=to_wait_for)
         if refusal is not None:
             # The server does not say which operation it was: halve until it stands alone.
             if len(wanted) == 1:
@@ -251,6 +253,8 @@ class OvsdbBackend:
             middle = len(wanted) // 2
             self._apply(wanted[:middle], failed)
             self._apply(wanted[middle:], failed)
+            return
+        if not to_wait_for:
             return
         timeout = CONFIGURE_TIMEOUT + CONFIGURE_TIMEOUT_PER_PORT * len(wanted)
         taken = self._connection.wait_configured(number, timeout)
@@ -284,3 +288,14 @@ class OvsdbBackend:
         if row.ofport != [port.ofport]:
             return f"its OpenFlow port number is {row.ofport or 'not given'}, not {port.ofport}"
         return None
+
+
+def _makes_ports(step: Step) -> bool:
+    """Whether ovs-vswitchd may fail to do it, and others stand on it: not where only BFD or our notes change.
+
+    So peers can be told that this Node has no flows while ovs-vswitchd does not run.
+    """
+    old, new = step.old, step.new
+    if isinstance(old, TunnelPort) and isinstance(new, TunnelPort):
+        return replace(old, bfd=new.bfd, bfd_seen=new.bfd_seen) != new
+    return True

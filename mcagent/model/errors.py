@@ -30,16 +30,20 @@ class InputError(McagentError):
 class BackendError(McagentError):
     """A facility of the Node (OVSDB, OpenFlow, netlink, nft, ...) refused or failed an operation.
 
-    `retryable` is False where trying the same again cannot help until the input changes.
+    `retryable` is False where trying the same again cannot help until the input changes. `gone`: the process
+    behind the facility does not run, so that what it held in memory is lost.
     """
 
-    def __init__(self, backend: str, operation: str, obj: str, reason: str, *, retryable: bool = True) -> None:
+    def __init__(
+        self, backend: str, operation: str, obj: str, reason: str, *, retryable: bool = True, gone: bool = False
+    ) -> None:
         super().__init__(f"{backend}: {operation} {obj}: {reason}")
         self.backend = backend
         self.operation = operation
         self.obj = obj
         self.reason = reason
         self.retryable = retryable
+        self.gone = gone
 
 
 class SourceError(McagentError):

@@ -108,7 +108,8 @@ def test_one_change_costs_one_change(world: World) -> None:
     assert {name: facility.observations for name, facility in world.facilities.items()} == reads
     desired = world.loop.report.desired
     assert desired is not None
-    assert len(world.applied) - count == len(desired.units["cluster/c99"].resources)
+    # one more: the tunnel is made, and taken into use when its flows are there
+    assert len(world.applied) - count == len(desired.units["cluster/c99"].resources) + 1
 
 
 def test_a_burst_of_a_thousand_changes_settles_in_a_handful_of_passes(world: World) -> None:
@@ -196,6 +197,58 @@ def test_tunnels_are_not_removed_while_flows_may_use_them(world: World) -> None:
     assert "c1" in tunnels(world)
     world.facilities[Backend.OPENFLOW].heal()
     world.wait(lambda: world.settled() and "c1" not in tunnels(world))
+
+
+def bfd_down(world: World) -> set[bool]:
+    """Return what the tunnels tell their peers: whether nothing is to be sent."""
+    ports = [port for port in world.facilities[Backend.OVSDB].world.values() if isinstance(port, TunnelPort)]
+    return {port.bfd is not None and port.bfd.cpath_down for port in ports}
+
+
+def test_a_switch_that_is_gone_is_announced_and_used_again_after_its_flows(world: World) -> None:
+    """While ovs-vswitchd does not run OVSDB holds "path down" until the flows are back, which is no drift."""
+    start_settled(world)
+    assert bfd_down(world) == {False}
+    flows = world.facilities[Backend.OPENFLOW]
+    before = world.held
+    flows.world.clear()
+    flows.unreachable(gone=True)
+    world.loop.restarted(Backend.OPENFLOW, Backend.OVSDB)
+    world.wait(lambda: bfd_down(world) == {True})
+    assert not world.loop.report.converged
+    flows.heal()
+    world.loop.restarted(Backend.OPENFLOW, Backend.OVSDB)
+    world.wait(world.settled)
+    assert world.held == before
+    assert world.loop.report.last_change is not None
+    assert "tunnel" not in world.loop.report.last_change.drift
+
+
+def test_a_switch_that_only_is_slow_is_not_announced(world: World) -> None:
+    """What cannot be asked may forward all the same: peers go on sending."""
+    start_settled(world)
+    world.facilities[Backend.OPENFLOW].unreachable("ovs-ofctl did not end in 10 s")
+    world.loop.suspect(Backend.OPENFLOW)
+    world.wait(lambda: not world.loop.report.converged)
+    world.tell(Kind.CLUSTER_INFO_IMPORT, "ADDED", cluster(50))
+    world.wait(lambda: "c50" in tunnels(world))
+    new = [p for p in world.facilities[Backend.OVSDB].world.values() if getattr(p, "peer", "") == "c50"]
+    assert [port.bfd.cpath_down for port in new if isinstance(port, TunnelPort) and port.bfd] == [True]
+    assert bfd_down(world) == {False, True}
+
+
+def test_an_agent_that_starts_without_the_api_announces_that_there_are_no_flows(world: World) -> None:
+    """After a reboot the database holds the tunnels of before: peers are told before any object is known."""
+    start_settled(world)
+    world.stop()
+    world.facilities[Backend.OPENFLOW].world.clear()
+    again = World(world.facilities)
+    again.start()
+    again.wait(lambda: bfd_down(again) == {True})
+    again.list_all()
+    again.wait(again.settled)
+    assert bfd_down(again) == {False}
+    again.stop()
 
 
 def test_drift_is_put_right_counted_and_named(world: World) -> None:
