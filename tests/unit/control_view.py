@@ -1,0 +1,384 @@
+"""Reconcilers of the control plane over API servers that are values in memory: no threads, no network, own time.
+
+`Api` holds one cluster's objects by the rules of Kubernetes that reconcilers rest on (merge, finalizers,
+generation, allocation of ClusterIPs, namespaces that must exist). `MemoryView` is what a reconciler reads;
+`Controller` carries out what it returns until nothing changes, as `mcagent.controller.engine` does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from ipaddress import ip_network
+
+from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Reconciler, Ref, Side, Told, Wanted
+from mcagent.kube.source import RawObject
+from mcagent.model.kinds import KINDS
+from mcagent.model.objects import Kind
+
+START = 1_700_000_000.0  # seconds since the epoch at which a Clock begins
+Key = tuple[Kind, str, str]
+Watcher = Callable[[Kind, RawObject | None, RawObject | None], None]
+
+
+class Clock:
+    """Time that a test moves by hand."""
+
+    def __init__(self, now: float = START) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def forward(self, seconds: float) -> None:
+        """Let so many seconds pass."""
+        self.now += seconds
+
+
+def timestamp(now: float) -> str:
+    """Return a time as the API writes it."""
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class RefusedError(Exception):
+    """The API server refuses a write."""
+
+
+class Api:
+    """One API server's objects. Stored objects are replaced, never changed in place.
+
+    `refuse` (kind, old, new) returns why a write is not allowed, "" if it is: what an admission webhook does.
+    """
+
+    def __init__(
+        self, clock: Clock, *, service_cidr: str = "10.96.0.0/16", namespaces: Iterable[str] = ()
+    ) -> None:
+        self.clock = clock
+        self.refuse: Callable[[Kind, RawObject | None, RawObject | None], str] = lambda kind, old, new: ""
+        self.writes: list[str] = []  # "create Service default/web", ... of controllers only
+        self._objects: dict[Key, RawObject] = {}
+        self._watchers: list[Watcher] = []
+        self._version = 0
+        self._hosts: Iterator[object] = iter(ip_network(service_cidr).hosts())
+        self._changed: dict[Key, float] = {}
+        for name in ("default", "kube-system", *namespaces):
+            self.put({"kind": "Namespace", "metadata": {"name": name}})
+
+    def watch(self, watcher: Watcher) -> None:
+        """Call this with every change from now on."""
+        self._watchers.append(watcher)
+
+    def get(self, kind: Kind, namespace: str, name: str) -> RawObject | None:
+        """Return an object, None if there is none."""
+        return self._objects.get((kind, namespace, name))
+
+    def list(self, kind: Kind, namespace: str | None = None) -> list[RawObject]:
+        """Return the objects of a kind, sorted by namespace and name."""
+        found = [key for key in self._objects if key[0] is kind and namespace in (None, key[1])]
+        return [self._objects[key] for key in sorted(found)]
+
+    def objects(self) -> dict[Key, RawObject]:
+        """Return all objects as they are now."""
+        return dict(self._objects)
+
+    def changed(self, kind: Kind, namespace: str, name: str) -> float:
+        """Return when an object was last written, by this test's clock."""
+        return self._changed.get((kind, namespace, name), self.clock())
+
+    def put(self, obj: RawObject, *, created: str | None = None) -> RawObject:
+        """Create or replace an object, as a person with all rights does. Metadata and status given are taken."""
+        kind, meta = Kind(obj["kind"]), obj["metadata"]
+        key = (kind, meta.get("namespace", ""), meta["name"])
+        new = copy.deepcopy(obj)
+        if created is not None:
+            new["metadata"]["creationTimestamp"] = created
+        return self._store(key, self._objects.get(key), new)
+
+    def change(self, kind: Kind, namespace: str, name: str, patch: RawObject) -> RawObject:
+        """Merge fields into an object that is there, as a person with all rights does."""
+        old = self._objects[kind, namespace, name]
+        return self._store((kind, namespace, name), old, merged(old, patch))
+
+    def remove(self, kind: Kind, namespace: str, name: str) -> None:
+        """Delete an object if it is there; one with finalizers stays until they are gone."""
+        key = (kind, namespace, name)
+        old = self._objects.get(key)
+        if old is None:
+            return
+        if old["metadata"].get("finalizers"):
+            if "deletionTimestamp" not in old["metadata"]:
+                self._store(key, old, merged(old, {"metadata": {"deletionTimestamp": timestamp(self.clock())}}))
+            return
+        del self._objects[key]
+        self._notify(kind, old, None)
+
+    def apply(self, wanted: Wanted) -> bool:
+        """Make an object what a reconciler wants; tell whether that took a write. Raises RefusedError."""
+        ref = wanted.ref
+        key = (ref.kind, ref.namespace, ref.name)
+        old = self._objects.get(key)
+        if old is None:
+            if not wanted.create:
+                return False
+            if KINDS[ref.kind].namespaced and (Kind.NAMESPACE, "", ref.namespace) not in self._objects:
+                raise RefusedError(f'namespaces "{ref.namespace}" not found')
+            base: RawObject = {"metadata": {"name": ref.name, "namespace": ref.namespace}}
+            new = merged(base, dict(wanted.body))
+        else:
+            new = merged(old, dict(wanted.body))
+        if wanted.status is not None:
+            new = merged(new, {"status": wanted.status})
+        if old is not None and new == old:
+            return False
+        self._check(ref.kind, old, new)
+        self.writes.append(f"{'create' if old is None else 'update'} {ref.kind} {_name(key)}")
+        self._store(key, old, new)
+        return True
+
+    def delete(self, ref: Ref) -> bool:
+        """Delete an object for a reconciler; tell whether that took a write. Raises RefusedError."""
+        key = (ref.kind, ref.namespace, ref.name)
+        old = self._objects.get(key)
+        if old is None or "deletionTimestamp" in old["metadata"]:
+            return False
+        self._check(ref.kind, old, None)
+        self.writes.append(f"delete {ref.kind} {_name(key)}")
+        self.remove(*key)
+        return True
+
+    def _check(self, kind: Kind, old: RawObject | None, new: RawObject | None) -> None:
+        reason = self.refuse(kind, old, new)
+        if reason:
+            raise RefusedError(reason)
+
+    def _store(self, key: Key, old: RawObject | None, new: RawObject) -> RawObject:
+        kind, namespace, name = key
+        self._version += 1
+        info = KINDS[kind]
+        meta = new["metadata"]
+        meta["name"] = name
+        if namespace:
+            meta["namespace"] = namespace
+        else:
+            meta.pop("namespace", None)
+        new |= {"apiVersion": info.api_version, "kind": str(kind)}
+        before: RawObject = old["metadata"] if old is not None else {}
+        meta["resourceVersion"] = str(self._version)
+        meta.setdefault("uid", before.get("uid", f"uid-{self._version}"))
+        meta.setdefault("creationTimestamp", before.get("creationTimestamp", timestamp(self.clock())))
+        same = old is not None and _content(old) == _content(new)
+        meta["generation"] = before.get("generation", 0) + (0 if same else 1)
+        if kind is Kind.SERVICE:
+            self._allocate(new)
+        self._changed[key] = self.clock()
+        if "deletionTimestamp" in meta and not meta.get("finalizers"):
+            self._objects.pop(key, None)
+            self._notify(kind, old, None)
+            return new
+        self._objects[key] = new
+        self._notify(kind, old, new)
+        return new
+
+    def _allocate(self, service: RawObject) -> None:
+        spec = service.setdefault("spec", {})
+        if spec.get("type", "ClusterIP") == "ExternalName" or spec.get("clusterIP"):
+            return
+        spec["clusterIP"] = str(next(self._hosts))
+        spec["clusterIPs"] = [spec["clusterIP"]]
+
+    def _notify(self, kind: Kind, old: RawObject | None, new: RawObject | None) -> None:
+        for watcher in tuple(self._watchers):
+            watcher(kind, old, new)
+
+
+def _name(key: Key) -> str:
+    return f"{key[1]}/{key[2]}" if key[1] else key[2]
+
+
+def _content(obj: RawObject) -> RawObject:
+    return {name: value for name, value in obj.items() if name not in ("metadata", "status")}
+
+
+def merged(old: RawObject, patch: RawObject) -> RawObject:
+    """Return an object with fields changed: mappings field by field, None removes, lists are replaced whole."""
+    new = dict(old)
+    for name, value in patch.items():
+        if value is None:
+            new.pop(name, None)
+        elif isinstance(value, dict):
+            inner = new.get(name)
+            new[name] = merged(inner if isinstance(inner, dict) else {}, value)
+        else:
+            new[name] = copy.deepcopy(value)
+    return new
+
+
+class MemoryView:
+    """What reconcilers read. `leader_api` is the API server of the leader, if there is one.
+
+    While `leader.connected` is False, the leader's objects stay as they were, and writes to it fail.
+    """
+
+    def __init__(
+        self,
+        local: Api,
+        *,
+        namespace: str = "kube-system",
+        leader_api: Api | None = None,
+        leader: Leader | None = None,
+        indexes: Iterable[Index] = (),
+    ) -> None:
+        self.namespace = namespace
+        self.local = local
+        self.leader_api = leader_api
+        self.failures: dict[Ref, str] = {}
+        self.indexes = {(index.name, index.side): index for index in indexes}
+        self._leader = leader
+        self._frozen: dict[Key, RawObject] | None = None
+
+    @property
+    def leader(self) -> Leader | None:
+        """Return the membership."""
+        return self._leader
+
+    @leader.setter
+    def leader(self, leader: Leader | None) -> None:
+        self._leader = leader
+        away = leader is not None and not leader.connected
+        if not away:
+            self._frozen = None
+        elif self._frozen is None and self.leader_api is not None:
+            self._frozen = self.leader_api.objects()
+
+    def api(self, side: Side) -> Api | None:
+        """Return the API server of a side."""
+        return self.local if side is Side.LOCAL else self.leader_api
+
+    def _objects(self, side: Side) -> dict[Key, RawObject]:
+        if side is Side.LEADER and self._frozen is not None:
+            return self._frozen
+        if side is Side.LEADER and self._leader is None:
+            return {}
+        api = self.api(side)
+        return api.objects() if api is not None else {}
+
+    def get(self, ref: Ref) -> RawObject | None:
+        """Return an object, None if there is none."""
+        return self._objects(ref.side).get((ref.kind, ref.namespace, ref.name))
+
+    def list(self, kind: Kind, side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[RawObject]:
+        """Return the objects of a kind, sorted."""
+        objects = self._objects(side)
+        return [objects[key] for key in sorted(objects) if key[0] is kind and namespace in (None, key[1])]
+
+    def indexed(self, index: str, value: str, side: Side = Side.LOCAL) -> Sequence[RawObject]:
+        """Return the objects that an index files under a value."""
+        found = self.indexes[index, side]
+        return [obj for obj in self.list(found.kind, side) if value in set(found.values(obj))]
+
+    def quiet_for(self, ref: Ref) -> float:
+        """Return for how many seconds an object has been as it is."""
+        api = self.api(ref.side)
+        if api is None or self.get(ref) is None:
+            return 0.0
+        return api.clock() - api.changed(ref.kind, ref.namespace, ref.name)
+
+    def failure(self, ref: Ref) -> str:
+        """Return why the last write of an object was refused."""
+        return self.failures.get(ref, "")
+
+
+class Controller:
+    """Runs reconcilers, one key after the other. `told` holds what each key last had to tell."""
+
+    def __init__(self, view: MemoryView, reconcilers: Sequence[Reconciler]) -> None:
+        self.view = view
+        self.reconcilers = tuple(reconcilers)
+        self.told: dict[tuple[str, str], tuple[Told, ...]] = {}
+        self.again: dict[tuple[str, str], float] = {}
+        self._queue: dict[tuple[int, str], None] = {}
+        for reconciler in reconcilers:
+            view.indexes |= {(index.name, index.side): index for index in reconciler.indexes}
+        view.local.watch(lambda kind, old, new: self._change(Side.LOCAL, kind, old, new))
+        if view.leader_api is not None:
+            view.leader_api.watch(lambda kind, old, new: self._change(Side.LEADER, kind, old, new))
+
+    def _change(self, side: Side, kind: Kind, old: RawObject | None, new: RawObject | None) -> None:
+        leader = self.view.leader
+        if side is Side.LEADER and (leader is None or not leader.connected):
+            return
+        change = Change(side=side, kind=kind, old=old, new=new)
+        for number, reconciler in enumerate(self.reconcilers):
+            if kind in reconciler.kinds.get(side, frozenset()):
+                for key in reconciler.keys(change, self.view):
+                    self._queue[number, key] = None
+
+    def enqueue_all(self) -> None:
+        """Put every key of every reconciler into the queue, as at start and after a reconnect."""
+        for number, reconciler in enumerate(self.reconcilers):
+            for key in reconciler.all_keys(self.view):
+                self._queue[number, key] = None
+
+    def step(self) -> bool:
+        """Work on the queue's first key; tell whether there was one."""
+        if not self._queue:
+            return False
+        number, key = next(iter(self._queue))
+        del self._queue[number, key]
+        reconciler = self.reconcilers[number]
+        leader = self.view.leader
+        if reconciler.needs_leader and (leader is None or not leader.synced):
+            return True
+        outcome = reconciler.desired(key, self.view, self.view.local.clock())
+        self._carry_out(reconciler, key, outcome)
+        return True
+
+    def _carry_out(self, reconciler: Reconciler, key: str, outcome: Outcome) -> None:
+        self.told[reconciler.name, key] = tuple(outcome.told)
+        self.again.pop((reconciler.name, key), None)
+        if outcome.again is not None:
+            self.again[reconciler.name, key] = self.view.local.clock() + outcome.again
+        for item in outcome.steps:
+            ref = item if isinstance(item, Ref) else item.ref
+            try:
+                self._write(item, ref)
+            except RefusedError as err:
+                self.view.failures[ref] = str(err)
+                return
+            self.view.failures.pop(ref, None)
+
+    def _write(self, item: Wanted | Ref, ref: Ref) -> None:
+        api = self.view.api(ref.side)
+        leader = self.view.leader
+        if api is None or (ref.side is Side.LEADER and (leader is None or not leader.connected)):
+            raise RefusedError("the leader is not connected")
+        if isinstance(item, Ref):
+            api.delete(item)
+        else:
+            api.apply(item)
+
+    def run(self, limit: int = 10_000) -> int:
+        """Work until the queue is empty; return how many keys that were. Fails when it does not end."""
+        for count in range(limit):
+            if not self.step():
+                return count
+        raise AssertionError(f"no end after {limit} keys: {list(self._queue)[:5]}")
+
+    def due(self) -> None:
+        """Put the keys into the queue whose time to be called once more has come."""
+        now = self.view.local.clock()
+        numbers = {reconciler.name: number for number, reconciler in enumerate(self.reconcilers)}
+        for (name, key), at in list(self.again.items()):
+            if at <= now:
+                del self.again[name, key]
+                self._queue[numbers[name], key] = None
+
+    def settle(self) -> None:
+        """Work on every key, until nothing changes."""
+        self.enqueue_all()
+        self.run()
+
+    def all_told(self) -> list[Told]:
+        """Return all that is told now."""
+        return [told for _, some in sorted(self.told.items()) for told in some]
