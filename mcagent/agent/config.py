@@ -17,9 +17,10 @@ import yaml
 
 from mcagent.agent.config_keys import ENV_PREFIX, KEYS, Key, Settings
 from mcagent.agent.config_values import did_you_mean
-from mcagent.model.config import Config
+from mcagent.model.config import Config, DatapathChoice, TrafficEncryption
 from mcagent.model.errors import InputError, McagentError
 from mcagent.model.net import overlaps
+from mcagent.model.resources import DEFAULT_PORTS, TunnelType
 
 ENV_CONFIG = "MCAGENT_CONFIG"  # the path of the file itself
 ENV_OTHERS = ("MCAGENT_LAB_", "MCAGENT_TEST_")  # the lab's and the tests' own; they may be set around an agent
@@ -188,12 +189,19 @@ def _conflicts(reader: _Reader) -> list[InputError]:
         )
     found.extend(
         (second, f"must differ from {first}: both are {said[first]}")
-        for first, second in (("routeTable", "replyTable"), ("bridge", "hostPort"))
+        for first, second in (
+            ("routeTable", "replyTable"),
+            ("bridge", "hostPort"),
+            ("bridge", "wireGuard.deviceName"),
+            ("hostPort", "wireGuard.deviceName"),
+        )
         if said[first] == said[second]
     )
+    if said["trafficEncryptionMode"] is not TrafficEncryption.NONE:
+        found.extend(_encryption_conflicts(said))
     found.extend(
         (name, f'"{said[name]}" begins like the tunnel ports of ours (mcn-, mcg-, mcr-): choose another')
-        for name in ("bridge", "hostPort")
+        for name in ("bridge", "hostPort", "wireGuard.deviceName")
         if str(said[name]).startswith(("mcn-", "mcg-", "mcr-"))
     )
     if not said["nodeName"]:
@@ -204,3 +212,17 @@ def _conflicts(reader: _Reader) -> list[InputError]:
     return [
         InputError(reader.origin.get(path.split("[")[0], "configuration"), path, reason) for path, reason in found
     ]
+
+
+def _encryption_conflicts(said: Mapping[str, object]) -> list[tuple[str, str]]:
+    """What excludes encryption, or makes no sense with it."""
+    found = []
+    port = said["tunnelPort"] or DEFAULT_PORTS[TunnelType(str(said["tunnelType"]))]
+    if port == said["wireGuard.port"]:
+        found.append(("wireGuard.port", f"must differ from the tunnels' port: both are {port}"))
+    if said["datapath"] is DatapathChoice.NETDEV:
+        reason = (
+            "the userspace datapath (netdev) sends its tunnels past WireGuard: only the kernel's can be encrypted"
+        )
+        found.append(("datapath", reason))
+    return found

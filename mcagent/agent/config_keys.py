@@ -12,16 +12,19 @@ from enum import StrEnum
 
 from mcagent.agent import config_values as kinds
 from mcagent.agent.config_values import Value
-from mcagent.model.config import Config, DatapathChoice, GatewayMode, GatewaySelection, PodRouting, SourceNat
+from mcagent.model.config import (
+    Config,
+    DatapathChoice,
+    EncryptionFallback,
+    GatewayMode,
+    GatewaySelection,
+    PodRouting,
+    SourceNat,
+    TrafficEncryption,
+)
 from mcagent.model.resources import TunnelType
 
 ENV_PREFIX = "MCAGENT_"
-
-
-class TrafficEncryption(StrEnum):
-    """How traffic between gateways is protected."""
-
-    NONE = "none"
 
 
 class LogLevel(StrEnum):
@@ -53,8 +56,7 @@ class Settings:
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.TEXT
     run_dir: str = "/run/mcagent"
-    traffic_encryption: TrafficEncryption = TrafficEncryption.NONE
-    wireguard_port: int = 51821
+    wireguard_key_dir: str = "/var/lib/mcagent/wireguard"
     stretched_network_policy: bool = False
     drain_on_stop: bool = False
     drain_timeout: float = 10.0
@@ -148,10 +150,6 @@ _NFT_OTHERS = tuple(
 _BFD_INTERVAL = kinds.Duration(0.01, 10)
 _BFD_MULTIPLIER = kinds.Int(1, 255)
 _PATH = r"/[^\0\n]*"
-_NO_WIREGUARD = (
-    "wireGuard is not available in this version, and traffic is never sent in the clear where encryption is asked "
-    'for: only "none" is accepted'
-)
 
 KEYS: tuple[Key, ...] = (
     Key(path="enableGateway", attribute="enable_gateway", value=kinds.Bool(), antrea=True,
@@ -164,11 +162,25 @@ KEYS: tuple[Key, ...] = (
         meaning="Pods of remote clusters may reach Pods of this cluster directly, and see their addresses."),
     Key(path="enableStretchedNetworkPolicy", attribute="stretched_network_policy", value=NotYet(), core=False,
         antrea=True, meaning="Not available in this version: only false is accepted."),
-    Key(path="trafficEncryptionMode", attribute="traffic_encryption", core=False, antrea=True,
-        value=kinds.Choice(TrafficEncryption, later=(("wireGuard", _NO_WIREGUARD),)),
-        meaning="Encryption between gateways. wireGuard is not available in this version and is refused."),
-    Key(path="wireGuard.port", attribute="wireguard_port", value=kinds.Int(1, 65535), core=False, antrea=True,
-        meaning="UDP port of WireGuard, for `trafficEncryptionMode: wireGuard`."),
+    Key(path="trafficEncryptionMode", attribute="encryption", antrea=True, value=kinds.Choice(TrafficEncryption),
+        meaning="Encryption between gateways of different clusters. The same in all clusters."),
+    Key(path="wireGuard.port", attribute="wireguard_port", value=kinds.Int(1, 65535), antrea=True,
+        meaning="UDP port of WireGuard on this Node, and of gateways that publish none."),
+    Key(path="wireGuard.mtu", attribute="wireguard_mtu", value=kinds.Int(626, 65535, also=(0,)),
+        meaning="MTU of the WireGuard device. 0: that of the uplink less 60 bytes."),
+    Key(path="wireGuard.deviceName", attribute="wireguard_device", value=kinds.DEVICE_NAME,
+        meaning="Name of the WireGuard device."),
+    Key(path="wireGuard.keepalive", attribute="wireguard_keepalive", value=kinds.Int(1, 3600),
+        meaning="Seconds without a packet after which an empty one is sent, so that a gateway that comes back, or "
+                "whose address is translated on the way, is reached."),
+    Key(path="wireGuard.keyDirectory", attribute="wireguard_key_dir", core=False,
+        value=kinds.Text(_PATH, "an absolute path"),
+        meaning="Directory of this Node's private key. It must outlive the agent: other clusters know the gateway "
+                "by its key."),
+    Key(path="encryptionFallback", attribute="encryption_fallback", value=kinds.Choice(EncryptionFallback),
+        meaning="What becomes of traffic to another cluster that cannot be encrypted: because this Node has no "
+                "WireGuard, or the other cluster publishes no key. deny: it is dropped. allowClear: it is sent "
+                "unencrypted."),
     Key(path="podCIDRs", attribute="pod_cidrs", value=kinds.Networks(),
         meaning="Pod CIDRs of this cluster, as in its ClusterInfo (Antrea has the key in the configuration of its "
                 "multi-cluster controller). []: those of its Nodes (Node.spec.podCIDRs)."),

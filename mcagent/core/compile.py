@@ -15,6 +15,7 @@ from mcagent.core import kernel
 from mcagent.core.candidate import Remote
 from mcagent.core.local import LocalPeer
 from mcagent.core.numbers import HOST_OFPORT, assign_ofports, number_names
+from mcagent.core.secrecy import Secrecy, way_to
 from mcagent.core.services import ExportedPort
 from mcagent.core.topology import Topology, build_topology
 from mcagent.core.tunnels import Tunnel, Tunnels, names_of, tunnels_of
@@ -170,8 +171,10 @@ class _Units:
         facts, config = self.facts, self.shared.config
         choice = self.ways.choice(self.tunnels)
         order = self.ways.kept_order
-        base_inputs = (facts.datapath, kernel.host_port_mtu(facts, config), local.own_pods, choice, order)
-        self._take("base", base_inputs, lambda: self._base(choice))
+        secrecy = Secrecy.of(self.topology, facts, config)
+        mtu = kernel.host_port_mtu(facts, config)
+        base_inputs = (facts.datapath, mtu, local.own_pods, choice, order, secrecy)
+        self._take("base", base_inputs, lambda: self._base(choice, secrecy))
         env, source = self.shared.env, self.shared.source
         if env is None or local.own is None:
             return self.built
@@ -196,7 +199,7 @@ class _Units:
             known = Built(inputs=inputs, unit=Unit(name=name, resources=tuple(make())))
         self.built[name] = known
 
-    def _base(self, choice: mc.Choice) -> list[Resource]:
+    def _base(self, choice: mc.Choice, secrecy: Secrecy) -> list[Resource]:
         config = self.shared.config
         found: list[Resource] = [
             Bridge(name=config.bridge, datapath=self.facts.datapath, active_order=self.ways.kept_order),
@@ -213,6 +216,7 @@ class _Units:
             found.extend(kernel.routing(config))
             found.extend(kernel.netfilter(config, self.topology.local.own_pods))
             found.extend(_entries(mc.base(self.shared.env, choice)))
+            found.extend(secrecy.resources(config))
         return found
 
     def _peer(self, env: mc.Env, peer: LocalPeer) -> None:
@@ -242,7 +246,8 @@ class _Units:
         tunnels = self.tunnels[unit][1] if env.gateway else ()
         ports = self.ways.ports(tunnels)
         known = self.known.get(unit)
-        if known is not None and known.inputs[0] is remote and known.inputs[1:] == (number, ports):
+        ends = self.tunnels[unit][0] if env.gateway else None
+        if known is not None and known.inputs[0] is remote and known.inputs[1:] == (number, ports, ends):
             self.built[unit] = known
             return
 
@@ -250,7 +255,7 @@ class _Units:
             gateways = (
                 tuple(
                     mc.RemoteGateway(
-                        address=tunnel.address, ofport=port.ofport, watched=port.watched, reserve=port.reserve
+                        address=tunnel.gateway, ofport=port.ofport, watched=port.watched, reserve=port.reserve
                     )
                     for tunnel, port in sorted(zip(tunnels, ports, strict=True), key=lambda found: found[1].rank)
                 )
@@ -267,11 +272,12 @@ class _Units:
             direct = remote.direct if env.gateway else ()
             return [
                 *(self._port(tunnel, port) for tunnel, port in zip(tunnels, ports, strict=True)),
+                *(resource for tunnel in tunnels for resource in way_to(tunnel.end, self.shared.config)),
                 *kernel.cluster_routes(self.shared.config, source, remote.cidrs, direct),
                 *_entries(mc.cluster(env, cluster)),
             ]
 
-        self._take(unit, (remote, number, ports), make)
+        self._take(unit, (remote, number, ports, ends), make)
 
     def _service(self, env: mc.Env, port: ExportedPort) -> list[Resource]:
         service = mc.LocalService(
@@ -324,7 +330,9 @@ def _summary(
     """Return what /status shows. Values are shared, not copied: nobody may change them."""
     local = topology.local
     networks: tuple[Network, ...] = local.published_pods
+    encryption = topology.encryption
     return {
+        "encryption": None if encryption is None else encryption.ends,
         "role": local.role or "none",
         "why": local.why,
         "gateways": local.gateways,

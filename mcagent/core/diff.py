@@ -10,7 +10,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mcagent.model.plan import Actual, Desired, Op, Plan, Stage, Step
-from mcagent.model.resources import Backend, Link, LinkAddress, Neighbour, Resource, ResourceKey, TunnelPort
+from mcagent.model.resources import (
+    Backend,
+    Link,
+    LinkAddress,
+    Neighbour,
+    Resource,
+    ResourceKey,
+    Route,
+    RouteType,
+    TunnelPort,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +47,13 @@ STAGES = (
 )
 _ROOM, _TUNNELS, _NO_TUNNELS = 1, 2, 9  # places in STAGES
 _DEVICE = (Link, LinkAddress, Neighbour)
+
+
+def _is_early(resource: Resource | None) -> bool:
+    """Tell whether a thing of netlink has to be there before flows use it: what keeps packets in does, too."""
+    return isinstance(resource, _DEVICE) or (
+        isinstance(resource, Route) and resource.type is RouteType.UNREACHABLE
+    )
 
 
 def diff(actual: Actual, desired: Desired) -> Plan:
@@ -113,7 +130,7 @@ def _stage_of(step: Step) -> int:
         case Backend.NETLINK:
             if deletes:
                 return 8
-            return 3 if isinstance(step.new, _DEVICE) else 6
+            return 3 if _is_early(step.new) else 6
         case Backend.NFT:
             return 4
         case Backend.OPENFLOW:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 
+from mcagent.core.claims import merged
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, Network, host_network
 from mcagent.model.resources import (
+    DEFAULT_PORTS,
     Link,
     LinkAddress,
     Neighbour,
@@ -29,14 +31,23 @@ GATEWAY_MAC = "aa:bb:cc:dd:ee:f0"  # the virtual next hop, the address that Antr
 HOST_ADDRESS = IPv4Address("169.254.77.1")
 NEXT_HOP = IPv4Address("169.254.77.2")
 OVERHEAD = 50  # Geneve without options, or VXLAN, on IPv4: 20 + 8 + 8 + an inner Ethernet header of 14
+# WireGuard by the IP version of the underlay: IP, UDP 8, header 16, authentication tag 16. What it carries is
+# padded to 16 bytes, but never beyond the device's MTU.
+WIREGUARD_OVERHEAD = {4: 20 + 8 + 16 + 16, 6: 40 + 8 + 16 + 16}
 SMALLEST_MTU = 576  # RFC 1122 section 3.3.2: what every host must be able to take
 
 _EVERYTHING = IPv4Network("0.0.0.0/0")
 
 
 def host_port_mtu(facts: Facts, config: Config) -> int:
-    """Return the MTU of the host port in bytes: what fits into a tunnel on the uplink."""
-    return config.mtu or max(facts.uplink_mtu - OVERHEAD, SMALLEST_MTU)
+    """Return the MTU of the host port in bytes: what fits into a tunnel on the uplink, or in WireGuard on it."""
+    under = wireguard_mtu(facts, config) if config.encrypts else facts.uplink_mtu
+    return config.mtu or max(under - OVERHEAD, SMALLEST_MTU)
+
+
+def wireguard_mtu(facts: Facts, config: Config, version: int = 4) -> int:
+    """Return the MTU of the WireGuard device in bytes; `version`: of IP, on the underlay."""
+    return config.wireguard_mtu or max(facts.uplink_mtu - WIREGUARD_OVERHEAD[version], SMALLEST_MTU + OVERHEAD)
 
 
 def device(facts: Facts, config: Config) -> list[Resource]:
@@ -71,6 +82,36 @@ def cluster_routes(
         for address in direct
     )
     return routes
+
+
+def endpoint_routes(config: Config, address: Address, source: Address | None) -> list[Resource]:
+    """Return the way to a tunnel endpoint behind the WireGuard device, and what keeps packets in without it.
+
+    The kernel takes the device's routes away with the device: without the second one the tunnel's packets would
+    then go by the default route, unencrypted.
+    """
+    destination = host_network(address)
+    return [
+        Route(table=config.route_table, destination=destination, device=config.wireguard_device, source=source),
+        Route(table=config.route_table, destination=destination, type=RouteType.UNREACHABLE),
+    ]
+
+
+def clear_text_filter(config: Config, forbidden: Iterable[Network]) -> list[Resource]:
+    """Return what lets no tunnel packet to another cluster out but by the WireGuard device.
+
+    `forbidden` are gateways of other clusters and tunnel endpoints behind the device. The kernel's tunnels pass
+    this hook, too (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out).
+    """
+    port = config.tunnel_port or DEFAULT_PORTS[config.tunnel_type]
+    rule = f'oifname != "{config.wireguard_device}" ip daddr @mct_encrypted udp dport {port} drop'
+    return [
+        NftSet(table=config.nft_table, name="mct_encrypted", elements=merged(forbidden)),
+        NftChain(
+            table=config.nft_table, name="mct_clear", type="filter", hook="postrouting", priority=300,
+            rules=(rule,),
+        ),
+    ]  # fmt: skip
 
 
 def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:

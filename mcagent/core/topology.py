@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mcagent.core.encryption import Encryption, build_encryption
 from mcagent.core.local import NO_PLACES, Local, build_local
 from mcagent.core.remote import Remotes, build_remotes, surroundings_of
 from mcagent.core.services import Services, build_services
@@ -26,6 +27,7 @@ class Topology:
     local: Local
     remotes: Remotes
     services: Services
+    encryption: Encryption | None  # None: traffic to other clusters is not encrypted
     source: Address | None  # of packets from this Node's own processes; None when the kernel has to choose
     problems: tuple[Problem, ...]
     inputs: tuple[object, ...]
@@ -56,8 +58,12 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
             local.pod_hosts,
             previous.services if previous is not None and previous.services is not NO_SERVICES else None,
         )
+    encryption = build_encryption(
+        remotes, local, facts, config, previous.encryption if previous is not None else None
+    )
+    secrecy = encryption.problems if encryption is not None else ()
     source, source_problems = _source(local, facts)
-    parts = (local.problems, remotes.problems, services.problems, snapshot.problems, source_problems)
+    parts = (local.problems, remotes.problems, services.problems, snapshot.problems, source_problems, secrecy)
     if previous is not None and parts == before[-1]:
         problems = previous.problems
     else:
@@ -66,6 +72,7 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
         local=local,
         remotes=remotes,
         services=services,
+        encryption=encryption,
         source=source,
         problems=problems,
         inputs=(*inputs, parts),

@@ -7,8 +7,9 @@ gateway of every remote cluster. Knows nothing of port numbers or flows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mcagent.core.encryption import RemoteEnd
 from mcagent.core.numbers import tunnel_port_name
 from mcagent.core.topology import Topology
 from mcagent.model.config import Config
@@ -24,9 +25,15 @@ class Tunnel:
     """One tunnel that is wanted, named but not numbered yet."""
 
     name: str
-    address: Address
+    address: Address  # where it ends
     peer_kind: PeerKind
     peer: str
+    end: RemoteEnd | None = None  # of a gateway of another cluster, while encryption is on
+
+    @property
+    def gateway(self) -> Address:
+        """The peer's address in the API."""
+        return self.address if self.end is None else self.end.gateway
 
 
 Tunnels = Mapping[str, tuple[object, tuple[Tunnel, ...]]]  # by unit, each with the value it follows from
@@ -52,7 +59,16 @@ def tunnels_of(topology: Topology, config: Config, known: Tunnels) -> Tunnels:
             want(f"node/{peer.name}", peer, kind, peer.name, (peer.address,))
     if local.role == "gateway":
         for remote in topology.remotes.clusters.values():
-            want(f"cluster/{remote.cluster_id}", remote, PeerKind.REMOTE, remote.cluster_id, remote.gateways)
+            unit, cluster_id = f"cluster/{remote.cluster_id}", remote.cluster_id
+            if topology.encryption is None:
+                want(unit, remote, PeerKind.REMOTE, cluster_id, remote.gateways)
+                continue
+            ends = topology.encryption.ends[cluster_id]
+            if (before := known.get(unit)) is not None and before[0] is ends:
+                found[unit] = before
+                continue
+            tunnels = (_tunnel(config, PeerKind.REMOTE, cluster_id, end.address) for end in ends)
+            found[unit] = (ends, tuple(replace(one, end=end) for one, end in zip(tunnels, ends, strict=True)))
     return found
 
 

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from mcagent.dataplane import rtmsg
-from mcagent.dataplane.netlink_observe import Observed, observe
+from mcagent.dataplane.netlink_observe import LAST_METRIC, ROUTE_TYPES, Observed, observe
 from mcagent.dataplane.netlink_write import (
     ALREADY_GONE,
     ALREADY_THERE,
@@ -45,15 +45,24 @@ class NetlinkBackend:
 
     name = Backend.NETLINK
 
-    def __init__(self, *, route_tables: Sequence[int], route_protocol: int, devices: Sequence[str]) -> None:
+    def __init__(
+        self,
+        *,
+        route_tables: Sequence[int],
+        route_protocol: int,
+        devices: Sequence[str],
+        route_devices: Sequence[str] = (),
+    ) -> None:
         """Remember what is ours; nothing is opened before the first call.
 
         `route_tables` and `route_protocol` are numbers of rtnetlink(7) that nobody else on the Node uses;
-        `devices` the names of devices that are ours alone.
+        `devices` the names of devices that are ours alone, `route_devices` those that another backend sets up and
+        that our routes may lead to.
         """
         self._tables = tuple(route_tables)
         self._protocol = route_protocol
         self._devices = tuple(devices)
+        self._route_devices = tuple(route_devices)
         self._strays: Mapping[ResourceKey, tuple[Request, ...]] = {}
         self._socket: RtSocket | None = None
         self.port = 0  # of the socket that routes are changed through, for who watches events; any thread
@@ -86,7 +95,13 @@ class NetlinkBackend:
 
     def _observe(self) -> Observed:
         with self._open() as socket:
-            seen = observe(socket, tables=self._tables, protocol=self._protocol, devices=self._devices)
+            seen = observe(
+                socket,
+                tables=self._tables,
+                protocol=self._protocol,
+                devices=self._devices,
+                route_devices=self._route_devices,
+            )
         self._strays = seen.strays
         return seen
 
@@ -141,12 +156,14 @@ class NetlinkBackend:
         route = step.new or step.old
         assert isinstance(route, Route)
         if step.new is None:
-            # Destination, table and protocol say which one; its device may be gone already.
+            # Destination, table, protocol and type say which one; its device may be gone already.
             payload = rtmsg.route_payload(
                 table=route.table,
                 protocol=self._protocol,
                 destination=route.destination,
-                kind=rtmsg.RTN_UNSPEC,
+                kind=ROUTE_TYPES[route.type] if route.intact else rtmsg.RTN_UNSPEC,
+                metric=LAST_METRIC if route.type is RouteType.UNREACHABLE else 0,
+                delete=True,
             )
             return Request(rtmsg.RTM_DELROUTE, 0, payload)
         if route.via is not None and route.via.version != route.destination.version:
@@ -160,10 +177,11 @@ class NetlinkBackend:
             table=route.table,
             protocol=self._protocol,
             destination=route.destination,
-            kind=rtmsg.RTN_THROW if route.type is RouteType.THROW else rtmsg.RTN_UNICAST,
+            kind=ROUTE_TYPES[route.type],
             oif=oif,
             gateway=route.via,
             source=route.source,
+            metric=LAST_METRIC if route.type is RouteType.UNREACHABLE else 0,
         )
         # An addition replaces too: a leftover of another protocol in our own table must not stay in the way.
         return Request(rtmsg.RTM_NEWROUTE, rtmsg.NLM_F_CREATE | rtmsg.NLM_F_REPLACE, payload)

@@ -20,7 +20,13 @@ from mcagent.model.resources import Link, LinkAddress, Neighbour, Resource, Reso
 # anew does not look as if its Link had been applied.
 LINK_ALIAS = "mcagent"
 IPV6_METRIC = 1024  # what the kernel makes of an IPv6 route without a metric (include/net/ip6_route.h)
-_ROUTE_TYPES = {rtmsg.RTN_UNICAST: RouteType.UNICAST, rtmsg.RTN_THROW: RouteType.THROW}
+LAST_METRIC = 2**32 - 1  # of unreachable routes: any other comes first
+ROUTE_TYPES = {
+    RouteType.UNICAST: rtmsg.RTN_UNICAST,
+    RouteType.THROW: rtmsg.RTN_THROW,
+    RouteType.UNREACHABLE: rtmsg.RTN_UNREACHABLE,
+}
+_BY_NUMBER = {number: kind for kind, number in ROUTE_TYPES.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +51,21 @@ def read_link(socket: RtSocket, name: str) -> rtmsg.RawLink | None:
     raise BackendError("netlink", "list", f"link {name}", str(answer))
 
 
-def observe(socket: RtSocket, *, tables: Sequence[int], protocol: int, devices: Sequence[str]) -> Observed:
+def observe(
+    socket: RtSocket,
+    *,
+    tables: Sequence[int],
+    protocol: int,
+    devices: Sequence[str],
+    route_devices: Sequence[str] = (),
+) -> Observed:
     """List everything of ours. Raises BackendError when the kernel cannot be asked."""
     seen = Observed()
     names: dict[int, str] = {}
+    for device in route_devices:
+        link = read_link(socket, device)
+        if link is not None:
+            names[link.index] = device
     for device in devices:
         link = read_link(socket, device)
         if link is None:
@@ -106,16 +123,17 @@ def _route(seen: Observed, raw: rtmsg.RawRoute, body: bytes, names: dict[int, st
     route = Route(
         table=raw.table,
         destination=raw.destination,
-        type=_ROUTE_TYPES.get(raw.type, RouteType.UNICAST),
+        type=_BY_NUMBER.get(raw.type, RouteType.UNICAST),
         device=names.get(raw.oif, "") if unicast else "",  # IPv6 throw routes name the loopback device
         via=raw.gateway,
         source=raw.source,
     )
     key = route.key
+    metric = 0 if raw.destination.version == 4 else IPV6_METRIC
     as_made = (
         raw.plain
-        and raw.type in _ROUTE_TYPES
-        and raw.metric == (0 if raw.destination.version == 4 else IPV6_METRIC)
+        and raw.type in _BY_NUMBER
+        and raw.metric == (LAST_METRIC if raw.type == rtmsg.RTN_UNREACHABLE else metric)
         and (raw.gateway is None or raw.onlink)
         and (not unicast or route.device != "")
     )

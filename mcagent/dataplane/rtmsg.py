@@ -37,7 +37,7 @@ NDA_DST, NDA_LLADDR, NDA_IFINDEX = 1, 2, 8
 NUD_PERMANENT = 0x80
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_PREFSRC = 1, 4, 5, 6, 7
 RTA_CACHEINFO, RTA_TABLE, RTA_PREF = 12, 15, 20
-RTN_UNSPEC, RTN_UNICAST, RTN_THROW = 0, 1, 9
+RTN_UNSPEC, RTN_UNICAST, RTN_UNREACHABLE, RTN_THROW = 0, 1, 7, 9
 RTNH_F_ONLINK = 4
 RT_TABLE_COMPAT, RT_TABLE_MAIN = 252, 254
 RTPROT_KERNEL = 2
@@ -167,14 +167,16 @@ def route_payload(
     oif: int = 0,
     gateway: Address | None = None,
     source: Address | None = None,
+    metric: int = 0,
+    delete: bool = False,
 ) -> bytes:
-    """Pack the payload of RTM_NEWROUTE and RTM_DELROUTE. A gateway is always on-link.
+    """Pack the payload of RTM_NEWROUTE and, with `delete`, of RTM_DELROUTE. A gateway is always on-link.
 
     For RTM_DELROUTE: RTN_UNSPEC as `kind` means whatever route of the table and protocol has that destination.
     """
     version4 = destination.version == 4
     onlink = RTNH_F_ONLINK if gateway is not None else 0
-    if kind == RTN_UNSPEC:
+    if delete:
         scope = RT_SCOPE_NOWHERE
     elif kind == RTN_UNICAST and gateway is None and version4:
         scope = RT_SCOPE_LINK
@@ -202,6 +204,8 @@ def route_payload(
         parts.append(attribute(RTA_OIF, U32.pack(oif)))
     if source is not None:
         parts.append(attribute(RTA_PREFSRC, source.packed))
+    if metric:
+        parts.append(attribute(RTA_PRIORITY, U32.pack(metric)))
     return b"".join(parts)
 
 

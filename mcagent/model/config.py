@@ -50,6 +50,20 @@ class GatewaySelection(StrEnum):
     READINESS = "readiness"  # those with the gateway annotation, the Ready ones first: no controller is needed
 
 
+class TrafficEncryption(StrEnum):
+    """How traffic between gateways of different clusters is protected."""
+
+    NONE = "none"
+    WIREGUARD = "wireGuard"
+
+
+class EncryptionFallback(StrEnum):
+    """What becomes of traffic to another cluster that cannot be encrypted."""
+
+    DENY = "deny"
+    ALLOW_CLEAR = "allowClear"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """What `compile` needs of the configuration. Everything has a default but the Node's name."""
@@ -86,6 +100,18 @@ class Config:
     failback: bool = False  # failback: active-standby only; a returning gateway takes its traffic back
     gateway_selection: GatewaySelection = GatewaySelection.API  # gatewaySelection
     service_cidrs: tuple[Network, ...] = ()  # serviceCIDRs: of this cluster, where no Gateway object tells it
+
+    encryption: TrafficEncryption = TrafficEncryption.NONE  # trafficEncryptionMode
+    encryption_fallback: EncryptionFallback = EncryptionFallback.DENY  # encryptionFallback
+    wireguard_port: int = 51821  # wireGuard.port: UDP; of a peer, too, that publishes none
+    wireguard_mtu: int = 0  # wireGuard.mtu of the device: 0 means uplink MTU less WireGuard's overhead
+    wireguard_device: str = "mc-wg0"  # wireGuard.deviceName
+    wireguard_keepalive: int = 15  # wireGuard.keepalive: seconds
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether traffic to other clusters is to be encrypted."""
+        return self.encryption is not TrafficEncryption.NONE
 
     @property
     def bfd_local(self) -> Bfd | None:

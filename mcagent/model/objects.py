@@ -72,6 +72,18 @@ class Meta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WireGuardInfo:
+    """What a gateway publishes of its WireGuard device: public keys in the base64 text of wg(8).
+
+    `publicKey` is Antrea's; `nextPublicKey` (the key that follows on this one) and `port` are additions of ours.
+    """
+
+    public_key: str
+    next_public_key: str = ""
+    port: int = 0  # UDP; 0: the configured one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gateway:
     """multicluster.crd.antrea.io/v1alpha1 Gateway: fields at top level; the name is the Node's."""
 
@@ -79,7 +91,7 @@ class Gateway:
     gateway_ip: Address
     internal_ip: Address
     service_cidr: Network | None = None
-    wireguard_public_key: str = ""
+    wireguard: WireGuardInfo | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +103,8 @@ class ClusterInfoImport:
     service_cidr: Network | None
     gateway_ips: tuple[Address, ...]
     pod_cidrs: tuple[Network, ...] = ()
-    wireguard_public_key: str = ""
+    wireguard: WireGuardInfo | None = None  # of the first gateway: all that Antrea has
+    gateway_wireguard: tuple[tuple[Address, WireGuardInfo], ...] = ()  # by gatewayIP: an addition of ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

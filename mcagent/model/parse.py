@@ -7,6 +7,8 @@ well-formed address may be used, and who wins a conflict, is `mcagent.core`'s bu
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -29,6 +31,7 @@ from mcagent.model.objects import (
     Service,
     ServiceExport,
     ServicePort,
+    WireGuardInfo,
 )
 from mcagent.model.problem import Problem, Severity
 
@@ -37,7 +40,7 @@ GATEWAY_IP_ANNOTATION = "multicluster.antrea.io/gateway-ip"
 DRAIN_ANNOTATION = "mcagent.io/drain"  # "true" on a Node: its gateway is to hand over
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 MAX_GATEWAYS = 64  # gatewayInfos of one cluster
-MAX_KEY = 128  # characters of a WireGuard public key field; a real one has 44
+KEY_BYTES = 32  # of a WireGuard key (Curve25519)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +120,36 @@ def _optional_network(field: Field, problems: list[Problem]) -> Network | None:
     return None if field.absent or field.value == "" else _network(field, problems)
 
 
+def _wireguard(field: Field, problems: list[Problem]) -> WireGuardInfo | None:
+    """Return what is published of WireGuard, None where that is nothing, or wrong.
+
+    What is wrong is told, and takes only the encryption away: without a key nothing is sent to that gateway.
+    """
+    try:
+        key = _public_key(field.get("publicKey"))
+        if not key:
+            return None
+        port = field.get("port")
+        return WireGuardInfo(
+            public_key=key,
+            next_public_key=_public_key(field.get("nextPublicKey")),
+            port=0 if port.absent else port.port(),
+        )
+    except InputError as error:
+        problems.append(problem_of(error))
+        return None
+
+
 def _public_key(field: Field) -> str:
-    key = field.get("publicKey").text("")
-    if len(key) > MAX_KEY or not key.isprintable():
-        raise field.get("publicKey").error("not a WireGuard public key (base64, 44 characters)", "InvalidKey")
-    return key
+    text = field.text("")
+    try:
+        key = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    # Only one text for a key: else one key would pass as two.
+    if text and (len(key) != KEY_BYTES or not any(key) or base64.b64encode(key).decode() != text):
+        raise field.error(f"not a WireGuard public key (base64 of {KEY_BYTES} bytes)", "InvalidKey")
+    return text
 
 
 def _protocol(field: Field) -> IpProtocol:
@@ -139,21 +167,24 @@ def parse_gateway(meta: Meta, raw: Field, problems: list[Problem]) -> Gateway:
         gateway_ip=raw.get("gatewayIP").address(),
         internal_ip=raw.get("internalIP").address(),
         service_cidr=_optional_network(raw.get("serviceCIDR"), problems),
-        wireguard_public_key=_public_key(raw.get("wireGuard")),
+        wireguard=_wireguard(raw.get("wireGuard"), problems),
     )
 
 
 def parse_cluster_info(meta: Meta, raw: Field, problems: list[Problem]) -> ClusterInfoImport:
     """ClusterInfoImport: fields under `spec`. A cluster without a gateway yet is well-formed."""
     spec = raw.get("spec")
-    gateway_ips = {item.get("gatewayIP").address(): None for item in spec.get("gatewayInfos").each(MAX_GATEWAYS)}
+    gateways: dict[Address, WireGuardInfo | None] = {}
+    for item in spec.get("gatewayInfos").each(MAX_GATEWAYS):
+        gateways.setdefault(item.get("gatewayIP").address(), _wireguard(item.get("wireGuard"), problems))
     return ClusterInfoImport(
         meta=meta,
         cluster_id=spec.get("clusterID").name(),
         service_cidr=_optional_network(spec.get("serviceCIDR"), problems),
-        gateway_ips=tuple(gateway_ips),
+        gateway_ips=tuple(gateways),
         pod_cidrs=_networks(spec.get("podCIDRs"), problems),
-        wireguard_public_key=_public_key(spec.get("wireGuard")),
+        wireguard=_wireguard(spec.get("wireGuard"), problems),
+        gateway_wireguard=tuple((address, found) for address, found in gateways.items() if found is not None),
     )
 
 

@@ -24,6 +24,9 @@ class TunnelType(StrEnum):
     VXLAN = "vxlan"
 
 
+DEFAULT_PORTS = {TunnelType.GENEVE: 6081, TunnelType.VXLAN: 4789}  # UDP, of Open vSwitch
+
+
 class PeerKind(StrEnum):
     """What a tunnel leads to."""
 
@@ -201,6 +204,8 @@ class RouteType(StrEnum):
 
     UNICAST = "unicast"
     THROW = "throw"  # ends the look-up in this table: the next rule decides
+    # Ends the look-up altogether. Always of the last metric: it counts only while no other route is there.
+    UNREACHABLE = "unreachable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +224,9 @@ class Route:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Identity: table and destination (the metric is always the same)."""
-        return ("3route", str(self.table), str(self.destination))
+        """Identity: table and destination (the metric follows from the type)."""
+        last = ("last",) if self.type is RouteType.UNREACHABLE else ()
+        return ("3route", str(self.table), str(self.destination), *last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

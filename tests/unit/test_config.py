@@ -66,7 +66,7 @@ def test_a_part_of_antreas_configuration_is_read_as_it_is(tmp_path: Path) -> Non
     )
     assert settings.core.namespace == "kube-system"
     assert settings.core.enable_pod_to_pod
-    assert settings.wireguard_port == 51999
+    assert settings.core.wireguard_port == 51999
     assert settings.core.pod_cidrs == (ip_network("10.10.0.0/16"),)
 
 
@@ -105,7 +105,11 @@ def test_bfd_is_configured_by_nested_keys(tmp_path: Path) -> None:
         ("mtu: true", "mtu", "not True"),
         ("enableGateway: 'yes'", "enableGateway", "must be true or false"),
         ("tunnelType: genev", "tunnelType", 'must be geneve or vxlan, not "genev" (did you mean "geneve"?)'),
-        ("trafficEncryptionMode: wireGuard", "trafficEncryptionMode", "not available in this version"),
+        ("trafficEncryptionMode: ipsec", "trafficEncryptionMode", 'must be none or wireGuard, not "ipsec"'),
+        ("trafficEncryptionMode: wireGuard\ndatapath: netdev", "datapath", "only the kernel's can be encrypted"),
+        ("trafficEncryptionMode: wireGuard\nwireGuard: {port: 6081}", "wireGuard.port", "tunnels' port"),
+        ("wireGuard: {deviceName: mc-gw0}", "wireGuard.deviceName", "must differ from hostPort"),
+        ("encryptionFallback: allow", "encryptionFallback", 'did you mean "allowClear"'),
         ("enableStretchedNetworkPolicy: true", "enableStretchedNetworkPolicy", "not available in this version"),
         ("bfd: {remote: {intervall: 1s}}", "bfd.remote.intervall", 'did you mean "bfd.remote.interval"'),
         ("bfd: {local: 100ms}", "bfd.local", "must be a mapping"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from datetime import UTC, datetime
 from ipaddress import ip_address, ip_network
 from typing import Any
@@ -21,11 +22,16 @@ from mcagent.model.objects import (
     Node,
     Pod,
     Service,
+    WireGuardInfo,
 )
 from mcagent.model.parse import parse_object, problem_of
 from mcagent.model.problem import Severity
 
 ANTREA = "multicluster.crd.antrea.io/v1alpha1"
+
+
+KEY = base64.b64encode(bytes(range(32))).decode()
+NEXT_KEY = base64.b64encode(bytes(range(1, 33))).decode()
 
 
 def cluster_info(**spec: Any) -> dict[str, Any]:
@@ -51,14 +57,14 @@ def cluster_info(**spec: Any) -> dict[str, Any]:
 
 def test_cluster_info() -> None:
     """A ClusterInfoImport is read from `spec`, with every gateway and CIDR."""
-    value = parse_object(cluster_info(wireGuard={"publicKey": "abc="})).value
+    value = parse_object(cluster_info(wireGuard={"publicKey": KEY})).value
     assert isinstance(value, ClusterInfoImport)
     assert value.meta.subject == "ClusterInfoImport kube-system/east-clusterinfo"
     assert value.cluster_id == "east"
     assert value.service_cidr == ip_network("10.97.0.0/16")
     assert value.gateway_ips == (ip_address("192.0.2.1"), ip_address("192.0.2.2"))
     assert value.pod_cidrs == (ip_network("10.20.0.0/16"),)
-    assert value.wireguard_public_key == "abc="
+    assert value.wireguard == WireGuardInfo(public_key=KEY)
     assert value.meta.created == "2026-11-20T10:00:00Z"
 
 
@@ -102,7 +108,6 @@ def test_host_bits_are_masked_with_a_warning() -> None:
         ({"podCIDRs": "10.0.0.0/8"}, "spec.podCIDRs"),
         ({"podCIDRs": [None]}, "spec.podCIDRs[0]"),
         ({"podCIDRs": ["10.0.0.0/33"]}, "spec.podCIDRs[0]"),
-        ({"wireGuard": {"publicKey": "a\nb"}}, "spec.wireGuard.publicKey"),
     ],
 )
 def test_wrong_fields(spec: dict[str, Any], path: str) -> None:
@@ -110,6 +115,39 @@ def test_wrong_fields(spec: dict[str, Any], path: str) -> None:
     with pytest.raises(InputError) as info:
         parse_object(cluster_info(**spec))
     assert info.value.path == path
+
+
+def test_each_gateway_may_publish_a_key_of_its_own() -> None:
+    """Key, the key that follows, and port are read from each entry of gatewayInfos."""
+    published = {"publicKey": KEY, "nextPublicKey": NEXT_KEY, "port": 51999}
+    infos = [{"gatewayIP": "192.0.2.1", "wireGuard": published}, {"gatewayIP": "192.0.2.2"}]
+    value = parse_object(cluster_info(gatewayInfos=infos)).value
+    assert isinstance(value, ClusterInfoImport)
+    expected = WireGuardInfo(public_key=KEY, next_public_key=NEXT_KEY, port=51999)
+    assert value.gateway_wireguard == ((ip_address("192.0.2.1"), expected),)
+    assert value.wireguard is None
+
+
+@pytest.mark.parametrize(
+    ("published", "path"),
+    [
+        ({"publicKey": "a\nb"}, "publicKey"),
+        ({"publicKey": "QUJD"}, "publicKey"),
+        ({"publicKey": KEY[:-2] + "B="}, "publicKey"),  # the same bytes, written otherwise
+        ({"publicKey": "A" * 43 + "="}, "publicKey"),  # no key: all zero
+        ({"publicKey": KEY, "nextPublicKey": 7}, "nextPublicKey"),
+        ({"publicKey": KEY, "port": 0}, "port"),
+        ({"publicKey": KEY, "port": "51821"}, "port"),
+        ("key", ""),
+    ],
+)
+def test_a_wrong_key_takes_only_the_encryption_away(published: object, path: str) -> None:
+    """A key that is none is told; the rest of the object is used, and nothing can be encrypted to it."""
+    parsed = parse_object(cluster_info(wireGuard=published))
+    assert isinstance(parsed.value, ClusterInfoImport)
+    assert parsed.value.wireguard is None
+    assert parsed.value.cluster_id == "east"
+    assert [p.path for p in parsed.problems] == [f"spec.wireGuard.{path}".rstrip(".")]
 
 
 def test_cluster_info_without_optional_fields() -> None:

@@ -1,0 +1,232 @@
+"""How each gateway of other clusters is reached while traffic between clusters is encrypted.
+
+Owns the addresses of tunnel endpoints behind the WireGuard device, which keys are taken, and what becomes of a
+gateway that cannot be encrypted to. Each refusal is a Problem. Knows nothing of ports, flows, routes or devices.
+
+Endpoints. A gateway that publishes a key of its own has an endpoint that follows from its gatewayIP alone: the
+same address in 240.0.0.0/4, so nobody has to tell it, and it stays when other gateways come or go. One that
+publishes none (Antrea has one key for a cluster) has Antrea's: the first address of its cluster's Service CIDR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from mcagent.core.candidate import Remote, problem_of
+from mcagent.core.claims import Taken
+from mcagent.core.local import Local
+from mcagent.core.remote import Remotes
+from mcagent.model.config import Config, EncryptionFallback
+from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.net import Address, Network, host_network
+from mcagent.model.objects import ClusterInfoImport, WireGuardInfo
+from mcagent.model.problem import Problem, Severity
+
+# Reserved, and routed by nobody (RFC 1112); Linux takes it for unicast. No two private addresses (RFC 1918) differ
+# in their first four bits only, so no two gateways in private networks get one endpoint.
+ENDPOINTS = IPv4Network("240.0.0.0/4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteEnd:
+    """A gateway of another cluster as tunnels reach it: without `public_key` unencrypted, at its gatewayIP."""
+
+    gateway: Address
+    address: Address  # where the tunnel ends
+    public_key: str = ""
+    next_public_key: str = ""  # the peer has announced that it will use this one
+    port: int = 0  # UDP
+    source: Address | None = None  # of this Node's end of the tunnel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encryption:
+    """The verdict on all gateways of other clusters, on a gateway of this one.
+
+    `addresses` are those of this Node's own WireGuard device: none, when there is to be none.
+    """
+
+    ends: Mapping[str, tuple[RemoteEnd, ...]]  # by cluster ID; those that are used, in the API's order
+    addresses: tuple[Address, ...]
+    problems: tuple[Problem, ...]
+    inputs: tuple[object, ...]
+
+
+def endpoint_of(gateway_ip: Address) -> Address:
+    """Return the tunnel endpoint behind the WireGuard device of a gateway that has a key of its own."""
+    return ENDPOINTS[int(gateway_ip) & int(ENDPOINTS.hostmask)]
+
+
+def first_endpoint(service_cidr: Network | None) -> Address | None:
+    """Return Antrea's tunnel endpoint of a cluster's only gateway; no Service has that address."""
+    return service_cidr.network_address if service_cidr is not None else None
+
+
+def build_encryption(
+    remotes: Remotes, local: Local, facts: Facts, config: Config, previous: Encryption | None = None
+) -> Encryption | None:
+    """Return the verdict; None where nothing is to be encrypted. Equal inputs give back the very `previous`."""
+    if not config.encrypts or local.role != "gateway" or local.own_gateway_ip is None:
+        return None
+    keys = (facts.wireguard, facts.wireguard_public_key, facts.wireguard_next_key, facts.datapath)
+    inputs = (remotes, local.own_gateway_ip, local.gateways, keys, config)
+    if previous is not None and previous.inputs[0] is remotes and previous.inputs[1:] == inputs[1:]:
+        return previous
+    judge = _Judge(remotes, local, facts, config)
+    ends: dict[str, tuple[RemoteEnd, ...]] = {}
+    for cluster_id, remote in remotes.clusters.items():
+        found = judge.cluster(remote)
+        known = previous.ends.get(cluster_id) if previous is not None else None
+        ends[cluster_id] = known if known == found and known is not None else found
+    return Encryption(
+        ends=ends, addresses=judge.addresses(), problems=tuple(sorted(set(judge.problems))), inputs=inputs
+    )
+
+
+class _Judge:
+    """Goes through the clusters in order of seniority; the first to want a key or an address has it."""
+
+    def __init__(self, remotes: Remotes, local: Local, facts: Facts, config: Config) -> None:
+        self._config = config
+        self._candidates = remotes.table.winners
+        self.problems: list[Problem] = []
+        assert local.own_gateway_ip is not None
+        self._own = endpoint_of(local.own_gateway_ip)
+        mine = next((g for g in local.gateways if g.gateway_ip == local.own_gateway_ip), None)
+        self._own_first = first_endpoint(mine.service_cidr if mine is not None else None)
+        self._with_first = False  # somebody sends to it
+        self._keys = {key: "this Node" for key in (facts.wireguard_public_key, facts.wireguard_next_key) if key}
+        self._addresses: dict[Address, str] = {self._own: "this Node"}
+        self._taken = Taken(
+            (
+                *local.taken,
+                *(
+                    (network, f'of cluster "{cluster_id}"')
+                    for cluster_id, remote in remotes.clusters.items()
+                    for network in remote.cidrs
+                    if network.version == 4 and int(network.broadcast_address) >= int(ENDPOINTS.network_address)
+                ),
+            )
+        )
+        self._able = self._check(facts)
+
+    def addresses(self) -> tuple[Address, ...]:
+        """Return the addresses of this Node's own device."""
+        if not self._able:
+            return ()
+        first = (self._own_first,) if self._with_first and self._own_first is not None else ()
+        return tuple(sorted((self._own, *first), key=int))
+
+    @property
+    def _clear(self) -> bool:
+        return self._config.encryption_fallback is EncryptionFallback.ALLOW_CLEAR
+
+    def _check(self, facts: Facts) -> bool:
+        """Tell whether this Node can encrypt; a problem says why not."""
+        why = ""
+        if facts.datapath is DatapathType.NETDEV:
+            why = (
+                "the userspace datapath of Open vSwitch sends its tunnels past the kernel, so WireGuard cannot "
+                "encrypt them: load the kernel module openvswitch"
+            )
+        elif facts.wireguard is None:
+            why = "this kernel has no WireGuard, and there is no wireguard-go: load the module or install it"
+        elif not facts.wireguard_public_key:
+            why = "this Node has no WireGuard key: the log says why"
+        if why:
+            result = (
+                "traffic to other clusters is NOT ENCRYPTED" if self._clear else "nothing goes to other clusters"
+            )
+            self._configuration_problem("EncryptionUnavailable", f"{why}; {result} (encryptionFallback)")
+        return not why
+
+    def _configuration_problem(self, reason: str, message: str) -> None:
+        self.problems.append(
+            Problem(subject="configuration", path="trafficEncryptionMode", reason=reason, message=message)
+        )
+
+    def cluster(self, remote: Remote) -> tuple[RemoteEnd, ...]:
+        """Return those of a cluster's gateways that are used."""
+        if not self._able:
+            ends = tuple(RemoteEnd(gateway=address, address=address) for address in remote.gateways)
+            return ends if self._clear else ()
+        info = self._candidates[remote.cluster_id].info
+        published = dict(info.gateway_wireguard)
+        found = (
+            self._gateway(info, remote, address, published.get(address), any_key=bool(published))
+            for address in remote.gateways
+        )
+        return tuple(end for end in found if end is not None)
+
+    def _gateway(
+        self,
+        info: ClusterInfoImport,
+        remote: Remote,
+        gateway: Address,
+        published: WireGuardInfo | None,
+        *,
+        any_key: bool,
+    ) -> RemoteEnd | None:
+        place = info.gateway_ips.index(gateway)
+        path = f"spec.gatewayInfos[{place}].wireGuard"
+        source, address = self._own, endpoint_of(gateway)
+        if published is None:
+            if place or info.wireguard is None:
+                return self._without_key(info, gateway, path, encrypts=any_key or info.wireguard is not None)
+            published, path = info.wireguard, "spec.wireGuard"
+            first, own = first_endpoint(info.service_cidr), self._own_first
+            if first is None or own is None or info.service_cidr not in remote.cidrs:
+                message = f"{gateway} is not used: without both Service CIDRs there is no tunnel endpoint"
+                self._refuse(info, path, "NoEndpoint", message)
+                return None
+            address, source = first, own
+        keys = [key for key in (published.public_key, published.next_public_key) if key]
+        for key in keys:
+            holder = self._keys.get(key)
+            if holder is not None:
+                message = f"{gateway} is not used: its WireGuard key is that of {holder}"
+                self._refuse(info, path, "DuplicateKey", message)
+                return None
+        holder = self._addresses.get(address)
+        taken = self._taken.overlapping(host_network(address)) if address in ENDPOINTS else None
+        if holder is None and taken is not None:
+            holder = f"{taken[1]} ({taken[0]})"
+        if holder is not None:
+            message = f"{gateway} is not used: its tunnel endpoint {address} is that of {holder}"
+            self._refuse(info, path, "DuplicateAddress", message)
+            return None
+        who = f'gateway {gateway} of cluster "{info.cluster_id}"'
+        self._keys |= dict.fromkeys(keys, who)
+        self._addresses[address] = who
+        self._with_first = self._with_first or source == self._own_first
+        return RemoteEnd(
+            gateway=gateway,
+            address=address,
+            public_key=published.public_key,
+            next_public_key=published.next_public_key,
+            port=published.port or self._config.wireguard_port,
+            source=source,
+        )
+
+    def _without_key(
+        self, info: ClusterInfoImport, gateway: Address, path: str, *, encrypts: bool
+    ) -> RemoteEnd | None:
+        if encrypts:
+            message = (
+                f"{gateway} is not used: it has published no WireGuard key of its own yet (an API server with an "
+                "older CustomResourceDefinition drops it: then only a cluster's first gateway is used)"
+            )
+            self._refuse(info, path, "NoKey", message)
+            return None
+        if not self._clear:
+            message = f"{gateway} is not used: it has published no WireGuard key, and encryption is on here"
+            self._refuse(info, path, "NotEncrypted", message)
+            return None
+        message = f"traffic to {gateway} is NOT ENCRYPTED: it has published no WireGuard key (encryptionFallback)"
+        self.problems.append(problem_of(info, path, "NotEncrypted", message, Severity.WARNING))
+        return RemoteEnd(gateway=gateway, address=gateway)
+
+    def _refuse(self, info: ClusterInfoImport, path: str, reason: str, message: str) -> None:
+        self.problems.append(problem_of(info, path, reason, message))

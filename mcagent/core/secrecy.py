@@ -1,0 +1,67 @@
+"""What encryption between clusters adds to a Node: the WireGuard device, peers, and what keeps packets in.
+
+Turns the verdict of `mcagent.core.encryption` into resources; decides nothing about keys or gateways.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mcagent.core import kernel
+from mcagent.core.encryption import ENDPOINTS, RemoteEnd
+from mcagent.core.topology import Topology
+from mcagent.model.config import Config
+from mcagent.model.facts import Facts
+from mcagent.model.net import Network, host_network
+from mcagent.model.resources import Resource
+from mcagent.model.wireguard import WireGuardDevice, WireGuardPeer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrecy:
+    """This Node's WireGuard device, and where no tunnel packet may go but by it."""
+
+    device: WireGuardDevice | None = None
+    forbidden: tuple[Network, ...] = ()
+
+    @classmethod
+    def of(cls, topology: Topology, facts: Facts, config: Config) -> Secrecy:
+        """Return it; nothing where encryption is off or this Node is no gateway."""
+        encryption = topology.encryption
+        if encryption is None:
+            return cls()
+        ends = [end for found in encryption.ends.values() for end in found]
+        gateways = {address for remote in topology.remotes.clusters.values() for address in remote.gateways}
+        closed = (gateways | {end.address for end in ends}) - {end.address for end in ends if not end.public_key}
+        forbidden = (*(host_network(address) for address in sorted(closed, key=int)), ENDPOINTS)
+        if not encryption.addresses or facts.wireguard is None:
+            return cls(forbidden=forbidden)
+        device = WireGuardDevice(
+            name=config.wireguard_device,
+            listen_port=config.wireguard_port,
+            mtu=kernel.wireguard_mtu(facts, config),
+            public_key=facts.wireguard_public_key,
+            addresses=encryption.addresses,
+            implementation=facts.wireguard,
+        )
+        return cls(device=device, forbidden=forbidden)
+
+    def resources(self, config: Config) -> list[Resource]:
+        """Return what there is once on the Node."""
+        device = [] if self.device is None else [self.device]
+        return [*device, *(kernel.clear_text_filter(config, self.forbidden) if self.forbidden else ())]
+
+
+def way_to(end: RemoteEnd | None, config: Config) -> list[Resource]:
+    """Return what leads to a tunnel's end through WireGuard; nothing where it is reached in the clear."""
+    if end is None or not end.public_key:
+        return []
+    peer = WireGuardPeer(
+        device=config.wireguard_device,
+        public_key=end.public_key,
+        endpoint=(end.gateway, end.port),
+        allowed_ips=(host_network(end.address),),
+        keepalive=config.wireguard_keepalive,
+        successor=end.next_public_key,
+    )
+    return [peer, *kernel.endpoint_routes(config, end.address, end.source)]

@@ -1,0 +1,206 @@
+"""What becomes of gateways of other clusters while encryption is on."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from ipaddress import IPv4Address, ip_address, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.encryption import ENDPOINTS, endpoint_of
+from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
+from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
+from mcagent.model.resources import HostPort, NftChain, NftSet, Resource, Route, RouteType, TunnelPort
+from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
+from tests.unit.core_inputs import HOME, cluster, config, snapshot
+
+
+def key(number: int) -> str:
+    """Return the n-th public key."""
+    return base64.b64encode(number.to_bytes(32, "big")).decode()
+
+
+OWN = key(1)
+FACTS = Facts(wireguard=WireGuardImplementation.KERNEL, wireguard_public_key=OWN)
+EAST_GATEWAYS = ("203.0.113.1", "203.0.113.2")
+
+
+def encrypting(**values: object) -> Config:
+    """Return the configuration of gateway g1 with encryption."""
+    return config("g1", encryption=TrafficEncryption.WIREGUARD, **values)
+
+
+def keyed(info: ClusterInfoImport, *keys: str | WireGuardInfo) -> ClusterInfoImport:
+    """Return the object with a key of its own for each gateway, and the first for old readers."""
+    infos = [k if isinstance(k, WireGuardInfo) else WireGuardInfo(public_key=k) for k in keys]
+    pairs = tuple(zip(info.gateway_ips, infos, strict=False))
+    return replace(info, wireguard=infos[0], gateway_wireguard=pairs)
+
+
+EAST = keyed(cluster("east", "10.97.0.0/16", gateways=EAST_GATEWAYS, created="2026-01-01"), key(11), key(12))
+
+
+def compiled(*infos: ClusterInfoImport, facts: Facts = FACTS, settings: Config | None = None) -> Compiled:
+    """Compile gateway g1 with these clusters."""
+    objects: tuple[ApiObject, ...] = (*HOME, *infos)
+    return compile_desired(snapshot(*objects), facts, settings or encrypting())
+
+
+def resources(result: Compiled) -> list[Resource]:
+    """Return all resources."""
+    return [resource for unit in result.desired.units.values() for resource in unit.resources]
+
+
+def remote_ends(result: Compiled) -> set[str]:
+    """Return where tunnels to other clusters end."""
+    return {str(r.remote_ip) for r in resources(result) if isinstance(r, TunnelPort) and r.peer_kind == "remote"}
+
+
+def reasons(result: Compiled) -> set[str]:
+    """Return the reasons of all problems."""
+    return {problem.reason for problem in result.desired.problems}
+
+
+def test_every_gateway_is_a_peer_with_an_endpoint_of_its_own() -> None:
+    """Tunnels end behind the device: an address that follows from the gatewayIP, allowed to that peer alone."""
+    result = compiled(EAST)
+    found = resources(result)
+    (device,) = [r for r in found if isinstance(r, WireGuardDevice)]
+    assert device.addresses == (ip_address("240.0.2.1"),)
+    assert (device.public_key, device.listen_port, device.mtu) == (OWN, 51821, 1440)
+    peers = {r.public_key: r for r in found if isinstance(r, WireGuardPeer)}
+    assert peers[key(11)].endpoint == (ip_address("203.0.113.1"), 51821)
+    assert peers[key(12)].allowed_ips == (ip_network("251.0.113.2/32"),)
+    assert remote_ends(result) == {"251.0.113.1", "251.0.113.2"}
+    assert result.desired.problems == ()
+
+
+def test_nothing_gets_past_the_device() -> None:
+    """Each endpoint has a last route that leads nowhere, and tunnel packets leave by no other device."""
+    found = resources(compiled(EAST))
+    last = {str(r.destination) for r in found if isinstance(r, Route) and r.type is RouteType.UNREACHABLE}
+    by_device = {str(r.destination) for r in found if isinstance(r, Route) and r.device == "mc-wg0"}
+    assert last == by_device == {"251.0.113.1/32", "251.0.113.2/32"}
+    (chain,) = [r for r in found if isinstance(r, NftChain) and r.name == "mct_clear"]
+    assert chain.hook == "postrouting"
+    assert chain.rules == ('oifname != "mc-wg0" ip daddr @mct_encrypted udp dport 6081 drop',)
+    (closed,) = [r for r in found if isinstance(r, NftSet) and r.name == "mct_encrypted"]
+    for address in (*EAST_GATEWAYS, "251.0.113.1", "240.9.9.9"):
+        assert any(ip_address(address) in network for network in closed.elements), address
+
+
+def test_a_cluster_with_one_key_is_reached_as_antrea_does() -> None:
+    """Its only gateway's endpoint is the first address of the Service CIDR, and so is ours towards it."""
+    antrea = replace(
+        cluster("east", "10.97.0.0/16", gateways=("203.0.113.1",)), wireguard=WireGuardInfo(public_key=key(5))
+    )
+    found = resources(compiled(antrea))
+    (device,) = [r for r in found if isinstance(r, WireGuardDevice)]
+    assert device.addresses == (ip_address("10.96.0.0"), ip_address("240.0.2.1"))
+    (peer,) = [r for r in found if isinstance(r, WireGuardPeer)]
+    assert peer.allowed_ips == (ip_network("10.97.0.0/32"),)
+    (route,) = [r for r in found if isinstance(r, Route) and r.device == "mc-wg0"]
+    assert (route.destination, route.source) == (ip_network("10.97.0.0/32"), ip_address("10.96.0.0"))
+
+
+def test_of_a_cluster_with_one_key_only_the_first_gateway_is_used() -> None:
+    """A second gateway without a key of its own cannot be encrypted to, and is told."""
+    antrea = replace(EAST, gateway_wireguard=())
+    result = compiled(antrea)
+    assert remote_ends(result) == {"10.97.0.0"}
+    assert reasons(result) == {"NoKey"}
+
+
+@pytest.mark.parametrize("fallback", list(EncryptionFallback))
+def test_without_wireguard_nothing_leaves_unless_it_is_allowed(fallback: EncryptionFallback) -> None:
+    """No implementation, no key, or a datapath past WireGuard: no tunnel, or one in the clear if allowed."""
+    cases = (
+        replace(FACTS, wireguard=None),
+        replace(FACTS, wireguard_public_key=""),
+        replace(FACTS, datapath=DatapathType.NETDEV),
+    )
+    for facts in cases:
+        result = compiled(EAST, facts=facts, settings=encrypting(encryption_fallback=fallback))
+        clear = fallback is EncryptionFallback.ALLOW_CLEAR
+        assert remote_ends(result) == (set(EAST_GATEWAYS) if clear else set())
+        assert not [r for r in resources(result) if isinstance(r, (WireGuardDevice, WireGuardPeer))]
+        assert reasons(result) == {"EncryptionUnavailable"}
+        (closed,) = [r for r in resources(result) if isinstance(r, NftSet) and r.name == "mct_encrypted"]
+        open_now = {a for a in EAST_GATEWAYS if not any(ip_address(a) in n for n in closed.elements)}
+        assert open_now == (set(EAST_GATEWAYS) if clear else set())
+
+
+def test_a_cluster_that_does_not_encrypt_is_not_reached_unless_it_is_allowed() -> None:
+    """No key published: refused, or used in the clear with a warning."""
+    clear = cluster("west", "10.98.0.0/16", gateways=("203.0.113.9",))
+    assert remote_ends(compiled(EAST, clear)) == {"251.0.113.1", "251.0.113.2"}
+    allowed = compiled(EAST, clear, settings=encrypting(encryption_fallback=EncryptionFallback.ALLOW_CLEAR))
+    assert remote_ends(allowed) == {"251.0.113.1", "251.0.113.2", "203.0.113.9"}
+    assert reasons(allowed) == {"NotEncrypted"}
+
+
+def test_a_key_belongs_to_the_oldest_cluster_that_has_it() -> None:
+    """A younger cluster, or one with our own key, cannot attract what is another's."""
+    thief = keyed(cluster("west", "10.98.0.0/16", gateways=("203.0.113.9",), created="2026-02-02"), key(12))
+    result = compiled(EAST, thief)
+    assert remote_ends(result) == {"251.0.113.1", "251.0.113.2"}
+    assert reasons(result) == {"DuplicateKey"}
+    mirror = keyed(cluster("west", "10.98.0.0/16", gateways=("203.0.113.9",)), OWN)
+    assert remote_ends(compiled(EAST, mirror)) == {"251.0.113.1", "251.0.113.2"}
+    announced = keyed(
+        cluster("west", "10.98.0.0/16", gateways=("203.0.113.9",), created="2026-02-02"),
+        WireGuardInfo(public_key=key(77), next_public_key=key(11)),
+    )
+    assert reasons(compiled(EAST, announced)) == {"DuplicateKey"}
+
+
+def test_an_endpoint_belongs_to_the_oldest_cluster_that_has_it() -> None:
+    """Two gatewayIPs that differ in their first four bits only: the younger one is refused."""
+    twin = keyed(cluster("west", "10.98.0.0/16", gateways=("11.0.113.1",), created="2026-02-02"), key(13))
+    assert endpoint_of(ip_address("11.0.113.1")) == endpoint_of(ip_address("203.0.113.1"))
+    result = compiled(EAST, twin)
+    assert remote_ends(result) == {"251.0.113.1", "251.0.113.2"}
+    assert reasons(result) == {"DuplicateAddress"}
+
+
+def test_a_changed_peer_changes_that_peer_alone() -> None:
+    """New key, port, or successor of one cluster: every other unit is the very same object."""
+    west = keyed(cluster("west", "10.98.0.0/16", gateways=("203.0.113.9",), created="2026-02-02"), key(20))
+    before = compiled(EAST, west)
+    for changed in (
+        key(21),
+        WireGuardInfo(public_key=key(20), port=5),
+        WireGuardInfo(public_key=key(20), next_public_key=key(22)),
+    ):
+        again = compile_desired(snapshot(*HOME, EAST, keyed(west, changed)), FACTS, encrypting(), before)
+        different = {n for n, unit in again.desired.units.items() if before.desired.units.get(n) is not unit}
+        assert different == {"cluster/west"}
+        assert again.desired.units == compiled(EAST, keyed(west, changed)).desired.units
+
+
+def test_workers_have_no_device_but_leave_room_for_it() -> None:
+    """The MTU of the host port is the same on all Nodes of the cluster; only gateways encrypt."""
+    worker = replace(encrypting(), node_name="w1")
+    found = resources(compiled(EAST, settings=worker))
+    assert not [r for r in found if isinstance(r, (WireGuardDevice, WireGuardPeer))]
+    ports = [
+        r
+        for name in ("g1", "w1")
+        for r in resources(compiled(EAST, settings=replace(worker, node_name=name)))
+        if isinstance(r, HostPort)
+    ]
+    assert [port.mtu for port in ports] == [1500 - 60 - 50] * 2
+
+
+@given(st.sets(st.ip_addresses(v=4).filter(lambda a: a.is_private and a not in ENDPOINTS), max_size=20))
+def test_endpoints_are_unicast_and_few_collide(found: set[IPv4Address]) -> None:
+    """Every endpoint is in the range set aside; private networks never share one."""
+    private = [ip_network(n) for n in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
+    inside = {a for a in found if any(a in n for n in private)}
+    assert all(endpoint_of(a) in ENDPOINTS for a in found)
+    assert len({endpoint_of(a) for a in inside}) == len(inside)
