@@ -6,6 +6,7 @@ models are never loaded (they cost 20 MiB and half a second). Everything raises 
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
 
 MAX_ANSWER = 256 * 1024 * 1024  # bytes of one answer; more is no list but an accident
@@ -43,11 +45,13 @@ class ApiUnreachableError(SourceError):
 class Client:
     """One API server. Safe to use from many threads.
 
-    `kubeconfig` is a path; "" means the Pod's service account (in-cluster). `context` "" means the current one.
-    Raises SourceError when the credentials cannot be read.
+    `kubeconfig` is a path, or its content; "" means the Pod's service account (in-cluster). `context` "" means
+    the current one. Raises SourceError when the credentials cannot be read.
     """
 
-    def __init__(self, kubeconfig: str = "", context: str = "", *, user_agent: str = "mcagent") -> None:
+    def __init__(
+        self, kubeconfig: str | RawObject = "", context: str = "", *, user_agent: str = "mcagent"
+    ) -> None:
         self._user_agent = user_agent
         self._kubeconfig, self._context = kubeconfig, context
         self._lock = threading.Lock()
@@ -82,11 +86,13 @@ class Client:
     ) -> Any:
         """Make a request and return the JSON of the answer.
 
-        `timeout` (seconds) is for the whole. Raises ApiRefusalError (4xx, 5xx), ApiGarbageError (no JSON),
-        ApiUnreachableError.
+        `timeout` (seconds) is for the whole; after it nothing is sent any more. Raises ApiRefusalError (4xx,
+        5xx), ApiGarbageError (no JSON), ApiUnreachableError.
         """
         data = None if body is None else json.dumps(body).encode()
-        with self.open(method, path, query, body=data, content_type=content_type, timeout=timeout) as stream:
+        with self.open(
+            method, path, query, body=data, content_type=content_type, timeout=timeout, whole=True
+        ) as stream:
             text = stream.read(timeout)
         try:
             return json.loads(text)
@@ -104,10 +110,12 @@ class Client:
         body: bytes | None = None,
         content_type: str = "application/json",
         timeout: float = 30.0,
+        whole: bool = False,
     ) -> Stream:
         """Send a request and return its answer as a stream, once it begins with a success.
 
-        `timeout` (seconds) is between two signs of life. Raises as `request`.
+        `timeout` (seconds) is between two signs of life; with `whole`, from connecting to the answer's beginning.
+        Raises as `request`.
         """
         import urllib3
 
@@ -123,7 +131,9 @@ class Client:
                 api.configuration.host + path + ("?" + urlencode(query) if query else ""),
                 body=body,
                 headers=headers,
-                timeout=urllib3.Timeout(connect=min(timeout, 10.0), read=timeout),
+                timeout=urllib3.Timeout(
+                    total=timeout if whole else None, connect=min(timeout, 10.0), read=timeout
+                ),
                 preload_content=False,
                 retries=False,
             )
@@ -200,15 +210,36 @@ def _failures() -> tuple[type[BaseException], ...]:
     return (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError, AttributeError)
 
 
-def _load(kubeconfig: str, context: str) -> Any:
+def token_kubeconfig(server: str, ca: bytes, token: str) -> RawObject:
+    """Return the kubeconfig of somebody with a bearer token. `ca` is PEM; b"" trusts what the system trusts."""
+    cluster = {"server": server}
+    if ca:
+        cluster["certificate-authority-data"] = base64.b64encode(ca).decode()
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+
+
+def _load(kubeconfig: str | RawObject, context: str) -> Any:
     """Return an ApiClient with fresh credentials. Raises SourceError."""
     import yaml
     from kubernetes import client, config
 
     configuration = client.Configuration()
-    what = f"kubeconfig {kubeconfig}" if kubeconfig else "service account of this Pod"
+    inline = isinstance(kubeconfig, dict)
+    what = "credentials" if inline else f"kubeconfig {kubeconfig}" if kubeconfig else "service account of this Pod"
     try:
-        if kubeconfig:
+        if inline:
+            config.load_kube_config_from_dict(
+                kubeconfig, context=context or None, client_configuration=configuration, persist_config=False
+            )
+        elif kubeconfig:
+            assert isinstance(kubeconfig, str)
             if not Path(kubeconfig).is_file():
                 raise SourceError(f"{what}: there is no such file")
             config.load_kube_config(

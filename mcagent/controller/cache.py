@@ -1,0 +1,318 @@
+"""The objects of both sides as they were last seen: filled by informers and by the answers to our own writes.
+
+Owns sorted order, indexes, and what changed. Nothing goes back in time: an event that is older than the answer to
+a write of ours is passed over, so a reconciler that looks right after a write sees it. Objects are shared and are
+never changed. Knows no client and no reconciler.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from mcagent.controller.reconciler import Change, Index, Ref, Side
+from mcagent.kube.source import EventType, ObjectEvent, RawObject
+from mcagent.model.kinds import KINDS
+from mcagent.model.objects import Kind
+
+Key = tuple[str, str]  # namespace ("" if cluster-scoped), name
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_INTERN = 64  # strings up to this length are shared between objects
+
+# Of kinds that are read in great numbers and never written: the fields that are kept, below the top level.
+_KEPT: Mapping[Kind, Mapping[str, frozenset[str]]] = {
+    Kind.POD: {
+        "spec": frozenset({"nodeName", "hostNetwork"}),
+        "status": frozenset({"phase", "podIP", "podIPs", "conditions"}),
+    },
+    Kind.NODE: {
+        "spec": frozenset({"podCIDR", "podCIDRs", "unschedulable"}),
+        "status": frozenset({"addresses", "conditions"}),
+    },
+    Kind.SECRET: {},  # without data: nobody but the connection and the certificates reads a Secret, and not here
+}
+
+
+def trim(kind: Kind, obj: RawObject) -> RawObject:
+    """Return what is kept of an object: without bookkeeping of the server, and with shared strings."""
+    meta = obj["metadata"]
+    kept_meta = {key: value for key, value in meta.items() if key not in ("managedFields", "selfLink")}
+    annotations = meta.get("annotations")
+    if isinstance(annotations, dict) and _LAST_APPLIED in annotations:
+        kept_meta["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
+    if kind in _KEPT:
+        kept: RawObject = {}
+        for part, fields in _KEPT[kind].items():
+            value = obj.get(part)
+            kept[part] = {k: v for k, v in value.items() if k in fields} if isinstance(value, dict) else value
+        obj = {key: obj[key] for key in ("apiVersion", "kind") if key in obj} | kept
+    trimmed: RawObject = _shared({**obj, "metadata": kept_meta})
+    return trimmed
+
+
+def _shared(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {sys.intern(key): _shared(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_shared(item) for item in value]
+    if isinstance(value, str) and len(value) <= _INTERN:
+        return sys.intern(value)
+    return value
+
+
+class _Table:
+    """All objects of one kind on one side."""
+
+    def __init__(self, indexes: Sequence[Index]) -> None:
+        self.objects: dict[Key, RawObject] = {}
+        self.order: list[Key] = []
+        self.indexes = {index.name: index for index in indexes}
+        self.filed: dict[str, dict[str, list[Key]]] = {index.name: defaultdict(list) for index in indexes}
+        self.gone: dict[Key, str] = {}  # uid of what we deleted, until its event comes
+        self.synced = False
+
+    def put(self, key: Key, obj: RawObject) -> RawObject | None:
+        old = self.objects.get(key)
+        if old is None:
+            insort(self.order, key)
+        self.objects[key] = obj
+        for name, index in self.indexes.items():
+            before = set(index.values(old)) if old is not None else set()
+            after = set(index.values(obj))
+            for value in before - after:
+                self._unfile(name, value, key)
+            for value in after - before:
+                insort(self.filed[name][value], key)
+        return old
+
+    def drop(self, key: Key) -> RawObject | None:
+        old = self.objects.pop(key, None)
+        if old is not None:
+            del self.order[bisect_left(self.order, key)]
+            for name, index in self.indexes.items():
+                for value in set(index.values(old)):
+                    self._unfile(name, value, key)
+        return old
+
+    def _unfile(self, name: str, value: str, key: Key) -> None:
+        keys = self.filed[name][value]
+        del keys[bisect_left(keys, key)]
+        if not keys:
+            del self.filed[name][value]
+
+
+class Cache:
+    """Both sides' objects. Safe to use from many threads.
+
+    `listen` is called, without any lock held, with the changes of one event or list, in the order in which they
+    happened to each object.
+    """
+
+    def __init__(
+        self,
+        kinds: Mapping[Side, Iterable[Kind]],
+        indexes: Iterable[Index] = (),
+        listen: Callable[[Sequence[Change]], None] = lambda _changes: None,
+    ) -> None:
+        """Raises ValueError when two indexes of a side share a name, or one is over a kind that is not read."""
+        self._lock = threading.Lock()
+        self._listen = listen
+        indexes = list(indexes)
+        self._by_name: dict[tuple[Side, str], Kind] = {}
+        for index in indexes:
+            if index.kind not in set(kinds.get(index.side, ())):
+                raise ValueError(f"index {index.name}: {index.kind} is not read from {index.side}")
+            if (index.side, index.name) in self._by_name:
+                raise ValueError(f"index {index.name}: there are two of this name")
+            self._by_name[index.side, index.name] = index.kind
+        self._tables = {
+            (side, kind): _Table([index for index in indexes if (index.side, index.kind) == (side, kind)])
+            for side, of_side in kinds.items()
+            for kind in of_side
+        }
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def get(self, ref: Ref) -> RawObject | None:
+        """Return an object, None if there is none."""
+        with self._lock:
+            return self._table(ref.side, ref.kind).objects.get((ref.namespace, ref.name))
+
+    def list(self, kind: Kind, side: Side, namespace: str | None = None) -> Sequence[RawObject]:
+        """Return all objects of a kind, or of one namespace of it, sorted by namespace and name."""
+        with self._lock:
+            table = self._table(side, kind)
+            order = table.order
+            if namespace is not None:
+                first = bisect_left(order, (namespace, ""))
+                order = order[first : bisect_left(order, (namespace + "\0", ""))]
+            return [table.objects[key] for key in order]
+
+    def indexed(self, index: str, value: str, side: Side) -> Sequence[RawObject]:
+        """Return the objects that an index files under a value. Raises KeyError for an unknown index."""
+        with self._lock:
+            table = self._tables[side, self._by_name[side, index]]
+            return [table.objects[key] for key in table.filed[index].get(value, ())]
+
+    def count(self, side: Side, kind: Kind) -> int:
+        """Return how many objects of a kind there are."""
+        with self._lock:
+            return len(self._table(side, kind).objects)
+
+    def synced(self, side: Side) -> bool:
+        """Tell whether all kinds of a side have been listed once."""
+        with self._lock:
+            return all(table.synced for (of, _), table in self._tables.items() if of is side)
+
+    def unsynced(self, side: Side) -> frozenset[Kind]:
+        """Return the kinds of a side that were not listed yet."""
+        with self._lock:
+            return frozenset(kind for (of, kind), table in self._tables.items() if of is side and not table.synced)
+
+    def kinds(self, side: Side) -> frozenset[Kind]:
+        """Return the kinds that are kept of a side."""
+        return frozenset(kind for of, kind in self._tables if of is side)
+
+    def _table(self, side: Side, kind: Kind) -> _Table:
+        return self._tables[side, kind]
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def sink(self, side: Side) -> SideSink:
+        """Return where informers of a side deliver."""
+        return SideSink(self, side)
+
+    def replace(self, side: Side, kind: Kind, objects: Sequence[RawObject]) -> None:
+        """Take all objects of a kind."""
+        changes: list[Change] = []
+        with self._lock:
+            table = self._table(side, kind)
+            table.synced = True
+            table.gone.clear()
+            incoming = {_key(obj): obj for obj in objects}
+            changes.extend(
+                Change(side=side, kind=kind, old=table.drop(key), new=None)
+                for key in [key for key in table.order if key not in incoming]
+            )
+            for key, obj in incoming.items():
+                old = table.objects.get(key)
+                # A list is the truth, also when it goes back (a restored etcd); what it missed comes by watch.
+                if old is not None and _version(old) == _version(obj) and _version(old):
+                    continue
+                table.put(key, obj)
+                changes.append(Change(side=side, kind=kind, old=old, new=obj))
+        if changes:
+            self._listen(changes)
+
+    def apply(self, side: Side, kind: Kind, event: ObjectEvent) -> None:
+        """Take one event."""
+        obj = event.object
+        key = _key(obj)
+        change: Change | None = None
+        with self._lock:
+            table = self._table(side, kind)
+            old = table.objects.get(key)
+            if event.type is EventType.DELETED:
+                if table.gone.get(key) == _uid(obj):
+                    del table.gone[key]
+                # one that was deleted and made again: the event is about the earlier one
+                if old is not None and (_uid(old) == _uid(obj) or _newer(old, obj)):
+                    table.drop(key)
+                    change = Change(side=side, kind=kind, old=old, new=None)
+            elif table.gone.get(key) == _uid(obj):
+                pass  # on its way out
+            elif old is None or _newer(old, obj):
+                table.put(key, obj)
+                change = Change(side=side, kind=kind, old=old, new=obj)
+        if change is not None:
+            self._listen([change])
+
+    def wrote(self, ref: Ref, obj: RawObject | None) -> None:
+        """Take what an API server said is there, in the answer to a write or a read of ours (None: nothing)."""
+        new = None if obj is None else trim(ref.kind, obj)
+        key = (ref.namespace, ref.name)
+        with self._lock:
+            table = self._tables.get((ref.side, ref.kind))
+            if table is None:
+                return
+            old = table.objects.get(key)
+            if new is None:
+                if old is None:
+                    return
+                table.gone[key] = _uid(old)
+                table.drop(key)
+            elif old is not None and _uid(old) == _uid(new) and not _newer(old, new):
+                return
+            else:
+                table.put(key, new)
+        self._listen([Change(side=ref.side, kind=ref.kind, old=old, new=new)])
+
+    def absent(self, side: Side, kind: Kind) -> None:
+        """Take that the API server does not know a kind: there are no objects of it, and that is all to know."""
+        with self._lock:
+            known = self._table(side, kind).synced
+        if not known:
+            self.replace(side, kind, ())
+
+    def clear(self, side: Side) -> None:
+        """Forget a side: it is another API server now. Nobody is told; everything has to be looked at anew."""
+        with self._lock:
+            for of, kind in list(self._tables):
+                if of is side:
+                    self._tables[of, kind] = _Table(list(self._tables[of, kind].indexes.values()))
+
+
+class SideSink:
+    """The sink of the informers of one side. After `close` nothing comes through any more."""
+
+    def __init__(self, cache: Cache, side: Side) -> None:
+        self._cache, self._side = cache, side
+        self._closed = False
+
+    def close(self) -> None:
+        """Let nothing through from now on."""
+        self._closed = True
+
+    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
+        """Take all objects of a kind."""
+        if not self._closed:
+            self._cache.replace(self._side, kind, objects)
+
+    def apply(self, kind: Kind, event: ObjectEvent) -> None:
+        """Take one event."""
+        if not self._closed:
+            self._cache.apply(self._side, kind, event)
+
+    def forget(self, kind: Kind) -> None:
+        """Nothing: what was seen last is kept."""
+
+
+def _key(obj: RawObject) -> Key:
+    meta = obj["metadata"]
+    return str(meta.get("namespace") or ""), str(meta["name"])
+
+
+def _uid(obj: RawObject) -> str:
+    return str(obj["metadata"].get("uid") or "")
+
+
+def _version(obj: RawObject) -> str:
+    return str(obj["metadata"].get("resourceVersion") or "")
+
+
+def _newer(old: RawObject, new: RawObject) -> bool:
+    """Tell whether `new` is a later version. Versions are ordered numbers (KEP-5504); others just differ."""
+    before, after = _version(old), _version(new)
+    if before.isdecimal() and after.isdecimal():
+        return int(after) > int(before)
+    return before != after or not before
+
+
+def ref_of(side: Side, kind: Kind, obj: RawObject) -> Ref:
+    """Return the Ref that names an object."""
+    namespace, name = _key(obj)
+    return Ref(side=side, kind=kind, namespace=namespace if KINDS[kind].namespaced else "", name=name)

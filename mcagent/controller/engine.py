@@ -1,0 +1,321 @@
+"""Runs reconcilers by the rules of `mcagent.controller.reconciler`: informers, queues, workers, writes, Events.
+
+Each side has workers of its own, so that a slow leader holds up nothing local. Nothing is decided here but when a
+key is looked at; what is written follows from `desired` and `plan`. Writing is allowed only while `permit` says so
+(the lease); without it the caches are kept warm and keys are dropped, and all keys are looked at afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mcagent.controller.cache import Cache, trim
+from mcagent.controller.connection import LeaderLink, LinkTiming
+from mcagent.controller.reconciler import Change, Leader, Reconciler, Ref, Side, Told
+from mcagent.controller.view import EngineView
+from mcagent.controller.worker import BUGS, Worker
+from mcagent.controller.workqueue import Patience, WorkQueue
+from mcagent.kube.client import Client
+from mcagent.kube.informer import Informer, Timing
+from mcagent.kube.source import KindState
+from mcagent.model.kinds import KINDS
+from mcagent.model.objects import Kind
+
+log = logging.getLogger(__name__)
+
+# Kinds that a cluster need not know.
+OPTIONAL = frozenset({Kind.CLUSTER_CLAIM, Kind.SERVICE_CIDR})
+# Kinds that are read in the controller's namespace where it has one; the others are read in all.
+IN_NAMESPACE = frozenset(
+    {
+        Kind.GATEWAY,
+        Kind.CLUSTER_INFO_IMPORT,
+        Kind.CLUSTER_SET,
+        Kind.CLUSTER_CLAIM,
+        Kind.MEMBER_CLUSTER_ANNOUNCE,
+        Kind.RESOURCE_EXPORT,
+        Kind.RESOURCE_IMPORT,
+        Kind.SECRET,
+        Kind.SERVICE_ACCOUNT,
+        Kind.ROLE_BINDING,
+        Kind.CONFIG_MAP,
+        Kind.LEASE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTiming:
+    """Numbers of the engine; seconds."""
+
+    workers: int = 8  # of each side
+    resync: float = 300.0
+    spread: float = 30.0  # over which the keys of a resync are spread, at most
+    look: float = 0.5
+    stop: float = 12.0  # for what is under way; a little more than a write may take
+    patience: Patience = field(default_factory=Patience)
+    informers: Timing = field(default_factory=Timing)
+    link: LinkTiming = field(default_factory=LinkTiming)
+
+
+class Engine:
+    """Runs reconcilers until stopped.
+
+    `namespace` is that of the ClusterSet ("" : all namespaces, on a leader). `home` is the namespace that the
+    controller runs in. `member` says that there is a leader to connect to. `permit` returns for how many seconds
+    this replica may write. `told` takes what should become Events, whenever it changes.
+    """
+
+    def __init__(
+        self,
+        reconcilers: Sequence[Reconciler],
+        client: Client,
+        *,
+        namespace: str,
+        home: str = "",
+        member: bool,
+        permit: Callable[[], float] = lambda: float("inf"),
+        told: Callable[[frozenset[Told]], None] = lambda _told: None,
+        timing: EngineTiming | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Put it together; nothing is read yet. Raises ValueError for reconcilers that do not fit together."""
+        self._reconcilers = {reconciler.name: reconciler for reconciler in reconcilers}
+        if len(self._reconcilers) != len(reconcilers):
+            raise ValueError("two reconcilers have one name")
+        self._client, self._namespace, self._timing = client, namespace, timing or EngineTiming()
+        self._permit, self._tell, self._clock = permit, told, clock
+        kinds = {side: set[Kind]() for side in Side}
+        for reconciler in reconcilers:
+            for side, read in reconciler.kinds.items():
+                kinds[side] |= read
+        if member:
+            kinds[Side.LOCAL] |= {Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM}
+        self.cache = Cache(
+            kinds, [index for reconciler in reconcilers for index in reconciler.indexes], self._changed
+        )
+        self.link = (
+            LeaderLink(client, self.cache, namespace, self._leader_changed, timing=self._timing.link, clock=clock)
+            if member
+            else None
+        )
+        self.view = EngineView(self.cache, home or namespace, self.link)
+        self.worker = Worker(
+            self._reconcilers,
+            client=client,
+            cache=self.cache,
+            view=self.view,
+            link=self.link,
+            gate=self._gate,
+            permit=permit,
+            clock=clock,
+        )
+        self._queues = {side: WorkQueue(self._timing.patience) for side in Side}
+        self._side_of = {
+            reconciler.name: Side.LEADER
+            if reconciler.needs_leader or reconciler.kinds.get(Side.LEADER)
+            else Side.LOCAL
+            for reconciler in reconcilers
+        }
+        self._informers = [
+            Informer(
+                kind,
+                client,
+                self.cache.sink(Side.LOCAL),
+                namespace=namespace if kind in IN_NAMESPACE else "",
+                timing=self._timing.informers,
+                transform=trim,
+            )
+            for kind in sorted(kinds[Side.LOCAL])
+        ]
+        self._stopping = threading.Event()
+        self._open: set[str] = set()  # reconcilers whose gate is open; the supervisor's
+        self._threads = [
+            threading.Thread(target=self._work, args=(side,), name=f"worker-{side}-{number}", daemon=True)
+            for side in self._sides()
+            for number in range(self._timing.workers)
+        ]
+        self._threads.append(threading.Thread(target=self._supervise, name="engine", daemon=True))
+
+    def _sides(self) -> Sequence[Side]:
+        return [side for side in Side if side in self._side_of.values()]
+
+    # --- any thread ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to read objects and to reconcile. Returns at once."""
+        for informer in self._informers:
+            informer.start()
+        if self.link is not None:
+            self.link.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> bool:
+        """End: what is under way is finished, nothing is begun. Returns whether no write is under way any more."""
+        self._stopping.set()
+        for queue in self._queues.values():
+            queue.close()
+        deadline = time.monotonic() + self._timing.stop
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        if self.link is not None:
+            self.link.stop()
+        for informer in self._informers:
+            informer.signal_stop()
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def resume(self) -> None:
+        """Take that this replica may write from now on: everything is looked at."""
+        self._everything(self._reconcilers.values(), urgent=True)
+
+    def suspend(self) -> None:
+        """Take that this replica may write no longer."""
+        for queue in self._queues.values():
+            queue.clear()
+
+    def ask(self, reconciler: str, key: str) -> None:
+        """Have a key looked at."""
+        self._queues[self._side_of[reconciler]].add([(reconciler, key)])
+
+    def idle(self) -> bool:
+        """Tell whether everything is listed and nothing is to be done now (later there may be)."""
+        return all(self._gate(r) or r.needs_leader for r in self._reconcilers.values()) and all(
+            queue.idle() for queue in self._queues.values()
+        )
+
+    def dead(self) -> Sequence[str]:
+        """Return the threads that should run and do not."""
+        if self._stopping.is_set():
+            return []
+        dead = [thread.name for thread in self._threads if thread.ident and not thread.is_alive()]
+        if self.link is not None and not self.link.alive:
+            dead.append("leader-link")
+        return dead
+
+    def informers(self) -> Mapping[Side, Sequence[KindState]]:
+        """Return how reading goes."""
+        local = [informer.state() for informer in self._informers]
+        return {Side.LOCAL: local, Side.LEADER: self.link.state() if self.link is not None else ()}
+
+    def depths(self) -> Mapping[str, int]:
+        """Return how many keys of each reconciler wait for a worker."""
+        found = dict.fromkeys(self._reconcilers, 0)
+        for queue in self._queues.values():
+            found |= queue.depths()
+        return found
+
+    def waiting(self) -> tuple[int, int]:
+        """Return how many keys wait for their time, and how many are worked on."""
+        counts = [queue.counts() for queue in self._queues.values()]
+        return sum(later for later, _ in counts), sum(now for _, now in counts)
+
+    # --- what came ----------------------------------------------------------------------------------------
+
+    def _changed(self, changes: Sequence[Change]) -> None:
+        if self.link is not None and any(
+            change.kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM) for change in changes
+        ):
+            self.link.wake()
+        if self._permit() > 0:
+            for reconciler in self._reconcilers.values():
+                if self._gate(reconciler):
+                    self._route(reconciler, changes)
+
+    def _route(self, reconciler: Reconciler, changes: Sequence[Change]) -> None:
+        keys: dict[str, None] = {}
+        for change in changes:
+            if change.kind in reconciler.kinds.get(change.side, ()):
+                try:
+                    keys |= dict.fromkeys(reconciler.keys(change, self.view))
+                except BUGS:
+                    log.exception("%s: keys() of a change of a %s failed", reconciler.name, change.kind)
+                    self.worker.tally.bug(reconciler.name)
+        if keys:
+            name = reconciler.name
+            self._queues[self._side_of[name]].add((name, key) for key in keys)
+
+    def _leader_changed(self, old: Leader | None, new: Leader | None) -> None:
+        """Look anew at whatever the connection concerns."""
+        if old is None or new is None:
+            self._everything(self._reconcilers.values(), urgent=True)
+            return
+        if (new.connected and not old.connected) or (new.synced and not old.synced):
+            self._everything([r for r in self._reconcilers.values() if self._side_of[r.name] is Side.LEADER])
+        elif (old.connected, old.error) == (new.connected, new.error):
+            return
+        # Others hear of it as of a change of the ClusterSet, whose status tells it.
+        found = self.cache.get(Ref(kind=Kind.CLUSTER_SET, namespace=self._namespace, name=new.cluster_set))
+        if found is not None:
+            self._changed([Change(side=Side.LOCAL, kind=Kind.CLUSTER_SET, old=found, new=found)])
+
+    def _everything(self, reconcilers: Iterable[Reconciler], *, urgent: bool = False, spread: float = 0.0) -> None:
+        if self._permit() <= 0:
+            return
+        for reconciler in reconcilers:
+            if not self._gate(reconciler):
+                continue
+            try:
+                entries = [(reconciler.name, key) for key in reconciler.all_keys(self.view)]
+            except BUGS:
+                log.exception("%s: all_keys() failed", reconciler.name)
+                self.worker.tally.bug(reconciler.name)
+                continue
+            queue = self._queues[self._side_of[reconciler.name]]
+            if not spread:
+                queue.add(entries, urgent=urgent)
+                continue
+            for entry in entries:
+                queue.add_after(entry, random.uniform(0.0, spread), urgent=False)  # noqa: S311 (spreads load)
+
+    def _gate(self, reconciler: Reconciler) -> bool:
+        """Tell whether a reconciler may be called: all that it reads has been listed once."""
+        if not self.cache.synced(Side.LOCAL):
+            return False
+        return not reconciler.needs_leader or (self.view.leader is not None and self.cache.synced(Side.LEADER))
+
+    # --- the supervisor -----------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        resync = self._next_resync()
+        while not self._stopping.wait(self._timing.look):
+            self._missing_kinds()
+            opened = {name for name, reconciler in self._reconcilers.items() if self._gate(reconciler)}
+            if fresh := opened - self._open:
+                self._everything([self._reconcilers[name] for name in sorted(fresh)], urgent=True)
+            self._open = opened
+            if time.monotonic() >= resync:
+                resync = self._next_resync()
+                self._everything(
+                    self._reconcilers.values(), spread=min(self._timing.spread, self._timing.resync / 2)
+                )
+            self.worker.damping.prune(time.monotonic())
+            if (told := self.worker.take_told()) is not None:
+                self._tell(told)
+
+    def _next_resync(self) -> float:
+        return time.monotonic() + self._timing.resync * random.uniform(0.8, 1.0)  # noqa: S311 (spreads load)
+
+    def _missing_kinds(self) -> None:
+        for kind in self.cache.unsynced(Side.LOCAL) & OPTIONAL:
+            for informer in self._informers:
+                if informer.kind is kind and informer.state().restarts.get("missing"):
+                    log.info("the API server has no %s: done without", KINDS[kind].plural)
+                    self.cache.absent(Side.LOCAL, kind)
+
+    # --- the workers --------------------------------------------------------------------------------------
+
+    def _work(self, side: Side) -> None:
+        queue = self._queues[side]
+        while (entry := queue.take()) is not None:
+            failed = True
+            try:
+                failed = not self.worker.work(entry, queue)
+            finally:
+                queue.done(entry, failed=failed)

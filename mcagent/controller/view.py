@@ -1,0 +1,67 @@
+"""The view that the engine gives to reconcilers: its cache, its connection, and what was refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from mcagent.controller.cache import Cache
+from mcagent.controller.connection import LeaderLink
+from mcagent.controller.reconciler import Leader, Ref, Side
+from mcagent.kube.source import RawObject
+from mcagent.model.objects import Kind
+
+
+class EngineView:
+    """Implements `mcagent.controller.reconciler.View`. Safe to use from many threads."""
+
+    def __init__(self, cache: Cache, namespace: str, link: LeaderLink | None) -> None:
+        self._cache, self._namespace, self._link = cache, namespace, link
+        self._lock = threading.Lock()
+        self._failures: dict[Ref, str] = {}
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace that this controller runs in."""
+        return self._namespace
+
+    @property
+    def leader(self) -> Leader | None:
+        """Return the membership; None while there is no usable ClusterSet (or on a leader's controller)."""
+        return self._link.leader if self._link is not None else None
+
+    def get(self, ref: Ref) -> RawObject | None:
+        """Return an object, None if there is none."""
+        return self._cache.get(ref)
+
+    def list(self, kind: Kind, side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[RawObject]:
+        """Return all objects of a kind, those of one namespace if given, sorted by namespace and name."""
+        return self._cache.list(kind, side, namespace)
+
+    def indexed(self, index: str, value: str, side: Side = Side.LOCAL) -> Sequence[RawObject]:
+        """Return the objects that an index files under a value, sorted likewise."""
+        return self._cache.indexed(index, value, side)
+
+    def failure(self, ref: Ref) -> str:
+        """Return why the last write of an object was refused, in plain words; "" if it was not."""
+        with self._lock:
+            return self._failures.get(ref, "")
+
+    # --- the engine's ------------------------------------------------------------------------------------
+
+    def failed(self, ref: Ref, why: str) -> bool:
+        """Take that a write was refused. Returns whether that is news."""
+        with self._lock:
+            news = self._failures.get(ref) != why
+            self._failures[ref] = why
+            return news
+
+    def succeeded(self, ref: Ref) -> bool:
+        """Take that an object is as it should be. Returns whether that is news."""
+        with self._lock:
+            return self._failures.pop(ref, None) is not None
+
+    def failures(self) -> dict[Ref, str]:
+        """Return all writes that were refused last time, with why."""
+        with self._lock:
+            return dict(self._failures)

@@ -1,0 +1,161 @@
+"""One look at one key: what should be, compared with what is there, and written. Used by the engine's workers.
+
+Owns the order of the steps and what each failure means; when a key is looked at again is the engine's matter.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from mcagent.controller.apply import plan
+from mcagent.controller.cache import Cache
+from mcagent.controller.connection import LeaderLink
+from mcagent.controller.damping import Damping
+from mcagent.controller.reconciler import Outcome, Reconciler, Ref, Side, Told
+from mcagent.controller.tally import Tally
+from mcagent.controller.view import EngineView
+from mcagent.controller.workqueue import Entry, WorkQueue
+from mcagent.controller.writer import AwayError, ConflictError, Counts, NotLeadingError, Writer
+from mcagent.kube.client import Client
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import SourceError
+
+log = logging.getLogger(__name__)
+
+# What a reconciler raises when it trips over an object that it did not expect: a bug, but of one key only.
+BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_WELL = ("changed", "unchanged", "not-leading")
+
+
+class Worker:
+    """Works on keys. Safe to use from many threads, for one key by one at a time.
+
+    `gate` tells whether a reconciler may be called, `permit` for how many seconds this replica may write.
+    """
+
+    def __init__(
+        self,
+        reconcilers: Mapping[str, Reconciler],
+        *,
+        client: Client,
+        cache: Cache,
+        view: EngineView,
+        link: LeaderLink | None,
+        gate: Callable[[Reconciler], bool],
+        permit: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        self._reconcilers, self._client, self._cache, self._view, self._link = (
+            reconcilers,
+            client,
+            cache,
+            view,
+            link,
+        )
+        self._gate, self._permit, self._clock = gate, permit, clock
+        self.counts, self.tally, self.damping = Counts(), Tally(), Damping()
+        self._lock = threading.Lock()
+        self._told: dict[Entry, frozenset[Told]] = {}
+        self._told_dirty = False
+
+    def take_told(self) -> frozenset[Told] | None:
+        """Return all that should be told now, if that changed since the last call."""
+        with self._lock:
+            dirty, self._told_dirty = self._told_dirty, False
+            return frozenset[Told]().union(*self._told.values()) if dirty else None
+
+    def work(self, entry: Entry, queue: WorkQueue) -> bool:
+        """Work on a key. Returns whether it went well; else it is tried again later."""
+        name, key = entry
+        reconciler = self._reconcilers[name]
+        epoch = self._link.epoch if self._link is not None else 0
+        if self._permit() <= 0 or not self._gate(reconciler):
+            return True  # all keys are looked at when that changes
+        began = time.perf_counter()
+        try:
+            outcome = reconciler.desired(key, self._view, self._clock())
+        except BUGS:
+            log.exception("%s: %s: desired() failed, which is a bug", name, key)
+            self.tally.bug(name)
+            return False
+        if self._link is not None and self._link.epoch != epoch:
+            return True  # it was about another leader
+        self._remember_told(entry, outcome)
+        result = self._carry_out(entry, queue, outcome, epoch)
+        self.tally.worked(name, result, time.perf_counter() - began)
+        if outcome.again is not None:
+            queue.add_after(entry, outcome.again)
+        return result in _WELL
+
+    def _carry_out(self, entry: Entry, queue: WorkQueue, outcome: Outcome, epoch: int) -> str:
+        """Write what is wanted, in order. Returns how it went, as metrics name it."""
+        result = "unchanged"
+        writer = self._writer(epoch)
+        for step in outcome.steps:
+            ref = step if isinstance(step, Ref) else step.ref
+            try:
+                present = self._present(writer, ref)
+                if (write := plan(step, present)) is None:
+                    self._succeeded(entry, queue, ref)
+                    continue
+                if (wait := self.damping.wait(write, time.monotonic())) > 0:
+                    queue.add_after(entry, wait)
+                    return result
+                for done in writer.carry_out(step, present, self._cache.wrote):
+                    if self.damping.wrote(done, time.monotonic()):
+                        log.warning("%s: %s is changed back again and again: writing it less often", entry[0], ref)
+                    self.tally.wrote(entry[0], done)
+                    log.info("%s: %s %s", entry[0], done.verb, ref)
+                result = "changed"
+            except ConflictError as err:
+                log.debug("%s", err)
+                self._cache.wrote(ref, err.present)
+                return "conflict"
+            except NotLeadingError:
+                return "not-leading"
+            except AwayError:
+                return "away"
+            except SourceError as err:
+                if self._view.failed(ref, str(err)):
+                    log.warning("%s: %s: %s", entry[0], ref, err)
+                return "failed"
+            self._succeeded(entry, queue, ref)
+        return result
+
+    def _writer(self, epoch: int) -> Writer:
+        def client(side: Side) -> Client:
+            if side is Side.LOCAL:
+                return self._client
+            if self._link is None:
+                raise AwayError("this controller has no leader to write to")
+            return self._link.client(epoch)
+
+        def noted(side: Side, error: SourceError | None) -> None:
+            if side is Side.LEADER and self._link is not None:
+                self._link.noted(error)
+
+        return Writer(client, self._permit, self.counts, noted=noted)
+
+    def _present(self, writer: Writer, ref: Ref) -> RawObject | None:
+        if ref.kind in self._cache.kinds(ref.side):
+            return self._cache.get(ref)
+        return writer.read(ref)
+
+    def _succeeded(self, entry: Entry, queue: WorkQueue, ref: Ref) -> None:
+        if self._view.succeeded(ref):
+            queue.add([entry])  # what told of the failure must go
+
+    def _remember_told(self, entry: Entry, outcome: Outcome) -> None:
+        with self._lock:
+            before = self._told.get(entry, frozenset())
+            told = frozenset(outcome.told)
+            if told == before:
+                return
+            if told:
+                self._told[entry] = told
+            else:
+                del self._told[entry]
+            self._told_dirty = True

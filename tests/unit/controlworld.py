@@ -1,0 +1,168 @@
+"""Embedded API servers, a toy reconciler, and an engine that is quick: for tests of the control plane's shell."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mcagent.controller.connection import LinkTiming
+from mcagent.controller.engine import EngineTiming
+from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.workqueue import Patience
+from mcagent.kube.client import Client
+from mcagent.kube.informer import Timing
+from mcagent.kube.source import RawObject
+from mcagent.lab.apiserver import ApiServer
+from mcagent.model.kinds import KINDS
+from mcagent.model.objects import Kind
+
+NAMESPACE = "kube-system"
+COMMON_AREA = "default"  # of the leader: a namespace that every server has
+# Any certificate will do where the leader is reached by plain HTTP on the loopback.
+CA = b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
+INFORMERS = Timing(
+    list_timeout=2.0, watch_timeout=60.0, inactivity=5.0, backoff=0.02, backoff_most=0.2, steady=0.2
+)
+QUICK = EngineTiming(
+    workers=2,
+    resync=60.0,
+    look=0.02,
+    stop=3.0,
+    patience=Patience(first=0.01, most=0.3),
+    informers=INFORMERS,
+    link=LinkTiming(
+        probe_after=0.3, probe_timeout=0.5, retry=0.05, retry_most=0.2, look=0.05, informers=INFORMERS
+    ),
+)
+
+
+def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
+    """Wait for a condition that nobody announces."""
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, "the condition never held"
+        time.sleep(0.01)
+
+
+def client_of(api: ApiServer, path: Path) -> Client:
+    """Return a client of a server; its kubeconfig is written into a directory."""
+    file = path / f"kubeconfig-{api.address.rpartition(':')[2]}"
+    api.write_kubeconfig(file)
+    return Client(str(file))
+
+
+class Objects:
+    """The objects of a server, read and written behind everybody's back."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self.api = api
+
+    def _rt(self, kind: Kind) -> Any:
+        info = KINDS[kind]
+        rt = self.api.registry.find(info.group, info.version, info.plural)
+        assert rt is not None
+        return rt
+
+    def put(self, kind: Kind, name: str, namespace: str = NAMESPACE, **fields: Any) -> None:
+        """Create or replace an object."""
+        info = KINDS[kind]
+        where = namespace if info.namespaced else ""
+        meta = {"name": name, **fields.pop("metadata", {})}
+        body = {"apiVersion": info.api_version, "kind": str(kind), "metadata": meta, **fields}
+        if self.get(kind, name, namespace) is None:
+            self.api.store.create(self._rt(kind), where, body)
+        else:
+            self.api.store.update(self._rt(kind), where, name, lambda _old: body)
+
+    def change(self, kind: Kind, name: str, change: Callable[[Any], Any], namespace: str = NAMESPACE) -> None:
+        """Change an object."""
+        where = namespace if KINDS[kind].namespaced else ""
+        self.api.store.update(self._rt(kind), where, name, change)
+
+    def get(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> Any:
+        """Return an object or None."""
+        where = namespace if KINDS[kind].namespaced else ""
+        for stored in self.api.store.select(self._rt(kind), where)[0]:
+            if stored.key == (where, name):
+                return stored.obj
+        return None
+
+    def names(self, kind: Kind) -> list[str]:
+        """Return the names of all objects of a kind."""
+        return [stored.key[1] for stored in self.api.store.select(self._rt(kind), "")[0]]
+
+    def remove(self, kind: Kind, name: str, namespace: str = NAMESPACE) -> None:
+        """Delete an object."""
+        self.api.store.delete(self._rt(kind), namespace if KINDS[kind].namespaced else "", name)
+
+    def writes(self, path: str = "") -> list[str]:
+        """Return the writes that the server was asked for, as "verb path"."""
+        verbs = ("create", "update", "patch", "delete")
+        return [f"{verb} {where}" for _, verb, where in list(self.api.requests) if verb in verbs and path in where]
+
+
+def join(local: Objects, leader_url: str, *, token: str = "secret", name: str = "set") -> None:
+    """Make the Secret and the ClusterSet of a member."""
+    encoded = {k: base64.b64encode(v).decode() for k, v in (("ca.crt", CA), ("token", token.encode()))}
+    local.put(Kind.SECRET, "leader-token", data=encoded)
+    spec = {
+        "clusterID": "east",
+        "namespace": COMMON_AREA,
+        "leaders": [{"clusterID": "north", "server": leader_url, "secret": "leader-token"}],
+    }
+    local.put(Kind.CLUSTER_SET, name, spec=spec)
+
+
+class Copier:
+    """Copies every ServiceExport: into a ConfigMap `copy-NAME` here, or a ResourceExport on the leader."""
+
+    def __init__(self, side: Side = Side.LOCAL) -> None:
+        self.side = side
+        self.name = f"copier-{side}"
+        self.needs_leader = side is Side.LEADER
+        self.target = Kind.RESOURCE_EXPORT if self.needs_leader else Kind.CONFIG_MAP
+        self.kinds = {
+            Side.LOCAL: frozenset({Kind.SERVICE_EXPORT}) | (frozenset() if self.needs_leader else {self.target})
+        }
+        if self.needs_leader:
+            self.kinds[Side.LEADER] = frozenset({self.target, Kind.RESOURCE_IMPORT})
+        self.indexes: Sequence[Index] = ()
+        self.looks: list[str] = []
+        self.bad: set[str] = set()  # keys that it trips over
+
+    def keys(self, change: Change, view: View) -> Iterable[str]:
+        """Return the name that a change is about."""
+        obj = change.new or change.old
+        assert obj is not None
+        yield str(obj["metadata"]["name"]).removeprefix("copy-")
+
+    def all_keys(self, view: View) -> Iterable[str]:
+        """Return the names of exports, and of copies that may have to go."""
+        for obj in view.list(Kind.SERVICE_EXPORT, namespace=NAMESPACE):
+            yield str(obj["metadata"]["name"])
+        for obj in view.list(self.target, self.side):
+            yield str(obj["metadata"]["name"]).removeprefix("copy-")
+
+    def desired(self, key: str, view: View, now: float) -> Outcome:
+        """Return the copy."""
+        self.looks.append(key)
+        if key in self.bad:
+            raise KeyError(key)
+        namespace = NAMESPACE if self.side is Side.LOCAL else COMMON_AREA
+        copy = Ref(side=self.side, kind=self.target, namespace=namespace, name=f"copy-{key}")
+        found = view.get(Ref(kind=Kind.SERVICE_EXPORT, namespace=NAMESPACE, name=key))
+        if found is None:
+            return Outcome(steps=(copy,))
+        told = (Told(ref=copy, reason="Refused", message=view.failure(copy)),) if view.failure(copy) else ()
+        said = str(found["metadata"].get("labels", {}).get("said", ""))
+        content: RawObject = (
+            {"data": {"said": said}}
+            if self.side is Side.LOCAL
+            else {"spec": {"name": said, "kind": "Service", "clusterID": "east"}}
+        )
+        return Outcome(
+            steps=(Wanted(ref=copy, body={"metadata": {"labels": {"copy": "yes"}}, **content}),), told=told
+        )

@@ -1,0 +1,351 @@
+"""The engine with a toy reconciler, against embedded API servers over the loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcagent.controller.engine import Engine
+from mcagent.controller.reconciler import Reconciler, Side, Told
+from mcagent.lab.apiserver import GARBAGE, ApiServer, Fault, FaultKind
+from mcagent.model.objects import Kind
+from tests.unit.controlworld import COMMON_AREA, NAMESPACE, QUICK, Copier, Objects, client_of, join, until
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """Give the API server of the cluster."""
+    with ApiServer(bookmark_interval=0.1) as server:
+        yield server
+
+
+@pytest.fixture
+def leader_api() -> Iterator[ApiServer]:
+    """Give the API server of the leader, which wants a token."""
+    with ApiServer(bookmark_interval=0.1, tokens=frozenset({"secret"})) as server:
+        yield server
+
+
+@pytest.fixture
+def local(api: ApiServer) -> Objects:
+    """Give the objects of the cluster."""
+    return Objects(api)
+
+
+@pytest.fixture
+def remote(leader_api: ApiServer) -> Objects:
+    """Give the objects of the leader."""
+    return Objects(leader_api)
+
+
+@pytest.fixture
+def run(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Engine]]:
+    """Give a function that starts an engine; all are stopped at the end."""
+    engines: list[Engine] = []
+
+    def start(*reconcilers: Reconciler, **more: Any) -> Engine:
+        engine = Engine(
+            reconcilers, client_of(api, tmp_path), namespace=NAMESPACE, member=True, timing=QUICK, **more
+        )
+        engines.append(engine)
+        engine.start()
+        return engine
+
+    yield start
+    for engine in engines:
+        assert engine.stop()
+        assert not engine.dead()
+
+
+def said(objects: Objects, name: str) -> str | None:
+    """Return what the copy of an export says; None when there is none."""
+    copy = objects.get(Kind.CONFIG_MAP, f"copy-{name}")
+    return None if copy is None else str(copy["data"]["said"])
+
+
+def export(objects: Objects, name: str, text: str) -> None:
+    """Make or change an export."""
+    objects.put(Kind.SERVICE_EXPORT, name, metadata={"labels": {"said": text}})
+
+
+def test_an_object_is_made_changed_and_taken_away(local: Objects, run: Callable[..., Engine]) -> None:
+    """What an export asks for is there, follows it, and goes with it."""
+    run(Copier())
+    export(local, "a", "one")
+    until(lambda: said(local, "a") == "one")
+    export(local, "a", "two")
+    until(lambda: said(local, "a") == "two")
+    local.remove(Kind.SERVICE_EXPORT, "a")
+    until(lambda: said(local, "a") is None)
+
+
+def test_drift_is_put_right_and_what_others_added_stays(local: Objects, run: Callable[..., Engine]) -> None:
+    """A field of ours that somebody changes is ours again; one that is not ours is left alone."""
+    run(Copier())
+    export(local, "a", "one")
+    until(lambda: said(local, "a") == "one")
+    local.change(
+        Kind.CONFIG_MAP,
+        "copy-a",
+        lambda old: {**old, "data": {"said": "wrong", "more": "theirs"}},
+    )
+    until(lambda: said(local, "a") == "one")
+    assert local.get(Kind.CONFIG_MAP, "copy-a")["data"]["more"] == "theirs"
+    local.remove(Kind.CONFIG_MAP, "copy-a")
+    until(lambda: said(local, "a") == "one")
+
+
+def test_an_engine_that_starts_anew_writes_nothing_that_is_right_already(
+    api: ApiServer, local: Objects, run: Callable[..., Engine]
+) -> None:
+    """After a restart the objects are compared, and left as they are; leftovers go."""
+    first = run(Copier())
+    for name in "abc":
+        export(local, name, "x")
+    until(lambda: said(local, "c") == "x" and first.idle())
+    first.stop()
+    local.remove(Kind.SERVICE_EXPORT, "b")
+    api.requests.clear()
+    second = run(Copier())
+    until(lambda: said(local, "b") is None and second.idle())
+    assert local.writes() == [f"delete /api/v1/namespaces/{NAMESPACE}/configmaps/copy-b"]
+
+
+def test_one_bad_key_does_not_stop_the_rest(local: Objects, run: Callable[..., Engine]) -> None:
+    """A reconciler that trips over one object goes on with the others, and the bug is counted."""
+    copier = Copier()
+    copier.bad = {"b"}
+    engine = run(copier)
+    for name in "abc":
+        export(local, name, "x")
+    until(lambda: said(local, "a") == said(local, "c") == "x")
+    until(lambda: engine.worker.tally.results().get((copier.name, "bug"), 0) > 0)
+    assert not engine.dead()
+
+
+@pytest.mark.parametrize("fault", [FaultKind.DROP, FaultKind.TRUNCATED])
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_watch_may_be_cut_at_any_point(
+    api: ApiServer, local: Objects, run: Callable[..., Engine], fault: FaultKind, after: int
+) -> None:
+    """Whatever was missed while a watch was down is caught up with."""
+    api.faults.add(Fault(kind=fault, verbs=("watch",), after=after, times=12))
+    run(Copier())
+    for turn in range(3):
+        for name in "abcde":
+            export(local, name, f"{name}{turn}")
+    until(lambda: all(said(local, name) == f"{name}2" for name in "abcde"))
+
+
+def test_a_storm_of_conflicts_ends_well(api: ApiServer, local: Objects, run: Callable[..., Engine]) -> None:
+    """Writes that are refused with 409 are tried again from what is there, with pauses."""
+    run(Copier())
+    api.faults.add(Fault(kind=FaultKind.STATUS, code=409, verbs=("create", "patch"), times=20))
+    for name in "abc":
+        export(local, name, "x")
+    until(lambda: all(said(local, name) == "x" for name in "abc"))
+
+
+def test_a_write_from_an_old_look_never_wins(api: ApiServer, local: Objects, run: Callable[..., Engine]) -> None:
+    """A change that a silent watch did not tell makes our write conflict; it is made anew from what is there."""
+    engine = run(Copier())
+    export(local, "a", "one")
+    until(lambda: said(local, "a") == "one" and engine.idle())
+    api.faults.add(Fault(kind=FaultKind.SILENT, verbs=("watch",), path="configmaps"))
+    api.drop_connections()
+    until(lambda: any("watch" in str(r) for r in list(api.requests)[-4:]))
+    local.change(Kind.CONFIG_MAP, "copy-a", lambda old: {**old, "data": {**old["data"], "more": "theirs"}})
+    export(local, "a", "two")
+    until(lambda: said(local, "a") == "two")
+    assert local.get(Kind.CONFIG_MAP, "copy-a")["data"]["more"] == "theirs"
+
+
+def test_a_refused_write_is_told_and_forgotten_when_it_works(
+    api: ApiServer, local: Objects, run: Callable[..., Engine]
+) -> None:
+    """The reconciler sees why its write was refused, and is asked again when it no longer is."""
+    told: list[frozenset[Told]] = []
+    api.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("create",), path="configmaps"))
+    engine = run(Copier(), told=told.append)
+    export(local, "a", "one")
+    until(lambda: told and any("not allowed" in item.message for item in told[-1]))
+    api.faults.clear()
+    until(lambda: said(local, "a") == "one")
+    until(lambda: told[-1] == frozenset())
+    assert not engine.view.failures()
+
+
+def test_the_same_write_again_and_again_becomes_rare(local: Objects, run: Callable[..., Engine]) -> None:
+    """Somebody who changes an object back each time does not make us write in a tight loop."""
+    engine = run(Copier())
+    export(local, "a", "one")
+    until(lambda: said(local, "a") == "one")
+    for _ in range(12):
+        until(lambda: said(local, "a") == "one" or engine.worker.damping.repeated())
+        local.change(Kind.CONFIG_MAP, "copy-a", lambda old: {**old, "data": {"said": "wrong"}})
+    patches = [write for write in local.writes("copy-a") if write.startswith("patch")]
+    assert 3 <= len(patches) <= 5
+
+
+def test_without_the_permit_nothing_is_written(api: ApiServer, local: Objects, run: Callable[..., Engine]) -> None:
+    """A standby reads along; when it may write it does everything at once."""
+    permit = [0.0]
+    engine = run(Copier(), permit=lambda: permit[0])
+    export(local, "a", "one")
+    until(lambda: engine.cache.count(Side.LOCAL, Kind.SERVICE_EXPORT) == 1)
+    assert local.writes() == []
+    permit[0] = 10.0
+    engine.resume()
+    until(lambda: said(local, "a") == "one")
+
+
+# --- the leader's side --------------------------------------------------------------------------------------
+
+
+def copies(remote: Objects) -> dict[str, str]:
+    """Return what the copies on the leader say."""
+    found = {
+        name: remote.get(Kind.RESOURCE_EXPORT, name, COMMON_AREA) for name in remote.names(Kind.RESOURCE_EXPORT)
+    }
+    return {name.removeprefix("copy-"): obj["spec"]["name"] for name, obj in found.items() if obj}
+
+
+def test_a_member_connects_and_writes_to_its_leader(
+    local: Objects, remote: Objects, leader_api: ApiServer, run: Callable[..., Engine]
+) -> None:
+    """With ClusterSet and Secret there, exports reach the leader's namespace."""
+    engine = run(Copier(Side.LEADER))
+    export(local, "a", "one")
+    join(local, leader_api.url)
+    until(lambda: copies(remote) == {"a": "one"})
+    leader = engine.view.leader
+    assert leader is not None
+    assert (leader.connected, leader.cluster_id, leader.namespace) == (True, "east", COMMON_AREA)
+    local.remove(Kind.CLUSTER_SET, "set")
+    until(lambda: engine.view.leader is None)
+    assert engine.cache.count(Side.LEADER, Kind.RESOURCE_EXPORT) == 0
+
+
+def test_a_leader_that_is_away_is_waited_for(
+    local: Objects, remote: Objects, leader_api: ApiServer, run: Callable[..., Engine]
+) -> None:
+    """Its last known objects stay, local work goes on, and what was missed is written once when it is back."""
+    engine = run(Copier(Side.LEADER), Copier())
+    join(local, leader_api.url)
+    export(local, "a", "one")
+    until(lambda: copies(remote) == {"a": "one"})
+    leader_api.refuse()
+    until(
+        lambda: (leader := engine.view.leader) is not None and not leader.connected and "refused" in leader.error
+    )
+    export(local, "b", "two")
+    until(lambda: said(local, "b") == "two")
+    assert engine.cache.count(Side.LEADER, Kind.RESOURCE_EXPORT) == 1
+    leader_api.requests.clear()
+    leader_api.refuse(False)
+    until(lambda: copies(remote) == {"a": "one", "b": "two"} and engine.idle())
+    assert len(remote.writes()) == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind=FaultKind.SILENT),
+        Fault(kind=FaultKind.SLOW, delay=5.0),
+        *(Fault(kind=FaultKind.GARBAGE, body=name) for name in sorted(GARBAGE)),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.body}",
+)
+def test_a_leader_that_answers_badly_holds_up_nothing_local(
+    local: Objects, leader_api: ApiServer, remote: Objects, run: Callable[..., Engine], fault: Fault
+) -> None:
+    """Slow answers and garbage of the leader keep local reconcilers from nothing, and end without a trace."""
+    leader_api.faults.add(fault)
+    engine = run(Copier(Side.LEADER), Copier())
+    join(local, leader_api.url)
+    until(lambda: engine.view.leader is not None)
+    export(local, "a", "one")
+    until(lambda: said(local, "a") == "one", timeout=3.0)
+    assert copies(remote) == {}
+    leader_api.faults.clear()
+    leader_api.drop_connections()
+    until(lambda: copies(remote) == {"a": "one"})
+
+
+def test_an_expired_token_is_told_and_a_new_one_is_taken_up(
+    local: Objects, leader_api: ApiServer, remote: Objects, run: Callable[..., Engine]
+) -> None:
+    """The connection says that the credentials were refused; a changed Secret mends it."""
+    engine = run(Copier(Side.LEADER))
+    join(local, leader_api.url)
+    export(local, "a", "one")
+    until(lambda: copies(remote) == {"a": "one"})
+    leader_api.tokens = frozenset({"fresh"})
+    leader_api.drop_connections()
+    until(lambda: (leader := engine.view.leader) is not None and "credentials were refused" in leader.error)
+    assert engine.cache.count(Side.LEADER, Kind.RESOURCE_EXPORT) == 1
+    export(local, "b", "two")
+    join(local, leader_api.url, token="fresh")
+    until(lambda: copies(remote) == {"a": "one", "b": "two"})
+
+
+def test_a_token_without_rights_is_told(local: Objects, leader_api: ApiServer, run: Callable[..., Engine]) -> None:
+    """Lists that are forbidden are no connection, and the reason says so; no secret is in it."""
+    leader_api.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("list",)))
+    engine = run(Copier(Side.LEADER))
+    join(local, leader_api.url)
+    until(lambda: (leader := engine.view.leader) is not None and "not allowed" in leader.error)
+    leader = engine.view.leader
+    assert leader is not None
+    assert not leader.connected
+    assert "secret" not in leader.error
+
+
+def test_a_write_that_the_leader_denies_is_no_lost_connection(
+    local: Objects, leader_api: ApiServer, remote: Objects, run: Callable[..., Engine]
+) -> None:
+    """Admission refuses one object: the connection stays, and others are written."""
+    leader_api.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("create",), times=1))
+    engine = run(Copier(Side.LEADER))
+    join(local, leader_api.url)
+    until(lambda: (leader := engine.view.leader) is not None and leader.synced)
+    export(local, "a", "one")
+    export(local, "b", "two")
+    until(lambda: copies(remote) == {"a": "one", "b": "two"})
+    leader = engine.view.leader
+    assert leader is not None
+    assert leader.connected
+
+
+def test_another_leader_starts_from_an_empty_cache(
+    local: Objects, leader_api: ApiServer, remote: Objects, run: Callable[..., Engine]
+) -> None:
+    """What the old leader had is not taken for what the new one has."""
+    engine = run(Copier(Side.LEADER))
+    join(local, leader_api.url)
+    export(local, "a", "one")
+    until(lambda: copies(remote) == {"a": "one"})
+    with ApiServer(tokens=frozenset({"secret"})) as other:
+        join(local, other.url)
+        until(lambda: copies(Objects(other)) == {"a": "one"} and engine.idle())
+        engine.stop()
+
+
+def test_a_missing_secret_and_a_wrong_cluster_set_are_told(local: Objects, run: Callable[..., Engine]) -> None:
+    """The view says what is missing instead of connecting."""
+    engine = run(Copier(Side.LEADER))
+    join(local, "https://127.0.0.1:1")
+    local.remove(Kind.SECRET, "leader-token")
+    until(lambda: (leader := engine.view.leader) is not None and "does not exist" in leader.error)
+    local.change(
+        Kind.CLUSTER_SET,
+        "set",
+        lambda old: {
+            **old,
+            "spec": {**old["spec"], "leaders": [{**old["spec"]["leaders"][0], "server": "http://x"}]},
+        },
+    )
+    until(lambda: engine.view.leader is None)
