@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,6 +70,7 @@ class _Table:
 
     def __init__(self, indexes: Sequence[Index]) -> None:
         self.objects: dict[Key, RawObject] = {}
+        self.seen: dict[Key, float] = {}  # when this version came; monotonic
         self.order: list[Key] = []
         self.indexes = {index.name: index for index in indexes}
         self.filed: dict[str, dict[str, list[Key]]] = {index.name: defaultdict(list) for index in indexes}
@@ -79,6 +81,8 @@ class _Table:
         old = self.objects.get(key)
         if old is None:
             insort(self.order, key)
+        if old is None or not _version(obj) or _version(old) != _version(obj):
+            self.seen[key] = time.monotonic()
         self.objects[key] = obj
         for name, index in self.indexes.items():
             before = set(index.values(old)) if old is not None else set()
@@ -92,6 +96,7 @@ class _Table:
     def drop(self, key: Key) -> RawObject | None:
         old = self.objects.pop(key, None)
         if old is not None:
+            del self.seen[key]
             del self.order[bisect_left(self.order, key)]
             for name, index in self.indexes.items():
                 for value in set(index.values(old)):
@@ -157,6 +162,12 @@ class Cache:
         with self._lock:
             table = self._tables[side, self._by_name[side, index]]
             return [table.objects[key] for key in table.filed[index].get(value, ())]
+
+    def quiet_for(self, ref: Ref) -> float:
+        """Return for how many seconds an object has had the version that it has; 0.0: there is none."""
+        with self._lock:
+            since = self._table(ref.side, ref.kind).seen.get((ref.namespace, ref.name))
+        return 0.0 if since is None else max(0.0, time.monotonic() - since)
 
     def count(self, side: Side, kind: Kind) -> int:
         """Return how many objects of a kind there are."""

@@ -42,6 +42,10 @@ class EngineView:
         """Return the objects that an index files under a value, sorted likewise."""
         return self._cache.indexed(index, value, side)
 
+    def quiet_for(self, ref: Ref) -> float:
+        """Return for how many seconds an object has been as it is; 0.0: no object."""
+        return self._cache.quiet_for(ref)
+
     def failure(self, ref: Ref) -> str:
         """Return why the last write of an object was refused, in plain words; "" if it was not."""
         with self._lock:
