@@ -52,27 +52,35 @@ def choose(group_id: int, candidates: Sequence[Candidate], *, ordered: bool, las
     """Yield the group that chooses, and those it needs. `ordered`: the first live one in the order given.
 
     All in reserve is the same as none in reserve. `last_resort`: nobody looks elsewhere when none of these is
-    live; then a single one is not watched, because a false alarm (a busy Node that answers BFD late) would drop
-    packets that arrive, and a true one loses nothing that another way would have saved.
+    live; then they are used all the same. A false alarm (a busy Node that answers BFD late, or sessions that have
+    to begin anew because our own ovs-vswitchd was restarted) would drop packets that arrive, and a true one loses
+    nothing that another way would have saved.
     """
     if last_resort and len(candidates) == 1:
         candidates = (replace(candidates[0], watched=False),)
+    last_resort = last_resort and all(one.watched for one in candidates)
     first = tuple(one for one in candidates if not one.reserve)
     rest = tuple(one for one in candidates if one.reserve) if first else ()
     first = first or tuple(candidates)
     if ordered:
-        buckets = (
-            watching(n, one.ofport, one.watched, Output(one.ofport)) for n, one in enumerate((*first, *rest))
-        )
+        order = (*first, *rest, *([replace(first[0], watched=False)] if last_resort and first else []))
+        buckets = (watching(n, one.ofport, one.watched, Output(one.ofport)) for n, one in enumerate(order))
         yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, tuple(buckets)))
-    elif not rest:
+        return
+    levels = [(d.GROUP_FIRST, first)]
+    if rest:
+        levels.append((d.GROUP_RESERVE, rest))
+    if last_resort and candidates:
+        # The same numbers: what is hashed to one goes to the same one when it is live again.
+        levels.append((d.GROUP_ANY, tuple(replace(one, watched=False) for one in candidates)))
+    if len(levels) == 1:
         yield _by_hash(group_id, first)
-    else:
-        groups = tuple(kind.group_id(group_id & _NUMBER) for kind in (d.GROUP_FIRST, d.GROUP_RESERVE))
-        yield _by_hash(groups[0], first)
-        yield _by_hash(groups[1], rest)
-        nested = tuple(passing_on(n, number) for n, number in enumerate(groups))
-        yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, nested))
+        return
+    numbers = [kind.group_id(group_id & _NUMBER) for kind, _ in levels]
+    for number, (_, level) in zip(numbers, levels, strict=True):
+        yield _by_hash(number, level)
+    nested = tuple(passing_on(n, number) for n, number in enumerate(numbers))
+    yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, nested))
 
 
 def watching(number: int, ofport: int, watched: bool, *actions: act.Action) -> Bucket:

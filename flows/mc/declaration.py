@@ -219,26 +219,31 @@ GROUP_RESERVE = GroupKind(
     name="reserve",
     purpose="those used only if none of the first is live: not Ready, flapping (number: that of the choice)",
 )
+GROUP_ANY = GroupKind(
+    number=3,
+    name="any",
+    purpose="of a choice none of which is live, all alike: better than to drop (number: that of the choice)",
+)
 GROUP_GATEWAYS = GroupKind(
-    number=3, name="gateways", purpose="any live gateway of this cluster but this Node (number 0)"
+    number=4, name="gateways", purpose="any live gateway of this cluster but this Node (number 0)"
 )
 GROUP_PREFER = GroupKind(
-    number=4,
+    number=5,
     name="prefer",
     purpose="the gateway behind a port, else another; on a gateway: else this one (number: port)",
     next=(26,),
 )
 GROUP_CLUSTER = GroupKind(
-    number=5, name="cluster", purpose="any live gateway of a remote cluster (number: cluster)"
+    number=6, name="cluster", purpose="any live gateway of a remote cluster (number: cluster)"
 )
 GROUP_RELAY = GroupKind(
-    number=6, name="relay", purpose="directly, else by a live sibling gateway (number: cluster)", next=(50,)
+    number=7, name="relay", purpose="directly, else by a live sibling gateway (number: cluster)", next=(50,)
 )
 GROUP_REPLY = GroupKind(
-    number=7, name="reply", purpose="one gateway of a remote cluster, else a live sibling of ours (number: port)"
+    number=8, name="reply", purpose="one gateway of a remote cluster, else a live sibling of ours (number: port)"
 )
 GROUP_SERVICE = GroupKind(
-    number=8, name="service", purpose="endpoints of an exported Service (number: Service)", next=(60,)
+    number=9, name="service", purpose="endpoints of an exported Service (number: Service)", next=(60,)
 )
 
 # --- cookies --------------------------------------------------------------------------------------------
@@ -301,8 +306,8 @@ PIPELINE = Pipeline(
     writes=(ETH_DST, ETH_SRC, PKT_MARK, *_SOURCE, *PORTS_SRC.values()),
     zones=(ZONE_ARRIVAL, ZONE_SERVICE, ZONE_SNAT),
     groups=(
-        GROUP_FIRST, GROUP_RESERVE, GROUP_GATEWAYS, GROUP_PREFER, GROUP_CLUSTER, GROUP_RELAY, GROUP_REPLY,
-        GROUP_SERVICE,
+        GROUP_FIRST, GROUP_RESERVE, GROUP_ANY, GROUP_GATEWAYS, GROUP_PREFER, GROUP_CLUSTER, GROUP_RELAY,
+        GROUP_REPLY, GROUP_SERVICE,
     ),
     categories=(
         FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, DROP_MISS, DROP_SPOOFED, DROP_SPOOFED_REMOTE,

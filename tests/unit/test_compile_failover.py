@@ -24,7 +24,7 @@ EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2", "
 WEST = cluster("west", "10.98.0.0/16", gateways=("203.0.113.8", "203.0.113.9"))
 THIRD: tuple[ApiObject, ...] = (node("g3", "192.0.2.4", "10.10.4.0/24"), gateway("g3", "192.0.2.4"))
 STANDBY: dict[str, Any] = {"gateways": GatewayMode.ACTIVE_STANDBY}
-GATEWAYS, CLUSTER = 3, 5  # kinds of groups
+ANY, GATEWAYS, CLUSTER = 3, 4, 6  # kinds of groups
 
 
 def home(*objects: ApiObject, **nodes: dict[str, Any]) -> Snapshot:
@@ -67,7 +67,7 @@ def group(found: Compiled, kind: int, number: int) -> GroupEntry | None:
 def choice(found: Compiled, kind: int, cluster_id: str = "") -> list[list[str]]:
     """Return what a group chooses from: the far ends, best first, those that are chosen by hash together.
 
-    An end that is used whether BFD knows it or not has a "!".
+    An end that is used whether BFD knows it or not has a "!". What is used when nothing is live is left out.
     """
     number = found.numbers["cluster"][cluster_id] if cluster_id else 0
     entry = group(found, kind, number)
@@ -84,7 +84,10 @@ def choice(found: Compiled, kind: int, cluster_id: str = "") -> list[list[str]]:
     levels = []
     for bucket in top.buckets:
         if bucket.watch_group is None:
-            levels.append([end(bucket)])
+            if [end(bucket).removesuffix("!")] not in levels:
+                levels.append([end(bucket)])
+            continue
+        if bucket.watch_group >> 24 == ANY:
             continue
         inner = group(found, bucket.watch_group >> 24, bucket.watch_group & 0xFFFFFF)
         assert inner is not None
@@ -122,6 +125,23 @@ def test_with_too_many_workers_bfd_is_between_gateways_only() -> None:
         assert {p.bfd is not None for p in tunnels(on_worker).values()} == {far_end}
         mark = "" if far_end else "!"
         assert choice(on_worker, GATEWAYS) == [[end + mark for end in (G1, G2, G3)]]
+
+
+def test_without_a_live_gateway_all_are_used() -> None:
+    """Where nobody looks elsewhere: a worker whose sessions begin anew does not wait for them."""
+    worker = compiled(home(), "w1")
+    seen = compiled(home(), "w1", held(worker))
+    last = group(seen, ANY, 0)
+    assert last is not None
+    ends = parse_group(f"group_id={last.group_id},{last.body}").buckets
+    first = group(seen, 1, 0)
+    assert first is not None
+    # the same numbers, so what goes to one of them goes on to the same one
+    assert [(b.bucket_id, b.actions) for b in ends] == [
+        (b.bucket_id, b.actions) for b in parse_group(f"group_id={first.group_id},{first.body}").buckets
+    ]
+    assert {bucket.watch_port for bucket in ends} == {None}
+    assert group(compiled(home(), "w1", Facts()), ANY, 0) is None  # who never answered BFD is used anyhow
 
 
 def test_a_peer_that_never_answered_is_used_without_bfd() -> None:
