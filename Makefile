@@ -5,7 +5,7 @@ STEP := .ci/step
 PYTEST := $(PY) -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit contract lab test-failover test-kernel kernel-if-there lab-shell bench docs lock clean
+.PHONY: help setup demo test lint unit kube contract lab test-failover test-kernel kernel-if-there lab-shell bench docs lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -16,7 +16,7 @@ setup: ## Install what is missing: Debian packages, a virtual environment in .ve
 demo: setup ## Two clusters on this machine: real Open vSwitch, real agents, real packets
 	@.venv/bin/mcagent lab demo $(DEMO)
 
-test: lint unit contract lab kernel-if-there ## All tests: static checks, unit, contract, lab; both datapaths
+test: lint unit kube contract lab kernel-if-there ## All tests: static checks, unit, contract, lab; both datapaths
 
 lint: setup ## Static checks: style, types, layers
 	@$(STEP) "style (ruff)" -- .venv/bin/ruff check .
@@ -32,6 +32,10 @@ contract: setup ## Each backend against the real thing, in namespaces (root)
 
 lab: setup ## Packets through labs of namespaces with real agents (root)
 	@$(STEP) -v "lab tests" -- $(PYTEST) -m "not failover" tests/lab
+
+kube: setup ## What an API server must do: the embedded one, and real kube-apiserver and etcd (built if there is Go)
+	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
+	@$(STEP) -v "API server tests" -- $(PYTEST) tests/kube
 
 test-failover: setup ## Faults of gateways under load, against the clock: wants an idle machine (root)
 	@$(STEP) -v "failover tests" -- $(PYTEST) -m failover tests/lab

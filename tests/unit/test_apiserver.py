@@ -91,7 +91,7 @@ def test_a_created_object_gets_what_the_server_gives(api: ApiServer) -> None:
     assert made["apiVersion"] == "v1"
     assert meta["uid"]
     assert meta["creationTimestamp"].endswith("Z")
-    assert meta["generation"] == 1
+    assert "generation" not in meta  # only kinds with a wanted and an actual state have one
     assert call(api, "GET", f"{CONFIGMAPS}/a") == made
     status = call(api, "POST", CONFIGMAPS, configmap("a"), code=409)
     assert status["reason"] == "AlreadyExists"
@@ -102,7 +102,6 @@ def test_a_write_from_an_old_version_conflicts(api: ApiServer) -> None:
     made = call(api, "POST", CONFIGMAPS, configmap("a", k="1"))
     newer = call(api, "PUT", f"{CONFIGMAPS}/a", made | {"data": {"k": "2"}})
     assert int(newer["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
-    assert newer["metadata"]["generation"] == 2
     status = call(api, "PUT", f"{CONFIGMAPS}/a", made | {"data": {"k": "3"}}, code=409)
     assert status["reason"] == "Conflict"
 
@@ -207,7 +206,7 @@ def test_selectors_turn_changes_into_added_and_deleted(api: ApiServer) -> None:
         ("labelSelector=app%20notin%20(web)", ["b", "c"]),
         ("labelSelector=app,app!%3Ddb", ["a"]),
         ("fieldSelector=metadata.name%3Db", ["b"]),
-        ("fieldSelector=metadata.name!%3Db,data.k%3Dv", ["a"]),
+        ("fieldSelector=metadata.name!%3Db,metadata.name!%3Dc", ["a"]),
     ],
 )
 def test_selectors_choose(api: ApiServer, query: str, expected: list[str]) -> None:

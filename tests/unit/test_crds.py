@@ -10,7 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
-from mcagent.lab.apiserver.resources import BUILT_IN, parse_crd
+from mcagent.lab.apiserver.definitions import parse_crd
+from mcagent.lab.apiserver.resources import BUILT_IN
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 

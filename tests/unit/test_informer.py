@@ -21,6 +21,7 @@ from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import EventType, ObjectEvent, RawObject, object_key
 from mcagent.kube.trim import trim
 from mcagent.lab.apiserver import GARBAGE, ApiServer, Fault, FaultKind
+from mcagent.lab.certificates import server_identity
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import AGENT_KINDS, KINDS
 from mcagent.model.objects import Kind
@@ -371,17 +372,11 @@ def in_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
     """Give a server with TLS and the surroundings of a Pod; the path is that of the token."""
     from kubernetes.config import incluster_config
 
-    certificate, key, token = tmp_path / "ca.crt", tmp_path / "key", tmp_path / "token"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-         "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
-         "-out", str(certificate), "-keyout", str(key)],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    identity, token = server_identity(tmp_path / "pki", ["127.0.0.1"]), tmp_path / "token"
     token.write_text("old")
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(certificate))
-    with ApiServer(tokens=frozenset({"old"}), tls=(certificate, key), bookmark_interval=0.1) as api:
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(identity.ca))
+    with ApiServer(tokens=frozenset({"old"}), tls=identity, bookmark_interval=0.1) as api:
         host, _, port = api.address.partition(":")
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)

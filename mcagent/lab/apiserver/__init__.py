@@ -4,9 +4,10 @@
         client = ...(api.url)
 
 It does what clients rely on: resourceVersion, uid, generation, conflicts, finalizers, watches with bookmarks,
-timeouts and 410, selectors, pagination, the status subresource, the four patch formats, discovery. It does not
-validate objects against schemas, authorise, admit, allocate ClusterIPs, collect garbage by owner, or serve
-Pods' logs and the like.
+timeouts and 410, selectors, pagination, the status subresource, the four patch formats, discovery, schemas of
+CustomResourceDefinitions; and if asked, tokens of ServiceAccounts, RBAC, validating webhooks, ClusterIPs.
+`tests/kube` holds it against a real server. It does not collect garbage by owner, evaluate CEL (schema rules, admission
+policies), call mutating webhooks, check who grants which rights, or serve Pods' logs and the like.
 """
 
 from __future__ import annotations

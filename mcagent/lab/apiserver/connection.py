@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mcagent.lab.apiserver import admin
+from mcagent.lab.apiserver.authorize import attributes
 from mcagent.lab.apiserver.discovery import discover
-from mcagent.lab.apiserver.errors import ApiError, no_such_path
+from mcagent.lab.apiserver.errors import ApiError, Json, no_such_path
 from mcagent.lab.apiserver.faults import Fault, FaultKind
-from mcagent.lab.apiserver.handlers import dumps, handle
-from mcagent.lab.apiserver.routes import route, split_target
+from mcagent.lab.apiserver.handlers import dumps
+from mcagent.lab.apiserver.resources import POLICIES
+from mcagent.lab.apiserver.routes import Request, route, split_target
+from mcagent.lab.apiserver.users import MASTERS, User
 from mcagent.lab.apiserver.watch import WatchStream
+from mcagent.lab.apiserver.writes import handle
 
 if TYPE_CHECKING:
     from mcagent.lab.apiserver.server import ApiServer
@@ -106,28 +110,23 @@ class Connection(BaseHTTPRequestHandler):
         api = self.server.api
         body = self._body()
         steps, _ = split_target(self.path)
+        user = api.authenticate(self.headers.get("Authorization", ""))
         if steps[:1] == ["_admin"]:
+            if MASTERS not in user.groups:
+                raise ApiError(403, "Forbidden", f'forbidden: User "{user.name}" is no administrator')
             code, document = admin.handle(api, self.command, steps[1:], body)
             self._answer(code, dumps(document))
             return
-        token = self.headers.get("Authorization", "").removeprefix("Bearer ").removeprefix("bearer ")
-        if api.tokens is not None and token not in api.tokens:
-            raise ApiError(401, "Unauthorized", "Unauthorized")
-        if steps[:1] in (["healthz"], ["readyz"], ["livez"]):
-            self._answer(200, b"ok", "text/plain")
+        document = discover(api.registry, steps, api.address)
+        if steps[:1] not in (["api"], ["apis"]) or document is not None:
+            self._path(user, steps, document)
             return
-        if (document := discover(api.registry, steps, api.address)) is not None:
-            api.note("get", self.path)
-            self._fault(api.faults.pick("get", self.path))
-            if steps == ["openapi", "v2"] and "protobuf" in self.headers.get("Accept", ""):
-                self._answer(200, b"", _PROTOBUF)  # an empty message: kubectl then validates nothing
-            else:
-                self._answer(200, dumps(document))
-            return
-        if steps[:1] not in (["api"], ["apis"]):
-            raise no_such_path()
-        request = route(api.registry, self.command, self.path, headers=dict(self.headers.items()), body=body)
+        request = route(
+            api.registry, self.command, self.path, headers=dict(self.headers.items()), body=body, user=user
+        )
         api.note(request.verb, self.path)
+        if api.backend.authorizer is not None:
+            api.backend.authorizer.check(user, attributes(request))
         fault = api.faults.pick(request.verb, self.path)
         if request.verb == "watch":
             if fault is not None and fault.kind in (FaultKind.SLOW, FaultKind.STATUS, FaultKind.DROP):
@@ -136,13 +135,30 @@ class Connection(BaseHTTPRequestHandler):
             self._watch(WatchStream(api.store, request, bookmark_interval=api.bookmark_interval), fault)
             return
         self._fault(fault)
-        code, text = handle(api.store, request)
+        code, text = handle(api.backend, request)
         if fault is not None and fault.kind is FaultKind.TRUNCATED:
             self._head(code, "application/json", ("Content-Length", str(len(text))))
             self.wfile.write(text[: len(text) // 2])
             self.wfile.flush()
             raise _Cut
-        self._answer(code, text)
+        self._answer(code, text, warning=_warning(request))
+
+    def _path(self, user: User, steps: list[str], document: Json | None) -> None:
+        """Answer a path that is no resource: discovery, health. Raises ApiError."""
+        api = self.server.api
+        if api.backend.authorizer is not None:
+            api.backend.authorizer.check_path(user, self.command.lower(), "/" + "/".join(steps))
+        if steps[:1] in (["healthz"], ["readyz"], ["livez"]):
+            self._answer(200, b"ok", "text/plain")
+            return
+        if document is None:
+            raise no_such_path()
+        api.note("get", self.path)
+        self._fault(api.faults.pick("get", self.path))
+        if steps == ["openapi", "v2"] and "protobuf" in self.headers.get("Accept", ""):
+            self._answer(200, b"", _PROTOBUF)  # an empty message: kubectl then validates nothing
+        else:
+            self._answer(200, dumps(document))
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding"):
@@ -161,8 +177,10 @@ class Connection(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
 
-    def _answer(self, code: int, body: bytes, kind: str = "application/json") -> None:
+    def _answer(self, code: int, body: bytes, kind: str = "application/json", warning: str = "") -> None:
         headers = [("Content-Length", str(len(body)))]
+        if warning:
+            headers.append(("Warning", f'299 - "{warning}"'))
         if code in (429, 503):
             headers.append(("Retry-After", "1"))
         self._head(code, kind, *headers)
@@ -230,3 +248,10 @@ class Connection(BaseHTTPRequestHandler):
         if data:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
             self.wfile.flush()
+
+
+def _warning(request: Request) -> str:
+    """Return what a client should know about a write."""
+    if request.rt in POLICIES and request.verb in ("create", "update", "patch"):
+        return f"{request.rt.kind} is stored, but this embedded API server does not enforce it"
+    return ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mcagent.lab.apiserver.errors import Json
-from mcagent.lab.apiserver.resources import VERBS, Registry, ResourceType
+from mcagent.lab.apiserver.registry import Registry
+from mcagent.lab.apiserver.resources import SERVICE_ACCOUNTS, VERBS, ResourceType
 
 # What the server is like, for clients that choose by version.
 VERSION = {"major": "1", "minor": "30", "gitVersion": "v1.30.0-mcagent", "gitCommit": "", "gitTreeState": "clean"}
@@ -63,6 +64,9 @@ def _resources(registry: Registry, group: str, version: str) -> Json:
                 status = _resource(rt) | {"name": f"{rt.plural}/status", "verbs": ["get", "patch", "update"]}
                 status.pop("shortNames", None)
                 served.append(status)
+            if rt is SERVICE_ACCOUNTS:
+                token = {"group": "authentication.k8s.io", "version": "v1", "kind": "TokenRequest"}
+                served.append(_resource(rt) | token | {"name": f"{rt.plural}/token", "verbs": ["create"]})
     name = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name, "resources": served}
 

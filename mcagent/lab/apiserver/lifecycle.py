@@ -1,18 +1,23 @@
 """What the server itself sets in objects: uid, generation, timestamps, defaults; what a writer may not change.
 
-Pure but for the uid: each function takes JSON objects and returns a new one. No storage, no HTTP.
+Pure but for uid and generated names: each function takes JSON objects and returns a new one. No storage, no HTTP.
 """
 
 from __future__ import annotations
 
-import re
+import json
+import secrets
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
-from mcagent.lab.apiserver.errors import Json, bad_request, conflict, invalid
+from mcagent.lab.apiserver import builtin, schema
+from mcagent.lab.apiserver.errors import Cause, Json, bad_request, conflict, invalid, invalid_all
 from mcagent.lab.apiserver.resources import ResourceType
+from mcagent.lab.apiserver.validation import metadata_causes
 
-_SUBDOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
+_GENERATED = "bcdfghjklmnpqrstvwxz2456789"  # k8s.io/apimachinery/pkg/util/rand: no vowels, no look-alikes
+_MAX_GENERATE = 58  # characters of generateName that are kept
 _FIXED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
 
 
@@ -57,35 +62,59 @@ def _tidy(rt: ResourceType, namespace: str, obj: Json, meta: Json) -> Json:
     return {"apiVersion": api_version, "kind": rt.kind, "metadata": meta, **rest}
 
 
-def prepare_create(rt: ResourceType, namespace: str, obj: Json, now: str) -> Json:
-    """Return the object as it is first stored. Raises ApiError 422 for a name that cannot be."""
+def prepare_create(rt: ResourceType, namespace: str, obj: Json, now: str, wanted: Json | None = None) -> Json:
+    """Return the object as it is first stored. Raises ApiError 422. `wanted`: the schema it must have."""
     meta = dict(obj.get("metadata", {}))
     if not meta.get("name") and meta.get("generateName"):
-        meta["name"] = f"{meta['generateName']}{uuid.uuid4().hex[:5]}"
+        ending = "".join(secrets.choice(_GENERATED) for _ in range(5))
+        meta["name"] = f"{meta['generateName'][:_MAX_GENERATE]}{ending}"
     name = meta.get("name", "")
     if not isinstance(name, str) or not name:
-        raise invalid(rt.kind, "", "metadata.name", "Required value: name or generateName is required")
-    if len(name) > 253 or not _SUBDOMAIN.match(name):
-        raise invalid(rt.kind, name, "metadata.name", f"Invalid value: {name!r}: a lowercase RFC 1123 subdomain")
+        raise invalid(rt.group_kind, "", "metadata.name", "Required value: name or generateName is required")
     for field in (*_FIXED, "resourceVersion"):
         meta.pop(field, None)
-    meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": now, "generation": 1}
+    meta |= {"uid": str(uuid.uuid4()), "creationTimestamp": now} | ({"generation": 1} if rt.generation else {})
     made = _tidy(rt, namespace, obj, meta)
     if rt.status and not rt.keeps_status:
         made.pop("status", None)
-    return _defaults(rt, made)
+    made = builtin.defaults(rt, made)
+    _refuse(rt, name, [*metadata_causes(rt, made["metadata"]), *_causes(rt, made, wanted)])
+    return made
 
 
-def prepare_update(rt: ResourceType, old: Json, new: Json, subresource: str) -> Json:
+def _causes(rt: ResourceType, obj: Json, wanted: Json | None) -> Iterable[Cause]:
+    yield from builtin.causes(rt, obj)
+    if wanted is not None:
+        yield from schema.validate(obj, wanted)
+
+
+def _refuse(rt: ResourceType, name: str, causes: list[Cause]) -> None:
+    if causes:
+        raise invalid_all(rt.group_kind, name, causes)
+
+
+def _ratcheted(old: Json, new: Json, cause: Cause) -> bool:
+    """Tell whether a field is as wrong as it was before: an update may leave it so (ratcheting validation)."""
+    path = cause.field
+    if cause.why.startswith("Required value"):
+        path = path.rpartition(".")[0]  # what lacks the field must be as it was
+    return (
+        bool(path)
+        and schema.at_path(old, path) is not None
+        and schema.at_path(old, path) == schema.at_path(new, path)
+    )
+
+
+def prepare_update(rt: ResourceType, old: Json, new: Json, subresource: str, wanted: Json | None = None) -> Json:
     """Return the object as it is stored after a write of `new` over `old`.
 
     A write to the object leaves a status subresource as it was, a write to the subresource leaves the rest.
-    Raises ApiError 409 for another uid, 422 for another name.
+    Raises ApiError 409 for another uid, 422 for what may not be or may not change. `wanted`: the schema.
     """
     before, after = old["metadata"], dict(new.get("metadata", {}))
     name = before["name"]
     if after.get("name", name) != name:
-        raise invalid(rt.kind, name, "metadata.name", "Invalid value: field is immutable")
+        raise invalid(rt.group_kind, name, "metadata.name", "Invalid value: field is immutable")
     if after.get("uid", before["uid"]) != before["uid"]:
         raise conflict(rt.group, rt.plural, name, f"Precondition failed: UID in precondition: {after['uid']}")
     if subresource == "status":
@@ -94,6 +123,9 @@ def prepare_update(rt: ResourceType, old: Json, new: Json, subresource: str) -> 
         merged["metadata"] = {**before, **({"managedFields": managed} if managed else {})}
         if "status" in new:
             merged["status"] = new["status"]
+        merged["apiVersion"] = new.get("apiVersion", old["apiVersion"])
+        checked = schema.validate(merged, wanted) if wanted is not None else ()
+        _refuse(rt, name, [cause for cause in checked if not _ratcheted(old, merged, cause)])
         return merged
     for field in _FIXED:
         after.pop(field, None)
@@ -103,14 +135,18 @@ def prepare_update(rt: ResourceType, old: Json, new: Json, subresource: str) -> 
     if before.get("deletionTimestamp"):
         added = set(after.get("finalizers") or ()) - set(before.get("finalizers") or ())
         if added:
-            raise invalid(rt.kind, name, "metadata.finalizers", f"Forbidden: no new finalizers: {sorted(added)}")
+            listed = ", ".join(json.dumps(item) for item in sorted(added))
+            why = "no new finalizers can be added if the object is being deleted, found new finalizers"
+            raise invalid(rt.group_kind, name, "metadata.finalizers", f"Forbidden: {why} []string{{{listed}}}")
     made = _tidy(rt, before.get("namespace", ""), new, after)
     if rt.status:
         made.pop("status", None)
         if "status" in old:
             made["status"] = old["status"]
-    made = _defaults(rt, made)
-    if _spec_of(made) != _spec_of(old):
+    made = builtin.defaults(rt, made)
+    causes = [*metadata_causes(rt, made["metadata"]), *_causes(rt, made, wanted)]
+    _refuse(rt, name, [cause for cause in causes if not _ratcheted(old, made, cause)])
+    if rt.generation and _spec_of(made) != _spec_of(old):
         made["metadata"]["generation"] = before.get("generation", 0) + 1
     return made
 
@@ -127,28 +163,3 @@ def same_but_version(old: Json, new: Json) -> bool:
 
 def _spec_of(obj: Json) -> Json:
     return {key: value for key, value in obj.items() if key not in ("apiVersion", "metadata", "status")}
-
-
-def _defaults(rt: ResourceType, obj: Json) -> Json:
-    """Fill in what clients rely on the server to fill in, for the few core kinds where it matters."""
-    if rt.group:
-        return obj
-    if rt.kind == "Service":
-        spec = dict(obj.get("spec") or {})
-        spec.setdefault("type", "ClusterIP")
-        spec.setdefault("sessionAffinity", "None")
-        ports = spec.get("ports")
-        if isinstance(ports, list):
-            spec["ports"] = [{"protocol": "TCP", **port} if isinstance(port, dict) else port for port in ports]
-        address = spec.get("clusterIP")
-        if address:
-            spec.setdefault("clusterIPs", [address])
-        return {**obj, "spec": spec}
-    if rt.kind == "Namespace":
-        phase = "Terminating" if obj["metadata"].get("deletionTimestamp") else "Active"
-        return {**obj, "status": {**(obj.get("status") or {}), "phase": phase}}
-    if rt.kind == "Pod" and "status" not in obj:
-        return {**obj, "status": {"phase": "Pending"}}
-    if rt.kind == "Secret":
-        return {"type": "Opaque", **obj}
-    return obj

@@ -1,21 +1,18 @@
-"""Which resources the server serves: the built-in table and what CustomResourceDefinitions add to it.
-
-Storage is by group and plural; the versions of one resource share their objects (conversion strategy None).
-"""
+"""Which resources the server serves from the start: the built-in table. `registry` adds to it."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
-
-from mcagent.lab.apiserver.errors import ApiError, Json, invalid
 
 MULTICLUSTER = "multicluster.crd.antrea.io"
 MCS = "multicluster.x-k8s.io"
 RBAC = "rbac.authorization.k8s.io"
 CRD_GROUP = "apiextensions.k8s.io"
+ADMISSION = "admissionregistration.k8s.io"
+
+ACCOUNT_TOKEN = "kubernetes.io/service-account-token"  # noqa: S105  (a type of Secret)
+ACCOUNT_NAME = "kubernetes.io/service-account.name"
 
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
@@ -33,11 +30,22 @@ class ResourceType:
     status: bool = False
     keeps_status: bool = False  # a create may carry the status (Nodes are registered that way)
     custom: bool = False  # a custom resource: an update must name the version it is made from
+    counted: bool = False  # metadata.generation counts changes of what is wanted (custom resources: always)
 
     @property
     def store_key(self) -> tuple[str, str]:
         """Return what the objects are stored under."""
         return (self.group, self.plural)
+
+    @property
+    def group_kind(self) -> str:
+        """Return the kind as error messages have it: "Gateway.multicluster.crd.antrea.io", "Secret"."""
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+    @property
+    def generation(self) -> bool:
+        """Tell whether objects have a metadata.generation."""
+        return self.custom or self.counted
 
     def api_version(self, version: str) -> str:
         """Return the `apiVersion` of objects read through `version`."""
@@ -53,44 +61,54 @@ def _custom(group: str, plural: str, kind: str, *short: str, **more: Any) -> Res
     return ResourceType(group=group, plural=plural, kind=kind, short_names=short, custom=True, **more)
 
 
+def _more(group: str, kind: str, plural: str, *short: str, **more: Any) -> ResourceType:
+    return ResourceType(group=group, versions=("v1",), plural=plural, kind=kind, short_names=short, **more)
+
+
 NAMESPACES = _core("namespaces", "Namespace", "ns", namespaced=False, status=True)
-CRDS = ResourceType(
-    group=CRD_GROUP,
-    versions=("v1",),
-    plural="customresourcedefinitions",
-    kind="CustomResourceDefinition",
+SECRETS = _core("secrets", "Secret")
+SERVICES = _core("services", "Service", "svc", status=True)
+SERVICE_ACCOUNTS = _core("serviceaccounts", "ServiceAccount", "sa")
+SERVICE_CIDRS = _more("networking.k8s.io", "ServiceCIDR", "servicecidrs", namespaced=False, status=True)
+WEBHOOKS = _more(
+    *(ADMISSION, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
     namespaced=False,
-    short_names=("crd", "crds"),
+    counted=True,
+)
+CRDS = _more(
+    *(CRD_GROUP, "CustomResourceDefinition", "customresourcedefinitions", "crd", "crds"),
+    namespaced=False,
     status=True,
+    counted=True,
+)
+# Stored, but not enforced: their rules are CEL. A write is answered with a Warning that says so.
+POLICIES = tuple(
+    _more(ADMISSION, kind, plural, namespaced=False, status=not kind.endswith("Binding"), counted=True)
+    for kind, plural in (
+        ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
+        ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+    )
 )
 
 BUILT_IN: tuple[ResourceType, ...] = (
     NAMESPACES,
     _core("nodes", "Node", "no", namespaced=False, status=True, keeps_status=True),
-    _core("pods", "Pod", "po", status=True),
-    _core("services", "Service", "svc", status=True),
+    _core("pods", "Pod", "po", status=True, counted=True),
+    SERVICES,
     _core("endpoints", "Endpoints", "ep"),
-    _core("secrets", "Secret"),
+    SECRETS,
     _core("configmaps", "ConfigMap", "cm"),
     _core("events", "Event", "ev"),
-    _core("serviceaccounts", "ServiceAccount", "sa"),
-    ResourceType(group="discovery.k8s.io", versions=("v1",), plural="endpointslices", kind="EndpointSlice"),
-    ResourceType(group="coordination.k8s.io", versions=("v1",), plural="leases", kind="Lease"),
-    ResourceType(
-        group="apps", versions=("v1",), plural="daemonsets", kind="DaemonSet", short_names=("ds",), status=True
-    ),
-    ResourceType(
-        group="apps",
-        versions=("v1",),
-        plural="deployments",
-        kind="Deployment",
-        short_names=("deploy",),
-        status=True,
-    ),
+    SERVICE_ACCOUNTS,
+    SERVICE_CIDRS,
+    WEBHOOKS,
+    *POLICIES,
+    _more("discovery.k8s.io", "EndpointSlice", "endpointslices", counted=True),
+    _more("coordination.k8s.io", "Lease", "leases"),
+    _more("apps", "DaemonSet", "daemonsets", "ds", status=True, counted=True),
+    _more("apps", "Deployment", "deployments", "deploy", status=True, counted=True),
     *(
-        ResourceType(
-            group=RBAC, versions=("v1",), plural=f"{kind.lower()}s", kind=kind, namespaced=kind.startswith("Role")
-        )
+        _more(RBAC, kind, f"{kind.lower()}s", namespaced=kind.startswith("Role"))
         for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
     ),
     CRDS,
@@ -105,82 +123,3 @@ BUILT_IN: tuple[ResourceType, ...] = (
     _custom(MCS, "serviceexports", "ServiceExport", "svcex", status=True),
     _custom(MCS, "serviceimports", "ServiceImport", "svcim", status=True),
 )
-
-
-class Registry:
-    """The resources served now, by group and plural. Safe to use from many threads."""
-
-    def __init__(self, types: Iterable[ResourceType] = BUILT_IN) -> None:
-        self._lock = threading.Lock()
-        self._built_in = {t.store_key: t for t in types}
-        self._types = dict(self._built_in)
-
-    def all(self) -> list[ResourceType]:
-        """Return every resource, sorted by group and plural."""
-        with self._lock:
-            return sorted(self._types.values(), key=lambda t: t.store_key)
-
-    def find(self, group: str, version: str, plural: str) -> ResourceType | None:
-        """Return the resource of that path, or None."""
-        with self._lock:
-            found = self._types.get((group, plural))
-        return found if found is not None and version in found.versions else None
-
-    def get(self, key: tuple[str, str]) -> ResourceType | None:
-        """Return the resource stored under `key`, or None."""
-        with self._lock:
-            return self._types.get(key)
-
-    def by_kind(self, api_version: str, kind: str) -> tuple[ResourceType, str] | None:
-        """Return the resource and version that an object with these two fields belongs to."""
-        group, _, version = api_version.rpartition("/")
-        for found in self.all():
-            if found.group == group and found.kind == kind and version in found.versions:
-                return found, version
-        return None
-
-    def define(self, crd: Json) -> None:
-        """Serve what a CustomResourceDefinition says. Raises ApiError 422 when it cannot be read."""
-        parsed = parse_crd(crd)
-        with self._lock:
-            self._types[parsed.store_key] = parsed
-
-    def undefine(self, crd: Json) -> tuple[str, str]:
-        """Serve it no longer, unless it is built in. Returns its store key."""
-        key = parse_crd(crd).store_key
-        with self._lock:
-            if key in self._built_in:
-                self._types[key] = self._built_in[key]
-            else:
-                self._types.pop(key, None)
-        return key
-
-
-def parse_crd(crd: Json) -> ResourceType:
-    """Read a CustomResourceDefinition (apiextensions.k8s.io/v1). Raises ApiError 422 when it cannot be read."""
-    name = str(crd.get("metadata", {}).get("name", ""))
-    try:
-        spec = crd["spec"]
-        names = spec["names"]
-        served = [v for v in spec["versions"] if v.get("served")]
-        # The preferred version is the highest; here the storage version, which is good enough for one.
-        served.sort(key=lambda v: not v.get("storage"))
-        parsed = ResourceType(
-            group=spec["group"],
-            versions=tuple(v["name"] for v in served),
-            plural=names["plural"],
-            kind=names["kind"],
-            namespaced=spec["scope"] == "Namespaced",
-            short_names=tuple(names.get("shortNames", ())),
-            status=any("status" in v.get("subresources", {}) for v in served),
-            custom=True,
-        )
-    except (KeyError, TypeError, AttributeError) as err:
-        raise invalid("CustomResourceDefinition", name, "spec", f"cannot be read: {err!r}") from None
-    if name != f"{parsed.plural}.{parsed.group}":
-        raise invalid(
-            "CustomResourceDefinition", name, "metadata.name", "must be spec.names.plural+'.'+spec.group"
-        )
-    if not parsed.versions:
-        raise ApiError(422, "Invalid", f'CustomResourceDefinition "{name}" is invalid: no version is served')
-    return parsed

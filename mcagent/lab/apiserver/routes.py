@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mcagent.lab.apiserver.errors import Json, bad_request, method_not_allowed, no_such_path
-from mcagent.lab.apiserver.resources import Registry, ResourceType
+from mcagent.lab.apiserver.registry import Registry
+from mcagent.lab.apiserver.resources import SERVICE_ACCOUNTS, ResourceType
+from mcagent.lab.apiserver.users import ADMIN, User
 
 _ONE = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _MANY = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
@@ -27,6 +29,7 @@ class Request:
     content_type: str = "application/json"
     user_agent: str = ""
     body: bytes = b""
+    user: User = ADMIN
 
     @property
     def api_version(self) -> str:
@@ -59,7 +62,9 @@ def split_target(target: str) -> tuple[list[str], dict[str, str]]:
     return steps, dict(parse_qsl(parts.query, keep_blank_values=True))
 
 
-def route(registry: Registry, method: str, target: str, *, headers: Json, body: bytes) -> Request:
+def route(
+    registry: Registry, method: str, target: str, *, headers: Json, body: bytes, user: User = ADMIN
+) -> Request:
     """Return what a request asks for. Raises ApiError 404 for an unknown path, 405 for a wrong method."""
     steps, query = split_target(target)
     if steps[:1] == ["api"] and len(steps) > 2:
@@ -78,9 +83,10 @@ def route(registry: Registry, method: str, target: str, *, headers: Json, body: 
         raise no_such_path()
     name = rest[1] if len(rest) > 1 else ""
     subresource = rest[2] if len(rest) > 2 else ""
-    if subresource and (subresource != "status" or not rt.status):
+    token = subresource == "token" and rt is SERVICE_ACCOUNTS
+    if subresource and not token and (subresource != "status" or not rt.status):
         raise no_such_path()
-    verb = (_ONE if name else _MANY).get(method, "")
+    verb = {"POST": "create"}.get(method, "") if token else (_ONE if name else _MANY).get(method, "")
     if not verb or (subresource and verb == "delete"):
         raise method_not_allowed(method)
     if rt.namespaced and not namespace and verb != "list":
@@ -96,7 +102,8 @@ def route(registry: Registry, method: str, target: str, *, headers: Json, body: 
         content_type=str(headers.get("Content-Type") or "application/json").partition(";")[0].strip(),
         user_agent=str(headers.get("User-Agent") or ""),
         body=body,
+        user=user,
     )
     if verb == "list" and (watched or request.flag("watch")):
-        return Request(**{name: getattr(request, name) for name in Request.__slots__} | {"verb": "watch"})
+        return replace(request, verb="watch")
     return request

@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import threading
 import time
 from collections import deque
+from ipaddress import IPv4Network
 from pathlib import Path
 
+from mcagent.lab.apiserver.accounts import Accounts
+from mcagent.lab.apiserver.admission import Admission
+from mcagent.lab.apiserver.authorize import Authorizer
 from mcagent.lab.apiserver.connection import Listener
-from mcagent.lab.apiserver.errors import Json
+from mcagent.lab.apiserver.errors import ApiError, Json
 from mcagent.lab.apiserver.faults import Faults
-from mcagent.lab.apiserver.resources import Registry
+from mcagent.lab.apiserver.registry import Registry
+from mcagent.lab.apiserver.resources import SERVICE_CIDRS, SERVICES
+from mcagent.lab.apiserver.services import ServiceAddresses
 from mcagent.lab.apiserver.store import Store
+from mcagent.lab.apiserver.users import ADMIN, ANONYMOUS, User
+from mcagent.lab.apiserver.writes import Backend
+from mcagent.lab.certificates import Identity
 from mcagent.model.errors import LabError
 
 log = logging.getLogger(__name__)
@@ -28,9 +38,11 @@ class ApiServer:
 
     `data` names a file that keeps the objects over a restart (saved within a second of a change).
     `bookmark_interval` is in seconds; `history_limit` counts events kept per resource. `tokens`, when set, are
-    the bearer tokens that are let in; it may be replaced while the server runs. `requests` holds the last
-    requests as (monotonic time, verb, path with query). `tls` names a certificate and its key; without it the
-    server speaks plain HTTP.
+    the bearer tokens of administrators, beside those of ServiceAccounts; it may be replaced while the server runs.
+    Without `tokens` who brings none is an administrator. `rbac`: rights are checked, and who brings no token is
+    anonymous. `service_cidr`: ClusterIPs are allocated from it (without: taken as they come);
+    `legacy_services`: in the manner of servers before 1.33, without ServiceCIDR objects. `requests` holds the last
+    requests as (monotonic time, verb, path with query). Without `tls` the server speaks plain HTTP.
     """
 
     def __init__(
@@ -42,7 +54,10 @@ class ApiServer:
         bookmark_interval: float = 10.0,
         history_limit: int = 10_000,
         tokens: frozenset[str] | None = None,
-        tls: tuple[Path, Path] | None = None,
+        tls: Identity | None = None,
+        rbac: bool = False,
+        service_cidr: IPv4Network | None = None,
+        legacy_services: bool = False,
     ) -> None:
         self.registry = Registry()
         self.faults = Faults()
@@ -57,14 +72,53 @@ class ApiServer:
         self._listener: Listener | None = None
         self._threads: list[threading.Thread] = []
         kept = _load(data)
+        addresses = ServiceAddresses(service_cidr, legacy=legacy_services) if service_cidr else None
         self.store = Store(
             self.registry,
             history_limit=history_limit,
             first_rv=kept["rv"] + _RESTART_GAP if kept else 1,
             namespaces=kept is None,
+            addresses=addresses,
         )
         if kept:
             self.store.restore(kept["objects"])
+        elif addresses:
+            self._create_services(addresses)
+        self._key = bytes.fromhex(kept["key"]) if kept else secrets.token_bytes(32)
+        self.accounts = Accounts(self.store, self._key, tls.ca_text if tls else "")
+        self.backend = Backend(
+            store=self.store,
+            accounts=self.accounts,
+            admission=Admission(self.store),
+            authorizer=Authorizer(self.store) if rbac else None,
+        )
+
+    def _create_services(self, addresses: ServiceAddresses) -> None:
+        """Create what the real server makes of its Service CIDR."""
+        if not addresses.legacy:
+            cidr = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [addresses.cidr]}}
+            self.store.create(SERVICE_CIDRS, "", cidr)
+            ready = {"type": "Ready", "status": "True", "message": "Kubernetes Service CIDR is ready"}
+            self.store.update(
+                *(SERVICE_CIDRS, "", "kubernetes", lambda old: {**old, "status": {"conditions": [ready]}}),
+                subresource="status",
+            )
+        spec = {"clusterIP": addresses.api_address, "ports": [{"name": "https", "port": 443, "targetPort": 6443}]}
+        self.store.create(SERVICES, "default", {"metadata": {"name": "kubernetes"}, "spec": spec})
+
+    def authenticate(self, header: str) -> User:
+        """Return who brings an Authorization header. Raises ApiError 401 for a token that nobody has."""
+        token = header.removeprefix("Bearer ").removeprefix("bearer ").strip()
+        if token in (self.tokens or ()):
+            return ADMIN
+        if token and (user := self.accounts.authenticate(token)):
+            return user
+        if self.backend.authorizer is not None:
+            if not token:
+                return ANONYMOUS
+        elif self.tokens is None:
+            return ADMIN
+        raise ApiError(401, "Unauthorized", "Unauthorized")
 
     @property
     def address(self) -> str:
@@ -115,11 +169,12 @@ class ApiServer:
 
     def kubeconfig(self) -> Json:
         """Return a kubeconfig for this server, with the first of `tokens` where there are any."""
+        trust = {"certificate-authority": str(self._tls.ca)} if self._tls else {}
         user: Json = {"token": sorted(self.tokens)[0]} if self.tokens else {}
         return {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "lab", "cluster": {"server": self.url}}],
+            "clusters": [{"name": "lab", "cluster": {"server": self.url, **trust}}],
             "users": [{"name": "lab", "user": user}],
             "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
             "current-context": "lab",
@@ -131,7 +186,9 @@ class ApiServer:
 
     def _listen(self) -> None:
         try:
-            self._listener = Listener((self._host, self._port), self, self._tls)
+            self._listener = Listener(
+                (self._host, self._port), self, (self._tls.certificate, self._tls.key) if self._tls else None
+            )
         except OSError as err:
             raise LabError(f"API server: cannot listen on {self.address}: {err.strerror}") from err
         self._port = int(self._listener.server_address[1])
@@ -160,7 +217,7 @@ class ApiServer:
             return
         rv, objects = self.store.dump()
         try:
-            _write(self._data, json.dumps({"rv": rv, "objects": objects}))
+            _write(self._data, json.dumps({"rv": rv, "key": self._key.hex(), "objects": objects}))
         except OSError as err:
             log.warning("cannot save %s: %s", self._data, err.strerror)
         else:
@@ -180,6 +237,6 @@ def _load(path: Path | None) -> Json | None:
         return None
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        return {"rv": int(kept["rv"]), "objects": list(kept["objects"])}
+        return {"rv": int(kept["rv"]), "key": str(kept["key"]), "objects": list(kept["objects"])}
     except (OSError, ValueError, KeyError, TypeError) as err:
         raise LabError(f"API server: {path} cannot be read: {err}") from err

@@ -7,28 +7,37 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
 
-from mcagent.lab.apiserver import errors, lifecycle
-from mcagent.lab.apiserver.errors import ApiError, Json
+from mcagent.lab.apiserver import errors, lifecycle, schema
+from mcagent.lab.apiserver.clock import utc_now
+from mcagent.lab.apiserver.definitions import crd_status, parse_crd
+from mcagent.lab.apiserver.errors import Json
 from mcagent.lab.apiserver.history import Event, History, ObjectKey, Stored, too_large
-from mcagent.lab.apiserver.resources import CRDS, NAMESPACES, Registry, ResourceType, parse_crd
+from mcagent.lab.apiserver.registry import Registry
+from mcagent.lab.apiserver.resources import CRDS, NAMESPACES, SERVICE_CIDRS, SERVICES, ResourceType
+from mcagent.lab.apiserver.services import ServiceAddresses
 
 StoreKey = tuple[str, str]  # group, plural
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
-def utc_now() -> str:
-    """Return the time now as the API writes it: RFC 3339, UTC, whole seconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+class MovedError(Exception):
+    """The object is not at the version that the write was prepared for: prepare it again."""
 
 
 class Store:
     """All objects of one API server. Every method may be called from any thread."""
 
     def __init__(
-        self, registry: Registry, *, history_limit: int = 10_000, first_rv: int = 1, namespaces: bool = True
+        self,
+        registry: Registry,
+        *,
+        history_limit: int = 10_000,
+        first_rv: int = 1,
+        namespaces: bool = True,
+        addresses: ServiceAddresses | None = None,
     ) -> None:
+        self._addresses = addresses
         self.lock = threading.RLock()
         self.registry = registry
         self._rv = first_rv
@@ -104,28 +113,49 @@ class Store:
                 if found is not None:
                     stored = Stored(obj, int(obj["metadata"]["resourceVersion"]))
                     self._objects.setdefault(found[0].store_key, {})[stored.key] = stored
+                    self._noted(found[0], stored.key, None, obj)
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def create(self, rt: ResourceType, namespace: str, obj: Json, *, dry_run: bool = False) -> Stored:
-        """Store a new object. Raises ApiError 404 or 403 for its namespace, 409 when it exists, 422."""
-        made = lifecycle.prepare_create(rt, namespace, obj, utc_now())
+    def prepare(self, rt: ResourceType, namespace: str, obj: Json) -> Json:
+        """Return a new object as `insert` takes it. Raises ApiError 404 or 403 for its namespace, 422."""
+        self._check_home(rt, namespace)
+        made = lifecycle.prepare_create(
+            rt, namespace, obj, utc_now(), self.registry.schema(rt, str(obj.get("apiVersion", "")))
+        )
+        return self._as_stored(rt, made)
+
+    def insert(self, rt: ResourceType, made: Json, *, dry_run: bool = False) -> Stored:
+        """Store a new object as it is. Raises ApiError 404 or 403 for its namespace, 409 when it exists, 422."""
+        namespace, name = made["metadata"].get("namespace", ""), made["metadata"]["name"]
         with self.lock:
-            if rt.namespaced:
-                home = self.get(NAMESPACES, "", namespace).obj
-                if home["metadata"].get("deletionTimestamp"):
-                    raise ApiError(
-                        403,
-                        "Forbidden",
-                        f"unable to create new content in namespace {namespace} because it is being terminated",
-                    )
-            key = (namespace if rt.namespaced else "", made["metadata"]["name"])
+            self._check_home(rt, namespace)
+            key = (namespace if rt.namespaced else "", name)
             if key in self._objects.get(rt.store_key, {}):
-                raise errors.already_exists(rt.group, rt.plural, key[1])
+                raise errors.already_exists(rt.group, rt.plural, name)
+            if rt is SERVICES and self._addresses is not None:
+                made = self._addresses.assign(key, made, None)
             if rt is CRDS:
-                made["status"] = _crd_status(made)
+                made = {**made, "status": crd_status(made, utc_now())}
                 self.registry.define(made)
             return self._write(rt, key, made, None, dry_run)
+
+    def create(self, rt: ResourceType, namespace: str, obj: Json, *, dry_run: bool = False) -> Stored:
+        """Prepare and insert a new object."""
+        with self.lock:
+            return self.insert(rt, self.prepare(rt, namespace, obj), dry_run=dry_run)
+
+    def _check_home(self, rt: ResourceType, namespace: str) -> None:
+        if rt.namespaced:
+            home = self.get(NAMESPACES, "", namespace).obj
+            if home["metadata"].get("deletionTimestamp"):
+                why = f"unable to create new content in namespace {namespace} because it is being terminated"
+                raise errors.forbidden(rt.group, rt.plural, "", why)
+
+    def _as_stored(self, rt: ResourceType, made: Json) -> Json:
+        """Return an object without what the stored version of its resource has no field for."""
+        kept = self.registry.stored_schema(rt)
+        return made if kept is None else schema.prune(made, kept)
 
     def update(
         self,
@@ -137,26 +167,32 @@ class Store:
         subresource: str = "",
         unconditional: bool = True,
         dry_run: bool = False,
+        at: int | None = None,
     ) -> Stored:
         """Replace an object by what `change` makes of it (it gets the stored object and must not change it).
 
         When the result names a resourceVersion it must be the present one; `unconditional` says whether it may
-        be left out. Raises ApiError 404, 409, 422.
+        be left out. Raises ApiError 404, 409, 422; MovedError when the object is not at version `at`.
         """
         with self.lock:
             old = self.get(rt, namespace, name)
+            if at not in (None, old.rv):
+                raise MovedError
             new = change(old.obj)
             wanted = new.get("metadata", {}).get("resourceVersion")
             if not wanted and not unconditional:
                 raise errors.invalid(
-                    rt.kind,
+                    rt.group_kind,
                     name,
                     "metadata.resourceVersion",
                     "Invalid value: 0x0: must be specified for an update",
                 )
             if wanted and wanted != str(old.rv):
                 raise errors.conflict(rt.group, rt.plural, name)
-            made = lifecycle.prepare_update(rt, old.obj, new, subresource)
+            wants = self.registry.schema(rt, str(new.get("apiVersion", "")))
+            made = self._as_stored(rt, lifecycle.prepare_update(rt, old.obj, new, subresource, wants))
+            if rt is SERVICES and self._addresses is not None and not subresource:
+                made = self._addresses.assign(old.key, made, old.obj)
             if lifecycle.same_but_version(old.obj, made):
                 return old
             if rt is CRDS:
@@ -173,13 +209,16 @@ class Store:
         *,
         preconditions: Json | None = None,
         dry_run: bool = False,
+        at: int | None = None,
     ) -> tuple[Stored, bool]:
         """Delete an object, or mark it while it has finalizers. Returns it and whether it is gone.
 
-        Raises ApiError 404, and 409 for a failed precondition (uid, resourceVersion).
+        Raises ApiError 404, and 409 for a failed precondition (uid, resourceVersion); MovedError as `update`.
         """
         with self.lock:
             old = self.get(rt, namespace, name)
+            if at not in (None, old.rv):
+                raise MovedError
             meta = old.obj["metadata"]
             for field, value in (preconditions or {}).items():
                 if value is not None and meta.get(field) != value:
@@ -200,7 +239,8 @@ class Store:
             if meta.get("deletionTimestamp"):
                 return old, False
             marked = {**meta, "deletionTimestamp": utc_now(), "deletionGracePeriodSeconds": 0}
-            marked["generation"] = meta.get("generation", 0) + 1
+            if "generation" in meta:
+                marked["generation"] = meta["generation"] + 1
             made = {**old.obj, "metadata": marked}
             if rt is NAMESPACES:
                 made["status"] = {"phase": "Terminating"}
@@ -211,6 +251,7 @@ class Store:
         stored = Stored({**obj, "metadata": {**obj["metadata"], "resourceVersion": str(rv)}}, rv)
         if dry_run:
             return stored
+        self._noted(rt, key, old.obj if old else None, stored.obj)
         self._rv = rv
         self._objects.setdefault(rt.store_key, {})[key] = stored
         self.history(rt.store_key).append(Event("MODIFIED" if old else "ADDED", rv, stored, old))
@@ -221,12 +262,19 @@ class Store:
         gone = Stored({**last, "metadata": {**last["metadata"], "resourceVersion": str(rv)}}, rv)
         if dry_run:
             return gone
+        self._noted(rt, old.key, old.obj, None)
         self._rv = rv
         del self._objects[rt.store_key][old.key]
         self.history(rt.store_key).append(Event("DELETED", rv, gone, old))
         if rt.namespaced:
             self._finish_namespace(old.key[0])
         return gone
+
+    def _noted(self, rt: ResourceType, key: ObjectKey, old: Json | None, new: Json | None) -> None:
+        if self._addresses is not None and rt is SERVICES:
+            self._addresses.note(key, old, new)
+        elif self._addresses is not None and rt is SERVICE_CIDRS:
+            self._addresses.note_range(new or old or {}, gone=new is None)
 
     def _empty(self, key: StoreKey) -> None:
         rt = self.registry.get(key)
@@ -257,16 +305,3 @@ class Store:
             if key != NAMESPACES.store_key and any(space == name for space, _ in kept):
                 return
         self._remove(NAMESPACES, home, home.obj, False)
-
-
-def _crd_status(crd: Json) -> Json:
-    """Return the status that the real server gives a CustomResourceDefinition that it accepts."""
-    conditions = [
-        {"type": kind, "status": "True", "reason": reason, "message": "", "lastTransitionTime": utc_now()}
-        for kind, reason in (("NamesAccepted", "NoConflicts"), ("Established", "InitialNamesAccepted"))
-    ]
-    return {
-        "acceptedNames": crd["spec"]["names"],
-        "conditions": conditions,
-        "storedVersions": [v["name"] for v in crd["spec"]["versions"] if v.get("storage")],
-    }

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from mcagent.lab.apiserver.errors import ApiError, Json, bad_request
-from mcagent.lab.apiserver.handlers import dumps
+from mcagent.lab.apiserver.handlers import chosen_by, dumps
 from mcagent.lab.apiserver.history import Event, too_large
 from mcagent.lab.apiserver.routes import Request
-from mcagent.lab.apiserver.selectors import selector
 from mcagent.lab.apiserver.store import Store
 
 INITIAL_END = {"k8s.io/initial-events-end": "true"}
@@ -26,7 +25,7 @@ class WatchStream:
     def __init__(self, store: Store, request: Request, *, bookmark_interval: float) -> None:
         self._store = store
         self._request = request
-        self._chosen = selector(request.query.get("labelSelector", ""), request.query.get("fieldSelector", ""))
+        self._chosen = chosen_by(request)
         self._bookmarks = request.flag("allowWatchBookmarks")
         self._interval = bookmark_interval
         # 30 to 60 minutes unless asked otherwise (kube-apiserver --min-request-timeout)

@@ -1,0 +1,62 @@
+"""Where the programs of a real control plane are. It looks; it never builds or downloads.
+
+Looked for in this order, always kube-apiserver and etcd together: the directory $KUBEBUILDER_ASSETS (as
+controller-runtime's envtest has it), $PATH, the cache that tests/kube/find-apiserver fills.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcagent.model.errors import LabError
+
+HINT = "set KUBEBUILDER_ASSETS, or run tests/kube/find-apiserver --build in the repository"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binaries:
+    """Paths of the programs. envtest's assets have no kube-controller-manager."""
+
+    kube_apiserver: Path
+    etcd: Path
+    kube_controller_manager: Path | None = None
+
+
+def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the directory that holds the programs that were built last."""
+    base = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME") or "/root") / ".cache")
+    return Path(base) / "mcagent" / "kubernetes" / "current"
+
+
+def find(environment: Mapping[str, str] = os.environ) -> Binaries | None:
+    """Return the programs, None where they are not.
+
+    Raises LabError when KUBEBUILDER_ASSETS names a directory without them: it was meant, so nothing else is taken.
+    """
+    if assets := environment.get("KUBEBUILDER_ASSETS"):
+        found = _in(assets)
+        if found is None:
+            raise LabError(f"KUBEBUILDER_ASSETS={assets}: no kube-apiserver and etcd in that directory")
+        return found
+    return _in(environment.get("PATH", os.defpath)) or _in(str(cache_directory(environment)))
+
+
+def require() -> Binaries:
+    """Return the programs. Raises LabError that says how to get them."""
+    found = find()
+    if found is None:
+        raise LabError(f"no kube-apiserver and etcd on this machine: {HINT}")
+    return found
+
+
+def _in(path: str) -> Binaries | None:
+    """Look in a directory, or in several as $PATH names them."""
+    there = {name: shutil.which(name, path=path) for name in ("kube-apiserver", "etcd", "kube-controller-manager")}
+    server, etcd, manager = (Path(found) if found else None for found in there.values())
+    if server is None or etcd is None:
+        return None
+    return Binaries(kube_apiserver=server, etcd=etcd, kube_controller_manager=manager)
