@@ -6,8 +6,8 @@
 It does what clients rely on: resourceVersion, uid, generation, conflicts, finalizers, watches with bookmarks,
 timeouts and 410, selectors, pagination, the status subresource, the four patch formats, discovery, schemas of
 CustomResourceDefinitions; and if asked, tokens of ServiceAccounts, RBAC, validating webhooks, ClusterIPs.
-`tests/kube` holds it against a real server. It does not collect garbage by owner, evaluate CEL (schema rules, admission
-policies), call mutating webhooks, check who grants which rights, or serve Pods' logs and the like.
+`tests/kube` holds it against a real server. It does not collect garbage by owner, evaluate CEL (schema rules,
+admission policies), call mutating webhooks, check who grants which rights, or serve Pods' logs and the like.
 """
 
 from __future__ import annotations
