@@ -124,13 +124,21 @@ def start(client: Client, mirror: Mirror) -> Iterator[Callable[..., Informer]]:
         informer.stop()
 
 
+# What an object of a kind cannot be without.
+LEAST: dict[Kind, dict[str, Any]] = {
+    Kind.SERVICE: {"spec": {"ports": [{"port": 80}]}},
+    Kind.ENDPOINT_SLICE: {"addressType": "IPv4", "endpoints": []},
+}
+
+
 def put(api: ApiServer, kind: Kind, name: str, namespace: str = "kube-system", **fields: Any) -> None:
     """Create or replace an object in the server's store."""
     info = KINDS[kind]
     rt = api.registry.find(info.group, info.version, info.plural)
     assert rt is not None
     where = namespace if info.namespaced else ""
-    body = {"apiVersion": info.api_version, "kind": str(kind), "metadata": {"name": name}, **fields}
+    body = {"apiVersion": info.api_version, "kind": str(kind), "metadata": {"name": name}}
+    body |= LEAST.get(kind, {}) | fields
     if any(stored.key == (where, name) for stored in api.store.select(rt, where)[0]):
         api.store.update(rt, where, name, lambda _old: body)
     else:
