@@ -1,0 +1,22 @@
+"""The leader's side of the control plane: members, their exports, and what comes of these."""
+
+from __future__ import annotations
+
+from mcagent.controller.leader.announces import Members
+from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
+from mcagent.controller.leader.cluster_set import ClusterSetStatus
+from mcagent.controller.leader.other_exports import OtherExports
+from mcagent.controller.leader.services import ServiceMerge
+from mcagent.controller.reconciler import Reconciler
+from mcagent.controller.settings import LeaderSettings
+
+
+def leader_reconcilers(settings: LeaderSettings) -> list[Reconciler]:
+    """Return all reconcilers of a leader."""
+    return [
+        Members(settings),
+        ClusterSetStatus(settings),
+        ClusterInfoCopy(settings),
+        ServiceMerge(settings),
+        OtherExports(settings),
+    ]

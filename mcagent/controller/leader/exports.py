@@ -1,0 +1,154 @@
+"""Whose a ResourceExport is and of what, checked: other clusters write these, so nothing in them is trusted.
+
+Pure: raw objects to frozen values. Raises only InputError, whatever the value. Which cluster may say what of
+whom is decided by the reconcilers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mcagent.controller import names
+from mcagent.controller.reconciler import Index, Side
+from mcagent.kube.source import RawObject
+from mcagent.model.field import Field, printable
+from mcagent.model.objects import Kind
+
+
+class ExportKind(StrEnum):
+    """What stands in `spec.kind` of the ResourceExports that a leader merges."""
+
+    SERVICE = "Service"
+    ENDPOINTS = "Endpoints"
+    CLUSTER_INFO = "ClusterInfo"
+
+
+SERVICE_KINDS = frozenset({ExportKind.SERVICE, ExportKind.ENDPOINTS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """Whose export it is and of what. `order` sorts exports of one thing: who came first defines it."""
+
+    area: str  # the Common Area: the namespace on the leader
+    export: str  # the object's own name
+    kind: ExportKind
+    cluster_id: str
+    namespace: str  # of the exported Service
+    name: str
+    created: str  # RFC 3339 in UTC to the second: such texts sort by time
+    deleting: bool
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """Return the sort key: creation time, then cluster ID."""
+        return (self.created, self.cluster_id)
+
+    @property
+    def target(self) -> str:
+        """Return "namespace/name" of what is exported."""
+        return f"{self.namespace}/{self.name}"
+
+
+def text_at(obj: object, *path: str) -> str:
+    """Return the text at a path in any JSON value; "" when there is none."""
+    for step in path:
+        obj = obj.get(step) if isinstance(obj, Mapping) else None
+    return obj if isinstance(obj, str) else ""
+
+
+def cluster_of(raw: RawObject) -> str:
+    """Return the cluster ID that an export names, whatever it is."""
+    return text_at(raw, "spec", "clusterID")
+
+
+def is_deleting(raw: RawObject | None) -> bool:
+    """Tell whether an object is on its way out: only its finalizers hold it."""
+    return bool(raw) and bool(text_at(raw, "metadata", "deletionTimestamp"))
+
+
+def subject(raw: RawObject) -> Field:
+    """Return an export as a Field, named for messages."""
+    name = f"{text_at(raw, 'metadata', 'namespace')}/{text_at(raw, 'metadata', 'name')}"
+    return Field(f"{Kind.RESOURCE_EXPORT} {name}", raw)
+
+
+def read_header(raw: RawObject) -> Header:
+    """Return whose export it is and of what.
+
+    Raises InputError when the names are none, or when the object's own name is not the one that follows from
+    them: two exports could stand for one thing then, and nobody could say which.
+    """
+    field = subject(raw)
+    spec = field.get("spec")
+    kind = spec.get("kind").text()
+    if kind not in ExportKind.__members__.values():
+        raise spec.get("kind").error(f'not a kind that is merged: "{printable(kind)}"')
+    cluster_id = _dns(spec.get("clusterID"), names.is_subdomain, "DNS-1123 subdomain")
+    if kind in SERVICE_KINDS:
+        namespace = _dns(spec.get("namespace"), names.is_label, "DNS-1123 label")
+        name = _dns(spec.get("name"), names.is_label, "DNS-1123 label")
+    else:
+        namespace, name = spec.get("namespace").text(""), spec.get("name").text("")
+    export = text_at(raw, "metadata", "name")
+    derived = names.cluster_info(cluster_id)
+    if kind in SERVICE_KINDS:
+        named = names.service_export if kind == ExportKind.SERVICE else names.endpoints_export
+        derived = named(cluster_id, namespace, name)
+    if export != derived:
+        raise field.get("metadata").get("name").error(f"must be {derived}, which follows from its spec")
+    return Header(
+        area=text_at(raw, "metadata", "namespace"),
+        export=export,
+        kind=ExportKind(kind),
+        cluster_id=cluster_id,
+        namespace=namespace,
+        name=name,
+        created=field.get("metadata").get("creationTimestamp").timestamp(),
+        deleting=is_deleting(raw),
+    )
+
+
+def _dns(field: Field, good: Callable[[str], bool], what: str) -> str:
+    text = field.text()
+    if not good(text):
+        raise field.error(f'must be a {what}: "{printable(text)}"', "InvalidName")
+    return text
+
+
+# --- indexes over the exports, shared by the reconcilers -------------------------------------------------
+
+
+def _by_cluster(obj: RawObject) -> Iterable[str]:
+    return [by_cluster(text_at(obj, "metadata", "namespace"), cluster_of(obj))]
+
+
+def _by_import(obj: RawObject) -> Iterable[str]:
+    if text_at(obj, "spec", "kind") not in SERVICE_KINDS:
+        return []
+    name = f"{text_at(obj, 'spec', 'namespace')}-{text_at(obj, 'spec', 'name')}"
+    return [f"{text_at(obj, 'metadata', 'namespace')}/{name}"]
+
+
+def _cluster_infos(obj: RawObject) -> Iterable[str]:
+    if text_at(obj, "spec", "kind") != ExportKind.CLUSTER_INFO:
+        return []
+    return [text_at(obj, "metadata", "namespace")]
+
+
+def by_cluster(area: str, cluster_id: str) -> str:
+    """Return the value under which BY_CLUSTER files a cluster's exports."""
+    return f"{area}/{cluster_id}"
+
+
+BY_CLUSTER = Index(
+    name="exports-by-cluster", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_cluster
+)  # under by_cluster(area, cluster ID)
+BY_IMPORT = Index(
+    name="exports-by-import", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_import
+)  # Service and Endpoints exports, under "area/namespace-name": what their ResourceImports' names begin with
+CLUSTER_INFOS = Index(
+    name="exports-of-cluster-info", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_cluster_infos
+)  # ClusterInfo exports, under the area

@@ -1,0 +1,156 @@
+"""Exports of one Service by several clusters to what all members import: who defines it, who joins in.
+
+Pure: values in, values out. The oldest export defines the Service (by creation time, then cluster ID); one that
+differs is refused with its endpoints, and takes over when the older ones have gone. The endpoints are the union of
+those of all clusters that are not refused, without duplicates, in one order whatever order they came in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mcagent.controller.leader.exports import Header
+from mcagent.controller.leader.payloads import Backends, Definition, Port, Ports
+from mcagent.kube.source import RawObject
+from mcagent.model.net import Address
+
+MAX_SUBSETS_SIZE = 1_000_000  # bytes of JSON; etcd takes 1.5 MiB for an object with all its metadata
+_SHOWN = 3  # endpoints that were left out and are named in a message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of an export. `note` tells what is left out of one that is taken, or why it is not taken."""
+
+    taken: bool
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One cluster's exports of a Service. A text instead of a value: why there is none that can be used."""
+
+    header: Header
+    definition: Definition | str
+    backends: Backends | str | None = None  # None: no Endpoints export
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """What is imported, and the verdict on each cluster's two exports, by cluster ID."""
+
+    definition: Definition | None = None
+    subsets: Sequence[RawObject] | None = None
+    services: Mapping[str, Verdict] = field(default_factory=dict)
+    endpoints: Mapping[str, Verdict] = field(default_factory=dict)
+
+
+def merge(offers: Iterable[Offer]) -> Merged:
+    """Merge the offers of different clusters for one Service."""
+    services: dict[str, Verdict] = {}
+    endpoints: dict[str, Verdict] = {}
+    taken: list[tuple[str, Backends]] = []
+    first: tuple[Header, Definition] | None = None
+    for offer in sorted(offers, key=lambda o: o.header.order):
+        cluster = offer.header.cluster_id
+        verdict = _judge(offer, first)
+        services[cluster] = verdict
+        if verdict.taken and first is None and isinstance(offer.definition, Definition):
+            first = (offer.header, offer.definition)
+        if isinstance(offer.backends, Backends) and verdict.taken:
+            taken.append((cluster, offer.backends))
+        elif isinstance(offer.backends, Backends):
+            endpoints[cluster] = Verdict(taken=False, note=f"its Service export is refused: {verdict.note}")
+        elif offer.backends is not None:
+            endpoints[cluster] = Verdict(taken=False, note=offer.backends)
+    subsets, verdicts = union(taken)
+    return Merged(
+        definition=first[1] if first else None,
+        subsets=subsets if taken else None,
+        services=services,
+        endpoints=endpoints | verdicts,
+    )
+
+
+def _judge(offer: Offer, first: tuple[Header, Definition] | None) -> Verdict:
+    if isinstance(offer.definition, str):
+        return Verdict(taken=False, note=offer.definition)
+    if first is None:
+        return Verdict(taken=True)
+    header, definition = first
+    difference = differs(offer.definition, definition)
+    if not difference:
+        return Verdict(taken=True)
+    return Verdict(
+        taken=False, note=f"conflict with cluster {header.cluster_id}, which exported it first: {difference}"
+    )
+
+
+def differs(mine: Definition, theirs: Definition) -> str:
+    """Return the first field in which two definitions differ, "" if in none. The order of ports says nothing."""
+    own, other = ({p.name: p for p in d.ports} for d in (mine, theirs))
+    for name in sorted(own.keys() | other.keys()):
+        shown = f'port "{name}"'
+        if name not in other:
+            return f"{shown} is not in the other definition"
+        if name not in own:
+            return f"{shown} of the other definition is missing"
+        if _number(own[name]) != _number(other[name]):
+            return f"{shown} is {_number(own[name])} here and {_number(other[name])} there"
+    return ""
+
+
+def _number(port: Port) -> str:
+    return f"{port.port}/{port.protocol}"
+
+
+def union(offers: Sequence[tuple[str, Backends]]) -> tuple[list[RawObject], dict[str, Verdict]]:
+    """Return the subsets of all clusters together, and the verdict on each.
+
+    What would make the ResourceImport too large is left out, the youngest export's last addresses first.
+    """
+    found: dict[Ports, set[Address]] = {}
+    verdicts: dict[str, Verdict] = {}
+    size = 0
+    for cluster, backends in offers:
+        dropped = 0
+        for ports in sorted(backends.subsets):
+            fresh = sorted(backends.subsets[ports] - found.get(ports, set()), key=_address_key)
+            head = 0 if ports in found else len(json.dumps(_ports(ports))) + 32
+            for index, address in enumerate(fresh):
+                cost = len(str(address)) + 10 + head
+                if size + cost > MAX_SUBSETS_SIZE:
+                    dropped += len(fresh) - index
+                    break
+                size, head = size + cost, 0
+                found.setdefault(ports, set()).add(address)
+        verdicts[cluster] = _told(backends, dropped)
+    return [
+        {
+            "addresses": [{"ip": str(address)} for address in sorted(found[ports], key=_address_key)],
+            "ports": _ports(ports),
+        }
+        for ports in sorted(found)
+    ], verdicts
+
+
+def _told(backends: Backends, dropped: int) -> Verdict:
+    notes = []
+    if backends.left_out:
+        some = "; ".join(backends.left_out[:_SHOWN]) + ("; ..." if len(backends.left_out) > _SHOWN else "")
+        notes.append(f"{len(backends.left_out)} endpoints are left out: {some}")
+    if dropped:
+        notes.append(f"{dropped} endpoints are left out: the ResourceImport would be larger than an object may be")
+    return Verdict(taken=not backends.left_out or backends.count > 0, note=", ".join(notes))
+
+
+def _ports(ports: Ports) -> list[RawObject]:
+    return [
+        ({"name": name} if name else {}) | {"port": port, "protocol": protocol} for name, protocol, port in ports
+    ]
+
+
+def _address_key(address: Address) -> tuple[int, int]:
+    return (address.version, int(address))

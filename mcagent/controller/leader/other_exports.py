@@ -1,0 +1,58 @@
+"""The reconciler of ResourceExports of kinds that this leader does not merge.
+
+A key is "area/export". Without it, what somebody exports of such a kind would look accepted, and the finalizer
+that admission asks for would keep it for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mcagent.controller.leader.exports import ExportKind, is_deleting, text_at
+from mcagent.controller.leader.status import failed, released
+from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View
+from mcagent.controller.settings import LeaderSettings
+from mcagent.kube.source import RawObject
+from mcagent.model.field import printable
+from mcagent.model.objects import Kind
+
+
+class OtherExports:
+    """Answers exports that nothing else answers."""
+
+    name = "other-exports"
+    needs_leader = False
+    kinds: Mapping[Side, frozenset[Kind]] = {Side.LOCAL: frozenset({Kind.RESOURCE_EXPORT})}
+    indexes: Sequence[Index] = ()
+
+    def __init__(self, settings: LeaderSettings) -> None:
+        self._settings = settings
+
+    def keys(self, change: Change, view: View) -> Iterable[str]:  # noqa: ARG002
+        """Return the export that changed, if it is of another kind."""
+        return _key(change.new) if change.new and self._mine(change.new) else []
+
+    def all_keys(self, view: View) -> Iterable[str]:
+        """Return all exports of other kinds."""
+        for raw in view.list(Kind.RESOURCE_EXPORT, namespace=self._settings.namespace or None):
+            yield from _key(raw)
+
+    def desired(self, key: str, view: View, now: float) -> Outcome:
+        """Return what is written about the export."""
+        area, name = key.split("/", 1)
+        raw = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name))
+        if raw is None or not _key(raw):
+            return Outcome()
+        if is_deleting(raw):
+            return Outcome(steps=[step for step in (released(raw),) if step])
+        kind = printable(text_at(raw, "spec", "kind"))
+        return Outcome(steps=[failed(raw, f'this leader does not merge exports of kind "{kind}"', now)])
+
+    def _mine(self, raw: RawObject) -> bool:
+        return self._settings.namespace in ("", text_at(raw, "metadata", "namespace"))
+
+
+def _key(raw: RawObject) -> list[str]:
+    if text_at(raw, "spec", "kind") in ExportKind.__members__.values():
+        return []
+    return [f"{text_at(raw, 'metadata', 'namespace')}/{text_at(raw, 'metadata', 'name')}"]

@@ -1,0 +1,221 @@
+"""What is in a member's ResourceExport, checked: the Service, its endpoints, the cluster's network.
+
+Pure: raw objects to frozen values with known fields only. Raises only InputError, whatever the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mcagent.controller import names
+from mcagent.controller.leader.exports import ExportKind, cluster_of, subject, text_at
+from mcagent.core.claims import refuse_address, refuse_network
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
+from mcagent.model.field import Field, printable
+from mcagent.model.net import Address, Network
+from mcagent.model.objects import IpProtocol, Kind
+
+MAX_PORTS = 256
+MAX_SUBSETS = 4096
+MAX_ADDRESSES = 65536  # of one subset
+MAX_GATEWAYS = 64
+MAX_CIDRS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """One port of an exported Service."""
+
+    name: str
+    protocol: IpProtocol
+    port: int
+    app_protocol: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What a cluster says that a Service is. Ports in the order given."""
+
+    ports: tuple[Port, ...]
+    affinity_seconds: int | None = None  # of the client's address; None: no session affinity
+
+
+Ports = tuple[tuple[str, str, int], ...]  # name, protocol, port; sorted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backends:
+    """The endpoints that a cluster exports: addresses by the ports they serve; what was left out, in words."""
+
+    subsets: Mapping[Ports, frozenset[Address]]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Return how many addresses there are, counted once for each set of ports."""
+        return sum(map(len, self.subsets.values()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterInfo:
+    """A cluster's network as it publishes it. `spec` is the copy for the ResourceImport: known fields only."""
+
+    spec: RawObject
+    service_cidr: Network | None
+    pod_cidrs: tuple[Network, ...]
+    encrypted: bool
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """Return all its CIDRs."""
+        return (*((self.service_cidr,) if self.service_cidr else ()), *self.pod_cidrs)
+
+
+def read_definition(raw: RawObject) -> Definition:
+    """Return what a Service export says that the Service is. Raises InputError."""
+    payload = subject(raw).get("spec").get("service")
+    if payload.absent:
+        raise payload.error("is missing: an export of kind Service has it", "Missing")
+    spec = payload.get("serviceSpec")
+    ports: list[Port] = []
+    for item in spec.get("ports").each(MAX_PORTS):
+        port = Port(
+            name=_port_name(item.get("name")),
+            protocol=_protocol(item.get("protocol")),
+            port=item.get("port").port(),
+            app_protocol=printable(item.get("appProtocol").text("")),
+        )
+        if any(port.name == p.name or (port.port, port.protocol) == (p.port, p.protocol) for p in ports):
+            raise item.error("has the name, or the number and protocol, of another port of the Service")
+        ports.append(port)
+    if not ports:
+        raise spec.get("ports").error("is empty: a Service has at least one port", "Missing")
+    affinity = None
+    if spec.get("sessionAffinity").text("None") == "ClientIP":
+        timeout = spec.get("sessionAffinityConfig").get("clientIP").get("timeoutSeconds")
+        affinity = timeout.value if isinstance(timeout.value, int) and 0 < timeout.value <= 86400 else 10800
+    return Definition(ports=tuple(ports), affinity_seconds=affinity)
+
+
+def read_backends(raw: RawObject, networks: tuple[Network, ...] | None) -> Backends:
+    """Return the endpoints of an export that can be used; those that cannot are left out and told.
+
+    `networks` are the CIDRs that the exporting cluster publishes: what lies outside is none of its endpoints, and
+    could be anybody's API server. None: it publishes nothing (no gateway), so only the form is judged.
+    Raises InputError when the whole is unreadable.
+    """
+    payload = subject(raw).get("spec").get("endpoints")
+    if payload.absent:
+        raise payload.error("is missing: an export of kind Endpoints has it", "Missing")
+    found: dict[Ports, set[Address]] = {}
+    left_out: list[str] = []
+    for subset in payload.get("subsets").each(MAX_SUBSETS):
+        ports = tuple(
+            sorted(
+                (_port_name(p.get("name")), str(_protocol(p.get("protocol"))), p.get("port").port())
+                for p in subset.get("ports").each(MAX_PORTS)
+            )
+        )
+        if not ports:
+            raise subset.get("ports").error("is empty: an endpoint is an address and ports", "Missing")
+        for item in subset.get("addresses").each(MAX_ADDRESSES):
+            try:
+                address = item.get("ip").address()
+            except InputError as error:
+                left_out.append(f"{error.path}: {error.reason}")
+                continue
+            why = _refused(address, networks)
+            if why:
+                left_out.append(why)
+            else:
+                found.setdefault(ports, set()).add(address)
+    return Backends(
+        subsets={ports: frozenset(addresses) for ports, addresses in found.items()}, left_out=tuple(left_out)
+    )
+
+
+def _refused(address: Address, networks: tuple[Network, ...] | None) -> str:
+    refusal = refuse_address(address)
+    if refusal:
+        return refusal.message
+    if networks is not None and not any(address in network for network in networks):
+        return f"{address} is not used: it lies in none of the CIDRs that its cluster publishes"
+    return ""
+
+
+def read_cluster_info(raw: RawObject) -> ClusterInfo:
+    """Return a cluster's network. Raises InputError, also when it speaks of another cluster."""
+    spec = subject(raw).get("spec")
+    info = spec.get("clusterInfo")
+    if info.absent:
+        raise info.error("is missing: an export of kind ClusterInfo has it", "Missing")
+    if info.get("clusterID").text() != cluster_of(raw):
+        raise info.get("clusterID").error("must be the exporting cluster's, as spec.clusterID", "Mismatch")
+    service_cidr = None if info.get("serviceCIDR").value in (None, "") else _network(info.get("serviceCIDR"))
+    pod_cidrs = tuple(
+        dict.fromkeys(_network(item) for item in info.get("podCIDRs").each(MAX_CIDRS) if item.value != "")
+    )
+    gateways = [_gateway(item) for item in info.get("gatewayInfos").each(MAX_GATEWAYS)]
+    copy: RawObject = {"clusterID": cluster_of(raw)}
+    key = _key(info)
+    copy |= {"serviceCIDR": str(service_cidr)} if service_cidr else {}
+    copy |= {"podCIDRs": [str(network) for network in pod_cidrs]} if pod_cidrs else {}
+    copy |= {"gatewayInfos": gateways} if gateways else {}
+    copy |= {"wireGuard": {"publicKey": key}} if key else {}
+    encrypted = bool(key) or any("wireGuard" in gateway for gateway in gateways)
+    return ClusterInfo(spec=copy, service_cidr=service_cidr, pod_cidrs=pod_cidrs, encrypted=encrypted)
+
+
+def published(raw: RawObject | None) -> tuple[Network, ...] | None:
+    """Return the CIDRs in a ResourceImport of kind ClusterInfo, None when it is none or has none."""
+    if raw is None or text_at(raw, "spec", "kind") != ExportKind.CLUSTER_INFO:
+        return None
+    info = Field(str(Kind.RESOURCE_IMPORT), raw).get("spec").get("clusterinfo")
+    try:
+        service = [] if info.get("serviceCIDR").value in (None, "") else [_network(info.get("serviceCIDR"))]
+        return (*service, *(_network(item) for item in info.get("podCIDRs").each(MAX_CIDRS))) or None
+    except InputError:
+        return None
+
+
+def _gateway(item: Field) -> RawObject:
+    address = item.get("gatewayIP").address()
+    refusal = refuse_address(address)
+    if refusal:
+        raise item.get("gatewayIP").error(refusal.message, refusal.reason)
+    key = _key(item)
+    return {"gatewayIP": str(address)} | ({"wireGuard": {"publicKey": key}} if key else {})
+
+
+def _key(holder: Field) -> str:
+    """Return a WireGuard public key: 32 bytes in base64, so 43 characters and "=" (wg(8)); "": none."""
+    field = holder.get("wireGuard").get("publicKey")
+    key = field.text("")
+    alphabet = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
+    if key and not (len(key) == 44 and key.endswith("=") and set(key[:-1]) <= alphabet):
+        raise field.error("not a WireGuard public key (base64 of 32 bytes)", "InvalidKey")
+    return key
+
+
+def _network(field: Field) -> Network:
+    network, _ = field.network()
+    refusal = refuse_network(network)
+    if refusal:
+        raise field.error(refusal.message, refusal.reason)
+    return network
+
+
+def _port_name(field: Field) -> str:
+    name = field.text("")
+    if name and not names.is_label(name):
+        raise field.error(f'must be a DNS-1123 label: "{printable(name)}"', "InvalidName")
+    return name
+
+
+def _protocol(field: Field) -> IpProtocol:
+    text = field.text("TCP")
+    if text not in IpProtocol.__members__:
+        raise field.error(f'must be TCP, UDP or SCTP: "{printable(text)}"')
+    return IpProtocol(text)

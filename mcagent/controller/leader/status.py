@@ -1,0 +1,54 @@
+"""What the leader writes about one ResourceExport: its status, and its finalizers once it is on its way out.
+
+Pure. Conditions and words are those of Antrea's leader, so that its members read them: a list of one condition,
+Succeeded/True or Failure/False with the reason ConvergeFailure. The message names the field and the other cluster.
+"""
+
+from __future__ import annotations
+
+from mcagent.controller import names
+from mcagent.controller.conditions import FALSE, TRUE, condition
+from mcagent.controller.reconciler import Ref, Wanted
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
+from mcagent.model.objects import Kind
+
+FAILED = "ResourceExport can't be converged to ResourceImport"
+_OURS = frozenset({names.EXPORT_FINALIZER, names.LEGACY_EXPORT_FINALIZER})
+
+
+def export_ref(raw: RawObject) -> Ref:
+    """Return the name of an export that is there."""
+    meta = raw["metadata"]
+    return Ref(kind=Kind.RESOURCE_EXPORT, namespace=str(meta.get("namespace", "")), name=str(meta["name"]))
+
+
+def succeeded(raw: RawObject, now: float, message: str = "") -> Wanted:
+    """Return the status of an export that is taken over; `message` tells what of it is not."""
+    return _status(raw, "Succeeded", TRUE, message=message, now=now)
+
+
+def failed(raw: RawObject, why: str, now: float) -> Wanted:
+    """Return the status of an export that is not taken over, and why."""
+    return _status(raw, "Failure", FALSE, reason="ConvergeFailure", message=f"{FAILED}: {why}", now=now)
+
+
+def reason_of(error: InputError) -> str:
+    """Return what is wrong with an export, without its name."""
+    return f"{error.path}: {error.reason}" if error.path else error.reason
+
+
+def _status(raw: RawObject, kind: str, status: str, *, reason: str = "", message: str, now: float) -> Wanted:
+    found = raw.get("status")
+    before = found.get("conditions") if isinstance(found, dict) else None
+    made = condition(before, kind, status, reason=reason, message=message, now=now)
+    return Wanted(ref=export_ref(raw), status={"conditions": [made]}, create=False)
+
+
+def released(raw: RawObject) -> Wanted | None:
+    """Return an export that is being deleted without our finalizers, the legacy one too; None if it has none."""
+    held = raw["metadata"].get("finalizers")
+    if not isinstance(held, list) or not any(f in _OURS for f in held if isinstance(f, str)):
+        return None
+    rest = [f for f in held if f not in _OURS]
+    return Wanted(ref=export_ref(raw), body={"metadata": {"finalizers": rest or None}}, create=False)
