@@ -128,13 +128,20 @@ def _overlaps(view: View, area: str, header: Header, raw: RawObject) -> Iterable
             yield f"{mine} overlaps {theirs} of cluster {cluster_of(other)}, which was first"
 
 
+_FIELDS = ("serviceCIDR", "podCIDRs", "gatewayInfos", "wireGuard")
+_KEY_FIELDS = ("publicKey", "nextPublicKey", "port")
+
+
 def _copy(view: View, target: Ref, header: Header, info: ClusterInfo, now: float) -> Wanted:
     """Return the ResourceImport. Fields that the cluster publishes no longer are named, so that they go."""
+    info_spec: RawObject = {**dict.fromkeys(_FIELDS), **info.spec}
+    if "wireGuard" in info.spec:
+        info_spec["wireGuard"] = {**dict.fromkeys(_KEY_FIELDS), **info.spec["wireGuard"]}
     spec = {
         "name": header.name or None,
         "namespace": header.namespace or None,
         "kind": str(ExportKind.CLUSTER_INFO),
-        "clusterinfo": dict.fromkeys(("serviceCIDR", "podCIDRs", "gatewayInfos", "wireGuard")) | info.spec,
+        "clusterinfo": info_spec,
     }
     status = (view.get(target) or {}).get("status")
     statuses = status.get("clusterStatuses") if isinstance(status, dict) else None

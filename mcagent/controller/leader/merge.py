@@ -120,7 +120,7 @@ def union(offers: Sequence[tuple[str, Backends]]) -> tuple[list[RawObject], dict
             fresh = sorted(backends.subsets[ports] - found.get(ports, set()), key=_address_key)
             head = 0 if ports in found else len(json.dumps(_ports(ports))) + 32
             for index, address in enumerate(fresh):
-                cost = len(str(address)) + 10 + head
+                cost = len(str(address)) + 12 + head
                 if size + cost > MAX_SUBSETS_SIZE:
                     dropped += len(fresh) - index
                     break

@@ -5,6 +5,8 @@ Pure: raw objects to frozen values with known fields only. Raises only InputErro
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -22,6 +24,7 @@ MAX_SUBSETS = 4096
 MAX_ADDRESSES = 65536  # of one subset
 MAX_GATEWAYS = 64
 MAX_CIDRS = 1024
+KEY_BYTES = 32  # of a WireGuard key (Curve25519)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +162,11 @@ def read_cluster_info(raw: RawObject) -> ClusterInfo:
     )
     gateways = [_gateway(item) for item in info.get("gatewayInfos").each(MAX_GATEWAYS)]
     copy: RawObject = {"clusterID": cluster_of(raw)}
-    key = _key(info)
+    key = _wireguard(info)
     copy |= {"serviceCIDR": str(service_cidr)} if service_cidr else {}
     copy |= {"podCIDRs": [str(network) for network in pod_cidrs]} if pod_cidrs else {}
     copy |= {"gatewayInfos": gateways} if gateways else {}
-    copy |= {"wireGuard": {"publicKey": key}} if key else {}
+    copy |= {"wireGuard": key} if key else {}
     encrypted = bool(key) or any("wireGuard" in gateway for gateway in gateways)
     return ClusterInfo(spec=copy, service_cidr=service_cidr, pod_cidrs=pod_cidrs, encrypted=encrypted)
 
@@ -185,18 +188,33 @@ def _gateway(item: Field) -> RawObject:
     refusal = refuse_address(address)
     if refusal:
         raise item.get("gatewayIP").error(refusal.message, refusal.reason)
-    key = _key(item)
-    return {"gatewayIP": str(address)} | ({"wireGuard": {"publicKey": key}} if key else {})
+    key = _wireguard(item)
+    return {"gatewayIP": str(address)} | ({"wireGuard": key} if key else {})
 
 
-def _key(holder: Field) -> str:
-    """Return a WireGuard public key: 32 bytes in base64, so 43 characters and "=" (wg(8)); "": none."""
-    field = holder.get("wireGuard").get("publicKey")
-    key = field.text("")
-    alphabet = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
-    if key and not (len(key) == 44 and key.endswith("=") and set(key[:-1]) <= alphabet):
-        raise field.error("not a WireGuard public key (base64 of 32 bytes)", "InvalidKey")
-    return key
+def _wireguard(holder: Field) -> RawObject:
+    """Return what is published of WireGuard, {} when there is no key. `publicKey` is Antrea's, the others ours."""
+    info = holder.get("wireGuard")
+    key = _public_key(info.get("publicKey"))
+    if not key:
+        return {}
+    following = _public_key(info.get("nextPublicKey"))
+    port = info.get("port")
+    found: RawObject = {"publicKey": key}
+    found |= {"nextPublicKey": following} if following else {}
+    found |= {} if port.absent else {"port": port.port()}
+    return found
+
+
+def _public_key(field: Field) -> str:
+    text = field.text("")
+    try:
+        key = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if text and (len(key) != KEY_BYTES or base64.b64encode(key).decode() != text):
+        raise field.error(f"not a WireGuard public key (base64 of {KEY_BYTES} bytes)", "InvalidKey")
+    return text
 
 
 def _network(field: Field) -> Network:

@@ -1,0 +1,167 @@
+"""Objects of a Common Area as members write them, and a leader over an API server in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.unit.control_view import START, Api, Clock, Controller, MemoryView, timestamp
+
+from mcagent.controller import names
+from mcagent.controller.leader import leader_reconcilers
+from mcagent.controller.settings import LeaderSettings
+from mcagent.kube.source import RawObject
+from mcagent.model.objects import Kind
+
+AREA = "mcs"
+SET = "clusterset1"
+
+
+def cluster_set(area: str = AREA, name: str = SET, leader: str = "north") -> RawObject:
+    """Return the leader's own ClusterSet."""
+    return {
+        "kind": "ClusterSet",
+        "metadata": {"name": name, "namespace": area},
+        "spec": {"clusterID": leader, "leaders": [{"clusterID": leader}]},
+    }
+
+
+def announce(cluster: str, beat: float | None = None, area: str = AREA, cluster_set: str = SET) -> RawObject:
+    """Return a member's MemberClusterAnnounce. `beat`: the member's own idea of the time."""
+    meta: RawObject = {"name": names.announce(cluster), "namespace": area}
+    if beat is not None:
+        meta["annotations"] = {names.HEARTBEAT_ANNOTATION: timestamp(beat)}
+    return {
+        "kind": "MemberClusterAnnounce",
+        "metadata": meta,
+        "clusterID": cluster,
+        "clusterSetID": cluster_set,
+        "leaderClusterID": "north",
+    }
+
+
+def export(cluster: str, kind: str, name: str, spec: RawObject, area: str = AREA) -> RawObject:
+    """Return a ResourceExport with a payload."""
+    return {
+        "kind": "ResourceExport",
+        "metadata": {"name": name, "namespace": area, "finalizers": [names.EXPORT_FINALIZER]},
+        "spec": {"clusterID": cluster, "kind": kind, **spec},
+    }
+
+
+def service(cluster: str, target: str = "default/nginx", ports: Any = 80, area: str = AREA) -> RawObject:
+    """Return a Service export; `ports` is a number, or the list of ports."""
+    namespace, name = target.split("/")
+    listed = [{"name": "http", "port": ports, "protocol": "TCP"}] if isinstance(ports, int) else ports
+    payload = {"namespace": namespace, "name": name, "service": {"serviceSpec": {"ports": listed}}}
+    return export(cluster, "Service", names.service_export(cluster, namespace, name), payload, area)
+
+
+def endpoints(
+    cluster: str, ips: Sequence[str], target: str = "default/nginx", port: int = 80, area: str = AREA
+) -> RawObject:
+    """Return an Endpoints export of one subset."""
+    namespace, name = target.split("/")
+    subset = {
+        "addresses": [{"ip": ip} for ip in ips],
+        "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
+    }
+    payload = {"namespace": namespace, "name": name, "endpoints": {"subsets": [subset]}}
+    return export(cluster, "Endpoints", names.endpoints_export(cluster, namespace, name), payload, area)
+
+
+def cluster_info(
+    cluster: str, service_cidr: str, pod_cidrs: Sequence[str] = (), key: str = "", area: str = AREA
+) -> RawObject:
+    """Return a ClusterInfo export with one gateway."""
+    info: RawObject = {
+        "clusterID": cluster,
+        "serviceCIDR": service_cidr,
+        "gatewayInfos": [{"gatewayIP": "192.168.1.1"}],
+    }
+    info |= {"podCIDRs": list(pod_cidrs)} if pod_cidrs else {}
+    info |= {"wireGuard": {"publicKey": key}} if key else {}
+    payload = {"namespace": "kube-system", "name": cluster, "clusterInfo": info}
+    return export(cluster, "ClusterInfo", names.cluster_info(cluster), payload, area)
+
+
+class Leader:
+    """A leader's API server and its reconcilers."""
+
+    def __init__(self, *members: str, settings: LeaderSettings | None = None) -> None:
+        self.clock = Clock()
+        self.api = Api(self.clock, namespaces=[AREA])
+        self.settings = settings or LeaderSettings(namespace="")
+        self.start()
+        self.api.put(cluster_set())
+        for member in members:
+            self.api.put(announce(member, START))
+        self.settle()
+
+    def start(self) -> None:
+        """Start the controller anew: what it knew is gone."""
+        self.view = MemoryView(self.api, namespace=AREA)
+        self.controller = Controller(self.view, leader_reconcilers(self.settings))
+
+    def put(self, *objects: RawObject, created: str | None = None) -> None:
+        """Write objects as members do, and let the leader follow. Objects that are there keep what it wrote."""
+        for obj in objects:
+            meta = obj["metadata"]
+            old = self.api.get(Kind(obj["kind"]), meta["namespace"], meta["name"])
+            if old is None:
+                self.api.put(obj, created=created)
+            else:
+                self.api.put({**old, **obj, "metadata": {**old["metadata"], **meta}})
+        self.controller.run()
+
+    def settle(self) -> None:
+        """Work on everything."""
+        self.controller.settle()
+
+    def forward(self, seconds: float, *beating: str) -> None:
+        """Let time pass in steps of ten seconds, with heartbeats of some members."""
+        end = self.clock.now + seconds
+        while self.clock.now < end:
+            self.clock.forward(min(10.0, end - self.clock.now))
+            for member in beating:
+                self.put(announce(member, self.clock.now))
+            self.controller.due()
+            self.controller.run()
+
+    def imported(self, name: str, area: str = AREA) -> Any:
+        """Return the spec of a ResourceImport, None if there is none."""
+        found = self.api.get(Kind.RESOURCE_IMPORT, area, name)
+        return found["spec"] if found else None
+
+    def addresses(self, name: str = "default-nginx-endpoints", area: str = AREA) -> list[str]:
+        """Return the addresses in an Endpoints import, [] if there is none."""
+        spec = self.imported(name, area)
+        return [a["ip"] for s in spec["endpoints"]["subsets"] for a in s["addresses"]] if spec else []
+
+    def verdict(self, name: str, area: str = AREA) -> RawObject:
+        """Return the one condition of an export."""
+        found = self.api.get(Kind.RESOURCE_EXPORT, area, name)
+        assert found is not None
+        (condition,) = found["status"]["conditions"]
+        return dict(condition)
+
+    def status(self, area: str = AREA, name: str = SET) -> Any:
+        """Return the ClusterSet's status."""
+        found = self.api.get(Kind.CLUSTER_SET, area, name)
+        assert found is not None
+        return found["status"]
+
+    def ready(self, cluster: str) -> RawObject:
+        """Return a member's Ready condition."""
+        (found,) = [item for item in self.status()["clusterStatuses"] if item["clusterID"] == cluster]
+        return dict(found["conditions"][0])
+
+    def leave(self, cluster: str) -> None:
+        """Delete a member's announcement."""
+        self.api.remove(Kind.MEMBER_CLUSTER_ANNOUNCE, AREA, names.announce(cluster))
+        self.controller.run()
+
+    def remove(self, name: str, area: str = AREA) -> None:
+        """Delete an export as its member does."""
+        self.api.remove(Kind.RESOURCE_EXPORT, area, name)
+        self.controller.run()

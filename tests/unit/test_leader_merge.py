@@ -1,0 +1,563 @@
+"""What several clusters export of one Service becomes what all import; and their networks, copied."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from mcagent.controller import names
+from mcagent.kube.source import RawObject
+from mcagent.model.objects import Kind
+from tests.unit.leader_world import (
+    AREA,
+    Leader,
+    announce,
+    cluster_info,
+    endpoints,
+    export,
+    service,
+)
+
+FAILED = "ResourceExport can't be converged to ResourceImport"
+KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
+
+
+def two() -> Leader:
+    """Return a leader with the members east and west."""
+    return Leader("east", "west")
+
+
+# --- Service and Endpoints ----------------------------------------------------------------------------------
+
+
+def test_one_export_becomes_two_imports_of_the_contracts_form() -> None:
+    """Names, kinds and fields are those that any member reads."""
+    leader = two()
+    leader.put(service("east"), endpoints("east", ["10.1.0.1"]))
+    assert leader.imported("default-nginx-service") == {
+        "namespace": "default",
+        "name": "nginx",
+        "kind": "ServiceImport",
+        "serviceImport": {
+            "spec": {"type": "ClusterSetIP", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}
+        },
+    }
+    assert leader.imported("default-nginx-endpoints") == {
+        "namespace": "default",
+        "name": "nginx",
+        "kind": "Endpoints",
+        "endpoints": {
+            "subsets": [
+                {
+                    "addresses": [{"ip": "10.1.0.1"}],
+                    "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+                }
+            ]
+        },
+    }
+    assert leader.verdict("east-default-nginx-service")["type"] == "Succeeded"
+    assert leader.verdict("east-default-nginx-endpoints")["status"] == "True"
+    found = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-service")
+    assert found is not None
+    assert [s["clusterID"] for s in found["status"]["clusterStatuses"]] == ["east"]
+
+
+def test_endpoints_of_all_clusters_together_without_duplicates() -> None:
+    """The union is sorted, and an address that two clusters name is there once."""
+    leader = two()
+    leader.put(service("east"), service("west"))
+    leader.put(endpoints("west", ["10.2.0.9", "10.2.0.10"]), endpoints("east", ["10.1.0.1", "10.2.0.9"]))
+    assert leader.addresses() == ["10.1.0.1", "10.2.0.9", "10.2.0.10"]
+
+
+def test_the_first_definition_wins_and_the_conflict_is_told() -> None:
+    """A later export with another port is refused with the field and the cluster, and so are its endpoints."""
+    leader = two()
+    leader.put(service("west", ports=80), endpoints("west", ["10.2.0.1"]))
+    leader.clock.forward(5)
+    leader.put(service("east", ports=8080), endpoints("east", ["10.1.0.1"], port=8080))
+    verdict = leader.verdict("east-default-nginx-service")
+    assert (verdict["type"], verdict["status"], verdict["reason"]) == ("Failure", "False", "ConvergeFailure")
+    assert verdict["message"] == (
+        f"{FAILED}: conflict with cluster west, which exported it first: "
+        'port "http" is 8080/TCP here and 80/TCP there'
+    )
+    assert leader.verdict("east-default-nginx-endpoints")["type"] == "Failure"
+    assert leader.addresses() == ["10.2.0.1"]
+
+
+def test_the_next_defines_when_the_first_has_gone() -> None:
+    """A refused export takes over once the one before it is no more."""
+    leader = two()
+    leader.put(service("west", ports=80), endpoints("west", ["10.2.0.1"]))
+    leader.clock.forward(5)
+    leader.put(service("east", ports=8080), endpoints("east", ["10.1.0.1"], port=8080))
+    leader.leave("west")
+    assert leader.imported("default-nginx-service")["serviceImport"]["spec"]["ports"][0]["port"] == 8080
+    assert leader.addresses() == ["10.1.0.1"]
+    assert leader.verdict("east-default-nginx-service")["type"] == "Succeeded"
+
+
+def test_exports_of_the_same_second_are_decided_by_cluster_id() -> None:
+    """With equal times the lesser cluster ID defines."""
+    leader = two()
+    leader.put(service("west", ports=81), created="2026-01-01T00:00:00Z")
+    leader.put(service("east", ports=80), created="2026-01-01T00:00:00Z")
+    assert leader.imported("default-nginx-service")["serviceImport"]["spec"]["ports"][0]["port"] == 80
+
+
+@pytest.mark.parametrize(
+    ("ports", "told"),
+    [
+        ([{"name": "web", "port": 80}], 'port "http" of the other definition is missing'),
+        ([{"name": "http", "port": 80, "protocol": "UDP"}], 'port "http" is 80/UDP here and 80/TCP there'),
+        ([{"name": "http", "port": 80}, {"name": "x", "port": 9}], 'port "x" is not in the other definition'),
+    ],
+)
+def test_each_kind_of_conflict_names_its_field(ports: list[RawObject], told: str) -> None:
+    """The message says which port differs, and how."""
+    leader = two()
+    leader.put(service("east"))
+    leader.clock.forward(1)
+    leader.put(service("west", ports=ports))
+    assert told in leader.verdict("west-default-nginx-service")["message"]
+
+
+def test_ports_in_another_order_are_no_conflict() -> None:
+    """The same ports are the same definition."""
+    both: list[RawObject] = [{"name": "a", "port": 1}, {"name": "b", "port": 2, "protocol": "UDP"}]
+    leader = two()
+    leader.put(service("east", ports=both), service("west", ports=both[::-1]))
+    assert leader.verdict("west-default-nginx-service")["type"] == "Succeeded"
+
+
+def test_the_import_follows_its_definition() -> None:
+    """When the first cluster changes its Service the import changes, and who then differs is told."""
+    leader = two()
+    leader.put(service("east"))
+    leader.clock.forward(1)
+    leader.put(service("west"))
+    leader.put(service("east", ports=81))
+    assert leader.imported("default-nginx-service")["serviceImport"]["spec"]["ports"][0]["port"] == 81
+    assert leader.verdict("west-default-nginx-service")["type"] == "Failure"
+
+
+def test_one_endpoint_change_is_one_write() -> None:
+    """However many Services and clusters there are, one change of endpoints writes one object."""
+    leader = two()
+    for number in range(50):
+        for cluster in ("east", "west"):
+            target = f"default/s{number}"
+            leader.put(service(cluster, target), endpoints(cluster, ["10.1.0.1"], target))
+    leader.api.writes.clear()
+    leader.put(endpoints("east", ["10.1.0.1", "10.1.0.2"], "default/s7"))
+    assert leader.api.writes == [f"update ResourceImport {AREA}/default-s7-endpoints"]
+
+
+def test_endpoints_without_their_service_wait() -> None:
+    """Endpoints alone are refused, and taken as soon as the Service is exported."""
+    leader = two()
+    leader.put(endpoints("east", ["10.1.0.1"]))
+    assert "does not export the Service itself" in leader.verdict("east-default-nginx-endpoints")["message"]
+    assert leader.api.list(Kind.RESOURCE_IMPORT) == []
+    leader.put(service("east"))
+    assert leader.addresses() == ["10.1.0.1"]
+
+
+def test_a_deleted_export_leaves_the_import_then_loses_its_finalizers() -> None:
+    """The import is right before the export may vanish; the finalizer of old members goes as well."""
+    leader = two()
+    old = service("east")
+    old["metadata"]["finalizers"] = [names.LEGACY_EXPORT_FINALIZER, names.EXPORT_FINALIZER, "example.com/other"]
+    leader.put(old, endpoints("east", ["10.1.0.1"]))
+    leader.remove("east-default-nginx-endpoints")
+    assert leader.imported("default-nginx-endpoints") is None
+    assert leader.imported("default-nginx-service") is not None
+    leader.remove("east-default-nginx-service")
+    assert leader.imported("default-nginx-service") is None
+    left = leader.api.get(Kind.RESOURCE_EXPORT, AREA, "east-default-nginx-service")
+    assert left is not None
+    assert left["metadata"]["finalizers"] == ["example.com/other"]
+
+
+def test_an_import_without_exports_is_removed() -> None:
+    """What is left over from before a restart goes; ResourceImports that are none of ours stay."""
+    leader = two()
+    leader.put(service("east"))
+    for name in ("default-old-service", "by-hand"):
+        spec = {"namespace": "default", "name": "old", "kind": "ServiceImport"}
+        leader.api.put({"kind": "ResourceImport", "metadata": {"name": name, "namespace": AREA}, "spec": spec})
+    leader.settle()
+    assert [o["metadata"]["name"] for o in leader.api.list(Kind.RESOURCE_IMPORT)] == [
+        "by-hand",
+        "default-nginx-service",
+    ]
+
+
+def test_a_tampered_import_is_mended() -> None:
+    """Whoever changes a ResourceImport, the leader writes it as it should be."""
+    leader = two()
+    leader.put(service("east"), endpoints("east", ["10.1.0.1"]))
+    patch = {"spec": {"endpoints": {"subsets": []}}}
+    leader.api.change(Kind.RESOURCE_IMPORT, AREA, "default-nginx-endpoints", patch)
+    leader.controller.run()
+    assert leader.addresses() == ["10.1.0.1"]
+    leader.api.remove(Kind.RESOURCE_IMPORT, AREA, "default-nginx-service")
+    leader.controller.run()
+    assert leader.imported("default-nginx-service") is not None
+
+
+def test_names_that_run_together_are_kept_apart() -> None:
+    """`a-b`/`c` and `a`/`b-c` want one ResourceImport: the older has it, the other is told and gets it later."""
+    leader = two()
+    leader.put(service("east", "a-b/c"), endpoints("east", ["10.1.0.1"], "a-b/c"))
+    leader.clock.forward(1)
+    leader.put(service("west", "a/b-c", 81), endpoints("west", ["10.2.0.1"], "a/b-c", 81))
+    assert leader.imported("a-b-c-service")["namespace"] == "a-b"
+    assert leader.addresses("a-b-c-endpoints") == ["10.1.0.1"]
+    for kind in ("service", "endpoints"):
+        told = leader.verdict(f"west-a-b-c-{kind}")["message"]
+        assert "a-b-c-service, stands for Service a-b/c, which cluster east exported first" in told
+    leader.remove("east-a-b-c-endpoints")
+    leader.remove("east-a-b-c-service")
+    assert leader.imported("a-b-c-service")["namespace"] == "a"
+    assert leader.addresses("a-b-c-endpoints") == ["10.2.0.1"]
+    assert leader.verdict("west-a-b-c-service")["type"] == "Succeeded"
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"service": None}, "spec.service: is missing"),
+        ({"service": {"serviceSpec": {"ports": []}}}, "spec.service.serviceSpec.ports: is empty"),
+        ({"service": {"serviceSpec": {"ports": "x"}}}, "must be a list"),
+        ({"service": {"serviceSpec": {"ports": [{"port": 0}]}}}, "must be from 1 to 65535"),
+        ({"service": {"serviceSpec": {"ports": [{"port": 1, "protocol": "ICMP"}]}}}, "TCP, UDP or SCTP"),
+        ({"service": {"serviceSpec": {"ports": [{"port": 1, "name": "A b"}]}}}, "DNS-1123 label"),
+        ({"service": {"serviceSpec": {"ports": [{"port": 1}, {"port": 2}]}}}, "another port"),
+        ({"namespace": "De/fault"}, "spec.namespace: must be a DNS-1123 label"),
+        ({"name": None}, "spec.name: is missing"),
+        ({"name": "other"}, "must be east-default-other-service"),
+        ({"clusterID": "west"}, "must be west-default-nginx-service"),
+        ({"clusterID": 5}, "spec.clusterID: must be a string"),
+        ({"kind": "ExternalEntity"}, 'does not merge exports of kind "ExternalEntity"'),
+        ({"kind": None}, 'does not merge exports of kind ""'),
+    ],
+)
+def test_a_bad_export_is_told_and_stops_nobody(spec: RawObject, told: str) -> None:
+    """Each fault of one cluster's export stands in its status; the other clusters' are merged."""
+    leader = two()
+    bad = service("east")
+    bad["spec"] |= spec
+    leader.put(bad, service("west"))
+    assert told in leader.verdict("east-default-nginx-service")["message"]
+    assert leader.imported("default-nginx-service") is not None
+    leader.remove("east-default-nginx-service")
+    assert leader.api.get(Kind.RESOURCE_EXPORT, AREA, "east-default-nginx-service") is None
+
+
+def test_an_export_without_endpoints_payload_is_passed_over() -> None:
+    """A nil payload is told, and the others' endpoints stay."""
+    leader = two()
+    leader.put(service("east"), service("west"), endpoints("west", ["10.2.0.1"]))
+    bad = endpoints("east", [])
+    bad["spec"]["endpoints"] = None
+    leader.put(bad)
+    assert "spec.endpoints: is missing" in leader.verdict("east-default-nginx-endpoints")["message"]
+    assert leader.addresses() == ["10.2.0.1"]
+
+
+@pytest.mark.parametrize(
+    "ip", ["127.0.0.1", "169.254.169.254", "0.0.0.0", "224.0.0.1", "255.255.255.255", "fe80::1", "x", 7, None]
+)
+def test_endpoints_that_are_none_are_left_out_and_told(ip: Any) -> None:
+    """No cluster can make others talk to their own loopback or metadata service."""
+    leader = two()
+    leader.put(service("east"), endpoints("east", ["10.1.0.1", ip]))
+    assert leader.addresses() == ["10.1.0.1"]
+    verdict = leader.verdict("east-default-nginx-endpoints")
+    assert verdict["type"] == "Succeeded"
+    assert verdict["message"].startswith("1 endpoints are left out: ")
+
+
+def test_endpoints_must_lie_in_what_their_cluster_publishes() -> None:
+    """Once a cluster publishes CIDRs, an endpoint elsewhere is nobody's to export."""
+    leader = two()
+    leader.put(service("east"), endpoints("east", ["10.1.0.1", "192.168.0.10"]))
+    assert leader.addresses() == ["10.1.0.1", "192.168.0.10"]  # no gateway, so the Pods' network is the Nodes'
+    leader.put(cluster_info("east", "10.1.0.0/16"))
+    assert leader.addresses() == ["10.1.0.1"]
+    leader.put(cluster_info("east", "10.1.0.0/16", ["192.168.0.0/24"]))
+    assert leader.addresses() == ["10.1.0.1", "192.168.0.10"]
+    leader.put(cluster_info("east", "10.7.0.0/16"))
+    assert leader.addresses() == []
+    assert leader.verdict("east-default-nginx-endpoints")["type"] == "Failure"
+
+
+def test_an_import_never_grows_beyond_what_an_object_may_be() -> None:
+    """Endpoints of the youngest export that do not fit are left out and told."""
+    members = [f"c{number}" for number in range(8)]
+    leader = Leader(*members)
+    for number, member in enumerate(members):
+        leader.clock.forward(1)
+        ips = [f"10.{number}.{a}.{b}" for a in range(40) for b in range(250)]
+        leader.put(service(member), endpoints(member, ips))
+    found = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-endpoints")
+    assert 900_000 < len(json.dumps(found)) < 1_100_000
+    assert "message" not in leader.verdict("c0-default-nginx-endpoints")
+    assert "would be larger than an object may be" in leader.verdict("c7-default-nginx-endpoints")["message"]
+    assert leader.addresses()[:10_000] == sorted(
+        (f"10.0.{a}.{b}" for a in range(40) for b in range(250)),
+        key=lambda ip: tuple(map(int, ip.split("."))),
+    )
+
+
+def test_names_at_the_length_limit() -> None:
+    """63 characters of namespace and name are imported as any."""
+    target = f"{'n' * 63}/{'s' * 63}"
+    leader = two()
+    leader.put(service("east", target), endpoints("east", ["10.1.0.1"], target))
+    assert leader.addresses(f"{'n' * 63}-{'s' * 63}-endpoints") == ["10.1.0.1"]
+
+
+def test_session_affinity_is_carried() -> None:
+    """A Service that keeps a client on one endpoint does so for other clusters."""
+    leader = two()
+    wanted = service("east")
+    wanted["spec"]["service"]["serviceSpec"]["sessionAffinity"] = "ClientIP"
+    leader.put(wanted)
+    spec = leader.imported("default-nginx-service")["serviceImport"]["spec"]
+    assert spec["sessionAffinityConfig"] == {"clientIP": {"timeoutSeconds": 10800}}
+    leader.put(service("east"))
+    assert "sessionAffinity" not in leader.imported("default-nginx-service")["serviceImport"]["spec"]
+
+
+# --- ClusterInfo --------------------------------------------------------------------------------------------
+
+
+def test_cluster_info_is_copied_with_known_fields_only() -> None:
+    """Every member gets the network of every other one, and nothing that this leader does not know."""
+    leader = two()
+    info = cluster_info("east", "10.1.0.0/16", ["10.128.0.0/14", ""], key=KEY)
+    info["spec"]["clusterInfo"]["surprise"] = {"a": 1}
+    info["spec"]["clusterInfo"]["gatewayInfos"].append(
+        {"gatewayIP": "192.168.1.2", "wireGuard": {"publicKey": KEY}, "x": 1}
+    )
+    leader.put(info)
+    assert leader.imported("east-clusterinfo") == {
+        "namespace": "kube-system",
+        "name": "east",
+        "kind": "ClusterInfo",
+        "clusterinfo": {
+            "clusterID": "east",
+            "serviceCIDR": "10.1.0.0/16",
+            "podCIDRs": ["10.128.0.0/14"],
+            "gatewayInfos": [
+                {"gatewayIP": "192.168.1.1"},
+                {"gatewayIP": "192.168.1.2", "wireGuard": {"publicKey": KEY}},
+            ],
+            "wireGuard": {"publicKey": KEY},
+        },
+    }
+    assert leader.verdict("east-clusterinfo")["type"] == "Succeeded"
+
+
+def test_cluster_info_is_changed_in_place() -> None:
+    """A gateway that changes never deletes the import, and fields that go do go."""
+    leader = two()
+    leader.put(cluster_info("east", "10.1.0.0/16", ["10.128.0.0/14"], key=KEY))
+    leader.api.writes.clear()
+    leader.put(cluster_info("east", "10.1.0.0/16"))
+    assert leader.api.writes == [f"update ResourceImport {AREA}/east-clusterinfo"]
+    assert leader.imported("east-clusterinfo")["clusterinfo"].keys() == {
+        "clusterID",
+        "serviceCIDR",
+        "gatewayInfos",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"clusterID": "west"}, "must be the exporting cluster's"),
+        ({"serviceCIDR": "10.1.0.0"}, "not a CIDR"),
+        ({"serviceCIDR": "0.0.0.0/0"}, "prefix shorter"),
+        ({"podCIDRs": ["127.0.0.0/8"]}, "loopback"),
+        ({"gatewayInfos": [{"gatewayIP": "nowhere"}]}, "not an IP address"),
+        ({"gatewayInfos": [{"gatewayIP": "127.0.0.1"}]}, "loopback"),
+        ({"gatewayInfos": {}}, "must be a list"),
+        ({"wireGuard": {"publicKey": "short"}}, "not a WireGuard public key"),
+    ],
+)
+def test_bad_cluster_info_keeps_the_last_good_copy(change: RawObject, told: str) -> None:
+    """A cluster that publishes nonsense is told, and stays reachable as it was."""
+    leader = two()
+    leader.put(cluster_info("east", "10.1.0.0/16"))
+    before = leader.imported("east-clusterinfo")
+    bad = cluster_info("east", "10.9.0.0/16")
+    bad["spec"]["clusterInfo"] |= change
+    leader.put(bad)
+    assert told in leader.verdict("east-clusterinfo")["message"]
+    assert leader.imported("east-clusterinfo") == before
+
+
+def test_overlaps_are_told_to_the_younger_cluster() -> None:
+    """Whose CIDR overlaps an older cluster's reads it in its export, and no more once that is mended."""
+    leader = two()
+    leader.put(cluster_info("west", "10.1.0.0/16"))
+    leader.clock.forward(1)
+    leader.put(cluster_info("east", "10.1.128.0/17"))
+    message = leader.verdict("east-clusterinfo")["message"]
+    assert message == (
+        "Service CIDR 10.1.128.0/17 overlaps Service CIDR 10.1.0.0/16 of cluster west, which was first"
+    )
+    assert "message" not in leader.verdict("west-clusterinfo")
+    leader.put(cluster_info("west", "10.2.0.0/16"))
+    assert "message" not in leader.verdict("east-clusterinfo")
+
+
+def test_cluster_info_goes_with_its_export() -> None:
+    """The import is deleted before the export loses its finalizer."""
+    leader = two()
+    leader.put(cluster_info("east", "10.1.0.0/16"))
+    leader.remove("east-clusterinfo")
+    assert leader.imported("east-clusterinfo") is None
+    assert leader.api.get(Kind.RESOURCE_EXPORT, AREA, "east-clusterinfo") is None
+
+
+def test_kinds_that_are_not_merged_are_told_and_let_go() -> None:
+    """An export of another kind says so in its status, and can be deleted."""
+    leader = two()
+    leader.put(export("east", "AntreaClusterNetworkPolicy", "policy", {}))
+    assert "does not merge exports of kind" in leader.verdict("policy")["message"]
+    leader.remove("policy")
+    assert leader.api.get(Kind.RESOURCE_EXPORT, AREA, "policy") is None
+
+
+# --- whatever happens, in whatever order --------------------------------------------------------------------
+
+CLUSTERS = ("east", "west", "south")
+TARGETS = ("default/web", "a-b/c", "a/b-c")
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Members join, leave, export and unexport while the leader works, rests or restarts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leader = Leader()
+
+    @rule(cluster=st.sampled_from(CLUSTERS))
+    def join(self, cluster: str) -> None:
+        self.leader.put(announce(cluster, self.leader.clock.now))
+
+    @rule(cluster=st.sampled_from(CLUSTERS))
+    def leave(self, cluster: str) -> None:
+        self.leader.leave(cluster)
+
+    @rule(cluster=st.sampled_from(CLUSTERS), which=st.sampled_from(TARGETS), ports=st.sampled_from([80, 81, "x"]))
+    def export_service(self, cluster: str, which: str, ports: Any) -> None:
+        self.leader.put(service(cluster, which, ports))
+
+    @rule(
+        cluster=st.sampled_from(CLUSTERS),
+        which=st.sampled_from(TARGETS),
+        ips=st.lists(st.sampled_from(["10.1.0.1", "10.2.0.1", "10.3.0.1", "127.0.0.1"]), max_size=3),
+    )
+    def export_endpoints(self, cluster: str, which: str, ips: list[str]) -> None:
+        self.leader.put(endpoints(cluster, ips, which))
+
+    @rule(cluster=st.sampled_from(CLUSTERS), cidr=st.sampled_from(["10.1.0.0/16", "10.0.0.0/8", "bad"]))
+    def export_info(self, cluster: str, cidr: str) -> None:
+        self.leader.put(cluster_info(cluster, cidr))
+
+    @rule(data=st.data())
+    def unexport(self, data: st.DataObject) -> None:
+        found = [o["metadata"]["name"] for o in self.leader.api.list(Kind.RESOURCE_EXPORT)]
+        if found:
+            self.leader.remove(data.draw(st.sampled_from(found)))
+
+    @rule(spec=JSON)
+    def export_junk(self, spec: Any) -> None:
+        metadata = {"name": "junk", "namespace": AREA}
+        self.leader.api.put({"kind": "ResourceExport", "metadata": metadata, "spec": spec})
+        self.leader.controller.run()
+
+    @rule(seconds=st.sampled_from([1.0, 40.0, 90_000.0]))
+    def wait(self, seconds: float) -> None:
+        self.leader.clock.forward(seconds)
+        self.leader.controller.due()
+        self.leader.controller.run()
+
+    @rule()
+    def restart(self) -> None:
+        self.leader.start()
+        self.leader.settle()
+
+    @invariant()
+    def as_a_fresh_start_would_have_it(self) -> None:
+        """Whatever came before, starting anew finds nothing to write."""
+        before = list(self.leader.api.writes)
+        self.leader.settle()
+        assert self.leader.api.writes == before
+
+    @invariant()
+    def only_members_endpoints(self) -> None:
+        """No address is imported that no present export has, and none that never may be."""
+        exported = json.dumps([o["spec"] for o in self.leader.api.list(Kind.RESOURCE_EXPORT)])
+        for target in ("default-web", "a-b-c"):
+            for ip in self.leader.addresses(f"{target}-endpoints"):
+                assert ip in exported
+                assert ip != "127.0.0.1"
+
+
+AnyOrder.TestCase.settings = settings(
+    max_examples=30, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+)
+test_any_order = AnyOrder.TestCase
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    order=st.permutations(range(6)),
+    ports=st.lists(st.sampled_from([80, 81]), min_size=3, max_size=3),
+    seconds=st.lists(st.integers(0, 2), min_size=3, max_size=3),
+)
+def test_the_order_of_arrival_says_nothing(order: list[int], ports: list[int], seconds: list[int]) -> None:
+    """The same exports, with the same creation times, become the same imports in whatever order they are seen."""
+
+    def world(sequence: list[int]) -> list[RawObject]:
+        leader = Leader(*CLUSTERS)
+        for number in sequence:
+            which, cluster = divmod(number, 3)
+            obj = (
+                endpoints(CLUSTERS[cluster], [f"10.{cluster}.0.1", "10.9.0.1"], port=ports[cluster])
+                if which
+                else service(CLUSTERS[cluster], ports=ports[cluster])
+            )
+            leader.put(obj, created=f"2026-01-01T00:00:0{seconds[cluster]}Z")
+        return [{"spec": o["spec"], "name": o["metadata"]["name"]} for o in leader.api.list(Kind.RESOURCE_IMPORT)]
+
+    assert world(order) == world(list(range(6)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(obj=st.dictionaries(st.sampled_from(["spec", "status", "clusterID", "clusterSetID"]), JSON, max_size=4))
+def test_any_json_is_survived(obj: dict[str, Any]) -> None:
+    """No reconciler raises on any object that an API server could hold."""
+    leader = Leader("east")
+    leader.put(service("east"), endpoints("east", ["10.1.0.1"]))
+    for kind in ("ResourceExport", "ResourceImport", "MemberClusterAnnounce", "ClusterSet"):
+        leader.api.put({**obj, "kind": kind, "metadata": {"name": "junk", "namespace": AREA}})
+    leader.settle()
+    assert leader.addresses() == ["10.1.0.1"]
