@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.unit.control_view import START, Api, Clock, Controller, MemoryView, timestamp
-
 from mcagent.controller import names
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
+from tests.unit.control_view import START, Api, Clock, Controller, MemoryView, timestamp
 
 AREA = "mcs"
 SET = "clusterset1"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.control_view import START, Controller, MemoryView
 
 from mcagent.controller import names
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.objects import Kind
+from tests.unit.control_view import START, Controller, MemoryView
 from tests.unit.leader_world import (
     AREA,
     SET,
