@@ -203,7 +203,7 @@ def test_a_tampered_import_is_mended() -> None:
     """Whoever changes a ResourceImport, the leader writes it as it should be."""
     leader = two()
     leader.put(service("east"), endpoints("east", ["10.1.0.1"]))
-    patch = {"spec": {"endpoints": {"subsets": []}}}
+    patch: RawObject = {"spec": {"endpoints": {"subsets": []}}}
     leader.api.change(Kind.RESOURCE_IMPORT, AREA, "default-nginx-endpoints", patch)
     leader.controller.run()
     assert leader.addresses() == ["10.1.0.1"]
