@@ -5,13 +5,11 @@ The only place where a key is declared: reading (`mcagent.agent.config`), flags 
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from dataclasses import dataclass
-from enum import StrEnum
 
-from mcagent.agent import config_values as kinds
-from mcagent.agent.config_values import Value
+from mcagent.config import values as kinds
+from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
+from mcagent.config.values import Value
 from mcagent.model.config import (
     Config,
     DatapathChoice,
@@ -23,24 +21,6 @@ from mcagent.model.config import (
     TrafficEncryption,
 )
 from mcagent.model.resources import TunnelType
-
-ENV_PREFIX = "MCAGENT_"
-
-
-class LogLevel(StrEnum):
-    """How much is logged."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class LogFormat(StrEnum):
-    """How log lines look."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,36 +70,10 @@ class NotYet(kinds.Bool):
         return "false"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """One key: its path in YAML, the field it fills, the kind of its value, and its meaning for people."""
-
-    path: str
-    attribute: str
-    value: Value
-    meaning: str
-    core: bool = True  # a field of Config, else of Settings
-    antrea: bool = False  # name and meaning are Antrea's (multicluster.*)
-
-    @property
-    def env(self) -> str:
-        """The environment variable: wireGuard.port is MCAGENT_WIREGUARD_PORT."""
-        return ENV_PREFIX + self.flag.removeprefix("--").replace("-", "_").upper()
-
-    @property
-    def flag(self) -> str:
-        """The flag: enablePodToPodConnectivity is --enable-pod-to-pod-connectivity."""
-        text = self.path.replace("wireGuard", "wireguard").replace(".", "-")
-        text = re.sub(r"([a-z])(MTU|NAT|CIDR|ID)", r"\1-\2", text)
-        return "--" + re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "-", text).lower()
-
-    @property
-    def default(self) -> object:
-        """The default, from the dataclass itself; None where there is none."""
-        for entry in dataclasses.fields(Config if self.core else Settings):
-            if entry.name == self.attribute:
-                return None if entry.default is dataclasses.MISSING else entry.default
-        raise AssertionError(f"no field {self.attribute}")
+def _key(*, path: str, attribute: str, value: Value, meaning: str, core: bool = True, antrea: bool = False) -> Key:
+    """Return a key that fills a field of Config (`core`) or of Settings."""
+    holder = Config if core else Settings
+    return Key(path=path, attribute=attribute, value=value, meaning=meaning, holder=holder, antrea=antrea)
 
 
 _WELL_KNOWN_BITS = (
@@ -152,130 +106,146 @@ _BFD_MULTIPLIER = kinds.Int(1, 255)
 _PATH = r"/[^\0\n]*"
 
 KEYS: tuple[Key, ...] = (
-    Key(path="enableGateway", attribute="enable_gateway", value=kinds.Bool(), antrea=True,
+    _key(path="enableGateway", attribute="enable_gateway", value=kinds.Bool(), antrea=True,
         meaning="Take part in multi-cluster networking: a Node for which there is a Gateway object is a gateway, "
                 "every other a worker. false: this Node has no tunnels and no routes. (Antrea's default is "
                 "false.)"),
-    Key(path="namespace", attribute="namespace", value=kinds.DNS_LABEL, antrea=True,
+    _key(path="namespace", attribute="namespace", value=kinds.DNS_LABEL, antrea=True,
         meaning='Namespace of the Gateway and ClusterInfoImport objects. "" means all namespaces.'),
-    Key(path="enablePodToPodConnectivity", attribute="enable_pod_to_pod", value=kinds.Bool(), antrea=True,
+    _key(path="enablePodToPodConnectivity", attribute="enable_pod_to_pod", value=kinds.Bool(), antrea=True,
         meaning="Pods of remote clusters may reach Pods of this cluster directly, and see their addresses."),
-    Key(path="enableStretchedNetworkPolicy", attribute="stretched_network_policy", value=NotYet(), core=False,
+    _key(path="enableStretchedNetworkPolicy", attribute="stretched_network_policy", value=NotYet(), core=False,
         antrea=True, meaning="Not available in this version: only false is accepted."),
-    Key(path="trafficEncryptionMode", attribute="encryption", antrea=True, value=kinds.Choice(TrafficEncryption),
+    _key(path="trafficEncryptionMode", attribute="encryption", antrea=True, value=kinds.Choice(TrafficEncryption),
         meaning="Encryption between gateways of different clusters. The same in all clusters."),
-    Key(path="wireGuard.port", attribute="wireguard_port", value=kinds.Int(1, 65535), antrea=True,
+    _key(path="wireGuard.port", attribute="wireguard_port", value=kinds.Int(1, 65535), antrea=True,
         meaning="UDP port of WireGuard on this Node, and of gateways that publish none."),
-    Key(path="wireGuard.mtu", attribute="wireguard_mtu", value=kinds.Int(626, 65535, also=(0,)),
+    _key(path="wireGuard.mtu", attribute="wireguard_mtu", value=kinds.Int(626, 65535, also=(0,)),
         meaning="MTU of the WireGuard device. 0: that of the uplink less 60 bytes."),
-    Key(path="wireGuard.deviceName", attribute="wireguard_device", value=kinds.DEVICE_NAME,
+    _key(path="wireGuard.deviceName", attribute="wireguard_device", value=kinds.DEVICE_NAME,
         meaning="Name of the WireGuard device."),
-    Key(path="wireGuard.keepalive", attribute="wireguard_keepalive", value=kinds.Int(1, 3600),
+    _key(path="wireGuard.keepalive", attribute="wireguard_keepalive", value=kinds.Int(1, 3600),
         meaning="Seconds without a packet after which an empty one is sent, so that a gateway that comes back, or "
                 "whose address is translated on the way, is reached."),
-    Key(path="wireGuard.keyDirectory", attribute="wireguard_key_dir", core=False,
+    _key(path="wireGuard.keyDirectory", attribute="wireguard_key_dir", core=False,
         value=kinds.Text(_PATH, "an absolute path"),
         meaning="Directory of this Node's private key. It must outlive the agent: other clusters know the gateway "
                 "by its key."),
-    Key(path="encryptionFallback", attribute="encryption_fallback", value=kinds.Choice(EncryptionFallback),
+    _key(path="encryptionFallback", attribute="encryption_fallback", value=kinds.Choice(EncryptionFallback),
         meaning="What becomes of traffic to another cluster that cannot be encrypted: because this Node has no "
                 "WireGuard, or the other cluster publishes no key. deny: it is dropped. allowClear: it is sent "
                 "unencrypted."),
-    Key(path="podCIDRs", attribute="pod_cidrs", value=kinds.Networks(),
+    _key(path="podCIDRs", attribute="pod_cidrs", value=kinds.Networks(),
         meaning="Pod CIDRs of this cluster, as in its ClusterInfo (Antrea has the key in the configuration of its "
                 "multi-cluster controller). []: those of its Nodes (Node.spec.podCIDRs)."),
-    Key(path="nodeName", attribute="node_name", value=kinds.DNS_NAME,
+    _key(path="nodeName", attribute="node_name", value=kinds.DNS_NAME,
         meaning="Name of this Node object. Required."),
-    Key(path="clusterID", attribute="cluster_id", value=kinds.DNS_NAME,
+    _key(path="clusterID", attribute="cluster_id", value=kinds.DNS_NAME,
         meaning="ID of this cluster in the ClusterSet, so that its own ClusterInfoImport is passed over."),
-    Key(path="sourceNAT", attribute="source_nat", value=kinds.Choice(SourceNat),
+    _key(path="sourceNAT", attribute="source_nat", value=kinds.Choice(SourceNat),
         meaning="When the gateway translates source addresses to its gatewayIP. auto: only where routing needs "
                 "it. always: towards every remote cluster, as Antrea does."),
-    Key(path="podRouting", attribute="pod_routing", value=kinds.Choice(PodRouting),
+    _key(path="podRouting", attribute="pod_routing", value=kinds.Choice(PodRouting),
         meaning="How a gateway knows which Node has a Pod. nodeCIDR: by Node.spec.podCIDRs. perPod: by watching "
                 "Pods. auto: each Node by its Pod CIDRs if it has any, else by Pods."),
-    Key(path="allowedRemoteCIDRs", attribute="allowed_remote_cidrs", value=kinds.Networks(),
+    _key(path="allowedRemoteCIDRs", attribute="allowed_remote_cidrs", value=kinds.Networks(),
         meaning="Remote clusters may have only CIDRs inside these. [] means any that do not collide."),
-    Key(path="tunnelType", attribute="tunnel_type", value=kinds.Choice(TunnelType),
+    _key(path="tunnelType", attribute="tunnel_type", value=kinds.Choice(TunnelType),
         meaning="Encapsulation of every tunnel. The same in all clusters."),
-    Key(path="tunnelPort", attribute="tunnel_port", value=kinds.Int(0, 65535),
+    _key(path="tunnelPort", attribute="tunnel_port", value=kinds.Int(0, 65535),
         meaning="UDP port of the encapsulation. 0: its default (geneve 6081, vxlan 4789)."),
-    Key(path="mtu", attribute="mtu", value=kinds.Int(576, 65485, also=(0,)),
+    _key(path="mtu", attribute="mtu", value=kinds.Int(576, 65485, also=(0,)),
         meaning="MTU of `hostPort`. 0: that of the uplink less what the encapsulation adds."),
-    Key(path="bridge", attribute="bridge", value=kinds.DEVICE_NAME,
+    _key(path="bridge", attribute="bridge", value=kinds.DEVICE_NAME,
         meaning="Name of our own Open vSwitch bridge."),
-    Key(path="hostPort", attribute="host_port", value=kinds.DEVICE_NAME,
+    _key(path="hostPort", attribute="host_port", value=kinds.DEVICE_NAME,
         meaning="Name of the device by which the Node's kernel and the bridge exchange packets."),
-    Key(path="datapath", attribute="datapath", value=kinds.Choice(DatapathChoice),
+    _key(path="datapath", attribute="datapath", value=kinds.Choice(DatapathChoice),
         meaning="Open vSwitch datapath. auto: the kernel's where it exists, else userspace (netdev)."),
-    Key(path="conntrackZoneBase", attribute="ct_zone_base", value=kinds.Int(1, 65533),
+    _key(path="conntrackZoneBase", attribute="ct_zone_base", value=kinds.Int(1, 65533),
         meaning="First of three connection tracking zones. Zone 0 is the kernel's."),
-    Key(path="connectionMarkBit", attribute="ct_mark_bit", value=kinds.Int(0, 31, never=_WELL_KNOWN_BITS),
+    _key(path="connectionMarkBit", attribute="ct_mark_bit", value=kinds.Int(0, 31, never=_WELL_KNOWN_BITS),
         meaning="The one bit of connection mark and packet mark by which replies find the way they came. Must be "
                 "a bit that nothing else on the Node uses: Cilium uses 8 to 11 and 16 to 31, Calico 16 to 31, "
                 "portmap 13, AWS 7, OVN-Kubernetes 3 and 12 (choose another there)."),
-    Key(path="routeTable", attribute="route_table", value=_TABLE,
+    _key(path="routeTable", attribute="route_table", value=_TABLE,
         meaning="Routing table for the way to remote clusters."),
-    Key(path="replyTable", attribute="reply_table", value=_TABLE,
+    _key(path="replyTable", attribute="reply_table", value=_TABLE,
         meaning="Routing table for replies to connections that came from remote clusters."),
-    Key(path="routeProtocol", attribute="route_protocol", value=kinds.Int(5, 255, never=_ROUTING_DAEMONS),
+    _key(path="routeProtocol", attribute="route_protocol", value=kinds.Int(5, 255, never=_ROUTING_DAEMONS),
         meaning="Protocol number that our routes and rules carry."),
-    Key(path="rulePriority", attribute="rule_priority", value=kinds.Int(1, 32764),
+    _key(path="rulePriority", attribute="rule_priority", value=kinds.Int(1, 32764),
         meaning="Priority of the first of two routing rules (the second has the next number)."),
-    Key(path="nftTable", attribute="nft_table",
+    _key(path="nftTable", attribute="nft_table",
         value=kinds.Text(r"[A-Za-z_][A-Za-z0-9_]{0,62}", "a name of letters, digits and _", never=_NFT_OTHERS),
         meaning="Name of our own nftables table (family ip)."),
-    Key(path="gateways", attribute="gateways", value=kinds.Choice(GatewayMode),
+    _key(path="gateways", attribute="gateways", value=kinds.Choice(GatewayMode),
         meaning="How several gateways of a cluster share its traffic. active-active: each connection by a hash. "
                 "active-standby: all by the first that is live, in the order of the API."),
-    Key(path="failback", attribute="failback", value=kinds.Bool(),
+    _key(path="failback", attribute="failback", value=kinds.Bool(),
         meaning="With active-standby: a gateway that returns takes its traffic back."),
-    Key(path="gatewaySelection", attribute="gateway_selection", value=kinds.Choice(GatewaySelection),
+    _key(path="gatewaySelection", attribute="gateway_selection", value=kinds.Choice(GatewaySelection),
         meaning="Which Nodes of this cluster are gateways. api: those with a Gateway object. readiness: those "
                 "with the annotation `multicluster.antrea.io/gateway`, without any controller (address: the "
                 "annotation `multicluster.antrea.io/gateway-ip`, else the Node's InternalIP). Either way a Node "
                 "that is not Ready, or cordoned, is used only while no other is there."),
-    Key(path="serviceCIDRs", attribute="service_cidrs", value=kinds.Networks(),
+    _key(path="serviceCIDRs", attribute="service_cidrs", value=kinds.Networks(),
         meaning="Service CIDR of this cluster, for `gatewaySelection: readiness` where no Gateway tells it."),
-    Key(path="bfd.enable", attribute="bfd_enable", value=kinds.Bool(),
+    _key(path="bfd.enable", attribute="bfd_enable", value=kinds.Bool(),
         meaning="Bidirectional forwarding detection on every tunnel: a gateway that is dead is left without any "
                 "agent. A peer that never answered it (Antrea) is used without it."),
-    Key(path="bfd.local.interval", attribute="bfd_local_interval", value=_BFD_INTERVAL,
+    _key(path="bfd.local.interval", attribute="bfd_local_interval", value=_BFD_INTERVAL,
         meaning="Between Nodes of this cluster: time from one BFD packet to the next."),
-    Key(path="bfd.local.multiplier", attribute="bfd_local_multiplier", value=_BFD_MULTIPLIER,
+    _key(path="bfd.local.multiplier", attribute="bfd_local_multiplier", value=_BFD_MULTIPLIER,
         meaning="Between Nodes of this cluster: so many packets missed in a row mean that the peer is gone."),
-    Key(path="bfd.remote.interval", attribute="bfd_remote_interval", value=_BFD_INTERVAL,
+    _key(path="bfd.remote.interval", attribute="bfd_remote_interval", value=_BFD_INTERVAL,
         meaning="Between gateways of different clusters."),
-    Key(path="bfd.remote.multiplier", attribute="bfd_remote_multiplier", value=_BFD_MULTIPLIER,
+    _key(path="bfd.remote.multiplier", attribute="bfd_remote_multiplier", value=_BFD_MULTIPLIER,
         meaning="Between gateways of different clusters."),
-    Key(path="bfd.maxNodes", attribute="bfd_max_nodes", value=kinds.Int(0, 65000),
+    _key(path="bfd.maxNodes", attribute="bfd_max_nodes", value=kinds.Int(0, 65000),
         meaning="With more workers than this in the cluster, BFD is between gateways only, and workers rely on "
                 "what the API says of the gateways' Nodes."),
-    Key(path="drainOnStop", attribute="drain_on_stop", value=kinds.Bool(), core=False,
+    _key(path="drainOnStop", attribute="drain_on_stop", value=kinds.Bool(), core=False,
         meaning="On SIGTERM, tell the peers to use other gateways and wait until they do, then exit."),
-    Key(path="drainTimeout", attribute="drain_timeout", value=kinds.Duration(0, 3600), core=False,
+    _key(path="drainTimeout", attribute="drain_timeout", value=kinds.Duration(0, 3600), core=False,
         meaning="Longest time that a gateway that drains, or is none any more, waits for its peers to move."),
-    Key(path="damping.initial", attribute="damping_initial", value=kinds.Duration(0, 3600), core=False,
+    _key(path="damping.initial", attribute="damping_initial", value=kinds.Duration(0, 3600), core=False,
         meaning="A tunnel that was lost is in reserve this long after its return; each further loss doubles it."),
-    Key(path="damping.max", attribute="damping_max", value=kinds.Duration(0, 3600), core=False,
+    _key(path="damping.max", attribute="damping_max", value=kinds.Duration(0, 3600), core=False,
         meaning="The longest time that a tunnel is kept in reserve, and in which losses count together."),
-    Key(path="source", attribute="source", core=False,
+    _key(path="source", attribute="source", core=False,
         value=kinds.Text(rf"kube|dir:{_PATH}", '"kube" or "dir:" and an absolute path'),
         meaning="Where objects come from: the API server (kube), or YAML manifests in a directory (dir:/path)."),
-    Key(path="kubeconfig", attribute="kubeconfig", value=kinds.Text(rf"|{_PATH}", "an absolute path"), core=False,
+    _key(path="kubeconfig", attribute="kubeconfig", value=kinds.Text(rf"|{_PATH}", "an absolute path"), core=False,
         meaning='kubeconfig for `source: kube`. "": the credentials of the Pod.'),
-    Key(path="ovsdb", attribute="ovsdb", core=False,
+    _key(path="ovsdb", attribute="ovsdb", core=False,
         value=kinds.Text(rf"unix:{_PATH}", '"unix:" and the absolute path of a socket'),
         meaning="Socket of the Node's Open vSwitch database."),
-    Key(path="listen", attribute="listen", core=False,
+    _key(path="listen", attribute="listen", core=False,
         value=kinds.Text(r"(\d+\.\d+\.\d+\.\d+|\[[0-9a-fA-F:.]+\]|localhost)?:\d{1,5}", "address:port"),
         meaning="Address and port of /metrics, /healthz, /readyz and /status."),
-    Key(path="resyncPeriod", attribute="resync_period", value=kinds.Duration(1, 86400), core=False,
+    _key(path="resyncPeriod", attribute="resync_period", value=kinds.Duration(1, 86400), core=False,
         meaning="How often the whole dataplane is read and compared, beside being told of changes."),
-    Key(path="logLevel", attribute="log_level", value=kinds.Choice(LogLevel), core=False,
+    _key(path="logLevel", attribute="log_level", value=kinds.Choice(LogLevel), core=False,
         meaning="Least severity that is logged."),
-    Key(path="logFormat", attribute="log_format", value=kinds.Choice(LogFormat), core=False,
+    _key(path="logFormat", attribute="log_format", value=kinds.Choice(LogFormat), core=False,
         meaning="Form of log lines."),
-    Key(path="runDirectory", attribute="run_dir", value=kinds.Text(_PATH, "an absolute path"), core=False,
+    _key(path="runDirectory", attribute="run_dir", value=kinds.Text(_PATH, "an absolute path"), core=False,
         meaning="Directory of the lock that keeps a second agent off the Node."),
 )  # fmt: skip
+
+SCHEMA = Schema(
+    keys=KEYS,
+    prefix="MCAGENT_",
+    file_variable="MCAGENT_CONFIG",
+    # the controller's, the lab's and the tests' own; they may be set around an agent
+    others=("MCAGENT_CONTROLLER_", "MCAGENT_LAB_", "MCAGENT_TEST_"),
+    nested="multicluster",
+    elsewhere={
+        "enable": 'was renamed in Antrea 2.0: use "enableGateway"',
+        "featureGates": "is not used: leave it out",
+        "serviceCIDR": "belongs to the controller's configuration: gateways tell it in their Gateway objects",
+        "gatewayIPPrecedence": "belongs to the controller's configuration",
+        "endpointIPType": "belongs to the controller's configuration",
+    },
+)

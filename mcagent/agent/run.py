@@ -29,6 +29,7 @@ from mcagent.agent.telling import Teller
 from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_monitor, make_source, selectors
 from mcagent.core.local import ALWAYS_NEEDED
 from mcagent.core.snapshot import ATTRIBUTE
+from mcagent.model.config import Config
 from mcagent.model.errors import BackendError, McagentError
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.problem import Problem
@@ -164,8 +165,8 @@ class Agent:
         changed = {
             key.path
             for key in KEYS
-            if getattr(settings.core if key.core else settings, key.attribute)
-            != getattr(self.settings.core if key.core else self.settings, key.attribute)
+            if getattr(settings.core if key.holder is Config else settings, key.attribute)
+            != getattr(self.settings.core if key.holder is Config else self.settings, key.attribute)
         }
         fixed = sorted(changed - RELOADABLE)
         if fixed:

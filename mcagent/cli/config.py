@@ -10,6 +10,7 @@ import yaml
 from mcagent.agent.config_keys import KEYS, Settings
 from mcagent.cli import exit_codes
 from mcagent.cli.settings import add_setting_flags, load_settings
+from mcagent.model.config import Config
 
 _EPILOG = f"""\
 examples:
@@ -36,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def in_force(settings: Settings) -> dict[str, str]:
     """Return every key with its value as it is written in YAML."""
     return {
-        key.path: key.value.show(getattr(settings.core if key.core else settings, key.attribute)) for key in KEYS
+        key.path: key.value.show(getattr(settings.core if key.holder is Config else settings, key.attribute))
+        for key in KEYS
     }
 
 

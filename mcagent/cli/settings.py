@@ -6,22 +6,25 @@ import argparse
 import os
 from pathlib import Path
 
-from mcagent.agent.config import ENV_CONFIG, load
-from mcagent.agent.config_keys import KEYS, Settings
-from mcagent.agent.config_values import Bool
+from mcagent.agent.config import load
+from mcagent.agent.config_keys import SCHEMA, Settings
+from mcagent.config.keys import Schema
+from mcagent.config.values import Bool
 
 _PREFIX = "key:"
 
 
-def add_setting_flags(parser: argparse.ArgumentParser) -> None:
+def add_setting_flags(parser: argparse.ArgumentParser, schema: Schema = SCHEMA) -> None:
     """Declare --config and one flag per key."""
     parser.add_argument(
-        "--config", metavar="FILE", help=f"YAML file with the configuration (environment: {ENV_CONFIG})"
+        "--config",
+        metavar="FILE",
+        help=f"YAML file with the configuration (environment: {schema.file_variable})",
     )
     group = parser.add_argument_group(
         "configuration keys", "Each key of the configuration is a flag too, and wins over environment and file."
     )
-    for key in KEYS:
+    for key in schema.keys:
         boolean = isinstance(key.value, Bool)
         default = "required" if key.default is None else key.value.show(key.default)
         meaning = key.meaning.replace("%", "%%")
@@ -35,19 +38,25 @@ def add_setting_flags(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def given(args: argparse.Namespace, schema: Schema) -> tuple[Path | None, dict[str, str]]:
+    """Return the configuration file and the flags of keys that a command line has."""
+    flags = {
+        name.removeprefix(_PREFIX): value
+        for name, value in vars(args).items()
+        if name.startswith(_PREFIX) and value is not None
+    }
+    file = args.config or os.environ.get(schema.file_variable)
+    return Path(file) if file else None, flags
+
+
 def load_settings(args: argparse.Namespace, *, node_needed: bool = True) -> Settings:
     """Return the configuration from the parsed flags, the environment and the file. Raises ConfigError.
 
     Where the Node's name is not needed, one that is not given anywhere is no error: it is usually not in the
     file that all Nodes share.
     """
-    flags = {
-        name.removeprefix(_PREFIX): value
-        for name, value in vars(args).items()
-        if name.startswith(_PREFIX) and value is not None
-    }
-    file = args.config or os.environ.get(ENV_CONFIG)
+    file, flags = given(args, SCHEMA)
     environ = dict(os.environ)
     if not node_needed:
         environ.setdefault("MCAGENT_NODE_NAME", "any")
-    return load(Path(file) if file else None, environ, flags)
+    return load(file, environ, flags)

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.agent import config_doc
-from mcagent.agent.config import ConfigError, load
-from mcagent.agent.config_keys import KEYS, Key, LogFormat
+from mcagent.agent.config import load
+from mcagent.agent.config_keys import KEYS
+from mcagent.config.keys import Key, LogFormat
+from mcagent.config.reader import ConfigError
 from mcagent.model.config import SourceNat
 from mcagent.model.resources import Bfd, TunnelType
 
@@ -221,7 +223,7 @@ def test_every_default_is_itself_accepted(key: Key) -> None:
 
 def test_names_of_keys_variables_and_flags_are_unique() -> None:
     """No two keys share a variable or a flag."""
-    for names in ([key.path for key in KEYS], [key.env for key in KEYS], [key.flag for key in KEYS]):
+    for names in ([key.path for key in KEYS], [key.variable for key in KEYS], [key.flag for key in KEYS]):
         assert len(set(names)) == len(names)
 
 

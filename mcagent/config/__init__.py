@@ -1,0 +1,1 @@
+"""Reading configuration: values, keys, file, environment and flags. Knows no key of anybody."""

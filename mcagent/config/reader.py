@@ -1,0 +1,176 @@
+"""Reads a configuration: one YAML file, then environment, then flags. Nothing is guessed.
+
+Owns the precedence and how findings are told; the keys are a `Schema`. An unknown key or a wrong value is
+refused, and all errors are told at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from mcagent.config.keys import Key, Schema
+from mcagent.config.values import did_you_mean
+from mcagent.model.errors import InputError, McagentError
+
+# What Kubernetes puts into a container's environment for a Service whose name starts with "mcagent".
+_SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_.*)?)$")
+
+
+class ConfigError(McagentError):
+    """The configuration is refused. `errors` has one entry per finding."""
+
+    exit_code = 2
+
+    def __init__(self, errors: Sequence[InputError]) -> None:
+        super().__init__("\n".join(str(error) for error in errors))
+        self.errors = tuple(errors)
+
+
+@dataclass
+class Reading:
+    """What was said: values by key path, where each came from, and what was wrong."""
+
+    schema: Schema
+    values: dict[str, object] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+    errors: list[InputError] = field(default_factory=list)
+
+    def put(self, key: Key, raw: object, subject: str, path: str, *, text: bool) -> None:
+        """Take a value; a later source overwrites what an earlier one said."""
+        try:
+            parsed = key.value.parse_text(str(raw)) if text else key.value.parse(raw)
+        except ValueError as error:
+            reason = str(error)
+            if match := re.match(r"(\[\d+\]): ", reason):  # an entry of a list
+                path, reason = path + match[1], reason[match.end() :]
+            self.errors.append(InputError(subject, path, reason))
+        else:
+            self.values[key.path] = parsed
+            self.origin[key.path] = subject
+
+    def require(self, path: str, reason: str) -> None:
+        """Take that a key must be given."""
+        if path not in self.values and not any(error.path == path for error in self.errors):
+            self.errors.append(InputError("configuration", path, reason))
+
+    def said(self) -> dict[str, object]:
+        """Return the value in force of every key."""
+        return {key.path: self.values.get(key.path, key.default) for key in self.schema.keys}
+
+    def conflict(self, path: str, reason: str) -> None:
+        """Take that values which are right alone are wrong together."""
+        subject = self.origin.get(path.partition("[")[0], "configuration")
+        self.errors.append(InputError(subject, path, reason))
+
+    def check(self) -> None:
+        """Raise ConfigError if anything was wrong."""
+        if self.errors:
+            raise ConfigError(self.errors)
+
+    def fields(self, holder: type) -> dict[str, object]:
+        """Return what was said for the fields of a dataclass."""
+        return {
+            key.attribute: self.values[key.path]
+            for key in self.schema.keys
+            if key.holder is holder and key.path in self.values
+        }
+
+
+def read(schema: Schema, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Reading:
+    """Read `file`, then variables, then flags (by key path). Errors are in the answer, none is raised."""
+    reading = Reading(schema)
+    if file is not None:
+        _read_file(reading, file)
+    _read_environment(reading, environ)
+    by_path = {key.path: key for key in schema.keys}
+    for path, text in flags.items():
+        reading.put(by_path[path], text, f"flag {by_path[path].flag}", "", text=True)
+    return reading
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML that refuses a key given twice instead of taking the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            name = key_node.value
+            if name in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f'key "{name}" is given twice', key_node.start_mark
+                )
+            seen.add(name)
+        return super().construct_mapping(node, deep)  # type: ignore[no-any-return, unused-ignore]
+
+
+def _read_file(reading: Reading, file: Path) -> None:
+    subject = f"configuration {file}"
+    try:
+        content = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 - derives from SafeLoader
+    except (OSError, UnicodeDecodeError) as error:
+        reading.errors.append(InputError(subject, "", f"cannot be read: {error}"))
+        return
+    except yaml.YAMLError as error:
+        reading.errors.append(InputError(subject, "", f"is not YAML: {' '.join(str(error).split())}"))
+        return
+    if content is None:
+        return
+    if not isinstance(content, dict):
+        reading.errors.append(InputError(subject, "", "must be a mapping of keys to values"))
+        return
+    schema = reading.schema
+    nested = content.pop(schema.nested, None) if schema.nested else None
+    for name, value in schema.constants.items():
+        if content.pop(name, value) != value:
+            reading.errors.append(InputError(subject, name, f'must be "{value}"'))
+    _read_mapping(reading, content, subject, "", "")
+    if isinstance(nested, dict):
+        _read_mapping(reading, nested, subject, f"{schema.nested}.", "")
+    elif nested is not None:
+        reading.errors.append(InputError(subject, schema.nested, "must be a mapping of keys to values"))
+
+
+def _read_mapping(
+    reading: Reading, content: Mapping[object, object], subject: str, prefix: str, section: str
+) -> None:
+    """`prefix` is how the place is told ("multicluster."), `section` what is looked up ("wireGuard.")."""
+    schema = reading.schema
+    by_path = {key.path: key for key in schema.keys}
+    sections = {path[:place] for path in by_path for place, letter in enumerate(path) if letter == "."}
+    for name, raw in content.items():
+        path, told = f"{section}{name}", f"{prefix}{section}{name}"
+        if raw is None:
+            raw = {} if path in sections else raw  # noqa: PLW2901 - an empty section is an empty mapping
+        if path in sections:
+            if isinstance(raw, dict):
+                _read_mapping(reading, raw, subject, prefix, f"{path}.")
+            else:
+                reading.errors.append(InputError(subject, told, "must be a mapping of keys to values"))
+        elif path not in by_path:
+            reason = schema.elsewhere.get(path) or f"unknown key{did_you_mean(path, [*by_path, *sections])}"
+            reading.errors.append(InputError(subject, told, reason))
+        elif reading.origin.get(path) == subject:
+            reading.errors.append(
+                InputError(subject, told, f"is given at top level and below {schema.nested}: keep one")
+            )
+        elif raw is not None:  # "key:" with nothing after it means the default
+            reading.put(by_path[path], raw, subject, told, text=False)
+
+
+def _read_environment(reading: Reading, environ: Mapping[str, str]) -> None:
+    schema = reading.schema
+    by_env = {schema.variable(key): key for key in schema.keys}
+    for name, text in sorted(environ.items()):
+        if not name.startswith(schema.prefix) or name == schema.file_variable or name.startswith(schema.others):
+            continue
+        if name in by_env:
+            reading.put(by_env[name], text, f"environment {name}", "", text=True)
+        elif not _SERVICE_LINK.search(name):
+            reading.errors.append(
+                InputError(f"environment {name}", "", f"unknown key{did_you_mean(name, list(by_env))}")
+            )
