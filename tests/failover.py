@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from mcagent.lab import faults
 from mcagent.lab.faults import Fault, Settled
@@ -19,6 +20,7 @@ DRAIN = "mcagent.io/drain"
 PAIRS = 12  # of Pods that send datagrams to each other: by all gateways
 ON_THE_WAY = 0.3  # seconds: an answer that takes longer is not waited for
 REQUEST_INTERVAL = 0.05  # seconds
+FRESH = 0.2  # seconds since its last answer for which a connection counts as answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,23 +127,39 @@ def streams(lab: Lab, volume: Volume) -> list[Stream]:
     return [*found, pods, services, requests]
 
 
+class Whose(StrEnum):
+    """What a fault befalls."""
+
+    GATEWAY = "gateway"
+    WORKER = "worker"
+    PAIR = "pair"  # two gateways, drawn at random
+
+
+class Counted(StrEnum):
+    """What is held against the bound."""
+
+    SILENCE = "silence"  # the longest of each connection
+    HEAL = "heal"  # from the end of the fault until every connection is answered
+    FAULT = "fault"  # from the beginning of the fault until every connection is answered
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A row of the table: a fault of the Node whose name is given, how long it lasts, and what must come of it.
 
-    `lossless`: no packet may be lost, neither at the beginning nor at the end. `bound`: seconds, the longest
-    silence; None: that of the intervals. `from_heal`: silence is counted from the end of the fault. `must`: words
-    in place of a time, where none is set.
+    `lossless`: no packet may be lost, neither at the beginning nor at the end. `bound`: seconds; None: that of the
+    intervals. `must`: words in place of a time, where none is set. `rounds`: in a full run.
     """
 
     name: str
     make: Callable[[Lab, str], Fault]
     lossless: bool = False
     bound: float | None = None
-    from_heal: bool = False
-    worker: bool = False  # of a worker instead of a gateway
+    counted: Counted = Counted.SILENCE
+    whose: Whose = Whose.GATEWAY
     spell: float = 2.0
     must: str = ""
+    rounds: int = 30
 
 
 def other(lab: Lab, name: str) -> Cluster:
@@ -170,12 +188,17 @@ def api_and_link(lab: Lab, name: str) -> Fault:
     cluster = lab.topology.node(name)[0]
     api, link = faults.api_gone(lab, cluster), faults.link_cut(lab, name)
 
+    def runs() -> bool:  # of two faults at once both may be this one
+        process = lab.state.process(f"api-{cluster.name}")
+        return process is not None and process.alive
+
     def heal() -> None:
         link.heal()
-        api.heal()
+        if not runs():
+            api.heal()
 
     def inject() -> None:
-        if lab.state.process(f"api-{cluster.name}") is not None:
+        if runs():
             api.inject()
         link.inject()
 
@@ -219,14 +242,61 @@ ROWS: Mapping[str, Row] = {
         Row(
             name="worker's vswitchd restarted",
             make=worker_restarted,
-            worker=True,
-            from_heal=True,
+            whose=Whose.WORKER,
+            counted=Counted.HEAL,
             bound=2.0,
             spell=0.5,
         ),
-        Row(name="all gateways gone, one returns", make=all_gateways, from_heal=True, bound=2.0, spell=1.0),
+        Row(
+            name="all gateways gone, one returns",
+            make=all_gateways,
+            counted=Counted.HEAL,
+            bound=2.0,
+            spell=1.0,
+        ),
+        Row(
+            name="two faults at once",
+            make=lambda lab, name: two_faults(lab, name),  # noqa: PLW0108 - it is below, and uses this table
+            whose=Whose.PAIR,
+            counted=Counted.FAULT,
+            bound=5.0,
+            spell=6.0,
+            rounds=50,
+        ),
     )
 }
+
+
+def two_faults(lab: Lab, seed: str) -> Fault:
+    """Two faults of two gateways at once, drawn by the seed. The name says which.
+
+    A way is left: with fewer than three gateways one of each cluster is drawn. A link that loses some is not
+    drawn: no state is the right one for it.
+    """
+    chance = random.Random(seed)
+    names = [row.name for row in ROWS.values() if _plain(row)]
+    gateways = [[one.name for one in cluster.gateways] for cluster in lab.topology.clusters]
+    if min(map(len, gateways)) < 3:
+        nodes = [chance.choice(some) for some in gateways]
+    else:
+        nodes = chance.sample([name for some in gateways for name in some], 2)
+    pairs = [(chance.choice(names), node) for node in nodes]
+    found = [ROWS[row].make(lab, node) for row, node in pairs]
+
+    def inject() -> None:
+        for fault in found:
+            fault.inject()
+
+    def heal() -> None:
+        for fault in found:
+            fault.heal()
+
+    words = " and ".join(f"{row} of {node}" for row, node in pairs)
+    return Fault(name=f"{words} (seed {seed})", inject=inject, heal=heal)
+
+
+def _plain(row: Row) -> bool:
+    return row.whose is Whose.GATEWAY and row.counted is Counted.SILENCE and not row.must
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,11 +304,11 @@ class Round:
     """One fault once: on which Node, what became of the load during it, and at its end."""
 
     row: str
-    node: str
-    side: str  # "client" or "serving": of the connections
+    node: str  # or what was drawn
+    side: str  # "client" or "serving": of the connections; "" for a pair
     during: Report
     after: Report
-    healed: float  # seconds from the end of the fault until an answer came on every connection
+    healed: float  # seconds until an answer came on every connection: see Counted
 
 
 def pause(seconds: float) -> None:
@@ -247,36 +317,43 @@ def pause(seconds: float) -> None:
     wait_until(lambda: time.monotonic() >= moment, "a moment", timeout=seconds + 5)
 
 
-def target(lab: Lab, row: Row, number: int) -> str:
-    """Return the Node of a round: all of both clusters in turn, the clusters alternating."""
+def target(lab: Lab, row: Row, number: int, seed: int = 0) -> str:
+    """Return the Node of a round: all of both clusters in turn, the clusters alternating; of a pair, its seed."""
+    if row.whose is Whose.PAIR:
+        return f"{seed}-{number}"
     cluster = lab.topology.clusters[number % 2]
-    nodes = cluster.workers[:1] if row.worker else cluster.gateways
+    nodes = cluster.workers[:1] if row.whose is Whose.WORKER else cluster.gateways
     return nodes[number // 2 % len(nodes)].name
 
 
-def play(lab: Lab, load: Load, settled: Settled, row: Row, number: int) -> Round:
+def play(lab: Lab, load: Load, settled: Settled, row: Row, number: int, *, seed: int = 0) -> Round:
     """Make the fault, let it last, end it, and wait until everything is as it was."""
-    name = target(lab, row, number)
-    side = "client" if lab.topology.node(name)[0] is lab.topology.clusters[0] else "serving"
+    name = target(lab, row, number, seed)
     settled.wait()
     # TCP tries ever more seldom what did not work before: nothing of an earlier round is left.
     wait_until(lambda: _answers(load), "an answer on every connection", timeout=90)
     pause(0.5)
     fault = row.make(lab, name)
+    side = ""
+    if row.whose is Whose.PAIR:
+        name = fault.name
+    else:
+        side = "client" if lab.topology.node(name)[0] is lab.topology.clusters[0] else "serving"
+    healed = 0.0
     begin = time.monotonic()
     try:
         fault.inject()
-        pause(row.spell)
+        if row.counted is Counted.FAULT:
+            healed = _until_answered(load, name)
+        pause(max(0.0, begin + row.spell - time.monotonic()))
         until = time.monotonic()
         pause(ON_THE_WAY)
         during = load.report(begin, until)
     finally:
         end = time.monotonic()
         fault.heal()
-    back = time.monotonic() if row.from_heal else end
-    if row.from_heal:
-        wait_until(lambda: _answers(load), "an answer on every connection", timeout=30)
-    healed = time.monotonic() - back
+    if row.counted is Counted.HEAL:
+        healed = _until_answered(load, name)
     if row.name.startswith("all gateways"):
         names = [one.name for one in lab.topology.node(name)[0].gateways]
         faults.link_cut(lab, *names).heal()
@@ -287,11 +364,20 @@ def play(lab: Lab, load: Load, settled: Settled, row: Row, number: int) -> Round
     return Round(row=row.name, node=name, side=side, during=during, after=after, healed=healed)
 
 
+def _until_answered(load: Load, what: str) -> float:
+    """Return how many seconds passed until every connection was answered."""
+    begin = time.monotonic()
+    # What was answered a moment before the fault does not count.
+    pause(FRESH)
+    wait_until(lambda: _answers(load), f"an answer on every connection after {what}", timeout=30)
+    return time.monotonic() - begin
+
+
 def _answers(load: Load) -> bool:
-    """Whether every TCP connection has been answered within the last fifth of a second."""
+    """Whether every TCP connection has been answered within the last moment."""
     now = time.monotonic()
     found = load.report(now, now).streams
-    return all(silence < 0.2 for name in ("pods", "service") for silence in found[name].silences)
+    return all(silence < FRESH for name in ("pods", "service") for silence in found[name].silences)
 
 
 def calm(load: Load, seconds: float = 2.0) -> Report:
@@ -330,11 +416,10 @@ def broken(report: Report) -> int:
     return sum(report.streams[name].broken for name in ("pods", "service"))
 
 
-def random_pair(lab: Lab, chance: random.Random) -> tuple[Fault, Fault, str]:
-    """Return two faults of two gateways at once, and words for them."""
-    names = [row for row in ROWS if not ROWS[row].worker and not ROWS[row].from_heal]
-    nodes = [one.name for cluster in lab.topology.clusters for one in cluster.gateways]
-    first, second = chance.sample(nodes, 2)
-    rows: Sequence[str] = [chance.choice(names), chance.choice(names)]
-    words = f"{rows[0]} of {first} and {rows[1]} of {second}"
-    return ROWS[rows[0]].make(lab, first), ROWS[rows[1]].make(lab, second), words
+def words(report: Report) -> str:
+    """Return what became of the load, for people."""
+    lines = [
+        f"{one.name}: sent {one.sent}, lost {one.lost}, broken {one.broken} {one.reasons}, {one.longest:.2f} s"
+        for one in report.streams.values()
+    ]
+    return "\n".join([f"the sending process was late by {report.stall:.2f} s at most", *lines])

@@ -1,22 +1,27 @@
 """What a failure of a gateway costs, fault by fault: time without packets, datagrams lost, connections broken.
 
-    python -m tests.bench.failover [--datapath system|netdev] [--bfd 100x3,33x3,defaults] [--runs N | --full]
-                                   [--faults NAME,...] [--gateways N] [--workers N]
+    python -m tests.bench.failover [--datapath system|netdev] [--bfd 100x3,33x3,defaults] [--rounds N | --full]
+                                   [--fault NAME]... [--minutes M] [--seed N] [--gateways N] [--workers N]
                                    [--datagrams N] [--connections N] [--interval S]
-                                   [--json FILE] [--svg FILE] [--from FILE]
+                                   [--json FILE] [--svg FILE] [--from FILE...]
 
 Two clusters with real agents, numbered datagrams both ways, TCP connections to Pods and to a Service, requests to
-the Service. Rounds go over the gateways of both clusters in turn. A machine that does not carry the load without a
-fault says nothing about faults: the load is halved until it does, and the table says so; a round in which the
-sending process itself was late is made again (at most twice), and counted. `--from` draws a table and a plot from
-results that were written before. Where this kernel has no openvswitch, the run takes place in a test kernel
-(tests/kernel/run-in-kernel); otherwise it needs root.
+the Service. Rounds go over the gateways of both clusters in turn, and over all faults before the next round.
+A machine that does not carry the load without a fault says nothing about faults: the load is halved until it
+does, and the table says so; a round in which the sending process itself was late is made again (at most twice),
+and counted.
+
+A run can be cut short at any time (`--minutes` does it): what is in FILE of `--json` is kept, and the same command
+makes only the rounds that are missing. `--from` measures nothing and tells what is in one or more such files
+together. Where this kernel has no openvswitch, the run takes place in a test kernel (tests/kernel/run-in-kernel);
+otherwise it needs root.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -24,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.lab.faults import Settled
@@ -32,12 +38,12 @@ from mcagent.lab.load import Load, percentile
 from mcagent.model.config import DatapathChoice
 from mcagent.model.errors import LabError
 from tests import failover
-from tests.failover import INTERVALS, ROWS, Intervals, Round, Row, Volume
+from tests.failover import INTERVALS, ROWS, Counted, Intervals, Round, Row, Volume
 
 ROOT = Path(__file__).resolve().parents[2]
-FULL = 30
 LATE = 0.1  # seconds by which the sending process may be late in a round that counts
 TRIES = 3
+SAME = ("datapath", "gateways", "workers", "asked")  # what rounds that are told together must share
 Json = dict[str, object]
 
 
@@ -86,51 +92,118 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row]) -> Json:
-    """Measure every row in a lab of its own and return what goes into the file."""
+class Results:
+    """What was measured so far, in its file after every round."""
+
+    def __init__(self, path: Path | None, about: Json) -> None:
+        self._path = path
+        self.all: list[Json] = []
+        self._about = [about] if about else []
+        if path is not None and path.exists() and path.stat().st_size:
+            self.add(json.loads(path.read_text()))
+
+    def add(self, found: Json) -> None:
+        """Take in what is in a file. Raises LabError where it was measured in another way."""
+        for other in list_of(found["about"]):
+            for one in self._about[:1]:
+                differs = [key for key in SAME if one[key] != other[key]]
+                if differs:
+                    raise LabError(f"these were measured with another {' and '.join(differs)}: use another file")
+        self._about += [one for one in list_of(found["about"]) if one not in self._about]
+        for result in list_of(found["results"]):
+            mine = self.of(str(result["intervals"]))
+            for key in ("loads", "problems"):
+                list_of(mine[key]).extend(one for one in list_of(result[key]) if one not in list_of(mine[key]))
+            mine["rounds made again"] = int(str(mine["rounds made again"])) + int(str(result["rounds made again"]))
+            for name, rounds in dict_of(result["rounds"]).items():
+                list_of(dict_of(mine["rounds"]).setdefault(name, [])).extend(rounds)
+
+    def of(self, intervals: str) -> Json:
+        """Return what was measured with these intervals."""
+        for result in self.all:
+            if result["intervals"] == intervals:
+                return result
+        self.all.append(
+            {"intervals": intervals, "loads": [], "problems": [], "rounds made again": 0, "rounds": {}}
+        )
+        return self.all[-1]
+
+    def rounds(self, intervals: str, row: str) -> list[Json]:
+        """Return the rounds of a row, to be added to."""
+        return list_of(dict_of(self.of(intervals)["rounds"]).setdefault(row, []))
+
+    def save(self) -> None:
+        """Write the file anew, whole."""
+        if self._path is not None:
+            new = self._path.with_suffix(".new")
+            new.write_text(json.dumps({"about": self._about, "results": self.all}, indent=1))
+            new.replace(self._path)
+
+
+def list_of(value: object) -> list[Any]:
+    """Return what is a list in the file."""
+    assert isinstance(value, list)
+    return value
+
+
+def dict_of(value: object) -> dict[str, Any]:
+    """Return what is an object in the file."""
+    assert isinstance(value, dict)
+    return value
+
+
+def wanted(row: Row, args: argparse.Namespace) -> int:
+    """Return how many rounds of a row there are to be."""
+    return row.rounds if args.full else int(args.rounds)
+
+
+def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row], results: Results) -> None:
+    """Measure what is missing of every row, in a lab of its own."""
+    left = {row.name: wanted(row, args) - len(results.rounds(intervals.name, row.name)) for row in rows}
+    if max(left.values()) <= 0 or time.monotonic() > args.deadline:
+        return
     topology = failover.topology(
         intervals, gateways=args.gateways, workers=args.workers, datapath=DatapathChoice(args.datapath)
     )
     asked = Volume(datagrams=args.datagrams, connections=args.connections, interval=args.interval)
-    rounds: dict[str, list[Json]] = {}
-    again = 0
-    problems: list[str] = []
+    result = results.of(intervals.name)
     with Lab.up(topology) as lab:
         settled = Settled(lab)
         volume = bearable(lab, asked)
-        say(f"BFD {intervals.name}: {volume}")
+        loads = list_of(result["loads"])
+        loads += [str(volume)] * (str(volume) not in loads)
+        say(f"BFD {intervals.name}: {volume} (asked: {asked})")
         with Load(failover.streams(lab, volume)) as load:
             failover.pause(1.0)
-            for row in rows:
-                rounds[row.name] = []
-                for number in range(args.runs):
-                    for left in reversed(range(TRIES)):
+            for number in range(max(wanted(row, args) for row in rows)):
+                for row in rows:
+                    rounds = results.rounds(intervals.name, row.name)
+                    if time.monotonic() > args.deadline or not len(rounds) <= number < wanted(row, args):
+                        continue
+                    for tries in reversed(range(TRIES)):
+                        began = time.monotonic()
                         try:
-                            one = raw(failover.play(lab, load, settled, row, number))
+                            one = raw(failover.play(lab, load, settled, row, number, seed=args.seed))
                         except LabError as error:
-                            problems.append(f"{row.name}, round {number + 1}: {error}")
-                            say(problems[-1])
+                            problem = f"{row.name}, round {number + 1}: {error}"
+                            list_of(result["problems"]).append(problem)
+                            say(problem)
                             settled.wait(120)
                             continue
-                        if float(str(one["late"])) <= LATE or not left:
-                            rounds[row.name].append(one)
+                        if float(str(one["late"])) <= LATE or not tries:
+                            one["seconds"] = time.monotonic() - began
+                            rounds.append(one)
                             break
-                        again += 1
-                if args.json:  # what is measured is kept, whatever comes
-                    args.json.write_text(
-                        json.dumps({"results": [{"intervals": intervals.name, "rounds": rounds}]})
-                    )
-                if rounds[row.name]:
-                    say(" | ".join(cells(row.name, intervals, rounds[row.name])))
-    about = {"load": str(volume), "asked": str(asked), "rounds made again": again, "problems": problems}
-    return {"intervals": intervals.name, **about, "rounds": rounds}
+                        result["rounds made again"] = int(str(result["rounds made again"])) + 1
+                    results.save()
+                say(f"BFD {intervals.name}: round {number + 1} done")
 
 
 # --- telling ----------------------------------------------------------------------------------------------
 
 HEAD = (
     *("fault", "rounds", "TCP silence p50", "p99", "longest", "must", "UDP gap p50", "p99"),
-    *("datagrams lost", "broken", "longest request", "lost at return"),
+    *("datagrams lost", "broken", "longest request", "lost at return", "seconds a round"),
 )
 
 
@@ -159,7 +232,7 @@ def bound_of(row: Row, intervals: Intervals) -> str:
 
 def ends(row: Row, rounds: Sequence[Json]) -> list[float]:
     """Return what is held against the bound: silences, or times from the end of the fault to the last answer."""
-    return _numbers(rounds, "healed") if row.from_heal else silences(rounds)
+    return silences(rounds) if row.counted is Counted.SILENCE else _numbers(rounds, "healed")
 
 
 def cells(name: str, intervals: Intervals, rounds: Sequence[Json]) -> list[str]:
@@ -173,9 +246,10 @@ def cells(name: str, intervals: Intervals, rounds: Sequence[Json]) -> list[str]:
         bound_of(row, intervals),
         *(f"{percentile(udp, share):.2f} s" for share in (0.5, 0.99)),
         f"{sum(_numbers(rounds, 'lost')) / len(rounds):.0f}",
-        f"{sum(_numbers(rounds, 'broken')):.0f}",
+        f"{sum(_numbers(rounds, 'broken')) + sum(_numbers(rounds, 'after broken')):.0f}",
         f"{max(_numbers(rounds, 'request')):.2f} s",
         f"{sum(_numbers(rounds, 'after lost')) / len(rounds):.0f}",
+        f"{sum(_numbers(rounds, 'seconds')) / len(rounds):.0f}",
     ]
 
 
@@ -200,7 +274,9 @@ def plot(results: Sequence[Json]) -> str:
     for result in results:
         intervals, rounds = INTERVALS[str(result["intervals"])], result["rounds"]
         assert isinstance(rounds, dict)
-        lines.append(f'<text x="8" y="{y}" class="h">BFD {intervals.name}: {result.get("load", "")}</text>')
+        lines.append(
+            f'<text x="8" y="{y}" class="h">BFD {intervals.name}: {"; ".join(list_of(result["loads"]))}</text>'
+        )
         y += step
         for name, found in rounds.items():
             if not found:
@@ -239,19 +315,15 @@ def plot(results: Sequence[Json]) -> str:
     )
 
 
-def tell(found: Json, args: argparse.Namespace) -> None:
-    """Print tables, write the files."""
-    results = found["results"]
-    assert isinstance(results, list)
-    for result in results:
-        print(f"\nBFD {result['intervals']}; {result.get('load', '?')} (asked: {result.get('asked', '?')});")
-        print(f"{result.get('rounds made again', '?')} rounds made again because the machine was late\n")
+def tell(results: Results, svg: Path | None) -> None:
+    """Print tables, draw the picture."""
+    for result in results.all:
+        print(f"\nBFD {result['intervals']}; {'; '.join(list_of(result['loads']))};")
+        print(f"{result['rounds made again']} rounds made again because the machine was late\n")
         print(*table(result), sep="\n", flush=True)
-        print(*(f"problem: {problem}" for problem in result.get("problems", [])), sep="\n")
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=1))
-    if args.svg:
-        args.svg.write_text(plot(results))
+        print(*(f"problem: {problem}" for problem in list_of(result["problems"])), sep="\n")
+    if svg:
+        svg.write_text(plot(results.all))
 
 
 def in_test_kernel(args: argparse.Namespace, argv: list[str]) -> int:
@@ -272,26 +344,31 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datapath", choices=["system", "netdev"], default="system")
     parser.add_argument("--bfd", type=lambda text: text.split(","), default=["100x3"], help=", ".join(INTERVALS))
-    parser.add_argument("--runs", type=int, default=4, help="rounds of each fault [%(default)s]")
-    parser.add_argument("--full", action="store_true", help=f"{FULL} rounds of each fault")
-    parser.add_argument("--faults", type=lambda text: text.split(","), default=list(ROWS), metavar="NAME,...")
+    parser.add_argument("--rounds", type=int, default=4, help="of each fault [%(default)s]")
+    parser.add_argument("--full", action="store_true", help="30 rounds of each fault, 50 of two at once")
+    parser.add_argument("--fault", action="append", choices=list(ROWS), help="only this one; may be repeated")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no round after so many")
+    parser.add_argument("--seed", type=int, default=1, help="of the pairs of faults [%(default)s]")
     parser.add_argument("--gateways", type=int, default=3, help="of each cluster [%(default)s]")
     parser.add_argument("--workers", type=int, default=2, help="of each cluster [%(default)s]")
     parser.add_argument("--datagrams", type=float, default=1000.0, help="a second, each way [%(default)s]")
     parser.add_argument("--connections", type=int, default=200, help="TCP [%(default)s]")
     parser.add_argument("--interval", type=float, default=0.02, help="seconds between messages [%(default)s]")
-    parser.add_argument("--limit", type=int, default=7200, help="seconds, of a test kernel [%(default)s]")
+    parser.add_argument("--limit", type=int, default=14400, help="seconds, of a test kernel [%(default)s]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it")
-    parser.add_argument("--from", type=Path, metavar="FILE", dest="source", help="measure nothing; tell these")
+    parser.add_argument(
+        "--from", type=Path, metavar="FILE", dest="sources", nargs="+", help="measure nothing; tell these"
+    )
     args = parser.parse_args(argv)
-    unknown = [name for name in args.faults if name not in ROWS] + [n for n in args.bfd if n not in INTERVALS]
+    unknown = [name for name in args.bfd if name not in INTERVALS]
     if unknown:
-        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join([*ROWS, *INTERVALS])}")
-    if args.full:
-        args.runs = FULL
-    if args.source:
-        tell(json.loads(args.source.read_text()), args)
+        parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(INTERVALS)}")
+    if args.sources:
+        told = Results(None, {})
+        for path in args.sources:
+            told.add(json.loads(path.read_text()))
+        tell(told, args.svg)
         return 0
     if args.datapath == "system" and not kernel_datapath_exists():
         return in_test_kernel(args, argv)
@@ -301,11 +378,15 @@ def main(argv: list[str]) -> int:
         "load average": os.getloadavg()[0],
         "gateways": args.gateways,
         "workers": args.workers,
+        "asked": str(Volume(datagrams=args.datagrams, connections=args.connections, interval=args.interval)),
+        "seed": args.seed,
     }
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
-    rows = [ROWS[name] for name in args.faults]
-    results = [measure(INTERVALS[name], args, rows) for name in args.bfd]
-    tell({"about": about, "results": results}, args)
+    results = Results(args.json, about)
+    args.deadline = time.monotonic() + 60 * args.minutes
+    for name in args.bfd:
+        measure(INTERVALS[name], args, [ROWS[row] for row in args.fault or ROWS], results)
+    tell(results, args.svg)
     return 0
 
 

@@ -1,0 +1,68 @@
+"""Gateways fail under traffic, in short: every row of the failover table once, for any machine, on both datapaths.
+
+No connection may break, ever. Times are judged by whether a silence ended before the fault did; how long it was is
+asked by `make test-failover` and measured by tests/bench/failover.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from mcagent.lab.faults import Settled
+from mcagent.lab.lab import Lab
+from mcagent.lab.load import Load, Report
+from tests import failover
+from tests.failover import ROWS, Counted, Intervals, Volume, words
+
+SPELL = 4.0  # seconds that a fault lasts; TCP tries again 0.2, 0.6, 1.4 and 3.0 s after what was lost
+SILENCE = 3.6
+BACK = 15.0  # seconds in which every connection must be answered again
+STALLED = 0.1  # seconds: a machine that stops for so long loses datagrams by itself
+# Twice the default inside a cluster: three packets missed must not be the machine's fault.
+INTERVALS = Intervals(name="200x3", local=200, remote=200, bound=1.2)
+VOLUME = Volume(datagrams=60, connections=8, interval=0.1)
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[..., Lab]) -> Lab:
+    """Two clusters of two gateways and a worker."""
+    return make_lab(failover.topology(INTERVALS, gateways=2, workers=1))
+
+
+@pytest.fixture(scope="module")
+def settled(lab: Lab) -> Settled:
+    """How the lab is when all is well."""
+    return Settled(lab)
+
+
+@pytest.fixture(scope="module")
+def load(lab: Lab, settled: Settled) -> Iterator[Load]:
+    """Traffic that goes on through all tests."""
+    with Load(failover.streams(lab, VOLUME)) as one:
+        yield one
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_connections_outlive_a_fault(lab: Lab, load: Load, settled: Settled, name: str) -> None:
+    """None breaks, all are answered again in time, and nothing is lost where nothing has to be."""
+    row = ROWS[name]
+    if row.counted is Counted.SILENCE and not row.lossless:
+        row = replace(row, spell=SPELL)
+    number = list(ROWS).index(name)
+    one = failover.play(lab, load, settled, row, number)
+    told = f"{one.node}\n{words(one.during)}\nafter it:\n{words(one.after)}"
+    assert failover.broken(one.during) == failover.broken(one.after) == 0, told
+    if row.lossless:
+        assert lost(one.during) == lost(one.after) == 0, told
+    elif row.counted is not Counted.SILENCE:
+        assert one.healed < BACK + one.after.stall, told
+    elif not row.must:  # a link that loses some is left by chance sooner or later
+        assert max(failover.tcp_silences(one.during)) < SILENCE + one.during.stall, told
+
+
+def lost(report: Report) -> int:
+    """Return how many datagrams were lost, by a machine that was there all the time."""
+    return failover.datagrams_lost(report) if report.stall < STALLED else 0
