@@ -1,0 +1,88 @@
+"""Admission of MemberClusterAnnounces: a member announces itself, and nobody else. Pure."""
+
+from __future__ import annotations
+
+from mcagent.controller import names
+from mcagent.controller.admission.decision import (
+    ALLOWED,
+    Accounts,
+    Caller,
+    Decision,
+    Lookup,
+    Operation,
+    Request,
+    denied,
+    no_account,
+)
+from mcagent.controller.admission.identity import (
+    ambiguous_with,
+    bound_cluster,
+    bound_clusters,
+    cluster_id_of,
+)
+from mcagent.controller.leader.exports import text_at
+
+_FIXED = {"clusterID": "ClusterID", "clusterSetID": "ClusterSet ID", "leaderClusterID": "leader cluster ID"}
+
+
+def review_announce(request: Request, lookup: Lookup, accounts: Accounts) -> Decision:
+    """Decide on a MemberClusterAnnounce (contract section 1.5)."""
+    deleting = request.operation is Operation.DELETE
+    caller = request.caller
+    if caller is None:
+        return ALLOWED if deleting else no_account(request)
+    here = caller.namespace == request.namespace
+    trusted = here and caller.name in accounts.controllers and request.operation is not Operation.CREATE
+    if not trusted:
+        if not here:  # those that delete are the garbage collector and the namespace controller
+            why = f"{caller} is not in namespace {request.namespace}, where the members' accounts are"
+            return ALLOWED if deleting else denied(why)
+        decision = _identity(request, caller, lookup)
+        if decision is not None:
+            return decision
+    if request.operation is Operation.CREATE:
+        return _create(request, lookup)
+    return _update(request) if request.operation is Operation.UPDATE else ALLOWED
+
+
+def _identity(request: Request, caller: Caller, lookup: Lookup) -> Decision | None:
+    """Return the decision that who asks is enough for; None: go on."""
+    account = lookup.service_account(caller.namespace, caller.name)
+    if account is None:
+        return ALLOWED if request.operation is Operation.DELETE else denied(f"{caller} is not found", code=412)
+    cluster = cluster_id_of(request.subject)
+    if not cluster or bound_cluster(account) != cluster:
+        return denied(f'cluster ID "{cluster}" is not permitted for {caller}: see {names.CLUSTER_ID_ANNOTATION}')
+    return None
+
+
+def _create(request: Request, lookup: Lookup) -> Decision:
+    new = request.object
+    cluster = cluster_id_of(new)
+    sets = lookup.cluster_sets(request.namespace)
+    if not sets:
+        return denied(f"there is no ClusterSet in namespace {request.namespace}", code=412)
+    cluster_set = sets[0]
+    name = text_at(cluster_set, "metadata", "name")
+    if text_at(new, "clusterSetID") != name:
+        return denied(f'unknown ClusterSet ID "{text_at(new, "clusterSetID")}": it is {name} here', code=412)
+    spec = cluster_set.get("spec")
+    leaders = spec.get("leaders") if isinstance(spec, dict) else None
+    leader = text_at(leaders[0], "clusterID") if isinstance(leaders, list) and leaders else ""
+    if text_at(new, "leaderClusterID") != leader:
+        return denied(f"leaderClusterID does not match the ClusterSet's leader, {leader}", code=412)
+    if text_at(new, "metadata", "name") != names.announce(cluster):
+        return denied(f"the name of cluster {cluster}'s announcement must be {names.announce(cluster)}")
+    other = ambiguous_with(cluster, bound_clusters(lookup.service_accounts(request.namespace)))
+    if other:
+        return denied(
+            f"cluster ID {cluster} conflicts with that of member {other}: one is the other and a dash and more"
+        )
+    return ALLOWED
+
+
+def _update(request: Request) -> Decision:
+    for path, what in _FIXED.items():
+        if text_at(request.old, path) != text_at(request.object, path):
+            return denied(f"{what} ({path}) cannot be changed", code=412)
+    return ALLOWED
