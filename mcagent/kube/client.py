@@ -292,7 +292,7 @@ def _refusal(where: str, response: Any, text: bytes) -> ApiRefusalError:
     said = hints.get(response.status, f"HTTP {response.status}")
     retry_after = str(response.headers.get("Retry-After") or "")
     return ApiRefusalError(
-        f"{where}: {said}" + (f": {message[:300]}" if message else ""),
+        f"{where}: {said}" + (f": {message[:600]}" if message else ""),
         code=response.status,
         reason=reason,
         retry_after=float(retry_after) if retry_after.isdecimal() else 0.0,

@@ -1,0 +1,218 @@
+"""`deploy/admission-policies.yaml` on a real API server: the same answers as the webhook's rules, and no more."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mcagent.controller import names
+from mcagent.kube.client import ApiRefusalError
+from mcagent.lab.waiting import wait_until
+from tests.kube.conftest import Cluster
+from tests.unit.leader_world import announce, cluster_info, endpoints, export, service
+
+POLICIES = Path(__file__).parents[3] / "deploy/admission-policies.yaml"
+BASE = "/apis/admissionregistration.k8s.io/v1"
+PLURALS = {
+    "ClusterSet": "clustersets",
+    "Gateway": "gateways",
+    "MemberClusterAnnounce": "memberclusterannounces",
+    "ResourceExport": "resourceexports",
+}
+
+pytestmark = pytest.mark.real_only  # the embedded server has no CEL
+
+
+@pytest.fixture
+def policed(cluster: Cluster) -> Iterator[Cluster]:
+    """Give a namespace in which the policies hold, and wait until they do."""
+    made = []
+    for found in yaml.safe_load_all(POLICIES.read_text()):
+        obj = copy.deepcopy(found)
+        obj["metadata"]["name"] += f".{cluster.namespace}"
+        plural = obj["kind"].lower().removesuffix("y") + ("ies" if obj["kind"].endswith("y") else "s")
+        if "policyName" in obj["spec"]:
+            obj["spec"]["policyName"] += f".{cluster.namespace}"
+            selector = {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}
+            obj["spec"]["matchResources"] = {"namespaceSelector": selector}
+        cluster.client.request("POST", f"{BASE}/{plural}", body=obj)
+        made.append(f"{BASE}/{plural}/{obj['metadata']['name']}")
+
+    def in_force() -> bool:
+        probes = [announce("x") | {"clusterID": "y"}, service("x") | {"metadata": {"name": "probe"}}, gateway()]
+        return all(answer(cluster, probe) for probe in probes)
+
+    wait_until(in_force, "the policies to be in force", timeout=30)
+    yield cluster
+    for path in made:
+        cluster.client.request("DELETE", path)
+
+
+def gateway() -> dict[str, Any]:
+    """Return a Gateway."""
+    return {"kind": "Gateway", "metadata": {"name": "node-1"}, "gatewayIP": "10.0.0.1", "internalIP": "10.0.0.1"}
+
+
+def path_of(cluster: Cluster, obj: dict[str, Any], name: str = "") -> str:
+    """Return where an object of the test's namespace is."""
+    version = "v1alpha2" if obj["kind"] == "ClusterSet" else "v1alpha1"
+    return cluster.path(PLURALS[obj["kind"]], name, group="multicluster.crd.antrea.io", version=version)
+
+
+def answer(cluster: Cluster, obj: dict[str, Any], *, dry: bool = True) -> str:
+    """Create an object, or only try to; return "" or why it was refused."""
+    version = "v1alpha2" if obj["kind"] == "ClusterSet" else "v1alpha1"
+    body = copy.deepcopy(obj) | {"apiVersion": f"multicluster.crd.antrea.io/{version}"}
+    body["metadata"]["namespace"] = cluster.namespace
+    try:
+        query = {"dryRun": "All"} if dry else None
+        cluster.client.request("POST", path_of(cluster, obj), query, body=body)
+    except ApiRefusalError as error:
+        if error.code != 422:
+            raise
+        return str(error)
+    return ""
+
+
+def change(cluster: Cluster, obj: dict[str, Any], patch: dict[str, Any]) -> str:
+    """Change an object; return "" or why that was refused."""
+    try:
+        cluster.patch(path_of(cluster, obj, obj["metadata"]["name"]), patch)
+    except ApiRefusalError as error:
+        if error.code != 422:
+            raise
+        return str(error)
+    return ""
+
+
+def labelled(obj: dict[str, Any]) -> dict[str, Any]:
+    """Return an export with the labels that members give."""
+    spec = obj["spec"]
+    labels = {"sourceClusterID": spec["clusterID"], "sourceKind": spec["kind"]}
+    if spec["kind"] != "ClusterInfo":
+        labels |= {"sourceName": spec["name"], "sourceNamespace": spec["namespace"]}
+    found = copy.deepcopy(obj)
+    found["metadata"]["labels"] = labels
+    return found
+
+
+def without(obj: dict[str, Any], *path: str) -> dict[str, Any]:
+    """Return an object without a field."""
+    found = copy.deepcopy(obj)
+    inner = found
+    for step in path[:-1]:
+        inner = inner[step]
+    del inner[path[-1]]
+    return found
+
+
+def test_exports_of_members_pass(policed: Cluster) -> None:
+    """What controllers write is taken, and other kinds of exports are none of the policies' business."""
+    info, policy = cluster_info("east", "10.1.0.0/16"), export("east", "AntreaClusterNetworkPolicy", "any", {})
+    for obj in (service("east"), endpoints("east", ["10.1.0.1"]), info):
+        assert answer(policed, labelled(obj)) == ""
+    assert answer(policed, policy) == ""
+    assert answer(policed, announce("east")) == ""
+
+
+def test_exports_that_are_wrong_are_refused(policed: Cluster) -> None:
+    """Derived names, DNS labels, payloads, cluster IDs and labels hold for everybody."""
+    good, info = labelled(service("east")), labelled(cluster_info("east", "10.1.0.0/16"))
+    named = copy.deepcopy(good)
+    named["metadata"]["name"] = "east-default-other-service"
+    upper = labelled(service("east", "De-fault/nginx"))
+    upper["metadata"]["name"] = "east-de-fault-nginx-service"
+    foreign = copy.deepcopy(info)
+    foreign["spec"]["clusterInfo"]["clusterID"] = "west"
+    lying = copy.deepcopy(good)
+    lying["metadata"]["labels"]["sourceName"] = "other"
+    cases = [
+        (named, "the name must be"),
+        (upper, "the name must be"),
+        (without(good, "spec", "service"), "spec.service is missing"),
+        (without(labelled(endpoints("east", [])), "spec", "endpoints"), "spec.endpoints is missing"),
+        (foreign, "spec.clusterInfo.clusterID must be spec.clusterID"),
+        (without(info, "spec", "clusterInfo"), "spec.clusterInfo.clusterID must be spec.clusterID"),
+        (lying, "the labels"),
+        (without(good, "metadata", "labels"), "the labels"),
+        (without(good, "spec", "clusterID"), "the name must be"),
+    ]
+    for obj, said in cases:
+        assert said in answer(policed, obj)
+
+
+def test_what_an_export_is_of_cannot_change(policed: Cluster) -> None:
+    """Another Service under the same name is refused; new endpoints and a status are not."""
+    obj = labelled(service("east", "a/b-c"))
+    assert answer(policed, obj, dry=False) == ""
+    other = {"spec": {"namespace": "a-b", "name": "c"}}
+    other["metadata"] = {"labels": {"sourceNamespace": "a-b", "sourceName": "c"}}
+    assert "spec.kind of an export" in change(policed, obj, other)
+    assert change(policed, obj, {"spec": {"kind": "LabelIdentity"}})
+    ports = {"spec": {"service": {"serviceSpec": {"ports": [{"port": 81, "protocol": "TCP"}]}}}}
+    assert change(policed, obj, ports) == ""
+
+
+def test_an_export_from_before_the_policies_can_be_let_go(policed: Cluster) -> None:
+    """The leader takes the finalizer off one whose name would be refused today."""
+    obj = labelled(service("east", "a/b-c"))
+    assert answer(policed, obj, dry=False) == ""
+    assert change(policed, obj, {"metadata": {"finalizers": None}}) == ""
+
+
+def test_announcements(policed: Cluster) -> None:
+    """The name follows from the cluster ID, and no ID changes."""
+    wrong = announce("east")
+    wrong["metadata"]["name"] = names.announce("west")
+    assert "must be member-announce-from-east" in answer(policed, wrong)
+    assert answer(policed, announce("east"), dry=False) == ""
+    for field in ("clusterID", "clusterSetID", "leaderClusterID"):
+        assert change(policed, announce("east"), {field: "other"})
+    beat = {"metadata": {"annotations": {names.HEARTBEAT_ANNOTATION: "2026-01-01T00:00:00Z"}}}
+    assert change(policed, announce("east"), beat) == ""
+
+
+def test_cluster_sets_keep_their_identity(policed: Cluster) -> None:
+    """The IDs of this cluster and of the leader stay; server and Secret may change."""
+    spec = {"clusterID": "east", "leaders": [{"clusterID": "north", "server": "https://a:1", "secret": "s"}]}
+    obj = {"kind": "ClusterSet", "metadata": {"name": "set"}, "spec": spec}
+    assert answer(policed, obj, dry=False) == ""
+    assert "cannot be changed: it is east" in change(policed, obj, {"spec": {"clusterID": "west"}})
+    assert "leaders[0].clusterID" in change(policed, obj, {"spec": {"leaders": [{"clusterID": "x"}]}})
+    moved = {"clusterID": "north", "server": "https://b:1", "secret": "t"}
+    assert change(policed, obj, {"spec": {"leaders": [moved]}}) == ""
+
+
+def test_gateways_are_the_controllers_and_agents(policed: Cluster) -> None:
+    """A person is refused; an account of ours, by its token, is not."""
+    assert "only the controllers and agents" in answer(policed, gateway())
+    policed.create(policed.path("serviceaccounts"), "mcagent-agent")
+    group = "rbac.authorization.k8s.io"
+    role = {"rules": [{"apiGroups": ["*"], "resources": ["gateways"], "verbs": ["*"]}]}
+    subject = {"kind": "ServiceAccount", "name": "mcagent-agent", "namespace": policed.namespace}
+    binding = {"roleRef": {"apiGroup": group, "kind": "Role", "name": "gw"}, "subjects": [subject]}
+    for plural, kind, body in (("roles", "Role", role), ("rolebindings", "RoleBinding", binding)):
+        meta = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": "gw"}}
+        policed.client.request("POST", policed.path(plural, group=group), body=meta | body)
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    token = policed.client.request(
+        "POST", policed.path("serviceaccounts", "mcagent-agent") + "/token", body=request
+    )
+    client = policed.server.as_token(token["status"]["token"])
+    body = gateway() | {"apiVersion": "multicluster.crd.antrea.io/v1alpha1"}
+
+    def allowed() -> bool:
+        try:
+            client.request("POST", policed.gateways, {"dryRun": "All"}, body=body)
+        except ApiRefusalError as error:
+            if error.code != 403:  # RBAC has not seen the binding yet
+                raise
+            return False
+        return True
+
+    wait_until(allowed, "the account to be allowed", timeout=20)
