@@ -150,8 +150,8 @@ def test_what_an_export_is_of_cannot_change(policed: Cluster) -> None:
     """Another Service under the same name is refused; new endpoints and a status are not."""
     obj = labelled(service("east", "a/b-c"))
     assert answer(policed, obj, dry=False) == ""
-    other = {"spec": {"namespace": "a-b", "name": "c"}}
-    other["metadata"] = {"labels": {"sourceNamespace": "a-b", "sourceName": "c"}}
+    labels = {"sourceNamespace": "a-b", "sourceName": "c"}
+    other = {"spec": {"namespace": "a-b", "name": "c"}, "metadata": {"labels": labels}}
     assert "spec.kind of an export" in change(policed, obj, other)
     assert change(policed, obj, {"spec": {"kind": "LabelIdentity"}})
     ports = {"spec": {"service": {"serviceSpec": {"ports": [{"port": 81, "protocol": "TCP"}]}}}}
