@@ -41,6 +41,7 @@ LOCAL_GATEWAYS = d.GROUP_GATEWAYS.group_id(0)
 _COOKIE = d.COOKIES.cookie(d.FOR_BASE)
 _STATE_NEW, _STATE_EST = ct_state("+new-rpl+trk"), ct_state("+est-rpl+trk")
 _STATE_OPENER, _STATE_REPLY = ct_state("-new-rpl-inv+trk"), ct_state("-inv+rpl+trk")
+_STATE_REVERSED = ct_state("-rel-inv+rpl+trk")
 _STATE_INVALID, _STATE_TRACKED, _STATE_TRANSLATED = ct_state("+inv+trk"), ct_state("+trk"), ct_state("+trk+dnat")
 
 
@@ -150,6 +151,10 @@ def _arrive(env: Env) -> Iterator[Flow]:
         for state in (_STATE_NEW, _STATE_EST):
             for what, commit in remember:
                 yield _flow(table, d.NORMAL, (family, state, what), commit, *deliver)
+        # A request that is called a reply: conntrack was lost (with the userspace datapath's process), and the
+        # server spoke first since. Only requests are translated by a gateway, so their direction is sure.
+        turned = Ct(env.zones.arrival, commit=True, force=True, exec_=(*mark, number))
+        yield _flow(table, d.NORMAL, (family, _STATE_REVERSED, d.TRANSLATED.is_(1)), turned, *deliver)
         for port in (*((d.HOST_PORT,) if env.gateway else ()), *env.local_gateways):
             for bit in (0, 1):
                 same = (

@@ -136,8 +136,9 @@ DEPARTURE = Table(
     number=30,
     name="Departure",
     purpose="From the host, direction known: connections opened here are committed and routed; replies go back "
-    "to the gateway that their connection last came in by, or another if it is dead.",
-    fields=(ETH_TYPE, CT_STATE, MARK_PORT, MARK_TRANSLATED),
+    "to the gateway that their connection last came in by, or another if it is dead. What goes to a gateway of "
+    "another cluster is a reply, also when conntrack has lost its connection.",
+    fields=(ETH_TYPE, CT_STATE, MARK_PORT, MARK_TRANSLATED, *_DESTINATION),
     next=(26, 40),
 )
 ROUTE = Table(

@@ -83,8 +83,12 @@ cluster and per origin.
 LIMITS = """\
 A gatewayIP that lies inside the published Pod CIDRs takes replies of SNATed connections only. The userspace
 datapath splits reassembled packets again after conntrack, so a first packet to a Service that is fragmented is
-not exported there. A SNATed connection breaks with its gateway. Conntrack that is lost on a Node (not on
-gateways) makes replies that come before the next request look like new connections.
+not exported there. A SNATed connection breaks with its gateway.
+
+Conntrack that is lost on a Node (with ovs-vswitchd's process, on the userspace datapath) makes a reply that
+comes before the next request look like a connection of the server's. Untranslated ones arrive all the same. One
+of a Service has the endpoint's address: where that is published the client's kernel answers it with a reset, and
+elsewhere it is dropped. The client's next packet puts the connection right.
 
 Without state (after the loss of a gateway) only TCP, UDP and SCTP replies of ready endpoints are un-translated.
 ICMP errors, later fragments and replies of an endpoint that is no longer ready are dropped until the client's

@@ -35,6 +35,7 @@ from flows.fields import (
 from flows.flow import Bucket, Flow, Group, GroupType
 from flows.mc import declaration as d
 from flows.mc.base import (
+    AS_REPLY,
     FROM_GATEWAY,
     FROM_HOST,
     FROM_NODE,
@@ -93,6 +94,7 @@ def cluster(env: Env, c: RemoteCluster) -> Part:
             )
             for net in sources
         )
+    flows.extend(_lost_replies(env, c, cookie))
     usable = bool(tunnels) if env.gateway else bool(c.gateways)
     if not usable:
         flows.extend(
@@ -122,6 +124,19 @@ def cluster(env: Env, c: RemoteCluster) -> Part:
     flows.extend(_from_cluster(c, cookie, tunnels, sources))
     flows.extend(_to_cluster(env, c, cookie, tunnels))
     return Part(flows=tuple(flows), groups=tuple(_cluster_groups(env, c, tunnels)))
+
+
+def _lost_replies(env: Env, c: RemoteCluster, cookie: int) -> Iterator[Flow]:
+    """Replies to SNATed connections that conntrack of this Node has lost: nothing else goes to these addresses.
+
+    Not committed, or the next request would look like a reply.
+    """
+    go_on = Goto(d.ROUTE.number) if env.gateway else ToGroup(LOCAL_GATEWAYS)
+    for address in dict.fromkeys(gateway.address for gateway in c.gateways):
+        family = eth_type_of(address)
+        if not any(address in net for net in c.cidrs if eth_type_of(net) == family):
+            terms = (family, _STATE_NEW, destination_is(address))
+            yield _flow(cookie, d.DEPARTURE, d.EXACT, terms, *AS_REPLY, go_on)
 
 
 def _from_cluster(

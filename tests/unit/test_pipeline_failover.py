@@ -10,6 +10,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.fields import IP_ICMP
 from flows.simulate import Datapath, Network
 from flows.simulate.packet import ACK
 from tests.conversations import Call, Exchange, calls, examples, exchange, one
@@ -83,6 +84,30 @@ def test_a_server_is_heard_without_the_gateway_that_translated(
                     assert [getattr(seen, n) for n in names] == [getattr(wanted, n) for n in names]
                     assert seen.eth_src == HOST_MAC
                 the_same(exchange(world, network, call, call.later), before)
+
+
+@examples(20)
+@given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
+def test_a_node_that_lost_its_conntrack_recovers(world: World, seed: int, datapath: Datapath) -> None:
+    """Also when the server speaks first, which looks like a connection of its own: the client's next packet heals.
+
+    Where nothing is translated the server's packet itself arrives.
+    """
+    for call in calls(world, Random(seed), 5):
+        if call.protocol == IP_ICMP:
+            continue  # an echo reply begins nothing
+        before = exchange(world, world.network.over(datapath), call, call.packet)
+        known = exchange(world, before.network, call, call.later).network
+        network = known.forgetting(ZONES.arrival, before.node)
+        spoken = network.send(before.node, from_kernel(replace(before.seen.reply(), tcp_flags=ACK)))
+        if call.service is None:
+            home, seen = one(spoken)
+            assert (home, seen.dst, seen.dst_port) == (call.client.node, call.packet.src, call.packet.src_port)
+        now = exchange(world, spoken.network, call, call.later)
+        the_same(now, before)
+        again = exchange(world, now.network, call, call.later)
+        home, seen = one(again.network.send(before.node, from_kernel(replace(before.seen.reply(), tcp_flags=ACK))))
+        assert (home, seen.src, seen.src_port) == (call.client.node, call.address, call.packet.dst_port)
 
 
 @examples(25)
