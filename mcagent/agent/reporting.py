@@ -122,7 +122,7 @@ class Reporter:
         if outcome.done:
             counted = ", ".join(f"{count} {what}" for what, count in last.changes.items())
             log.info("changed (%s) in %.0f ms: %s", last.trigger, 1000 * sum(last.phases.values()), counted)
-        else:
+        if log.isEnabledFor(logging.DEBUG):
             spent = ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in last.phases.items())
             log.debug("pass (%s): %s; ms: %s", last.trigger, last.result, spent)
         for step in outcome.done if log.isEnabledFor(logging.DEBUG) else ():

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
 from flows.errors import FlowError
 from mcagent.dataplane import openflow_text
+from mcagent.dataplane.ofctl import TIMEOUT, Ofctl
 from mcagent.dataplane.openflow_text import FlowStatistics
 from mcagent.dataplane.openflow_watch import BridgeWatch
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import Backend, FlowEntry, GroupEntry, OpenFlowResource, Resource, ResourceKey
 
-TIMEOUT = 10  # seconds for one run of ovs-ofctl ...
-STEPS_PER_SECOND = 1000  # ... and one more for each so many lines
+STEPS_PER_SECOND = 1000  # a run of ovs-ofctl may take one second longer for each so many lines
 REFUSALS_MAX = 32  # steps found bad in one stage before the rest is given up
 _NO_SUCH_FILE = f"({os.strerror(errno.ENOENT)})"
 _REFUSED = f"({os.strerror(errno.ECONNREFUSED)})"  # the socket of a process that has ended
@@ -33,6 +32,7 @@ class OpenFlowBackend:
 
     def __init__(self, socket: str) -> None:
         self.socket = socket
+        self._ofctl = Ofctl(socket)
         self._watch: BridgeWatch | None = None
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
@@ -92,22 +92,30 @@ class OpenFlowBackend:
         return openflow_text.parse_statistics(text) if text is not None else {}
 
     def watch(self, on_change: Callable[[], None], on_restart: Callable[[], None] | None = None) -> None:
-        """Call `on_restart`, in a thread, when ovs-vswitchd or the bridge went away or came back. Once only.
+        """Call `on_change`, in a thread, when flows or groups are no longer as last applied. Once only.
 
-        And `on_change` when the bridge first answers: nothing was noticed before that.
+        Also when the bridge first answers: nothing was noticed before that. And `on_restart` when ovs-vswitchd or
+        the bridge went away or came back. From now on a process is held ready for the next bundle.
         """
         if self._watch is not None:
             raise RuntimeError("watched already")
-        self._watch = BridgeWatch(self.socket.removeprefix("unix:"), on_change, on_restart or on_change)
+        self._watch = BridgeWatch(
+            self.socket.removeprefix("unix:"),
+            on_change,
+            on_restart or on_change,
+            self._ofctl.hold,
+            ours=openflow_text.is_ours,
+        )
 
     def close(self) -> None:
         """End the watch; flows and groups stay."""
         if self._watch is not None:
             self._watch.close()
+        self._ofctl.close()
 
     def _dump(self, command: str, *args: str, options: Sequence[str] = ("--no-names", "--no-stats")) -> str | None:
         """Return what ovs-ofctl prints, or None if there is no such bridge."""
-        done = self._run([*options, command, self.socket, *args])
+        done = self._ofctl.run(*options, command, self.socket, *args)
         if done.returncode == 0:
             return done.stdout
         if _NO_SUCH_FILE in done.stderr:
@@ -118,29 +126,21 @@ class OpenFlowBackend:
     def _bundle(self, steps: Sequence[Step]) -> tuple[int | None, str] | None:
         """Send one bundle; None if it was taken, else which step was refused, and why."""
         text = "\n".join(map(openflow_text.line, steps)) + "\n"
-        done = self._run(
-            ["bundle", self.socket, "-"], stdin=text, timeout=TIMEOUT + len(steps) // STEPS_PER_SECOND
-        )
+        taken = 0
+        if self._watch is not None:
+            self._watch.begin()
+        try:
+            done = self._ofctl.bundle(text, TIMEOUT + len(steps) // STEPS_PER_SECOND)
+            taken = len(steps) if done.returncode == 0 else 0
+        finally:
+            if self._watch is not None:
+                self._watch.end(taken)
         if done.returncode == 0:
             return None
         refusal = openflow_text.refused(done.stderr, steps)
         if refusal is None:
             raise BackendError("openflow", "apply", self.socket, _last_line(done.stderr))
         return refusal
-
-    def _run(
-        self, args: Sequence[str], *, stdin: str = "", timeout: int = TIMEOUT
-    ) -> subprocess.CompletedProcess[str]:
-        argv = ["ovs-ofctl", f"--timeout={timeout}", "-O", "OpenFlow15", *args]
-        try:
-            return subprocess.run(
-                argv, input=stdin, capture_output=True, text=True, check=False, timeout=timeout + 1
-            )
-        except subprocess.TimeoutExpired:
-            reason = f"ovs-ofctl did not end in {timeout} s"
-        except OSError as error:
-            reason = f"ovs-ofctl: {error.strerror}"
-        raise BackendError("openflow", "run", self.socket, reason)
 
 
 def _failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError:

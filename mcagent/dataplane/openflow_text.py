@@ -36,6 +36,11 @@ class FlowStatistics:
     bytes: int
 
 
+def is_ours(cookie: int) -> bool:
+    """Tell whether a flow with this cookie is ours."""
+    return cookie & COOKIE_MASK == COOKIE
+
+
 def in_bundle_order(steps: Iterable[tuple[int, Step]]) -> list[tuple[int, Step]]:
     """Sort so that each message of a bundle is valid when its turn comes.
 

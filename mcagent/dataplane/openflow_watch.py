@@ -1,39 +1,86 @@
-"""Notices that ovs-vswitchd was restarted: its flows are gone then, though the database is unchanged.
+"""Notices what happens to our flows and groups without our doing: by somebody's hand, or by a restart.
 
-Owns one idle OpenFlow connection to a bridge's management socket; the kernel ends it the moment the daemon
-dies. Costs no process and no polling while the daemon lives.
+Owns one OpenFlow connection to a bridge's management socket. ovs-vswitchd tells on it of every flow and group that
+is changed (flow monitor and request forward of OpenFlow 1.4 and later; "monitor" in ovs-ofctl(8)); the kernel ends
+it the moment the daemon dies. While nothing changes it costs nothing: no process, no polling, however many flows
+there are.
+
+Our own changes go by other connections, so they are told as well. They are counted: as many as were made are no
+news, one more or less is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import select
 import socket
-import struct
 import threading
+import time
 from collections.abc import Callable
 
+from mcagent.dataplane import openflow_wire as wire
+from mcagent.dataplane.openflow_wire import Message
+
+log = logging.getLogger(__name__)
+
 RETRY = 0.05  # seconds between attempts to connect while there is no bridge
-HELLO_TIMEOUT = 5.0  # seconds for the first message of ovs-vswitchd
-_HEADER = struct.Struct("!BBHI")  # ofp_header: version, type, length, xid (OpenFlow 1.5, section 7.1.1)
-_OPENFLOW15 = 6
-_HELLO, _ECHO_REQUEST, _ECHO_REPLY = 0, 2, 3
+HELLO_TIMEOUT = 5.0  # seconds for the answers to the first messages
+QUIET = 2.0  # seconds between two words of changed flows: reading all of them may take a good part of a second
 
 
 class BridgeWatch:
-    """Calls `on_restart`, in its own thread, at every change between "the bridge answers" and "it does not".
+    """Calls `on_change`, in its own thread, when somebody changed flows or groups, and at the bridge's first answer.
 
-    At its first answer `on_change` is called instead.
+    `on_restart` is called there whenever the bridge went away or came back, and `on_idle` after each of our own
+    bundles and when the bridge came (back).
     """
 
-    def __init__(self, path: str, on_change: Callable[[], None], on_restart: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        on_change: Callable[[], None],
+        on_restart: Callable[[], None],
+        on_idle: Callable[[], None],
+        *,
+        ours: Callable[[int], bool],  # whether a flow of such a cookie is
+    ) -> None:
         self._path = path
-        self._tell = on_change
-        self._on_restart = on_restart
+        self._on_change, self._on_restart, self._on_idle = on_change, on_restart, on_idle
+        self._on_answer = on_change
+        self._ours = ours
         self._closed = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of all below
         self._socket: socket.socket | None = None
+        self._connected = False
+        self._counts = False  # changes are told of
+        self._applying = 0
+        self._expected = 0  # changes made by us since the last time that all were accounted for ...
+        self._seen = 0  # ... and told of
+        self._echo = 0  # number of the echo request after the last of our bundles; 0: none under way
+        self._last_echo = 0
+        self._due: float | None = None  # when `on_change` is to be called for changed flows
+        self._told = 0.0
         self._thread = threading.Thread(target=self._run, name="openflow", daemon=True)
         self._thread.start()
+
+    def begin(self) -> None:
+        """A bundle of ours is about to be sent."""
+        with self._lock:
+            self._applying += 1
+
+    def end(self, changes: int) -> None:
+        """It has been answered: so many flows and groups were changed."""
+        with self._lock:
+            self._applying -= 1
+            self._expected += changes
+            if self._socket is None or not self._connected:
+                return
+            # What is told before the answer to this was done before this.
+            self._last_echo = self._last_echo % 0xFFFF + 1
+            self._echo = self._last_echo
+            with contextlib.suppress(OSError):  # its thread will see
+                self._socket.sendall(wire.echo_request(self._echo))
 
     def close(self) -> None:
         """End the thread."""
@@ -60,35 +107,82 @@ class BridgeWatch:
                 self._socket = connection
             connection.settimeout(HELLO_TIMEOUT)
             connection.connect(self._path)
-            connection.sendall(_HEADER.pack(_OPENFLOW15, _HELLO, _HEADER.size, 1))
-            kind, _, _ = _receive(connection)
-            if kind != _HELLO:
-                raise OSError("no OpenFlow switch")
-            connection.settimeout(None)
-            self._tell()
-            self._tell = self._on_restart
+            counts = self._subscribe(connection)
+            with self._lock:
+                self._connected, self._counts = True, counts
+                self._expected = self._seen = self._echo = 0
+                self._due = None
+            self._on_answer()
+            self._on_answer = self._on_restart
             try:
+                self._on_idle()
                 while True:
-                    kind, xid, body = _receive(connection)
-                    if kind == _ECHO_REQUEST:
-                        size = _HEADER.size + len(body)
-                        connection.sendall(_HEADER.pack(_OPENFLOW15, _ECHO_REPLY, size, xid) + body)
+                    if self._wait(connection):
+                        self._take(connection, wire.receive(connection))
+                    elif not self._closed.is_set():
+                        self._on_change()
             finally:
+                with self._lock:
+                    self._connected = False
                 if not self._closed.is_set():
-                    self._tell()
+                    self._on_restart()
 
+    def _subscribe(self, connection: socket.socket) -> bool:
+        """Ask to be told of changes; tell whether all that come from now on are. Raises OSError."""
+        connection.sendall(wire.hello())
+        if wire.receive(connection).kind != wire.HELLO:
+            raise OSError("no OpenFlow switch")
+        connection.sendall(wire.subscribe() + wire.echo_request(0))
+        counts = True
+        while (answer := wire.receive(connection)).kind != wire.ECHO_REPLY:
+            if answer.kind == wire.ERROR:
+                counts = False
+                log.warning("Open vSwitch does not tell of changed flows: they are found with the next full look")
+            elif answer.kind == wire.ECHO_REQUEST:
+                connection.sendall(wire.echo_reply(answer))
+        return counts
 
-def _receive(connection: socket.socket) -> tuple[int, int, bytes]:
-    """Return type, transaction number and body of the next message; OSError when the connection ended."""
-    _, kind, length, xid = _HEADER.unpack(_exactly(connection, _HEADER.size))
-    return kind, xid, _exactly(connection, max(0, length - _HEADER.size))
+    def _wait(self, connection: socket.socket) -> bool:
+        """Wait for a message; False if it is time to tell of a change first."""
+        with self._lock:
+            due = self._due
+        timeout = None if due is None else max(0.0, due - time.monotonic())
+        if due is not None and (timeout == 0.0 or not select.select([connection], [], [], timeout)[0]):
+            with self._lock:
+                self._due, self._told = None, time.monotonic()
+            return False
+        connection.settimeout(None)
+        return True
 
+    def _take(self, connection: socket.socket, message: Message) -> None:
+        idle = False
+        with self._lock:
+            if message.kind == wire.ECHO_REQUEST:
+                connection.sendall(wire.echo_reply(message))
+            elif message.kind == wire.ECHO_REPLY and message.xid == self._echo and not self._applying:
+                if self._counts and self._seen != self._expected:
+                    self._suspect()
+                self._expected = self._seen = self._echo = 0
+                idle = True
+            else:
+                self._count(message)
+        if idle:
+            self._on_idle()
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise OSError("connection ended")
-        data += part
-    return data
+    def _count(self, message: Message) -> None:
+        if message.kind == wire.REQUESTFORWARD:
+            self._seen += 1
+        elif message.kind == wire.MULTIPART_REPLY:
+            for change in wire.changes(message):
+                if change.lost:
+                    self._suspect()
+                elif not change.removed or self._ours(change.cookie):  # a new one may have taken ours' place
+                    self._seen += 1
+        if self._seen and not self._applying and not self._echo:
+            self._seen = 0
+            self._suspect()
+
+    def _suspect(self) -> None:
+        if self._due is None:
+            now = time.monotonic()
+            self._due = max(now, self._told + QUIET)

@@ -1,0 +1,118 @@
+"""The few OpenFlow 1.5 messages by which a switch is asked to tell of changed flows and groups. Pure.
+
+Sources: OpenFlow Switch Specification 1.5.1, sections 7.1.1 (header), 7.3.2 (configuration), 7.3.5.18 (flow
+monitor), 7.3.10 (asynchronous messages) and 7.4.6 (request forward). Open vSwitch forwards requests to connections
+of its management socket only if they have set a miss_send_len (ofproto/connmgr.c, ofconn_receives_async_msg).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+VERSION = 6  # OpenFlow 1.5
+HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, SET_CONFIG = 0, 1, 2, 3, 9
+MULTIPART_REQUEST, MULTIPART_REPLY, SET_ASYNC, REQUESTFORWARD = 18, 19, 28, 32
+
+_HEADER = struct.Struct("!BBHI")  # version, type, length, transaction number
+_MULTIPART = struct.Struct("!HH4x")  # type, flags
+_FLOW_MONITOR = 16
+_MONITOR = struct.Struct("!IIIHBB HH4x")  # id, out port, out group, flags, table, command; an empty match
+_ANY = 0xFFFFFFFF
+_ALL_TABLES = 0xFF
+_ADDED, _REMOVED, _MODIFIED, _ABBREV, _PAUSED, _RESUMED = range(1, 7)
+_TELL_ADD, _TELL_REMOVED, _TELL_MODIFY = 1 << 1, 1 << 2, 1 << 3
+_PROPERTY = struct.Struct("!HHI")  # type, length, reasons
+_ASYNC_PROPERTIES = 12  # kinds of message, each for slaves (even) and for others (odd)
+_FORWARD_TO_MASTER = 11
+_GROUP_MOD = 1 << 0
+_UPDATE = struct.Struct("!HH")  # length, event
+_COOKIE = struct.Struct("!Q")
+_COOKIE_AT = 16  # in an update
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message: its type, transaction number and what comes after the header."""
+
+    kind: int
+    xid: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One flow was changed. `lost`: the switch could not tell of all changes."""
+
+    cookie: int = 0
+    removed: bool = False
+    lost: bool = False
+
+
+def _message(kind: int, body: bytes = b"", xid: int = 0) -> bytes:
+    return _HEADER.pack(VERSION, kind, _HEADER.size + len(body), xid) + body
+
+
+def hello() -> bytes:
+    """Return the first message."""
+    return _message(HELLO)
+
+
+def echo_request(xid: int) -> bytes:
+    """Return a message that is answered when its turn comes."""
+    return _message(ECHO_REQUEST, xid=xid)
+
+
+def echo_reply(request: Message) -> bytes:
+    """Return the answer to an echo request."""
+    return _message(ECHO_REPLY, request.body, request.xid)
+
+
+def subscribe() -> bytes:
+    """Return the messages that ask for every change of a flow or group from now on, and for nothing else."""
+    wanted = {_FORWARD_TO_MASTER: _GROUP_MOD}
+    properties = (_PROPERTY.pack(kind, _PROPERTY.size, wanted.get(kind, 0)) for kind in range(_ASYNC_PROPERTIES))
+    told = _TELL_ADD | _TELL_REMOVED | _TELL_MODIFY
+    monitor = _MONITOR.pack(1, _ANY, _ANY, told, _ALL_TABLES, 0, 1, 4)  # match: type OXM, length without padding
+    return (
+        _message(SET_ASYNC, b"".join(properties))
+        + _message(SET_CONFIG, struct.pack("!HH", 0, 1))
+        + _message(MULTIPART_REQUEST, _MULTIPART.pack(_FLOW_MONITOR, 0) + monitor)
+    )
+
+
+def changes(message: Message) -> Iterator[Change]:
+    """Return the changes that a multipart reply tells of. Raises OSError if it makes no sense."""
+    kind, _ = _MULTIPART.unpack_from(message.body)
+    if kind != _FLOW_MONITOR:
+        return
+    at = _MULTIPART.size
+    while at < len(message.body):
+        size, event = _UPDATE.unpack_from(message.body, at)
+        if size < _UPDATE.size:
+            raise OSError("a flow update without a length")
+        if event in (_ADDED, _REMOVED, _MODIFIED):
+            (cookie,) = _COOKIE.unpack_from(message.body, at + _COOKIE_AT)
+            yield Change(cookie, removed=event == _REMOVED)
+        elif event in (_PAUSED, _RESUMED):
+            yield Change(lost=True)
+        at += size
+
+
+def receive(connection: socket.socket) -> Message:
+    """Return the next message. Raises OSError when the connection ended."""
+    _, kind, length, xid = _HEADER.unpack(_exactly(connection, _HEADER.size))
+    return Message(kind, xid, _exactly(connection, max(0, length - _HEADER.size)))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    parts = []
+    while size:
+        part = connection.recv(min(size, 65536))
+        if not part:
+            raise OSError("connection ended")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)

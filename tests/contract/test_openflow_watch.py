@@ -1,0 +1,184 @@
+"""Changes of flows and groups that we did not make are heard; ours are not. Against a real Open vSwitch."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from mcagent.dataplane.ofctl import PIPE_SIZE, Ofctl
+from mcagent.dataplane.openflow import OpenFlowBackend
+from mcagent.dataplane.openflow_watch import QUIET
+from mcagent.lab.ovs import OvsInstance
+from mcagent.lab.waiting import wait_until
+from mcagent.model.resources import Resource
+from tests.contract.inside import adds, as_mapping, make, steps_to
+from tests.contract.test_openflow import COOKIE, flow, group, make_bridge
+
+pytestmark = pytest.mark.contract
+
+HELD = [group(1, 5), *(flow(number) for number in range(20))]
+IN_TIME = 2.0  # seconds to hear of a change, where less than 5 until it is put back are promised
+
+
+@dataclass(kw_only=True)
+class Watched:
+    """A backend whose bridge is watched. `settled` grows when all changes of ours were accounted for."""
+
+    backend: OpenFlowBackend
+    ovs: OvsInstance
+    heard: list[float] = field(default_factory=list)
+    settled: list[float] = field(default_factory=list)
+
+    def make(self, wanted: list[Resource]) -> None:
+        """Apply, and wait until the watch knows that it was us."""
+        before = len(self.settled)
+        make(self.backend, wanted)
+        wait_until(lambda: len(self.settled) > before, "the watch to have counted our changes")
+
+    def by_hand(self, *args: str) -> None:
+        """Do something to the bridge."""
+        command, *rest = args
+        self.ovs.ofctl(command, self.backend.socket, *rest)
+
+
+@pytest.fixture
+def watched(ovs: OvsInstance, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """Give a backend that has programmed HELD, and whose bridge is watched."""
+    if "ovs-vswitchd" not in ovs.pids:
+        ovs.start_vswitchd()
+    backend = OpenFlowBackend(make_bridge(ovs))
+    ovs.ofctl("del-flows", backend.socket)
+    ovs.ofctl("del-groups", backend.socket)
+    found = Watched(backend=backend, ovs=ovs)
+    hold = Ofctl.hold
+
+    def settled(ofctl: Ofctl) -> None:
+        hold(ofctl)
+        found.settled.append(time.monotonic())
+
+    monkeypatch.setattr(Ofctl, "hold", settled)
+    backend.watch(lambda: found.heard.append(time.monotonic()))
+    try:
+        wait_until(lambda: found.heard and found.settled, "first word of the connection")
+        found.make(HELD)
+        found.heard.clear()
+        yield found
+    finally:
+        backend.close()
+
+
+def test_our_own_changes_are_no_news(watched: Watched) -> None:
+    """Flows and groups added, changed and deleted by us, one or many, are not heard as somebody else's."""
+    for wanted in (
+        [],
+        HELD,
+        [replace(one, actions="drop") if hasattr(one, "actions") else one for one in HELD],
+        [group(1, 5, 6), group(2, 7), *(flow(number, priority=9) for number in range(3))],
+        [group(2, 7), *(flow(number, actions="drop", cookie=COOKIE | 99) for number in range(2))],
+        HELD,
+    ):
+        watched.make(wanted)
+    refused = flow(77, actions="group:4711")
+    before = len(watched.settled)
+    assert len(watched.backend.apply(adds(refused, flow(78, actions="drop"))).failed) == 1
+    wait_until(lambda: len(watched.settled) > before, "the watch to have counted our changes")
+    watched.make(HELD)
+    assert watched.heard == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("add-flow", f"cookie={COOKIE | 5:#x},table=40,priority=7,ip,nw_dst=192.0.2.1,actions=drop"),
+        ("add-flow", "cookie=0x5,table=40,priority=100,ip,nw_dst=10.0.0.3,actions=drop"),
+        ("mod-flows", "table=40,ip,nw_dst=10.0.0.3,actions=drop"),
+        ("del-flows", "table=40,ip,nw_dst=10.0.0.3"),
+        ("del-flows",),
+        ("add-group", "group_id=9,type=indirect,bucket=drop"),
+        ("mod-group", "group_id=1,type=select,bucket=output:9"),
+        ("del-groups", "group_id=1"),
+    ],
+    ids=lambda change: " ".join(change)[:40],
+)
+def test_what_is_changed_by_hand_is_heard(watched: Watched, change: tuple[str, ...]) -> None:
+    """Whatever is done to a flow or group of ours, or added as one, is heard, and can be put back."""
+    watched.by_hand(*change)
+    wait_until(lambda: watched.heard, "word of the change", timeout=IN_TIME)
+    steps = steps_to(watched.backend.observe(), HELD)
+    assert steps
+    assert not watched.backend.apply(steps).failed
+    assert watched.backend.observe() == as_mapping(HELD)
+
+
+def test_flows_of_others_are_their_own_business(watched: Watched) -> None:
+    """A flow with another cookie is looked at once, for it may have taken the place of ours; it goes unheard."""
+    watched.by_hand("add-flow", "cookie=0x7,table=41,actions=drop")
+    wait_until(lambda: watched.heard, "word of the new flow", timeout=IN_TIME)
+    watched.heard.clear()
+    watched.by_hand("del-flows", "cookie=0x7/-1")
+    watched.make([*HELD, flow(500)])
+    assert watched.heard == []
+
+
+def test_a_change_by_hand_beside_ours_is_heard(watched: Watched) -> None:
+    """One change more than ours while a bundle of ours is under way is news."""
+    watch = watched.backend._watch
+    assert watch is not None
+    watch.begin()
+    watched.by_hand("add-flow", f"cookie={COOKIE | 8:#x},table=40,priority=8,ip,nw_dst=192.0.2.8,actions=drop")
+    watch.end(0)
+    wait_until(lambda: watched.heard, "word of the change", timeout=IN_TIME)
+
+
+def test_who_changes_again_and_again_is_heard_now_and_then(watched: Watched) -> None:
+    """However often flows are changed, two words are seconds apart: reading all flows is not for free."""
+    until = time.monotonic() + QUIET * 1.5
+    while time.monotonic() < until:
+        watched.by_hand("add-flow", f"cookie={COOKIE | 8:#x},table=40,priority=8,ip,nw_dst=192.0.2.8,actions=drop")
+        watched.by_hand("del-flows", f"cookie={COOKIE | 8:#x}/-1")
+    assert 1 <= len(watched.heard) <= 2
+
+
+def test_many_flows_at_once_are_told_in_the_end(watched: Watched) -> None:
+    """Where Open vSwitch pauses its word of changes because they are too many, one look at all flows follows."""
+    watched.make([*HELD, *(flow(number) for number in range(100, 12_000))])
+    wait_until(lambda: len(watched.heard) <= 2, "no flood of words")
+    watched.by_hand("del-flows", "table=40,ip,nw_dst=10.0.0.0/16")
+    wait_until(lambda: watched.heard and watched.heard[-1] > time.monotonic() - 1, "word", timeout=QUIET + IN_TIME)
+
+
+def test_a_process_waits_for_the_next_bundle_and_its_death_does_no_harm(watched: Watched) -> None:
+    """Small bundles go by it, large ones and those after its death by one of their own; none is left in the end."""
+    ofctl = watched.backend._ofctl
+    first = ofctl._held
+    assert first is not None
+    watched.make([*HELD, flow(300)])
+    assert first.returncode == 0
+    second = ofctl._held
+    assert second is not None
+    os.kill(second.pid, signal.SIGKILL)
+    watched.make([*HELD, flow(301)])
+    third = ofctl._held
+    many = [flow(number) for number in range(1000, 3000)]
+    assert sum(len(one.actions) for one in many) > PIPE_SIZE // 2
+    watched.make([*HELD, *many])
+    assert third is not None
+    assert third.poll() is None
+    watched.backend.close()
+    assert third.returncode is not None
+    assert ofctl._held is None
+
+
+def test_a_process_whose_agent_dies_changes_nothing(watched: Watched) -> None:
+    """The end of the input without a line is an empty bundle."""
+    held = watched.backend._ofctl._held
+    assert held is not None
+    assert held.stdin is not None
+    held.stdin.close()
+    assert held.wait(5) == 0
+    assert watched.backend.observe() == as_mapping(HELD)
