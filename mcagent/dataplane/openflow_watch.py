@@ -30,7 +30,7 @@ QUIET = 2.0  # seconds between two words of changed flows: reading all of them m
 
 
 class BridgeWatch:
-    """Calls `on_change`, in its own thread, when somebody changed flows or groups, and at the bridge's first answer.
+    """Calls `on_change`, in its own thread, when somebody changed flows or groups; first when the bridge answers.
 
     `on_restart` is called there whenever the bridge went away or came back, and `on_idle` after each of our own
     bundles and when the bridge came (back).

@@ -21,7 +21,8 @@ from tests.contract.test_openflow import COOKIE, flow, group, make_bridge
 
 pytestmark = pytest.mark.contract
 
-HELD = [group(1, 5), *(flow(number) for number in range(20))]
+FLOWS = tuple(flow(number) for number in range(20))
+HELD: list[Resource] = [group(1, 5), *FLOWS]
 IN_TIME = 2.0  # seconds to hear of a change, where less than 5 until it is put back are promised
 
 
@@ -74,14 +75,15 @@ def watched(ovs: OvsInstance, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch
 
 def test_our_own_changes_are_no_news(watched: Watched) -> None:
     """Flows and groups added, changed and deleted by us, one or many, are not heard as somebody else's."""
-    for wanted in (
+    changes: tuple[list[Resource], ...] = (
         [],
         HELD,
-        [replace(one, actions="drop") if hasattr(one, "actions") else one for one in HELD],
+        [group(1, 5), *(replace(one, actions="drop") for one in FLOWS)],
         [group(1, 5, 6), group(2, 7), *(flow(number, priority=9) for number in range(3))],
         [group(2, 7), *(flow(number, actions="drop", cookie=COOKIE | 99) for number in range(2))],
         HELD,
-    ):
+    )
+    for wanted in changes:
         watched.make(wanted)
     refused = flow(77, actions="group:4711")
     before = len(watched.settled)
@@ -153,7 +155,7 @@ def test_many_flows_at_once_are_told_in_the_end(watched: Watched) -> None:
 
 
 def test_a_process_waits_for_the_next_bundle_and_its_death_does_no_harm(watched: Watched) -> None:
-    """Small bundles go by it, large ones and those after its death by one of their own; none is left in the end."""
+    """Small bundles go by it, large ones and those after its death by their own; none is left in the end."""
     ofctl = watched.backend._ofctl
     first = ofctl._held
     assert first is not None
