@@ -6,7 +6,7 @@ break: everything new stands before flows and routes point to it, and what they 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mcagent.model.plan import Actual, Desired, Op, Plan, Stage, Step
@@ -84,8 +84,7 @@ def diff_desired(before: Desired, after: Desired) -> Plan:
     gone = [name for name in before.units if name not in after.units]
     if not changed and not gone:
         return Plan()
-    new = _by_key((name, after.units[name].resources) for name in changed)
-    old = _by_key((name, before.units[name].resources) for name in (*changed, *gone) if name in before.units)
+    new, old = _by_key(_apart(after, before, changed)), _by_key(_apart(before, after, (*changed, *gone)))
     steps: list[Step] = []
     for place, (_, resource) in old.items():
         found = new.get(place)
@@ -95,6 +94,15 @@ def diff_desired(before: Desired, after: Desired) -> Plan:
             steps.append(_replace(resource, found))
     steps.extend(_add(found) for place, found in new.items() if place not in old)
     return _plan(steps)
+
+
+def _apart(one: Desired, other: Desired, names: Iterable[str]) -> Iterator[tuple[str, Iterable[Resource]]]:
+    """Return what is in these units of one, and is not the very same object in the same unit of the other."""
+    for name in names:
+        unit, twin = one.units.get(name), other.units.get(name)
+        if unit is not None:
+            there = {id(resource) for resource in twin.resources} if twin is not None else ()
+            yield name, [resource for resource in unit.resources if id(resource) not in there]
 
 
 _Found = tuple[str, Resource]  # name of the unit, and the resource

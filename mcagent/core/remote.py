@@ -12,22 +12,14 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from mcagent.core.candidate import Candidate, Judge, Remote, Surroundings, problem_of
-from mcagent.core.claims import Ledger, PrefixRange, contested
+from mcagent.core.claim_table import ClaimTable
+from mcagent.core.claims import Ledger, contested
 from mcagent.core.local import Local
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
 from mcagent.model.net import Network, host_network
 from mcagent.model.objects import ClusterInfoImport
 from mcagent.model.problem import Problem
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
-    """What all winners ask for, sorted, with the cluster ID: cheap to sort again after one change."""
-
-    winners: Mapping[str, Candidate]
-    ranges: list[tuple[PrefixRange, str]]
-    points: list[tuple[tuple[int, int], str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +32,8 @@ class Remotes:
     pod_hosts: frozenset[int]
     infos: Mapping[str, ClusterInfoImport]
     candidates: Mapping[str, Candidate] = field(repr=False)
-    table: _Table = field(repr=False)
+    table: ClaimTable = field(repr=False)
+    calm: bool = False  # nobody is in anybody's way: each has what it would have alone
 
 
 def surroundings_of(local: Local, facts: Facts, config: Config) -> Surroundings:
@@ -71,6 +64,10 @@ def build_remotes(
         previous = None
     if previous is not None and previous.infos is infos and previous.pod_hosts == pod_hosts:
         return previous
+    if previous is not None and previous.calm and previous.pod_hosts == pod_hosts:
+        quick = _one_changed(previous, infos)
+        if quick is not None:
+            return quick
     known = previous.candidates if previous is not None else {}
     judge: Judge | None = None
     candidates: dict[str, Candidate] = {}
@@ -82,7 +79,7 @@ def build_remotes(
         candidates[key] = found
     problems: list[Problem] = []
     winners = _winners(candidates.values(), around.config, problems)
-    table = _table(winners, previous.table if previous is not None else None)
+    table = ClaimTable.of(winners, previous.table if previous is not None else None)
     clusters = _settle(table, pod_hosts, problems)
     if previous is not None:
         for cluster_id, remote in clusters.items():
@@ -96,6 +93,40 @@ def build_remotes(
         pod_hosts=pod_hosts,
         infos=infos,
         candidates=candidates,
+        table=table,
+        calm=all(clusters[i] == c.alone and not c.hosts for i, c in winners.items()),
+    )
+
+
+def _one_changed(previous: Remotes, infos: Mapping[str, ClusterInfoImport]) -> Remotes | None:
+    """Return the verdicts after one object changed that is in nobody's way; None if it is another case."""
+    if previous.infos.keys() != infos.keys():
+        return None
+    changed = [key for key, info in infos.items() if previous.infos[key] is not info]
+    if len(changed) != 1:
+        return None
+    (key,) = changed
+    old, new = previous.candidates[key], Judge(previous.surroundings).candidate(infos[key])
+    cluster_id = new.info.cluster_id
+    if new.order != old.order or previous.table.winners.get(cluster_id) is not old:
+        return None
+    if new.hosts or any(point[1] in previous.pod_hosts for point in new.points):
+        return None
+    table = previous.table.with_one(cluster_id, new)
+    if table is None:
+        return None
+    clusters = previous.clusters
+    if new.alone != clusters[cluster_id]:
+        clusters = {**clusters, cluster_id: new.alone}
+    problems = previous.problems
+    if old.problems or new.problems:
+        problems = tuple(sorted({*(p for p in problems if p not in old.problems), *new.problems}))
+    return replace(
+        previous,
+        clusters=clusters,
+        problems=problems,
+        infos=infos,
+        candidates={**previous.candidates, key: new},
         table=table,
     )
 
@@ -117,22 +148,7 @@ def _winners(candidates: Iterable[Candidate], config: Config, problems: list[Pro
     return winners
 
 
-def _table(winners: dict[str, Candidate], before: _Table | None) -> _Table:
-    """Return the table of these winners; rows of those that did not change are taken over in their order."""
-    old: Mapping[str, Candidate] = before.winners if before is not None else {}
-    changed = {i for i, c in winners.items() if old.get(i) is not c}
-    stale = changed | (old.keys() - winners.keys())
-    ranges = [row for row in before.ranges if row[1] not in stale] if before is not None else []
-    points = [row for row in before.points if row[1] not in stale] if before is not None else []
-    for cluster_id in changed:
-        ranges.extend((claim.range, cluster_id) for claim in winners[cluster_id].claims)
-        points.extend((point, cluster_id) for point in winners[cluster_id].points)
-    ranges.sort()
-    points.sort()
-    return _Table(winners=winners, ranges=ranges, points=points)
-
-
-def _settle(table: _Table, pod_hosts: frozenset[int], problems: list[Problem]) -> dict[str, Remote]:
+def _settle(table: ClaimTable, pod_hosts: frozenset[int], problems: list[Problem]) -> dict[str, Remote]:
     """Return the verdicts: what a candidate may have alone, less what an older one has."""
     disputed = contested(table.ranges)
     ledger = Ledger()
@@ -210,7 +226,7 @@ def _less_address(candidate: Candidate, remote: Remote, place: int, who: str, pr
     )
 
 
-def _mark_direct(clusters: dict[str, Remote], table: _Table) -> None:
+def _mark_direct(clusters: dict[str, Remote], table: ClaimTable) -> None:
     """Find gateways whose address lies inside a remote CIDR: one merge of two sorted lists.
 
     A network that was refused still counts: keeping an address out of the tunnels is never wrong.

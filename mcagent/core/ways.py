@@ -32,6 +32,11 @@ class Port:
         """What the port itself follows from, whatever group it is in."""
         return (self.ofport, self.bfd, self.watched)
 
+    @property
+    def used(self) -> tuple[object, ...]:
+        """What flows and groups over the port follow from."""
+        return (self.ofport, self.watched, self.reserve, self.rank)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
@@ -65,6 +70,17 @@ class Ways:
             kept_order=order,
             ranks={name: rank for rank, name in enumerate(order)},
         )
+
+    def moved_since(self, before: Ways) -> set[str] | None:
+        """Return the tunnels whose `port` may not be what `before` said; None where that may be any."""
+        if self.bfd != before.bfd or self.ordered != before.ordered or self.ranks != before.ranks:
+            return None
+        moved = set(self.facts.held ^ before.facts.held) if self.facts.held is not before.facts.held else set()
+        if self.facts.bfd_seen is not before.facts.bfd_seen:
+            moved |= self.facts.bfd_seen ^ before.facts.bfd_seen
+        if self.ofports is not before.ofports:
+            moved.update(name for name, number in self.ofports.items() if before.ofports.get(name) != number)
+        return moved
 
     def port(self, tunnel: Tunnel, *, in_reserve: bool = False, name: str = "", place: int = 0) -> Port:
         """Return what is known of a tunnel; `name` and `place` say where it stands in an order."""

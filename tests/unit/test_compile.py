@@ -15,8 +15,8 @@ from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
 from mcagent.core.numbers import assign_ofports, number_names
 from mcagent.core.snapshot import Upsert, apply_changes
-from mcagent.model.config import Config
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.config import Config, GatewayMode
+from mcagent.model.facts import DatapathType, Drain, Facts
 from mcagent.model.objects import ApiObject, Kind, Snapshot
 from mcagent.model.plan import Desired
 from mcagent.model.resources import (
@@ -354,6 +354,39 @@ def test_incremental_equals_cold_in_any_order(
             assert bool(plan.stages) == (set(resources(before)) != set(resources(after)))
         before = after
         facts = replace(facts, ofports={t.name: t.ofport for t in of(TunnelPort, resources(after))})
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255), st.sampled_from(Drain)), max_size=5),
+    st.booleans(),
+)
+def test_incremental_equals_cold_whatever_is_said_of_tunnels(
+    moments: list[tuple[int, int, Drain]], ordered: bool
+) -> None:
+    """BFD, damping and drain change; the result is that of a fresh start, and flows outlive a drain."""
+    source = snapshot(*HOME, EAST, WEST)
+    mode = GatewayMode.ACTIVE_STANDBY if ordered else GatewayMode.ACTIVE_ACTIVE
+    made = config("g1", enable_pod_to_pod=True, gateways=mode)
+    before = compile_desired(source, NO_FACTS, made)
+    names = sorted(before.ofports)
+    facts = replace(NO_FACTS, ofports=dict(before.ofports))
+    for seen, held, drain in moments:
+        facts = replace(facts, bfd_seen=_chosen(names, seen), held=_chosen(names, held), drain=drain)
+        after = compile_desired(source, facts, made, before)
+        assert after.desired == compile_desired(source, facts, made).desired
+        if drain is not Drain.NONE:
+            again = compile_desired(source, replace(facts, drain=Drain.NONE), made, after)
+            changed = diff_desired(after.desired, again.desired).steps
+            assert changed
+            assert all(isinstance(step.new, TunnelPort) for step in changed)
+            flows = {id(r) for r in resources(after) if isinstance(r, FlowEntry)}
+            assert {id(r) for r in resources(again) if isinstance(r, FlowEntry)} == flows
+        before = after
+
+
+def _chosen(names: list[str], bits: int) -> frozenset[str]:
+    return frozenset(name for place, name in enumerate(names) if bits >> place & 1)
 
 
 @pytest.mark.parametrize("on", ["g1", "w1"])

@@ -69,7 +69,7 @@ def choice(found: Compiled, kind: int, cluster_id: str = "") -> list[list[str]]:
 
     An end that is used whether BFD knows it or not has a "!". What is used when nothing is live is left out.
     """
-    number = found.numbers["cluster"][cluster_id] if cluster_id else 0
+    number = found.units.numbers["cluster"][cluster_id] if cluster_id else 0
     entry = group(found, kind, number)
     assert entry is not None
     top = parse_group(f"group_id={entry.group_id},{entry.body}")

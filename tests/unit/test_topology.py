@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Network, ip_address, ip_network
 from itertools import combinations
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.claims import Ledger, Taken, contested, prefix_range
+from mcagent.core.remote import Remotes, build_remotes
 from mcagent.core.topology import Topology, build_topology
 from mcagent.model.config import PodRouting, SourceNat
 from mcagent.model.facts import Facts
@@ -401,6 +403,43 @@ def test_no_two_clusters_share_an_address_and_order_does_not_matter(clusters: li
     again = topology(*reversed(unique), enable_pod_to_pod=True)
     assert again.remotes.clusters == found.remotes.clusters
     assert again.problems == found.problems
+
+
+# Mostly nobody is in anybody's way: then one changed object is settled by a look at its neighbours only.
+CHANGES = st.lists(
+    st.builds(
+        cluster,
+        st.sampled_from("abcdef"),
+        st.integers(0, 40).map(lambda n: f"10.{n}.0.0/16") | CIDRS,
+        st.integers(50, 90).map(lambda n: f"10.{n}.0.0/16"),
+        gateways=st.lists(
+            st.integers(1, 30).map(lambda n: f"203.0.113.{n}") | st.just("10.3.0.1"), min_size=1, max_size=2
+        ).map(tuple),
+        created=st.sampled_from(["1", "1", "1", "2"]),
+        object_name=st.just(""),
+    ).map(lambda found: replace(found, meta=replace(found.meta, name=found.cluster_id))),
+    max_size=12,
+)
+
+
+@given(CHANGES, st.sampled_from([frozenset(), frozenset({int(ip_address("203.0.113.7"))})]))
+def test_one_change_after_the_other_gives_what_all_at_once_give(
+    changes: list[ClusterInfoImport], pod_hosts: frozenset[int]
+) -> None:
+    """Whatever changes, verdicts and problems are those of a fresh look at everything."""
+    infos: dict[str, ClusterInfoImport] = {}
+    around = topology(enable_pod_to_pod=True).remotes.surroundings
+    before: Remotes | None = None
+    for one in changes:
+        infos = {**infos, one.meta.key: one}
+        after = build_remotes(infos, around, pod_hosts, before)
+        fresh = build_remotes(infos, around, pod_hosts)
+        assert after.clusters == fresh.clusters
+        assert after.problems == fresh.problems
+        assert after.table.ranges == fresh.table.ranges
+        assert after.table.points == fresh.table.points
+        assert after.calm == fresh.calm
+        before = after
 
 
 @given(CLUSTERS)

@@ -1,0 +1,307 @@
+"""The units of the desired state: what each holds, and which are taken over from the last call.
+
+Which clusters have to be looked at is told from what changed, so that one changed cluster costs one unit. Knows the
+pipeline only by the builders of `flows.mc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from flows import mc
+from mcagent.core import kernel
+from mcagent.core.candidate import Remote
+from mcagent.core.local import LocalPeer
+from mcagent.core.numbers import HOST_OFPORT
+from mcagent.core.parts import Built, Maker, different, take_unit
+from mcagent.core.secrecy import Secrecy, way_to
+from mcagent.core.services import ExportedPort
+from mcagent.core.topology import Topology
+from mcagent.core.tunnels import Tunnel, Tunnels
+from mcagent.core.ways import Port, Ways
+from mcagent.model.config import Config
+from mcagent.model.facts import Facts
+from mcagent.model.net import Address
+from mcagent.model.plan import Unit
+from mcagent.model.resources import Bridge, FlowEntry, GroupEntry, HostPort, Resource, TunnelPort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all units rest on beside their own input. A change of it means that everything is built anew."""
+
+    config: Config
+    env: mc.Env | None  # None without a role
+    source: Address | None  # see Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """All units, by kind and then by name, and what they were built from."""
+
+    shared: Shared
+    topology: Topology
+    tunnels: Tunnels
+    ways: Ways
+    numbers: Mapping[str, Mapping[str, int]]  # by kind of thing numbered
+    nodes: Mapping[str, Built]  # "base" is among them
+    clusters: Mapping[str, Built]
+    services: Mapping[str, Built]
+
+    @property
+    def by_name(self) -> dict[str, Unit]:
+        """The units of all kinds."""
+        return {
+            name: built.unit for kind in (self.nodes, self.clusters, self.services) for name, built in kind.items()
+        }
+
+
+def build_units(
+    *,
+    topology: Topology,
+    facts: Facts,
+    shared: Shared,
+    tunnels: Tunnels,
+    ways: Ways,
+    numbers: Mapping[str, Mapping[str, int]],
+    previous: Units | None,
+) -> Units:
+    """Return all units. `previous` is any earlier result: it saves work, never changes it."""
+    if previous is not None and previous.shared != shared:
+        previous = None
+    builder = _Builder(
+        topology=topology,
+        facts=facts,
+        shared=shared,
+        tunnels=tunnels,
+        ways=ways,
+        numbers=numbers,
+        previous=previous,
+    )
+    return Units(
+        shared=shared,
+        topology=topology,
+        tunnels=tunnels,
+        ways=ways,
+        numbers=numbers,
+        nodes=builder.nodes(),
+        clusters=builder.clusters(),
+        services=builder.services(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Builder:
+    """Builds the units, or takes them over where their inputs are the same."""
+
+    topology: Topology
+    facts: Facts
+    shared: Shared
+    tunnels: Tunnels
+    ways: Ways
+    numbers: Mapping[str, Mapping[str, int]]
+    previous: Units | None
+
+    def nodes(self) -> dict[str, Built]:
+        """Return what every Node has, and the Nodes of this cluster."""
+        local = self.topology.local
+        known = self.previous.nodes if self.previous is not None else {}
+        found = {"base": take_unit("base", known, self._base())}
+        env = self.shared.env
+        if env is None or local.own is None:
+            return found
+        unit = f"node/{local.own.name}"
+        found[unit] = take_unit(unit, known, self._flows_to(env, local.own, HOST_OFPORT))
+        for peer in local.peers:
+            unit = f"node/{peer.name}"
+            if unit not in self.tunnels:
+                continue  # a problem says why
+            (tunnel,) = self.tunnels[unit][1]
+            port = self.ways.port(tunnel)
+            parts = [self._ports(((tunnel, port),))]
+            if env.gateway:
+                parts.append(self._flows_to(env, peer, port.ofport))
+            found[unit] = take_unit(unit, known, *parts)
+        return found
+
+    def _base(self) -> Maker:
+        config, local = self.shared.config, self.topology.local
+        choice = self.ways.choice(self.tunnels)
+        secrecy = Secrecy.of(self.topology, self.facts, config)
+        order, datapath = self.ways.kept_order, self.facts.datapath
+        mtu = kernel.host_port_mtu(self.facts, config)
+
+        def make() -> list[Resource]:
+            found: list[Resource] = [
+                Bridge(name=config.bridge, datapath=datapath, active_order=order),
+                HostPort(
+                    bridge=config.bridge, name=config.host_port, ofport=HOST_OFPORT, mac=kernel.HOST_MAC, mtu=mtu
+                ),
+                *kernel.device(self.facts, config),
+            ]
+            if self.shared.env is not None:
+                found.extend(kernel.routing(config))
+                found.extend(kernel.netfilter(config, local.own_pods))
+                found.extend(_entries(mc.base(self.shared.env, choice)))
+                found.extend(secrecy.resources(config))
+            return found
+
+        return (datapath, mtu, local.own_pods, choice, order, secrecy), make
+
+    def _flows_to(self, env: mc.Env, peer: LocalPeer, ofport: int) -> Maker:
+        number = self.numbers["node"][peer.name]
+
+        def make() -> list[Resource]:
+            node = mc.LocalNode(number=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks)
+            return _entries(mc.node(env, node))
+
+        return (peer, ofport, number), make
+
+    def clusters(self) -> Mapping[str, Built]:
+        """Return the other clusters. Those of which nothing changed are not looked at."""
+        env, remotes = self.shared.env, self.topology.remotes.clusters
+        if env is None or self.topology.local.own is None:
+            return {}
+        known = self.previous.clusters if self.previous is not None else {}
+        stale = self._stale()
+        if stale is None:
+            return {unit: self._cluster(env, unit, remote, known) for unit, remote in _units_of(remotes)}
+        found = dict(known)
+        for unit in stale:
+            remote = remotes.get(unit.removeprefix("cluster/"))
+            if remote is None:
+                found.pop(unit, None)
+            else:
+                found[unit] = self._cluster(env, unit, remote, known)
+        return found
+
+    def _stale(self) -> set[str] | None:
+        """Return the clusters that may not be as before; None where that may be any."""
+        before = self.previous
+        if before is None:
+            return None
+        moved = self.ways.moved_since(before.ways)
+        if moved is None:
+            return None
+        gateway = self.shared.env is not None and self.shared.env.gateway
+        stale = {
+            f"cluster/{name}"
+            for new, old in (
+                (self.topology.remotes.clusters, before.topology.remotes.clusters),
+                (self.numbers["cluster"], before.numbers["cluster"]),
+            )
+            if new is not old
+            for name in different(new, old)
+        }
+        if gateway and self.tunnels is not before.tunnels:
+            stale.update(unit for unit in different(self.tunnels, before.tunnels) if unit.startswith("cluster/"))
+        for unit in stale:
+            moved.difference_update(tunnel.name for tunnel in self.tunnels.get(unit, (None, ()))[1])
+        if moved and gateway:
+            stale.update(
+                unit
+                for unit, (_, tunnels) in self.tunnels.items()
+                if unit.startswith("cluster/") and any(tunnel.name in moved for tunnel in tunnels)
+            )
+        return stale
+
+    def _cluster(self, env: mc.Env, unit: str, remote: Remote, known: Mapping[str, Built]) -> Built:
+        config, source, ordered = self.shared.config, self.shared.source, self.ways.ordered
+        number = self.numbers["cluster"][remote.cluster_id]
+        ends, tunnels = self.tunnels[unit] if env.gateway else (None, ())
+        ports = self.ways.ports(tunnels)
+
+        def make() -> list[Resource]:
+            gateways = (
+                tuple(
+                    mc.RemoteGateway(
+                        address=tunnel.gateway, ofport=port.ofport, watched=port.watched, reserve=port.reserve
+                    )
+                    for tunnel, port in sorted(zip(tunnels, ports, strict=True), key=lambda found: found[1].rank)
+                )
+                if env.gateway
+                else tuple(mc.RemoteGateway(address=address, ofport=None) for address in remote.gateways)
+            )
+            cluster = mc.RemoteCluster(
+                number=number, cidrs=remote.cidrs, gateways=gateways, snat=remote.snat, ordered=ordered
+            )
+            direct = remote.direct if env.gateway else ()
+            return [
+                *(resource for tunnel in tunnels for resource in way_to(tunnel.end, config)),
+                *kernel.cluster_routes(config, source, remote.cidrs, direct),
+                *_entries(mc.cluster(env, cluster)),
+            ]
+
+        rest: Maker = ((remote, number, ends, ordered, tuple(port.used for port in ports)), make)
+        return take_unit(unit, known, self._ports(tuple(zip(tunnels, ports, strict=True))), rest)
+
+    def services(self) -> dict[str, Built]:
+        """Return the exported Services."""
+        env = self.shared.env
+        if env is None or self.topology.local.own is None:
+            return {}
+        known = self.previous.services if self.previous is not None else {}
+        found = {}
+        for name, port in self.topology.services.ports.items():
+            unit = f"service/{name}"
+            found[unit] = take_unit(unit, known, self._service(env, port))
+        return found
+
+    def _service(self, env: mc.Env, port: ExportedPort) -> Maker:
+        number = self.numbers["service"][port.name]
+
+        def make() -> list[Resource]:
+            service = mc.LocalService(
+                number=number,
+                address=port.address,
+                protocol=port.protocol,
+                port=port.port,
+                client_ip_affinity=port.client_ip_affinity,
+                endpoints=tuple(mc.Endpoint(address=address, port=number) for address, number in port.endpoints),
+            )
+            return _entries(mc.service(env, service))
+
+        return (port, number), make
+
+    def _ports(self, ports: tuple[tuple[Tunnel, Port], ...]) -> Maker:
+        config = self.shared.config
+
+        def make() -> list[Resource]:
+            return [
+                TunnelPort(
+                    bridge=config.bridge,
+                    name=tunnel.name,
+                    type=config.tunnel_type,
+                    remote_ip=tunnel.address,
+                    dst_port=config.tunnel_port,
+                    ofport=port.ofport,
+                    peer_kind=tunnel.peer_kind,
+                    peer=tunnel.peer,
+                    bfd=port.bfd,
+                    bfd_seen=port.watched,
+                )
+                for tunnel, port in ports
+            ]
+
+        return tuple((tunnel, port.lasting) for tunnel, port in ports), make
+
+
+def _units_of(clusters: Mapping[str, Remote]) -> Iterator[tuple[str, Remote]]:
+    return ((f"cluster/{name}", remote) for name, remote in clusters.items())
+
+
+def _entries(part: mc.Part) -> list[Resource]:
+    """Return flows and groups as text: typed ones are some ten times larger, and nobody reads them again."""
+    found: list[Resource] = [GroupEntry(group_id=g.group_id, body=g.body_text) for g in part.groups]
+    found.extend(
+        FlowEntry(
+            table=flow.table,
+            priority=flow.priority,
+            match=flow.match_text,
+            cookie=flow.cookie,
+            actions=flow.actions_text,
+        )
+        for flow in part.flows
+    )
+    return found
