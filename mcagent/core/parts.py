@@ -1,7 +1,7 @@
 """Units made of parts, and what is taken over of the last call.
 
-A part has all that it follows from (beside what all units share); one whose inputs are the same is the very object of
-the last call, and so is a unit all of whose parts are. Knows nothing of what the inputs are.
+A part has all that it follows from (beside what all units share); one whose inputs are the same is the very object
+of the last call, and so is a unit all of whose parts are. Knows nothing of what the inputs are.
 """
 
 from __future__ import annotations

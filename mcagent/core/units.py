@@ -1,7 +1,7 @@
 """The units of the desired state: what each holds, and which are taken over from the last call.
 
-Which clusters have to be looked at is told from what changed, so that one changed cluster costs one unit. Knows the
-pipeline only by the builders of `flows.mc`.
+Which clusters have to be looked at is told from what changed, so that one changed cluster costs one unit. Knows
+the pipeline only by the builders of `flows.mc`.
 """
 
 from __future__ import annotations
