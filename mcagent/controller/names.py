@@ -25,6 +25,20 @@ EXPORT_FINALIZER = "resourceexport.antrea.io/finalizer"
 LEGACY_EXPORT_FINALIZER = "resourceexport.finalizers.antrea.io"
 IMPORTED_PREFIX = "antrea-mc-"
 
+# Of Kubernetes, and our own: how what we made is told from everybody else's.
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGED_BY = "mcagent"
+SERVICE_NAME_LABEL = "kubernetes.io/service-name"
+SLICE_MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
+SLICE_MANAGED_BY = "controller.mcagent.io"
+SLICE_MIRRORED_BY = "endpointslicemirroring-controller.k8s.io"  # made from Endpoints by Kubernetes itself
+SKIP_MIRROR_LABEL = "endpointslice.kubernetes.io/skip-mirror"
+MEMBER_FINALIZER = "mcagent.io/member"  # of a member's ClusterSet: until all it brought is cleaned up
+
+# What a member says of its settings, as annotations of its ClusterInfo ResourceExport: others compare.
+SETTING_PREFIX = "mcagent.io/setting-"
+ENDPOINT_IP_TYPE_ANNOTATION = "mcagent.io/setting-endpoint-ip-type"
+
 MAX_NAME = 253  # DNS-1123 subdomain
 MAX_LABEL = 63  # DNS-1123 label
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

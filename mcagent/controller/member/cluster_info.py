@@ -1,0 +1,120 @@
+"""The reconciler of this cluster's ClusterInfo on the leader: its networks and gateways, for all other clusters.
+
+It owns the ResourceExport `<clusterID>-clusterinfo`, which is changed in place and deleted only when no Gateway is
+left. Settings on which all clusters must agree stand in annotations, so that others can compare; Antrea passes
+over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mcagent.controller import names
+from mcagent.controller.member.election import relevant
+from mcagent.controller.member.exports import CLUSTER_INFO, export_ref, resource_export
+from mcagent.controller.member.gateways import serving
+from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, membership
+from mcagent.controller.raw import is_deleting, name_of, namespace_of, text_at
+from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View
+from mcagent.controller.settings import MemberSettings
+from mcagent.core.claims import refuse_address
+from mcagent.kube.source import RawObject
+from mcagent.model.net import parse_address
+from mcagent.model.objects import Kind
+
+KEY = "cluster-info"
+MAX_KEY = 128  # characters of a WireGuard public key field; a real one has 44
+
+
+class ClusterInfoExport:
+    """Publishes the networks and gateways of this cluster."""
+
+    name = "cluster-info-export"
+    needs_leader = True
+    kinds: Mapping[Side, frozenset[Kind]] = {
+        Side.LOCAL: frozenset({Kind.NODE, Kind.GATEWAY, Kind.CLUSTER_SET}),
+        Side.LEADER: frozenset({Kind.RESOURCE_EXPORT}),
+    }
+    indexes: Sequence[Index] = ()
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self._settings = settings
+
+    def keys(self, change: Change, view: View) -> Iterable[str]:
+        """Return the one key, unless the change touches nothing that is published."""
+        leader = view.leader
+        match change.kind:
+            case Kind.NODE:
+                touched = relevant(change.old) != relevant(change.new)
+            case Kind.GATEWAY:
+                touched = namespace_of(change.new or change.old) == view.namespace
+            case Kind.RESOURCE_EXPORT:
+                name = names.cluster_info(leader.cluster_id) if leader is not None else ""
+                touched = name_of(change.new or change.old) == name
+            case _:
+                touched = concerns_membership(change)
+        return [KEY] if touched else []
+
+    def all_keys(self, view: View) -> Iterable[str]:  # noqa: ARG002
+        """Return the one key."""
+        return [KEY]
+
+    def desired(self, key: str, view: View, now: float) -> Outcome:  # noqa: ARG002
+        """Return the ResourceExport."""
+        leader, cluster_set = membership(view), cluster_set_of(view)
+        if leader is None or cluster_set is None:
+            return Outcome()
+        ref = export_ref(leader, names.cluster_info(leader.cluster_id))
+        there = view.get(ref)
+        if is_deleting(there):
+            return Outcome()  # made anew once it is gone
+        gateways = self._gateways(view)
+        if not gateways:
+            return Outcome(steps=[ref] if there is not None else [])
+        told = []
+        about = cluster_set_ref(cluster_set, view)
+        if self._settings.service_cidr is None:
+            message = "the Service CIDR of this cluster is not known: other clusters do not reach its ClusterIPs"
+            told.append(Told(ref=about, reason="NoServiceCIDR", message=message))
+        if failure := view.failure(ref):
+            message = f"this cluster's gateways are not published: {failure}"
+            told.append(Told(ref=about, reason="ExportFailed", message=message))
+        spec = {
+            "clusterID": leader.cluster_id,
+            "name": leader.cluster_id,
+            "namespace": view.namespace,
+            "kind": CLUSTER_INFO,
+            "clusterInfo": self._info(leader, gateways),
+        }
+        settings = {names.ENDPOINT_IP_TYPE_ANNOTATION: str(self._settings.endpoint_ip_type)}
+        return Outcome(steps=[resource_export(ref, spec, there, settings)], told=told)
+
+    def _gateways(self, view: View) -> list[RawObject]:
+        """Return what `gatewayInfos` holds: no address twice, the longest-serving gateway first."""
+        found: dict[str, RawObject] = {}
+        for name in serving(view, self._settings):
+            raw = view.get(Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name))
+            address = text_at(raw, "gatewayIP")
+            key = text_at(raw, "wireGuard", "publicKey")
+            if _usable(address):
+                usable_key = key if key.isascii() and key.isprintable() and len(key) <= MAX_KEY else ""
+                info: RawObject = {"gatewayIP": address}
+                found.setdefault(address, info | ({"wireGuard": {"publicKey": usable_key}} if usable_key else {}))
+        return list(found.values())
+
+    def _info(self, leader: Leader, gateways: list[RawObject]) -> RawObject:
+        """Return the payload. Fields that are published no longer are named, so that they go."""
+        return {
+            "clusterID": leader.cluster_id,
+            "serviceCIDR": self._settings.service_cidr,
+            "podCIDRs": list(self._settings.pod_cidrs) or None,
+            "gatewayInfos": gateways,
+            "wireGuard": gateways[0].get("wireGuard"),
+        }
+
+
+def _usable(text: str) -> bool:
+    try:
+        return refuse_address(parse_address(text)) is None
+    except ValueError:
+        return False

@@ -1,0 +1,47 @@
+"""What this cluster's ResourceExports have in common: their labels, finalizer and name. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mcagent.controller import names
+from mcagent.controller.raw import texts_at, value_at
+from mcagent.controller.reconciler import Index, Leader, Ref, Side, Wanted
+from mcagent.kube.source import RawObject
+from mcagent.model.objects import Kind
+
+
+def export_ref(leader: Leader, name: str) -> Ref:
+    """Return the name of a ResourceExport on the leader."""
+    return Ref(side=Side.LEADER, kind=Kind.RESOURCE_EXPORT, namespace=leader.namespace, name=name)
+
+
+def resource_export(
+    ref: Ref, spec: RawObject, there: RawObject | None, annotations: RawObject | None = None
+) -> Wanted:
+    """Return a ResourceExport as the leader's webhook wants it: with labels that repeat `spec`, and the finalizer.
+
+    `there` is the object as it is; finalizers of others stay.
+    """
+    labels = {names.LABEL_SOURCE_KIND: spec["kind"], names.LABEL_SOURCE_CLUSTER_ID: spec["clusterID"]}
+    if spec["kind"] != CLUSTER_INFO:
+        labels |= {names.LABEL_SOURCE_NAMESPACE: spec["namespace"], names.LABEL_SOURCE_NAME: spec["name"]}
+    held = texts_at(there, "metadata", "finalizers")
+    finalizers = held if names.EXPORT_FINALIZER in held else [*held, names.EXPORT_FINALIZER]
+    meta: RawObject = {"labels": labels, "finalizers": finalizers}
+    if annotations:
+        meta["annotations"] = annotations
+    return Wanted(ref=ref, body={"metadata": meta, "spec": spec})
+
+
+SERVICE, ENDPOINTS, CLUSTER_INFO = "Service", "Endpoints", "ClusterInfo"  # spec.kind
+
+
+def _by_cluster(obj: RawObject) -> Iterable[str]:
+    found = value_at(obj, "spec", "clusterID")
+    return [found] if isinstance(found, str) else []
+
+
+BY_CLUSTER = Index(
+    name="exports-by-cluster", kind=Kind.RESOURCE_EXPORT, side=Side.LEADER, values=_by_cluster
+)  # under the cluster ID

@@ -1,0 +1,88 @@
+"""The reconciler of Gateway objects: one for each Node that `election` chooses. Works without the leader.
+
+It owns all Gateways of its namespace, but for `wireGuard`, which the agent of the Node writes. New gateways are
+made before old ones are deleted, so that there is always one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mcagent.controller import names
+from mcagent.controller.member.election import addresses, by_age, candidate, elect, relevant
+from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, is_joined
+from mcagent.controller.raw import name_of, namespace_of
+from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.settings import MemberSettings
+from mcagent.model.objects import Kind
+
+KEY = "gateways"
+
+
+class GatewayElection:
+    """Keeps Gateway objects for the Nodes that are elected."""
+
+    name = "gateway-election"
+    needs_leader = False
+    kinds: Mapping[Side, frozenset[Kind]] = {Side.LOCAL: frozenset({Kind.NODE, Kind.GATEWAY, Kind.CLUSTER_SET})}
+    indexes: Sequence[Index] = ()
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self._settings = settings
+
+    def keys(self, change: Change, view: View) -> Iterable[str]:
+        """Return the one key, unless a Node changed in nothing that counts."""
+        match change.kind:
+            case Kind.NODE:
+                return [KEY] if relevant(change.old) != relevant(change.new) else []
+            case Kind.GATEWAY:
+                return [KEY] if namespace_of(change.new or change.old) == view.namespace else []
+            case _:
+                return [KEY] if concerns_membership(change) else []
+
+    def all_keys(self, view: View) -> Iterable[str]:  # noqa: ARG002
+        """Return the one key."""
+        return [KEY]
+
+    def desired(self, key: str, view: View, now: float) -> Outcome:  # noqa: ARG002
+        """Return the Gateway objects that there should be."""
+        cluster_set = cluster_set_of(view)
+        if cluster_set is None or not is_joined(view):
+            return Outcome()  # leaving cleans up
+        nodes = view.list(Kind.NODE)
+        found = {c.name: c for node in nodes if (c := candidate(node, self._settings.gateway_ip_precedence))}
+        there = [name_of(raw) for raw in by_age(view.list(Kind.GATEWAY, namespace=view.namespace), view.namespace)]
+        chosen = elect(found.values(), there, self._settings.max_active_gateways)
+        told = [
+            Told(ref=Ref(kind=Kind.NODE, name=c.name), reason=c.reason, message=f"{c.why}: no gateway")
+            for c in found.values()
+            if c.reason
+        ]
+        if found and not chosen:
+            message = f"no gateway: of {len(found)} annotated Nodes none is Ready and has a usable address"
+            told.append(Told(ref=cluster_set_ref(cluster_set, view), reason="NoGateway", message=message))
+        steps: list[Wanted | Ref] = []
+        for name in chosen:
+            where = addresses(found[name])
+            if not where:
+                continue  # stays with the addresses that it has
+            cidr = {"serviceCIDR": self._settings.service_cidr} if self._settings.service_cidr else {}
+            labels = {"metadata": {"labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY}}}
+            steps.append(Wanted(ref=self._ref(name, view), body={**labels, **where, **cidr}))
+        steps += [self._ref(name, view) for name in there if name not in chosen]
+        return Outcome(steps=steps, told=told)
+
+    def _ref(self, name: str, view: View) -> Ref:
+        return Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name)
+
+
+def serving(view: View, settings: MemberSettings) -> list[str]:
+    """Return the names of the Gateway objects that other clusters should use, the longest-serving first.
+
+    While a new gateway is being made its predecessor still counts: there is none only if there is no Gateway.
+    """
+    nodes = view.list(Kind.NODE)
+    found = [c for node in nodes if (c := candidate(node, settings.gateway_ip_precedence))]
+    there = [name_of(raw) for raw in by_age(view.list(Kind.GATEWAY, namespace=view.namespace), view.namespace)]
+    chosen = elect(found, there, settings.max_active_gateways)
+    return [name for name in there if name in chosen] or there

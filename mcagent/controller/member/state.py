@@ -1,0 +1,52 @@
+"""Whether this cluster is a member of a ClusterSet now: what all reconcilers of a member ask first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mcagent.controller.raw import age, is_deleting, items_at, name_of, text_at
+from mcagent.controller.reconciler import Change, Leader, Ref, View
+from mcagent.kube.source import RawObject
+from mcagent.model.objects import Kind
+
+
+def cluster_set_of(view: View) -> RawObject | None:
+    """Return the ClusterSet that counts: the oldest one here that names the server of a leader."""
+    joined = [
+        raw
+        for raw in view.list(Kind.CLUSTER_SET, namespace=view.namespace)
+        if any(text_at(leader, "server") for leader in items_at(raw, "spec", "leaders")[:1])
+    ]
+    return min(joined, key=age, default=None)
+
+
+def cluster_set_ref(raw: RawObject, view: View) -> Ref:
+    """Return the name of a ClusterSet here."""
+    return Ref(kind=Kind.CLUSTER_SET, namespace=view.namespace, name=name_of(raw))
+
+
+def membership(view: View) -> Leader | None:
+    """Return the leader while this cluster is a member and not about to leave."""
+    raw, leader = cluster_set_of(view), view.leader
+    if raw is None or leader is None or is_deleting(raw) or leader.cluster_set != name_of(raw):
+        return None
+    return leader
+
+
+def is_joined(view: View) -> bool:
+    """Tell whether there is a ClusterSet here that is not about to go, reachable leader or not."""
+    raw = cluster_set_of(view)
+    return raw is not None and not is_deleting(raw)
+
+
+def concerns_membership(change: Change) -> bool:
+    """Tell whether a change of a ClusterSet may change what `membership` says."""
+    if change.kind is not Kind.CLUSTER_SET:
+        return False
+    if change.old is None or change.new is None or change.old is change.new:
+        return True
+    return _identity(change.old) != _identity(change.new)
+
+
+def _identity(raw: RawObject) -> Iterable[object]:
+    return (raw.get("spec"), is_deleting(raw), text_at(raw, "metadata", "uid"))

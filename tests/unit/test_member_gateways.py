@@ -1,0 +1,301 @@
+"""Gateway election and the ClusterInfo that follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.controller.member.cluster_info import ClusterInfoExport
+from mcagent.controller.member.election import Candidate, Standing, elect
+from mcagent.controller.member.gateways import GatewayElection
+from mcagent.controller.settings import IpPrecedence, MemberSettings
+from mcagent.kube.source import RawObject
+from mcagent.model.net import parse_address
+from mcagent.model.objects import Kind
+from tests.unit.control_view import Controller, MemoryView
+from tests.unit.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings
+
+
+def run(view: MemoryView, wanted: MemberSettings | None = None) -> Controller:
+    """Reconcile until nothing changes."""
+    wanted = wanted or settings()
+    controller = Controller(view, [GatewayElection(wanted), ClusterInfoExport(wanted)])
+    controller.settle()
+    return controller
+
+
+def gateways(view: MemoryView) -> list[str]:
+    """Return the names of the Gateway objects."""
+    return names_of(view.local, Kind.GATEWAY)
+
+
+def info(view: MemoryView) -> RawObject:
+    """Return the published ClusterInfo."""
+    raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-clusterinfo")
+    assert raw is not None
+    found: RawObject = raw["spec"]["clusterInfo"]
+    return found
+
+
+def gateway(view: MemoryView, name: str) -> RawObject:
+    """Return a Gateway object."""
+    raw = view.local.get(Kind.GATEWAY, HOME, name)
+    assert raw is not None
+    return raw
+
+
+def add(view: MemoryView, *nodes: RawObject) -> None:
+    """Put Nodes into the cluster."""
+    for raw in nodes:
+        view.local.put(raw)
+
+
+def ready(view: MemoryView, name: str, status: str) -> None:
+    """Set a Node's readiness."""
+    view.local.change(Kind.NODE, "", name, {"status": {"conditions": [{"type": "Ready", "status": status}]}})
+
+
+def test_the_first_candidate_by_name_becomes_the_gateway() -> None:
+    """Of annotated, Ready Nodes the first by name gets a Gateway; others and un-annotated ones none."""
+    view = member()
+    add(view, node("n3", "10.0.0.3"), node("n2", "10.0.0.2"), node("n1", "10.0.0.1", annotated=False))
+    run(view)
+    assert gateways(view) == ["n2"]
+    found = gateway(view, "n2")
+    assert (found["gatewayIP"], found["internalIP"], found["serviceCIDR"]) == (
+        "10.0.0.2",
+        "10.0.0.2",
+        "10.96.0.0/16",
+    )
+
+
+def test_a_gateway_that_works_stays() -> None:
+    """A candidate that comes later takes nothing from a gateway that works, whatever its name."""
+    view = member()
+    add(view, node("n2", "10.0.0.2"))
+    controller = run(view)
+    add(view, node("n1", "10.0.0.1"))
+    controller.run()
+    assert gateways(view) == ["n2"]
+
+
+def test_a_failed_gateway_is_replaced_by_the_event_alone_and_without_the_leader() -> None:
+    """The Node's readiness alone replaces the gateway: first the new one is made, then the old one goes."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"), node("n2", "10.0.0.2"))
+    controller = run(view)
+    view.leader = leader(connected=False)
+    view.local.writes.clear()
+    ready(view, "n1", "Unknown")
+    controller.run()
+    assert view.local.writes == ["create Gateway kube-system/n2", "delete Gateway kube-system/n1"]
+    assert info(view)["gatewayInfos"] == [{"gatewayIP": "10.0.0.1"}]
+    view.leader = leader()
+    controller.settle()
+    assert info(view)["gatewayInfos"] == [{"gatewayIP": "10.0.0.2"}]
+
+
+def test_cluster_info_is_written_once_for_a_failover_and_in_place() -> None:
+    """A failover takes one update of the ResourceExport: it is never empty, and never made anew."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"), node("n2", "10.0.0.2"))
+    controller = run(view)
+    uid = north_of(view).list(Kind.RESOURCE_EXPORT)[0]["metadata"]["uid"]
+    north_of(view).writes.clear()
+    ready(view, "n1", "False")
+    controller.run()
+    assert north_of(view).writes == [f"update ResourceExport {AREA}/east-clusterinfo"]
+    assert north_of(view).list(Kind.RESOURCE_EXPORT)[0]["metadata"]["uid"] == uid
+
+
+def test_the_last_gateway_stays_while_nobody_can_replace_it() -> None:
+    """With no other candidate a gateway whose Node is not Ready stays; it goes with its annotation."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"))
+    controller = run(view)
+    ready(view, "n1", "Unknown")
+    controller.run()
+    assert gateways(view) == ["n1"]
+    view.local.change(Kind.NODE, "", "n1", {"metadata": {"annotations": None}})
+    controller.run()
+    assert gateways(view) == []
+    assert names_of(north_of(view), Kind.RESOURCE_EXPORT) == ["east-clusterinfo"]  # its finalizer holds it
+    assert "deletionTimestamp" in north_of(view).list(Kind.RESOURCE_EXPORT)[0]["metadata"]
+
+
+def test_a_node_that_was_deleted_is_no_gateway() -> None:
+    """The Gateway of a Node that is gone goes, with or without a replacement."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"))
+    controller = run(view)
+    view.local.remove(Kind.NODE, "", "n1")
+    controller.run()
+    assert gateways(view) == []
+
+
+def test_draining_and_cordoned_nodes_hand_over_if_they_can() -> None:
+    """A draining gateway is replaced by another candidate, but stays while there is none."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"))
+    controller = run(view)
+    view.local.change(Kind.NODE, "", "n1", {"metadata": {"annotations": {"mcagent.io/drain": "true"}}})
+    controller.run()
+    assert gateways(view) == ["n1"]
+    add(view, node("n3", "10.0.0.3", cordoned=True))
+    controller.run()
+    assert gateways(view) == ["n1"]
+    add(view, node("n2", "10.0.0.2"))
+    controller.run()
+    assert gateways(view) == ["n2"]
+
+
+def test_a_cordoned_node_is_better_than_no_gateway() -> None:
+    """A cordoned Node is chosen when there is nobody else, a draining one is not."""
+    view = member()
+    add(view, node("n1", "10.0.0.1", drain="true"), node("n2", "10.0.0.2", cordoned=True))
+    run(view)
+    assert gateways(view) == ["n2"]
+
+
+def test_the_ipv4_address_of_a_dual_stack_node_is_used() -> None:
+    """The first IPv4 InternalIP counts, wherever IPv6 stands in the list."""
+    view = member()
+    add(view, node("n1", "fd00::1", "10.0.0.1", "10.0.0.9", "fd00::2"))
+    run(view)
+    assert gateway(view, "n1")["gatewayIP"] == gateway(view, "n1")["internalIP"] == "10.0.0.1"
+
+
+def test_precedence_and_annotation_choose_the_gateway_ip() -> None:
+    """External precedence takes the ExternalIP, the annotation overrides; internalIP stays the Node's."""
+    view = member()
+    add(view, node("n1", "10.0.0.1", external=("192.0.2.1",)))
+    controller = run(view, settings(gateway_ip_precedence=IpPrecedence.EXTERNAL))
+    assert (gateway(view, "n1")["gatewayIP"], gateway(view, "n1")["internalIP"]) == ("192.0.2.1", "10.0.0.1")
+    add(view, node("n1", "10.0.0.1", external=("192.0.2.1",), gateway_ip="198.51.100.1"))
+    controller.run()
+    assert gateway(view, "n1")["gatewayIP"] == "198.51.100.1"
+    assert info(view)["gatewayInfos"] == [{"gatewayIP": "198.51.100.1"}]
+
+
+def test_a_wrong_annotation_is_told_and_keeps_a_gateway_as_it_was() -> None:
+    """An invalid gateway-ip makes a Node unfit; its Gateway keeps its address while nobody replaces it."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"))
+    controller = run(view)
+    add(view, node("n1", "10.0.0.1", gateway_ip="10.0.0.256"))
+    controller.run()
+    assert gateway(view, "n1")["gatewayIP"] == "10.0.0.1"
+    assert [told.reason for told in controller.all_told()] == ["InvalidGatewayIP"]
+    add(view, node("n2", "10.0.0.2"))
+    controller.run()
+    assert gateways(view) == ["n2"]
+
+
+def test_a_node_without_ipv4_is_told() -> None:
+    """A candidate with IPv6 only is no gateway, and an Event says so."""
+    view = member()
+    add(view, node("n1", "fd00::1"))
+    controller = run(view)
+    assert gateways(view) == []
+    assert {told.reason for told in controller.all_told()} == {"NoUsableAddress", "NoGateway"}
+
+
+def test_the_wireguard_key_of_the_agent_stays_and_is_published() -> None:
+    """A changed address leaves the key in the Gateway; ClusterInfo has each key, and the first one at its top."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"), node("n2", "10.0.0.2"))
+    controller = run(view, settings(max_active_gateways=2))
+    key = "A" * 43 + "="
+    view.local.change(Kind.GATEWAY, HOME, "n1", {"wireGuard": {"publicKey": key}})
+    add(view, node("n1", "10.0.0.7"))
+    controller.run()
+    assert gateway(view, "n1")["wireGuard"] == {"publicKey": key}
+    assert info(view)["wireGuard"] == {"publicKey": key}
+    assert info(view)["gatewayInfos"] == [
+        {"gatewayIP": "10.0.0.7", "wireGuard": {"publicKey": key}},
+        {"gatewayIP": "10.0.0.2"},
+    ]
+
+
+def test_gateway_infos_are_in_order_of_service() -> None:
+    """With several active gateways the longest-serving one stands first, whatever its name."""
+    view = member()
+    add(view, node("n2", "10.0.0.2"))
+    controller = run(view, settings(max_active_gateways=3, pod_cidrs=("10.10.0.0/16",)))
+    view.local.clock.forward(10)
+    add(view, node("n1", "10.0.0.1"), node("n3", "10.0.0.3"))
+    controller.run()
+    assert [item["gatewayIP"] for item in info(view)["gatewayInfos"]] == ["10.0.0.2", "10.0.0.1", "10.0.0.3"]
+    assert info(view)["podCIDRs"] == ["10.10.0.0/16"]
+
+
+def test_the_export_is_as_the_leaders_webhook_wants_it() -> None:
+    """Labels repeat the spec, the finalizer is there, and the name follows from the cluster ID."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"))
+    run(view)
+    raw = north_of(view).list(Kind.RESOURCE_EXPORT)[0]
+    assert raw["metadata"]["name"] == "east-clusterinfo"
+    assert raw["metadata"]["finalizers"] == ["resourceexport.antrea.io/finalizer"]
+    assert raw["metadata"]["labels"] == {"sourceKind": "ClusterInfo", "sourceClusterID": "east"}
+    assert (raw["spec"]["kind"], raw["spec"]["clusterID"], raw["spec"]["name"]) == ("ClusterInfo", "east", "east")
+    assert raw["spec"]["clusterInfo"]["clusterID"] == "east"
+
+
+def test_other_changes_of_nodes_touch_nothing() -> None:
+    """Heartbeats of Nodes are no work: neither for candidates nor for others."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"), node("n2", "10.0.0.2", annotated=False))
+    controller = run(view)
+    view.local.change(Kind.NODE, "", "n1", {"status": {"images": [{"names": ["x"]}]}})
+    ready(view, "n2", "False")
+    assert not controller.step()
+
+
+def test_a_settled_election_writes_nothing() -> None:
+    """Looking at everything once more takes no write."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"), node("n2", "10.0.0.2"))
+    controller = run(view, settings(max_active_gateways=2))
+    view.local.writes.clear()
+    north_of(view).writes.clear()
+    controller.settle()
+    assert view.local.writes == north_of(view).writes == []
+
+
+# --- the election alone ----------------------------------------------------------------------------------
+
+ADDRESS = parse_address("10.0.0.1")
+NAMES = st.sampled_from([f"n{number}" for number in range(6)])
+
+
+def candidates() -> st.SearchStrategy[list[Candidate]]:
+    """Return lists of candidates of any standing."""
+    return st.dictionaries(NAMES, st.sampled_from(Standing)).map(
+        lambda found: [
+            Candidate(name=name, standing=standing, internal_ip=ADDRESS, gateway_ip=ADDRESS)
+            for name, standing in found.items()
+        ]
+    )
+
+
+@given(candidates(), st.lists(NAMES, unique=True), st.integers(1, 4), st.randoms())
+def test_election_properties(found: list[Candidate], serving: list[str], most: int, random: Any) -> None:
+    """The election is deterministic, stable, and never leaves out a better candidate for a worse one."""
+    chosen = elect(found, serving, most)
+    standing = {c.name: c.standing for c in found}
+    shuffled = list(found)
+    random.shuffle(shuffled)
+    assert elect(shuffled, serving, most) == chosen
+    assert len(set(chosen)) == len(chosen) <= most
+    assert set(chosen) <= set(standing)
+    after = [name for name in serving if name in chosen] + [name for name in chosen if name not in serving]
+    assert elect(found, after, most) == tuple(after)  # what was elected is elected again, in the same order
+    fit = [name for name in standing if standing[name] is Standing.FIT]
+    assert sum(standing[name] is Standing.FIT for name in chosen) == min(most, len(fit))
+    kept = [name for name in serving if standing.get(name) is Standing.FIT][:most]
+    assert set(kept) <= set(chosen)  # a gateway that works is kept
+    if any(standing.get(name) is not None for name in serving):
+        assert chosen  # never empty while a gateway is a candidate

@@ -1,0 +1,394 @@
+"""ServiceExports: what is exported, what is told, and what a change writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.controller.member.backends import MAX_SIZE, cluster_ip_subsets, limited, pod_ip_subsets
+from mcagent.controller.member.service_export import ServiceExports
+from mcagent.controller.settings import EndpointIpType, MemberSettings
+from mcagent.kube.source import RawObject
+from mcagent.model.objects import Kind
+from tests.unit.control_view import Controller, MemoryView
+from tests.unit.member_world import (
+    AREA,
+    conditions_of,
+    export_of,
+    member,
+    names_of,
+    north_of,
+    service,
+    settings,
+    slice_of,
+)
+
+POD_IP = settings(endpoint_ip_type=EndpointIpType.POD_IP)
+
+
+def run(view: MemoryView, wanted: MemberSettings | None = None) -> Controller:
+    """Reconcile until nothing changes."""
+    controller = Controller(view, [ServiceExports(wanted or settings())])
+    controller.settle()
+    return controller
+
+
+def world(*objects: RawObject) -> MemoryView:
+    """Return a member with these objects."""
+    view = member()
+    for raw in objects:
+        view.local.put(raw)
+    return view
+
+
+def exports(view: MemoryView) -> list[str]:
+    """Return the names of the exports that are not on their way out, as a leader without work to do keeps them."""
+    return [
+        raw["metadata"]["name"]
+        for raw in north_of(view).list(Kind.RESOURCE_EXPORT)
+        if "deletionTimestamp" not in raw["metadata"]
+    ]
+
+
+def release(view: MemoryView) -> None:
+    """Take off the finalizers of what is being deleted, as the leader does."""
+    for raw in north_of(view).list(Kind.RESOURCE_EXPORT):
+        if "deletionTimestamp" in raw["metadata"]:
+            name = raw["metadata"]["name"]
+            north_of(view).change(Kind.RESOURCE_EXPORT, AREA, name, {"metadata": {"finalizers": None}})
+
+
+def subsets(view: MemoryView, name: str = "east-shop-web-endpoints") -> Any:
+    """Return the subsets of an Endpoints export."""
+    raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, name)
+    return raw["spec"]["endpoints"]["subsets"] if raw else None
+
+
+def valid(view: MemoryView, name: str = "web", namespace: str = "shop") -> tuple[str, str]:
+    """Return the condition Valid of a ServiceExport."""
+    return conditions_of(view.local.get(Kind.SERVICE_EXPORT, namespace, name))["Valid"]
+
+
+WEB = (service("web", ("http", 80), ("dns", 53)), slice_of("web", "10.10.1.1", "10.10.1.2"), export_of("web"))
+
+
+def test_a_service_becomes_two_exports() -> None:
+    """Names, labels, finalizer and payload are those of the contract; the ClusterIP is the endpoint."""
+    view = world(*WEB)
+    run(view)
+    assert exports(view) == ["east-shop-web-endpoints", "east-shop-web-service"]
+    raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-shop-web-service")
+    assert raw is not None
+    ports = [{"name": "http", "port": 80, "protocol": "TCP"}, {"name": "dns", "port": 53, "protocol": "TCP"}]
+    assert raw["spec"] == {
+        "clusterID": "east",
+        "namespace": "shop",
+        "name": "web",
+        "kind": "Service",
+        "service": {"serviceSpec": {"ports": ports}},
+    }
+    assert raw["metadata"]["labels"] == {
+        "sourceKind": "Service",
+        "sourceClusterID": "east",
+        "sourceNamespace": "shop",
+        "sourceName": "web",
+    }
+    assert raw["metadata"]["finalizers"] == ["resourceexport.antrea.io/finalizer"]
+    assert subsets(view) == [
+        {"addresses": [{"ip": "10.96.7.7"}], "ports": sorted(ports, key=lambda p: str(p["name"]))}
+    ]
+    found = view.local.get(Kind.SERVICE_EXPORT, "shop", "web")
+    assert found is not None
+    (condition,) = found["status"]["conditions"]
+    assert (condition["status"], condition["reason"], condition["observedGeneration"]) == ("True", "Succeed", 1)
+
+
+@pytest.mark.parametrize(
+    ("objects", "reason"),
+    [
+        ([], "ServiceNotFound"),
+        ([service("web", type="ExternalName")], "ServiceTypeNotSupported"),
+        ([service("web", cluster_ip="None")], "ServiceNoClusterIP"),
+        ([service("web", cluster_ip="fd00::1")], "ServiceNoClusterIP"),
+        ([service("web")], "ServiceWithoutEndpoints"),
+        ([service("web"), slice_of("web", "10.10.1.1", ready=False)], "ServiceWithoutEndpoints"),
+        ([service("web", ports=[]), slice_of("web", "10.10.1.1")], "ServiceWithoutPorts"),
+        (
+            [
+                service("web")
+                | {
+                    "metadata": {
+                        "name": "web",
+                        "namespace": "shop",
+                        "annotations": {"multicluster.antrea.io/imported-service": "true"},
+                    }
+                }
+            ],
+            "ImportedService",
+        ),
+    ],
+)
+def test_what_cannot_be_exported_says_why(objects: list[RawObject], reason: str) -> None:
+    """The condition Valid is False with the contract's reason, and nothing is exported."""
+    view = world(export_of("web"), *objects)
+    controller = run(view)
+    assert valid(view) == ("False", reason)
+    assert exports(view) == []
+    assert [told.reason for told in controller.all_told()] == [reason]
+
+
+def test_a_headless_service_is_exported_by_its_pods() -> None:
+    """With PodIP a Service needs no ClusterIP."""
+    view = world(service("web", cluster_ip="None"), slice_of("web", "10.10.1.1"), export_of("web"))
+    run(view, POD_IP)
+    assert valid(view) == ("True", "Succeed")
+    assert subsets(view) == [
+        {"addresses": [{"ip": "10.10.1.1"}], "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}]}
+    ]
+
+
+def test_several_slices_make_subsets_without_duplicates() -> None:
+    """Addresses of several slices, of both families, with ports by name, are grouped by the ports they serve."""
+    view = world(
+        service("web", ("http", 80), ("admin", 90)),
+        slice_of("web", "10.10.1.2", "10.10.1.1", name="a", ports=(("http", 8080), ("admin", 9090))),
+        slice_of("web", "10.10.1.1", "10.10.1.10", name="b", ports=(("http", 8080), ("admin", 9090))),
+        slice_of("web", "10.10.1.3", name="c", ports=(("http", 8081), ("other", 1))),
+        slice_of("web", "fd00::1", name="d", ports=(("http", 8080),)),
+        slice_of("web", "10.10.1.4", name="e", ready=False),
+        export_of("web"),
+    )
+    run(view, POD_IP)
+    both = [{"name": "admin", "port": 9090, "protocol": "TCP"}, {"name": "http", "port": 8080, "protocol": "TCP"}]
+    assert subsets(view) == [
+        {"addresses": [{"ip": "10.10.1.1"}, {"ip": "10.10.1.2"}, {"ip": "10.10.1.10"}], "ports": both},
+        {"addresses": [{"ip": "10.10.1.3"}], "ports": [{"name": "http", "port": 8081, "protocol": "TCP"}]},
+    ]
+
+
+def test_serving_endpoints_count_while_none_is_ready() -> None:
+    """Endpoints that terminate but still serve are exported only while no ready one is there."""
+    view = world(
+        service("web"),
+        slice_of("web", "10.10.1.1", ready=False, serving=True, terminating=True),
+        export_of("web"),
+    )
+    controller = run(view, POD_IP)
+    assert subsets(view)[0]["addresses"] == [{"ip": "10.10.1.1"}]
+    view.local.put(slice_of("web", "10.10.1.2", name="second"))
+    controller.run()
+    assert subsets(view)[0]["addresses"] == [{"ip": "10.10.1.2"}]
+
+
+def test_one_endpoint_change_is_one_write_with_pod_ips_and_none_with_cluster_ips() -> None:
+    """What a change writes does not grow with the number of Services."""
+    for wanted, writes in ((POD_IP, [f"update ResourceExport {AREA}/east-shop-s7-endpoints"]), (settings(), [])):
+        objects = [
+            raw
+            for number in range(20)
+            for raw in (
+                service(f"s{number}"),
+                slice_of(f"s{number}", f"10.10.1.{number}"),
+                export_of(f"s{number}"),
+            )
+        ]
+        view = world(*objects)
+        controller = run(view, wanted)
+        north_of(view).writes.clear()
+        view.local.writes.clear()
+        view.local.put(slice_of("s7", "10.10.1.7", "10.10.2.7"))
+        controller.run()
+        assert north_of(view).writes == writes
+        assert view.local.writes == []
+
+
+def test_exports_go_with_the_last_endpoint_with_the_service_and_with_the_export() -> None:
+    """Both exports are deleted, the endpoints first, by the event alone, and come back."""
+    view = world(*WEB)
+    controller = run(view)
+    for remove, restore in (
+        ((Kind.ENDPOINT_SLICE, "shop", "web-abcde"), WEB[1]),
+        ((Kind.SERVICE, "shop", "web"), WEB[0]),
+        ((Kind.SERVICE_EXPORT, "shop", "web"), WEB[2]),
+    ):
+        north_of(view).writes.clear()
+        view.local.remove(*remove)
+        controller.run()
+        assert north_of(view).writes == [
+            f"delete ResourceExport {AREA}/east-shop-web-endpoints",
+            f"delete ResourceExport {AREA}/east-shop-web-service",
+        ]
+        release(view)
+        controller.run()
+        assert names_of(north_of(view), Kind.RESOURCE_EXPORT) == []
+        view.local.put(restore)
+        controller.run()
+        assert exports(view) == ["east-shop-web-endpoints", "east-shop-web-service"]
+
+
+def test_what_was_exported_while_the_controller_was_down_goes() -> None:
+    """An export on the leader that nothing here stands for any more is deleted; other clusters' are left alone."""
+    view = world()
+    for cluster in ("east", "west"):
+        for kind in ("Service", "Endpoints"):
+            north_of(view).put(
+                {
+                    "kind": "ResourceExport",
+                    "metadata": {"name": f"{cluster}-shop-old-{kind.lower()}", "namespace": AREA},
+                    "spec": {"clusterID": cluster, "namespace": "shop", "name": "old", "kind": kind},
+                }
+            )
+    run(view)
+    assert exports(view) == ["west-shop-old-endpoints", "west-shop-old-service"]
+
+
+def test_of_two_services_with_one_export_name_the_first_is_exported() -> None:
+    """`a-b/c` and `a/b-c` have the same name on the leader: the older export has it, the other one is told."""
+    view = world()
+    for namespace, name, created in (("a-b", "c", "2024-01-02T00:00:00Z"), ("a", "b-c", "2024-01-01T00:00:00Z")):
+        view.local.put({"kind": "Namespace", "metadata": {"name": namespace}})
+        view.local.put(service(name, namespace=namespace))
+        view.local.put(slice_of(name, "10.10.1.1", namespace=namespace))
+        view.local.put(export_of(name, namespace), created=created)
+    controller = run(view)
+    raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-a-b-c-service")
+    assert raw is not None
+    assert (raw["spec"]["namespace"], raw["spec"]["name"]) == ("a", "b-c")
+    assert valid(view, "b-c", "a") == ("True", "Succeed")
+    assert valid(view, "c", "a-b") == ("False", "AmbiguousName")
+    view.local.remove(Kind.SERVICE_EXPORT, "a", "b-c")
+    controller.run()
+    release(view)
+    controller.run()
+    raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-a-b-c-service")
+    assert raw is not None
+    assert (raw["spec"]["namespace"], raw["spec"]["name"]) == ("a-b", "c")
+    assert valid(view, "c", "a-b") == ("True", "Succeed")
+
+
+def test_a_name_that_is_too_long_to_import_is_told() -> None:
+    """`antrea-mc-` and the name must fit into the 63 characters of a Service name."""
+    for length, verdict in ((53, ("True", "Succeed")), (54, ("False", "NameTooLong"))):
+        name = "s" * length
+        view = world(service(name), slice_of(name, "10.10.1.1"), export_of(name))
+        run(view)
+        assert valid(view, name) == verdict
+
+
+def test_the_leaders_verdict_is_copied() -> None:
+    """What the leader writes about the export becomes the condition Conflict, and goes away again."""
+    view = world(*WEB)
+    controller = run(view)
+    ref = (Kind.RESOURCE_EXPORT, AREA, "east-shop-web-service")
+    failure = {"type": "Failure", "status": "False", "reason": "ConvergeFailure", "message": "not\nconverged"}
+    north_of(view).change(*ref, {"status": {"conditions": [failure]}})
+    controller.run()
+    raw = view.local.get(Kind.SERVICE_EXPORT, "shop", "web")
+    assert raw is not None
+    assert conditions_of(raw) == {"Valid": ("True", "Succeed"), "Conflict": ("True", "ConvergeFailure")}
+    assert raw["status"]["conditions"][1]["message"] == "not\\nconverged"
+    ports = [{"name": "http", "port": 81, "protocol": "TCP"}]
+    north_of(view).put(
+        {
+            "kind": "ResourceImport",
+            "metadata": {"name": "shop-web-service", "namespace": AREA},
+            "spec": {"kind": "ServiceImport", "serviceImport": {"spec": {"ports": ports}}},
+        }
+    )
+    controller.settle()
+    assert conditions_of(view.local.get(Kind.SERVICE_EXPORT, "shop", "web"))["Conflict"] == (
+        "True",
+        "PortConflict",
+    )
+    north_of(view).change(*ref, {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}})
+    controller.run()
+    assert conditions_of(view.local.get(Kind.SERVICE_EXPORT, "shop", "web"))["Conflict"] == (
+        "False",
+        "NoConflicts",
+    )
+
+
+def test_conditions_of_others_stay_and_a_second_look_writes_nothing() -> None:
+    """Types that are not ours are kept; with nothing new there is nothing to write."""
+    view = world(*WEB)
+    other = {
+        "type": "Other",
+        "status": "True",
+        "reason": "X",
+        "message": "",
+        "lastTransitionTime": "2024-01-01T00:00:00Z",
+    }
+    view.local.change(Kind.SERVICE_EXPORT, "shop", "web", {"status": {"conditions": [other]}})
+    controller = run(view)
+    assert set(conditions_of(view.local.get(Kind.SERVICE_EXPORT, "shop", "web"))) == {"Valid", "Other"}
+    view.local.writes.clear()
+    north_of(view).writes.clear()
+    controller.settle()
+    assert view.local.writes == north_of(view).writes == []
+
+
+def test_a_refused_export_is_told_with_the_leaders_words() -> None:
+    """When the leader refuses a write the Event on the ServiceExport says what it said."""
+    view = world(*WEB)
+    north_of(view).refuse = lambda kind, old, new: "no rights"
+    controller = run(view)
+    controller.settle()
+    assert [(told.reason, told.message) for told in controller.all_told()] == [
+        ("ExportFailed", "east-shop-web-service: no rights")
+    ]
+
+
+def test_large_services_are_cut_and_told() -> None:
+    """More endpoints than an object can hold are left out, by order of address, and the count is told."""
+    addresses = [f"10.{a}.{b}.{c}" for a in range(6) for b in range(100) for c in range(1, 101)]
+    many = [slice_of("web", *addresses[i : i + 1000], name=f"s{i}") for i in range(0, len(addresses), 1000)]
+    view = world(service("web"), export_of("web"), *many)
+    controller = run(view, POD_IP)
+    assert valid(view) == ("True", "Succeed")
+    assert [told.reason for told in controller.all_told()] == ["EndpointsLeftOut"]
+    assert 30_000 < len(subsets(view)[0]["addresses"]) < len(addresses)
+
+
+# --- values ----------------------------------------------------------------------------------------------
+
+ADDRESSES = st.integers(1, 60).map(lambda number: f"10.10.1.{number}")
+PORTS = st.lists(
+    st.tuples(st.sampled_from(["http", "admin", ""]), st.integers(8000, 8003)),
+    unique_by=lambda p: p[0],
+    max_size=3,
+)
+SLICES = st.lists(st.tuples(st.lists(ADDRESSES, unique=True, max_size=8), PORTS), max_size=6)
+
+
+@given(SLICES)
+def test_subsets_hold_each_address_and_port_once(found: list[tuple[list[str], list[tuple[str, int]]]]) -> None:
+    """Every pair of address and port of the slices is in exactly one subset, whatever the order of the slices."""
+    web = service("web", ("http", 80), ("admin", 90), ("", 70))
+    slices = [slice_of("web", *addresses, ports=tuple(ports)) for addresses, ports in found]
+    made = pod_ip_subsets(web, slices)
+    assert made == pod_ip_subsets(web, slices[::-1])
+    pairs = [
+        (a["ip"], p.get("name", ""), p["port"])
+        for subset in made
+        for a in subset["addresses"]
+        for p in subset["ports"]
+    ]
+    assert len(set(pairs)) == len(pairs)
+    assert set(pairs) == {(a, name, port) for addresses, ports in found for a in addresses for name, port in ports}
+    addresses_made = [a["ip"] for subset in made for a in subset["addresses"]]
+    assert len(set(addresses_made)) == len(addresses_made)
+
+
+def test_limits_count_what_is_written() -> None:
+    """What is kept is smaller than the limit as JSON, and nearly as large."""
+    import json
+
+    made = [{"addresses": [{"ip": f"10.{a}.{b}.{c}"} for a in range(5) for b in range(100) for c in range(100)],
+             "ports": [{"port": 80}]}]  # fmt: skip
+    kept, dropped = limited(made)
+    assert 0.95 * MAX_SIZE < len(json.dumps(kept)) <= MAX_SIZE
+    assert dropped == 50_000 - len(kept[0]["addresses"])
+    assert cluster_ip_subsets(service("web", cluster_ip="None")) == []
