@@ -126,7 +126,7 @@ class Cache:
         """Raises ValueError when two indexes of a side share a name, or one is over a kind that is not read."""
         self._lock = threading.Lock()
         self._listen = listen
-        indexes = list(indexes)
+        indexes = list(dict.fromkeys(indexes))  # several reconcilers may declare the same one
         self._by_name: dict[tuple[Side, str], Kind] = {}
         for index in indexes:
             if index.kind not in set(kinds.get(index.side, ())):

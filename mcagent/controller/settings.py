@@ -43,6 +43,7 @@ class MemberSettings:
     max_active_gateways: int = 1
     write_endpoints: WriteEndpoints = WriteEndpoints.AUTO
     heartbeat_period: float = 10.0  # one write of the MemberClusterAnnounce each
+    allowed_endpoint_cidrs: tuple[str, ...] = ()  # imported endpoints may lie in these beside the announced CIDRs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

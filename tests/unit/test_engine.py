@@ -226,7 +226,7 @@ def test_a_member_connects_and_writes_to_its_leader(
     assert (leader.connected, leader.cluster_id, leader.namespace) == (True, "east", COMMON_AREA)
     local.remove(Kind.CLUSTER_SET, "set")
     until(lambda: engine.view.leader is None)
-    assert engine.cache.count(Side.LEADER, Kind.RESOURCE_EXPORT) == 0
+    until(lambda: engine.cache.count(Side.LEADER, Kind.RESOURCE_EXPORT) == 0)
 
 
 def test_a_leader_that_is_away_is_waited_for(

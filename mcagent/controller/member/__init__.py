@@ -1,1 +1,28 @@
-"""The reconcilers of a member cluster."""
+"""The member's side of the control plane: membership, gateways, what is exported and what is imported."""
+
+from __future__ import annotations
+
+from mcagent.controller.member.announce import Announce
+from mcagent.controller.member.cleanup import Cleanup
+from mcagent.controller.member.cluster_info import ClusterInfoExport
+from mcagent.controller.member.cluster_info_import import ClusterInfoImports
+from mcagent.controller.member.gateways import GatewayElection
+from mcagent.controller.member.membership import MemberClusterSet
+from mcagent.controller.member.service_export import ServiceExports
+from mcagent.controller.member.service_import import ServiceImports
+from mcagent.controller.reconciler import Reconciler
+from mcagent.controller.settings import MemberSettings
+
+
+def member_reconcilers(settings: MemberSettings) -> list[Reconciler]:
+    """Return all reconcilers of a member."""
+    return [
+        MemberClusterSet(settings),
+        Announce(settings),
+        Cleanup(settings),
+        GatewayElection(settings),
+        ClusterInfoExport(settings),
+        ClusterInfoImports(settings),
+        ServiceExports(settings),
+        ServiceImports(settings),
+    ]

@@ -11,19 +11,25 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mcagent.controller import names
 from mcagent.controller.member.election import relevant
-from mcagent.controller.member.exports import CLUSTER_INFO, export_ref, resource_export
+from mcagent.controller.member.exports import (
+    CLUSTER_INFO,
+    WIREGUARD_FIELDS,
+    export_ref,
+    resource_export,
+    wireguard_fields,
+)
 from mcagent.controller.member.gateways import serving
 from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, membership
-from mcagent.controller.raw import is_deleting, name_of, namespace_of, text_at
+from mcagent.controller.raw import is_deleting, name_of, namespace_of
 from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View
 from mcagent.controller.settings import MemberSettings
 from mcagent.core.claims import refuse_address
 from mcagent.kube.source import RawObject
-from mcagent.model.net import parse_address
-from mcagent.model.objects import Kind
+from mcagent.model.errors import InputError
+from mcagent.model.objects import Gateway, Kind
+from mcagent.model.parse import parse_object
 
 KEY = "cluster-info"
-MAX_KEY = 128  # characters of a WireGuard public key field; a real one has 44
 
 
 class ClusterInfoExport:
@@ -94,27 +100,24 @@ class ClusterInfoExport:
         found: dict[str, RawObject] = {}
         for name in serving(view, self._settings):
             raw = view.get(Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name))
-            address = text_at(raw, "gatewayIP")
-            key = text_at(raw, "wireGuard", "publicKey")
-            if _usable(address):
-                usable_key = key if key.isascii() and key.isprintable() and len(key) <= MAX_KEY else ""
-                info: RawObject = {"gatewayIP": address}
-                found.setdefault(address, info | ({"wireGuard": {"publicKey": usable_key}} if usable_key else {}))
+            try:
+                gateway = parse_object(raw, Kind.GATEWAY).value
+            except InputError:
+                continue  # somebody wrote into it; the election mends it
+            assert isinstance(gateway, Gateway)
+            if refuse_address(gateway.gateway_ip) is None:
+                address = str(gateway.gateway_ip)
+                key = wireguard_fields(gateway.wireguard)
+                found.setdefault(address, {"gatewayIP": address} | ({"wireGuard": key} if key else {}))
         return list(found.values())
 
     def _info(self, leader: Leader, gateways: list[RawObject]) -> RawObject:
         """Return the payload. Fields that are published no longer are named, so that they go."""
+        first = gateways[0].get("wireGuard")
         return {
             "clusterID": leader.cluster_id,
             "serviceCIDR": self._settings.service_cidr,
             "podCIDRs": list(self._settings.pod_cidrs) or None,
             "gatewayInfos": gateways,
-            "wireGuard": gateways[0].get("wireGuard"),
+            "wireGuard": dict.fromkeys(WIREGUARD_FIELDS) | first if first else None,
         }
-
-
-def _usable(text: str) -> bool:
-    try:
-        return refuse_address(parse_address(text)) is None
-    except ValueError:
-        return False

@@ -8,7 +8,7 @@ from mcagent.controller import names
 from mcagent.controller.raw import texts_at, value_at
 from mcagent.controller.reconciler import Index, Leader, Ref, Side, Wanted
 from mcagent.kube.source import RawObject
-from mcagent.model.objects import Kind
+from mcagent.model.objects import Kind, WireGuardInfo
 
 
 def export_ref(leader: Leader, name: str) -> Ref:
@@ -34,6 +34,16 @@ def resource_export(
     return Wanted(ref=ref, body={"metadata": meta, "spec": spec})
 
 
+def wireguard_fields(info: WireGuardInfo | None) -> RawObject:
+    """Return what is published of a gateway's WireGuard device; {} when that is nothing."""
+    if info is None:
+        return {}
+    found: RawObject = {"publicKey": info.public_key}
+    found |= {"nextPublicKey": info.next_public_key} if info.next_public_key else {}
+    return found | ({"port": info.port} if info.port else {})
+
+
+WIREGUARD_FIELDS = ("publicKey", "nextPublicKey", "port")
 SERVICE, ENDPOINTS, CLUSTER_INFO = "Service", "Endpoints", "ClusterInfo"  # spec.kind
 
 

@@ -22,6 +22,7 @@ from mcagent.controller.member.backends import (
     service_spec,
 )
 from mcagent.controller.member.exports import BY_CLUSTER, ENDPOINTS, SERVICE, export_ref, resource_export
+from mcagent.controller.member.indexes import SLICES_BY_SERVICE
 from mcagent.controller.member.state import concerns_membership, membership
 from mcagent.controller.raw import age, annotation, is_deleting, items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View, Wanted
@@ -38,17 +39,9 @@ def _by_export_name(obj: RawObject) -> Iterable[str]:
     return [f"{namespace_of(obj)}-{name_of(obj)}"]
 
 
-def _by_service(obj: RawObject) -> Iterable[str]:
-    found = text_at(obj, "metadata", "labels", names.SERVICE_NAME_LABEL)
-    return [f"{namespace_of(obj)}/{found}"] if found else []
-
-
 BY_EXPORT_NAME = Index(
     name="service-exports-by-export-name", kind=Kind.SERVICE_EXPORT, side=Side.LOCAL, values=_by_export_name
 )  # under "namespace-name"
-SLICES_BY_SERVICE = Index(
-    name="slices-by-service", kind=Kind.ENDPOINT_SLICE, side=Side.LOCAL, values=_by_service
-)  # under "namespace/name" of the Service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mcagent.controller.raw import age, is_deleting, items_at, name_of, text_at
+from mcagent.controller.raw import age, is_deleting, items_at, name_of, text_at, value_at
 from mcagent.controller.reconciler import Change, Leader, Ref, View
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
@@ -31,6 +31,17 @@ def membership(view: View) -> Leader | None:
     if raw is None or leader is None or is_deleting(raw) or leader.cluster_set != name_of(raw):
         return None
     return leader
+
+
+def is_for(raw: RawObject, leader: Leader) -> bool:
+    """Tell whether a ResourceImport is for this cluster, and not on its way out.
+
+    `spec.clusterID` names the clusters that it is for; none means all (Antrea declares the field and ignores it).
+    """
+    clusters = value_at(raw, "spec", "clusterID")
+    return not is_deleting(raw) and (
+        not clusters or (isinstance(clusters, list) and leader.cluster_id in clusters)
+    )
 
 
 def is_joined(view: View) -> bool:

@@ -1,0 +1,69 @@
+"""The reconciler of this cluster's MemberClusterAnnounce on the leader: what makes it a member, and its heartbeat.
+
+The time of a heartbeat is that of its period, so that however often it is looked at, there is one write a period;
+clusters are spread over the period by their IDs. The object is not watched: it would be those of all members.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from mcagent.controller import names
+from mcagent.controller.conditions import time_text
+from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, membership
+from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.settings import MemberSettings
+from mcagent.model.objects import Kind
+
+KEY = "announce"
+
+
+class Announce:
+    """Announces this cluster to the leader."""
+
+    name = "announce"
+    needs_leader = False
+    kinds: Mapping[Side, frozenset[Kind]] = {Side.LOCAL: frozenset({Kind.CLUSTER_SET})}
+    indexes: Sequence[Index] = ()
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self._period = settings.heartbeat_period
+
+    def keys(self, change: Change, view: View) -> Iterable[str]:  # noqa: ARG002
+        """Return the one key when membership or connection changed."""
+        return [KEY] if concerns_membership(change) else []
+
+    def all_keys(self, view: View) -> Iterable[str]:  # noqa: ARG002
+        """Return the one key."""
+        return [KEY]
+
+    def desired(self, key: str, view: View, now: float) -> Outcome:  # noqa: ARG002
+        """Return the announcement with the heartbeat of this period."""
+        leader, cluster_set = membership(view), cluster_set_of(view)
+        if leader is None or cluster_set is None or not leader.connected:
+            return Outcome()  # called again when that changes
+        offset = zlib.crc32(leader.cluster_id.encode()) / 2**32 * self._period
+        beat = (now - offset) // self._period * self._period + offset
+        ref = announce_ref(leader)
+        body = {
+            "metadata": {"annotations": {names.HEARTBEAT_ANNOTATION: time_text(beat)}},
+            "clusterID": leader.cluster_id,
+            "clusterSetID": leader.cluster_set,
+            "leaderClusterID": leader.leader_cluster_id,
+        }
+        told = []
+        if failure := view.failure(ref):
+            message = f"this cluster cannot announce itself to the leader: {failure}"
+            told.append(Told(ref=cluster_set_ref(cluster_set, view), reason="AnnounceFailed", message=message))
+        return Outcome(steps=[Wanted(ref=ref, body=body)], told=told, again=beat + self._period - now)
+
+
+def announce_ref(leader: Leader) -> Ref:
+    """Return the name of this cluster's announcement on the leader."""
+    return Ref(
+        side=Side.LEADER,
+        kind=Kind.MEMBER_CLUSTER_ANNOUNCE,
+        namespace=leader.namespace,
+        name=names.announce(leader.cluster_id),
+    )

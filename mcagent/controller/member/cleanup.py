@@ -1,0 +1,91 @@
+"""The reconciler of what a membership leaves behind: without a ClusterSet, all that was made for it goes.
+
+A key is "Kind/namespace/name" of one object. It deletes imported Services, their EndpointSlices and
+ServiceImports, ClusterInfoImports and Gateways, as far as they bear our marks (Services also Antrea's). It runs
+while the ClusterSet is being deleted, and at start when there is none any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from mcagent.controller import names
+from mcagent.controller.member.imported import Target, is_imported, is_our_import, owner_of
+from mcagent.controller.member.state import is_joined
+from mcagent.controller.raw import is_deleting, name_of, namespace_of, text_at
+from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
+from mcagent.controller.settings import MemberSettings
+from mcagent.kube.source import RawObject
+from mcagent.model.objects import Kind
+
+OWNED = (
+    Kind.SERVICE_IMPORT,
+    Kind.SERVICE,
+    Kind.ENDPOINT_SLICE,
+    Kind.CLUSTER_INFO_IMPORT,
+    Kind.GATEWAY,
+)
+
+
+class Cleanup:
+    """Deletes what was made for a ClusterSet that is gone or going."""
+
+    name = "cleanup"
+    needs_leader = False
+    kinds: Mapping[Side, frozenset[Kind]] = {Side.LOCAL: frozenset({*OWNED, Kind.CLUSTER_SET})}
+    indexes: Sequence[Index] = ()
+
+    def __init__(self, settings: MemberSettings) -> None:
+        """Nothing of the settings is needed."""
+
+    def keys(self, change: Change, view: View) -> Iterable[str]:
+        """Return what has to go, once there is no ClusterSet."""
+        if is_joined(view):
+            return []
+        if change.kind is Kind.CLUSTER_SET:
+            return self.all_keys(view)
+        return [_key(change.kind, change.new)] if change.new is not None else []
+
+    def all_keys(self, view: View) -> Iterable[str]:
+        """Return all that has to go."""
+        return [] if is_joined(view) else [_key(ref.kind, raw) for ref, raw in owned(view)]
+
+    def desired(self, key: str, view: View, now: float) -> Outcome:  # noqa: ARG002
+        """Return the object as something to delete, if it is ours."""
+        if is_joined(view):
+            return Outcome()
+        kind, namespace, name = key.split("/", 2)
+        ref = Ref(kind=Kind(kind), namespace=namespace, name=name)
+        raw = view.get(ref)
+        if raw is None or not _is_ours(ref.kind, raw, view):
+            return Outcome()
+        steps: list[Wanted | Ref] = [ref]
+        if ref.kind is Kind.SERVICE:
+            imported = Target(namespace=namespace, name=name.removeprefix(names.IMPORTED_PREFIX))
+            present = view.get(imported.service_import)
+            # One that Antrea made is known by the address of its Service, so it goes first.
+            before = [imported.service_import] if present is not None and is_our_import(present, raw) else []
+            steps = [*before, imported.endpoints, ref]
+        return Outcome(steps=steps)
+
+
+def owned(view: View) -> Iterator[tuple[Ref, RawObject]]:
+    """Yield all that was made for a membership and is not on its way out."""
+    for kind in OWNED:
+        for raw in view.list(kind):
+            if not is_deleting(raw) and _is_ours(kind, raw, view):
+                yield Ref(kind=kind, namespace=namespace_of(raw), name=name_of(raw)), raw
+
+
+def _is_ours(kind: Kind, raw: RawObject, view: View) -> bool:
+    if kind is Kind.SERVICE:
+        return bool(owner_of(kind, raw)) and is_imported(raw)
+    if kind is Kind.ENDPOINT_SLICE:
+        return text_at(raw, "metadata", "labels", names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MANAGED_BY
+    if text_at(raw, "metadata", "labels", names.MANAGED_BY_LABEL) != names.MANAGED_BY:
+        return False
+    return kind is Kind.SERVICE_IMPORT or namespace_of(raw) == view.namespace
+
+
+def _key(kind: Kind, raw: RawObject) -> str:
+    return f"{kind}/{namespace_of(raw)}/{name_of(raw)}"

@@ -1,0 +1,151 @@
+"""The reconciler of a member's ClusterSet: its status, and leaving.
+
+A key is the ClusterSet's name. It owns its status, its finalizer, and an empty `spec.clusterID`, which it fills
+from the ClusterClaim that held it in older versions. The finalizer is what makes leaving complete: it keeps the
+ClusterSet, and with it who the leader is, until all that was made here is gone and the leader has been told, even
+if this controller did not run when it was deleted. A leader that cannot be reached does not hold it up for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mcagent.controller import names
+from mcagent.controller.conditions import FALSE, TRUE, UNKNOWN, condition, find
+from mcagent.controller.member.announce import announce_ref
+from mcagent.controller.member.cleanup import OWNED, owned
+from mcagent.controller.member.state import cluster_set_of
+from mcagent.controller.raw import is_deleting, items_at, name_of, namespace_of, text_at, texts_at, value_at
+from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.settings import MemberSettings
+from mcagent.controller.target import WELL_KNOWN_ID, membership
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
+from mcagent.model.objects import Kind
+
+PATIENCE = 60.0  # seconds that a leader which cannot be reached holds up leaving
+LOOK = 1.0  # seconds between looks at what is left while leaving
+
+
+class MemberClusterSet:
+    """Keeps the ClusterSet's status, and lets it go when all it brought has gone."""
+
+    name = "membership"
+    needs_leader = False
+    kinds: Mapping[Side, frozenset[Kind]] = {Side.LOCAL: frozenset({Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM, *OWNED})}
+    indexes: Sequence[Index] = ()
+
+    def __init__(self, settings: MemberSettings) -> None:
+        """Nothing of the settings is needed."""
+
+    def keys(self, change: Change, view: View) -> Iterable[str]:
+        """Return the ClusterSets that a change touches: all of this namespace, as only one of them counts."""
+        here = namespace_of(change.new or change.old) == view.namespace
+        touched = here and change.kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM)
+        return self.all_keys(view) if touched else []
+
+    def all_keys(self, view: View) -> Iterable[str]:
+        """Return all ClusterSets of this namespace."""
+        return [name_of(raw) for raw in view.list(Kind.CLUSTER_SET, namespace=view.namespace)]
+
+    def desired(self, key: str, view: View, now: float) -> Outcome:
+        """Return the ClusterSet's status, or the next step of leaving."""
+        ref = Ref(kind=Kind.CLUSTER_SET, namespace=view.namespace, name=key)
+        raw, chosen = view.get(ref), cluster_set_of(view)
+        if raw is None:
+            return Outcome()
+        finalizers = texts_at(raw, "metadata", "finalizers")
+        if chosen is None or name_of(chosen) != key:
+            return _not_chosen(raw, ref, chosen, now)
+        leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
+        if is_deleting(raw):
+            return _leave(ref, finalizers, leader, view) if names.MEMBER_FINALIZER in finalizers else Outcome()
+        body: RawObject = {}
+        if names.MEMBER_FINALIZER not in finalizers:
+            body["metadata"] = {"finalizers": [*finalizers, names.MEMBER_FINALIZER]}
+        claims = view.list(Kind.CLUSTER_CLAIM, namespace=view.namespace)
+        if not text_at(raw, "spec", "clusterID"):
+            claimed = next((text_at(c, "value") for c in claims if name_of(c) == WELL_KNOWN_ID), "")
+            if names.is_label(claimed):
+                body["spec"] = {"clusterID": claimed}
+        status, reason, message = _state(raw, claims, leader)
+        told = []
+        if status == FALSE:
+            told.append(Told(ref=ref, reason=reason, message=message))
+        wanted = Wanted(ref=ref, body=body, status=_status(raw, (status, reason, message), now), create=False)
+        return Outcome(steps=[wanted], told=told)
+
+
+def _state(raw: RawObject, claims: Sequence[RawObject], leader: Leader | None) -> tuple[str, str, str]:
+    """Return status, reason and message of the condition Ready."""
+    try:
+        membership([raw], claims)
+    except InputError as err:
+        return FALSE, "InvalidClusterSet", f"{err.path}: {err.reason}"
+    if leader is None:
+        return UNKNOWN, "LeaderNotConnected", "Leader not yet connected"
+    if not leader.connected:
+        why = f": {leader.error}" if leader.error else ""
+        return FALSE, "Disconnected", f"Disconnected from leader{why}"
+    if not leader.synced:
+        return UNKNOWN, "LeaderNotConnected", "Leader not yet connected"
+    return TRUE, "Connected", ""
+
+
+def _status(raw: RawObject, ready: tuple[str, str, str], now: float) -> RawObject:
+    """Return the status: of all clusters a member sees only its leader."""
+    status, reason, message = ready
+    connected = TRUE if status == TRUE else FALSE
+    before = items_at(raw, "status", "conditions")
+    leader = next((text_at(item, "clusterID") for item in items_at(raw, "spec", "leaders")), "")
+    last: object = None
+    for item in items_at(raw, "status", "clusterStatuses"):
+        if text_at(item, "clusterID") == leader:
+            last = item.get("conditions")
+    others = [item for item in before if text_at(item, "type") != "Ready"]
+    generation = value_at(raw, "metadata", "generation")
+    conditions = [
+        condition(last, "Ready", status, reason=reason, message=message, now=now),
+        condition(last, "IsLeader", connected if status != UNKNOWN else UNKNOWN, now=now),
+        condition(last, "ClusterConnected", connected, now=now),
+    ]
+    return {
+        "totalClusters": 1,
+        "readyClusters": 1 if status == TRUE else 0,
+        "observedGeneration": generation if isinstance(generation, int) else None,
+        "conditions": [condition(before, "Ready", status, reason=reason, message=message, now=now), *others],
+        "clusterStatuses": [{"clusterID": leader, "conditions": conditions}],
+    }
+
+
+def _not_chosen(raw: RawObject, ref: Ref, chosen: RawObject | None, now: float) -> Outcome:
+    """Return what is written about a ClusterSet that does not count: it is a leader's, or not the first."""
+    finalizers = texts_at(raw, "metadata", "finalizers")
+    if names.MEMBER_FINALIZER in finalizers and is_deleting(raw):
+        rest = [text for text in finalizers if text != names.MEMBER_FINALIZER]
+        return Outcome(steps=[Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)])
+    leaders = items_at(raw, "spec", "leaders")
+    if chosen is None or not any(text_at(leader, "server") for leader in leaders):
+        return Outcome()
+    message = f"ClusterSet {name_of(chosen)} was here first: a cluster is a member of one ClusterSet at a time"
+    before = items_at(raw, "status", "conditions")
+    ready = condition(before, "Ready", FALSE, reason="AnotherClusterSet", message=message, now=now)
+    others = [item for item in before if text_at(item, "type") != "Ready"]
+    status = {"totalClusters": 0, "readyClusters": 0, "conditions": [ready, *others]}
+    told = [Told(ref=ref, reason="AnotherClusterSet", message=message)] if not find(before, "Ready") else []
+    return Outcome(steps=[Wanted(ref=ref, status=status, create=False)], told=told)
+
+
+def _leave(ref: Ref, finalizers: Sequence[str], leader: Leader | None, view: View) -> Outcome:
+    """Return the next step of leaving: wait for the clean-up here, tell the leader, let the ClusterSet go."""
+    if next(owned(view), None) is not None:
+        return Outcome(again=LOOK)
+    rest = [text for text in finalizers if text != names.MEMBER_FINALIZER]
+    released = Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)
+    late = view.quiet_for(ref) >= PATIENCE
+    if leader is not None and leader.connected and not late:
+        return Outcome(steps=[announce_ref(leader), released], again=LOOK)
+    if not late:
+        return Outcome(again=LOOK)
+    message = "the leader could not be told: it removes this cluster when no heartbeat has come for a day"
+    return Outcome(steps=[released], told=[Told(ref=ref, reason="LeaderNotTold", message=message)])
