@@ -31,6 +31,7 @@ RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
 
 IFF_UP = 0x1
 IFLA_IFNAME, IFLA_MTU, IFLA_IFALIAS, IFLA_AF_SPEC, IFLA_INET_CONF = 3, 4, 20, 26, 1
+IFLA_LINKINFO, IFLA_INFO_KIND = 18, 1
 IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_RP_FILTER = 1, 8  # linux/ip.h
 IFA_ADDRESS, IFA_LOCAL = 1, 2
 NDA_DST, NDA_LLADDR, NDA_IFINDEX = 1, 2, 8
@@ -270,6 +271,12 @@ def parse_link(payload: bytes) -> RawLink:
         rp_filter=switches.get(IPV4_DEVCONF_RP_FILTER, 0),
         forwarding=bool(switches.get(IPV4_DEVCONF_FORWARDING, 0)),
     )
+
+
+def parse_link_kind(payload: bytes) -> str:
+    """Read what kind of device RTM_NEWLINK is about ("veth", "tun", ...); "" where its driver names none."""
+    info = attributes(attributes(payload, IFINFOMSG.size).get(IFLA_LINKINFO, b""))
+    return info.get(IFLA_INFO_KIND, b"").rstrip(b"\0").decode(errors="replace")
 
 
 def parse_address(payload: bytes) -> RawAddress | None:

@@ -50,9 +50,10 @@ class WireGuardPeer:
     """A peer of a device.
 
     `endpoint` is where to begin: WireGuard itself follows a peer that sends from elsewhere, and that is no
-    difference. `successor` is the public key that the peer has announced to use next: at the first valid handshake
-    under that key the backend itself, at once, gives it the allowed IPs. Before and after that the device holds
-    what this value describes, under either key.
+    difference. `successor` is the public key that the peer has announced to use next: at the first valid
+    handshake under that key the backend itself, at once, gives it the allowed IPs. Before and after that the
+    device holds what this value describes, under either key. When the peer publishes it as its key, it is a peer
+    like any other, and nothing is written. No two peers of a device may have a key, or a key to come, in common.
     """
 
     device: str
@@ -61,6 +62,7 @@ class WireGuardPeer:
     allowed_ips: tuple[Network, ...]  # sorted by model.net.network_key
     keepalive: int  # seconds between packets when there is nothing to send; 0: none
     successor: str = ""
+    intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.WIREGUARD
 

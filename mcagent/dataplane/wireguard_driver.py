@@ -1,0 +1,102 @@
+"""What both implementations of WireGuard have in common: what a device says, and what is asked of it.
+
+No resources and no decisions here: see `wireguard_peers` for these, and `wireguard` for the backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mcagent.model.errors import BackendError
+from mcagent.model.net import Address, Network
+from mcagent.model.resources import Backend
+from mcagent.model.wireguard import WireGuardImplementation
+
+Endpoint = tuple[Address, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawPeer:
+    """A peer as the device has it."""
+
+    public_key: str
+    endpoint: Endpoint | None = None
+    allowed_ips: tuple[Network, ...] = ()  # sorted by model.net.network_key
+    keepalive: int = 0  # seconds
+    last_handshake: float = 0.0  # seconds since the epoch; 0: never
+    received: int = 0  # bytes
+    sent: int = 0  # bytes
+    preshared: bool = False  # has a preshared key: none that we make has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawDevice:
+    """A WireGuard device as it says itself; `public_key` is "" without a private one."""
+
+    public_key: str
+    listen_port: int
+    fwmark: int
+    peers: Mapping[str, RawPeer] = field(default_factory=dict)  # by public key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerChange:
+    """What to change of a peer, which is made if there is none; None leaves a thing as it is."""
+
+    public_key: str
+    remove: bool = False
+    endpoint: Endpoint | None = None
+    keepalive: int | None = None
+    allowed_ips: tuple[Network, ...] | None = None  # to add; a network that another peer has moves at once
+    replace_allowed_ips: bool = False  # first take away all that it has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceChange:
+    """What to change of a device, in this order; None leaves a thing as it is."""
+
+    private_key: bytes | None = field(default=None, repr=False)
+    listen_port: int | None = None
+    fwmark: int | None = None
+    peers: Sequence[PeerChange] = ()
+
+
+class Driver(Protocol):
+    """One implementation. All methods raise BackendError; calls come from one thread at a time."""
+
+    implementation: WireGuardImplementation
+
+    def available(self) -> bool:
+        """Tell whether this implementation can be used here."""
+        ...
+
+    def create(self, name: str) -> None:
+        """Make the device, down and without a key; or what is missing of one that is there."""
+        ...
+
+    def running(self, name: str) -> bool:
+        """Tell whether a device that exists can be read and written."""
+        ...
+
+    def read(self, name: str) -> RawDevice:
+        """Return what the device says."""
+        ...
+
+    def write(self, name: str, change: DeviceChange) -> None:
+        """Change the device. What was done before an error stays done."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Take the device away, if it is there."""
+        ...
+
+    def private_key(self, name: str) -> bytes | None:
+        """Return the private key of the device, or None if it has none."""
+        ...
+
+
+def wireguard_error(operation: str, obj: str, reason: str, *, retryable: bool = True) -> BackendError:
+    """Return the error of a WireGuard operation on an object ("device mc-wg0", "peer KEY of mc-wg0")."""
+    return BackendError(Backend.WIREGUARD, operation, obj, reason, retryable=retryable)

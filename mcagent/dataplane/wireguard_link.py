@@ -1,0 +1,123 @@
+"""The network device under WireGuard, whoever encrypts: state, MTU, addresses, and the mark that it is ours.
+
+Owns what rtnetlink says of the device; keys and peers are the drivers'.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mcagent.dataplane import rtmsg
+from mcagent.dataplane.netlink_observe import LINK_ALIAS
+from mcagent.dataplane.rtsocket import Refusal, RtSocket
+from mcagent.dataplane.wireguard_driver import wireguard_error
+from mcagent.model.errors import BackendError
+from mcagent.model.net import Address
+from mcagent.model.wireguard import WireGuardDevice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawDeviceLink:
+    """The device as rtnetlink has it; link-local addresses, the kernel's own, are left out."""
+
+    index: int
+    kind: str  # IFLA_INFO_KIND: "wireguard", "tun", ...
+    mtu: int
+    up: bool
+    ours: bool  # carries our mark
+    addresses: tuple[tuple[Address, int], ...]  # with prefix length; sorted by family, then value
+
+
+def read_link(name: str) -> RawDeviceLink | None:
+    """Return the device of that name, or None if there is none. Raises BackendError."""
+    try:
+        socket = RtSocket()
+        try:
+            answer = socket.get(rtmsg.RTM_GETLINK, rtmsg.link_get_payload(name=name))
+            if isinstance(answer, Refusal):
+                if answer.errno == errno.ENODEV:
+                    return None
+                raise _error("read", name, str(answer))
+            link = rtmsg.parse_link(answer)
+            addresses = tuple(
+                sorted(_addresses(socket, link.index), key=lambda one: (one[0].version, int(one[0])))
+            )
+        finally:
+            socket.close()
+    except BackendError as error:
+        raise _error("read", name, error.reason) from None
+    return RawDeviceLink(
+        index=link.index,
+        kind=rtmsg.parse_link_kind(answer),
+        mtu=link.mtu,
+        up=link.up,
+        ours=link.alias == LINK_ALIAS,
+        addresses=addresses,
+    )
+
+
+def mark(name: str) -> None:
+    """Write that the device is ours."""
+    change_link("set", frozenset(), ifname=name, ifalias=LINK_ALIAS)
+
+
+def configure(device: WireGuardDevice, found: RawDeviceLink) -> None:
+    """Give the device its MTU, addresses and state, and take other addresses away."""
+    wanted = {(address, address.max_prefixlen) for address in device.addresses}
+    for address, prefixlen in set(found.addresses) - wanted:
+        _address("del", found.index, address, prefixlen, frozenset({errno.EADDRNOTAVAIL}))
+    for address, prefixlen in wanted - set(found.addresses):
+        _address("add", found.index, address, prefixlen, frozenset({errno.EEXIST}))
+    if found.mtu != device.mtu or not found.up:
+        try:
+            change_link("set", frozenset(), index=found.index, mtu=device.mtu, state="up")
+        except BackendError as error:
+            if error.reason == _words(errno.EADDRINUSE):
+                raise _error(
+                    "set up", device.name, f"UDP port {device.listen_port} is in use by somebody else"
+                ) from None
+            raise
+
+
+def change_link(command: str, fine: frozenset[int], **arguments: object) -> None:
+    """Make one rtnetlink link request through pyroute2. Raises BackendError, unless the errno is a fine one."""
+    _call("link", command, fine, str(arguments.get("ifname", arguments.get("index"))), **arguments)
+
+
+def _address(command: str, index: int, address: Address, prefixlen: int, fine: frozenset[int]) -> None:
+    _call("addr", command, fine, f"{address}", index=index, address=str(address), prefixlen=prefixlen)
+
+
+def _call(method: str, command: str, fine: frozenset[int], about: str, **arguments: object) -> None:
+    from pyroute2 import IPRoute
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    try:
+        with IPRoute() as route:
+            getattr(route, method)(command, **arguments)
+    except NetlinkError as error:  # not an OSError
+        number = error.code
+    except OSError as error:
+        number = error.errno or errno.EIO
+    else:
+        return
+    if number not in fine:
+        raise _error(f"{method} {command}", about, _words(number))
+
+
+def _addresses(socket: RtSocket, index: int) -> Iterator[tuple[Address, int]]:
+    for family in rtmsg.FAMILIES:
+        for body in socket.dump(rtmsg.RTM_GETADDR, rtmsg.address_dump_payload(family, index)):
+            found = rtmsg.parse_address(body)
+            if found is not None and found.index == index and not found.address.is_link_local:
+                yield found.address, found.prefixlen
+
+
+def _words(number: int) -> str:
+    return str(Refusal(number))
+
+
+def _error(operation: str, name: str, reason: str) -> BackendError:
+    return wireguard_error(operation, f"device {name}", reason)

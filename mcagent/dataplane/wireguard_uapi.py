@@ -1,0 +1,143 @@
+"""The configuration protocol of userspace WireGuard: its text, and one exchange over a Unix socket.
+
+Described at wireguard.com/xplatform, "Cross-platform Userspace Implementation". Keys are hexadecimal there, base64
+everywhere else in mcagent.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+from mcagent.dataplane.wireguard_driver import DeviceChange, Endpoint, PeerChange, RawDevice, RawPeer
+from mcagent.dataplane.wireguard_keys import public_key
+from mcagent.model.net import network_key
+
+TIMEOUT = 10.0  # seconds; an answer takes milliseconds, with a thousand peers some ten of them
+_UCRED = struct.Struct("=iII")  # pid, uid, gid
+GET = "get=1\n\n"
+
+
+def exchange(path: Path, request: str, *, pid: int) -> str:
+    """Send a request to the socket at `path` and return the answer without its closing line.
+
+    OSError when there is nobody, somebody other than process `pid`, or the answer is an error number (errno).
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+        connection.settimeout(TIMEOUT)
+        connection.connect(str(path))
+        listener, _, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+        if listener != pid:
+            raise ConnectionRefusedError(f"{path} is process {listener}'s, not {pid}'s")
+        connection.sendall(request.encode())
+        answer = bytearray()
+        while not answer.endswith(b"\n\n"):
+            data = connection.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError(f"{path}: closed without an answer")
+            answer += data
+    body, _, status = answer.decode().strip("\n").rpartition("errno=")
+    if status != "0":
+        number = abs(int(status)) if status.lstrip("-").isdecimal() else 5
+        raise OSError(number, os.strerror(number))
+    return body
+
+
+def change_text(change: DeviceChange) -> str:
+    """Return the request that makes a change."""
+    lines = ["set=1"]
+    if change.private_key is not None:
+        lines.append(f"private_key={change.private_key.hex()}")
+    if change.listen_port is not None:
+        lines.append(f"listen_port={change.listen_port}")
+    if change.fwmark is not None:
+        lines.append(f"fwmark={change.fwmark}")
+    for peer in change.peers:
+        lines.extend(_peer_lines(peer))
+    return "\n".join(lines) + "\n\n"
+
+
+def parse_device(text: str) -> RawDevice:
+    """Read the answer to a `get`. ValueError for what the protocol does not have."""
+    device = RawDevice(public_key="", listen_port=0, fwmark=0)
+    peers: list[RawPeer] = []
+    for key, value in _pairs(text):
+        match key:
+            case "private_key":
+                device = replace(device, public_key=public_key(bytes.fromhex(value)) if value.strip("0") else "")
+            case "listen_port":
+                device = replace(device, listen_port=int(value))
+            case "fwmark":
+                device = replace(device, fwmark=int(value))
+            case "public_key":
+                peers.append(RawPeer(public_key=base64.b64encode(bytes.fromhex(value)).decode()))
+            case _ if peers:
+                peers[-1] = _with(peers[-1], key, value)
+    ordered = {
+        peer.public_key: replace(peer, allowed_ips=tuple(sorted(peer.allowed_ips, key=network_key)))
+        for peer in peers
+    }
+    return replace(device, peers=ordered)
+
+
+def parse_private_key(text: str) -> bytes | None:
+    """Read the private key from the same answer, or None if the device has none."""
+    for key, value in _pairs(text):
+        if key == "private_key" and value.strip("0"):
+            return bytes.fromhex(value)
+    return None
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            yield key, value
+
+
+def _with(peer: RawPeer, key: str, value: str) -> RawPeer:
+    match key:
+        case "preshared_key":
+            return replace(peer, preshared=bool(value.strip("0")))
+        case "endpoint":
+            return replace(peer, endpoint=_endpoint(value))
+        case "persistent_keepalive_interval":
+            return replace(peer, keepalive=int(value))
+        case "allowed_ip":
+            return replace(peer, allowed_ips=(*peer.allowed_ips, ip_network(value)))
+        case "last_handshake_time_sec":
+            return replace(peer, last_handshake=peer.last_handshake + int(value))
+        case "last_handshake_time_nsec":
+            return replace(peer, last_handshake=peer.last_handshake + int(value) / 1e9)
+        case "rx_bytes":
+            return replace(peer, received=int(value))
+        case "tx_bytes":
+            return replace(peer, sent=int(value))
+    return peer
+
+
+def _endpoint(value: str) -> Endpoint:
+    host, _, port = value.rpartition(":")
+    return ip_address(host.strip("[]").partition("%")[0]), int(port)
+
+
+def _peer_lines(change: PeerChange) -> Iterator[str]:
+    yield f"public_key={base64.b64decode(change.public_key).hex()}"
+    if change.remove:
+        yield "remove=true"
+        return
+    if change.endpoint is not None:
+        address, port = change.endpoint
+        yield f"endpoint=[{address}]:{port}" if address.version == 6 else f"endpoint={address}:{port}"
+    if change.replace_allowed_ips:
+        yield "replace_allowed_ips=true"
+    for network in change.allowed_ips or ():
+        yield f"allowed_ip={network}"
+    if change.keepalive is not None:
+        yield f"persistent_keepalive_interval={change.keepalive}"

@@ -1,0 +1,166 @@
+"""Namespaces with a WireGuard backend each, for the contract tests."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mcagent.dataplane.wireguard import WireGuardBackend
+from mcagent.dataplane.wireguard_keys import KeyStore
+from mcagent.lab import netns
+from mcagent.model.net import host_network, parse_address
+from mcagent.model.resources import Resource
+from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
+from tests.contract.inside import Inside, make
+
+PORT = 51821
+MTU = 1420
+_NUMBERS = itertools.count(1)
+
+
+def missing(implementation: WireGuardImplementation) -> str:
+    """Return why an implementation cannot be tested here, or ""."""
+    if implementation is WireGuardImplementation.USERSPACE:
+        return "" if shutil.which("wireguard-go") and Path("/dev/net/tun").exists() else "no wireguard-go or TUN"
+    name = f"mctwg{os.getpid()}"
+    netns.create(name)
+    try:
+        done = netns.execute(name, ["ip", "link", "add", "wg0", "type", "wireguard"], check=False)
+    finally:
+        netns.delete(name)
+    return "" if done.returncode == 0 else "this kernel has no WireGuard: see tests/kernel/lane.py"
+
+
+class WireGuardNode:
+    """A namespace with an underlay address, keys and a backend."""
+
+    def __init__(
+        self, number: int, namespace: str, directory: Path, implementation: WireGuardImplementation
+    ) -> None:
+        self.number = number
+        self.namespace = namespace
+        self.directory = directory
+        self.implementation = implementation
+        self.store = KeyStore(directory / "keys.json")
+        # wireguard-go's sockets are in one directory for all namespaces, so names must differ
+        self.device = f"mcwg{os.getpid() % 100_000}-{next(_NUMBERS)}"
+        self.underlay = parse_address(f"192.0.2.{number}")
+        self.inner = parse_address(f"10.96.0.{number}")
+        self.backend = self.new_backend()
+
+    def new_backend(self) -> Inside:
+        """Return another backend of the same device, as an agent that has started again has it."""
+        backend = WireGuardBackend(
+            devices=(self.device,),
+            keys=self.store,
+            run_directory=self.directory / "run",
+            implementation=self.implementation,
+        )
+        return Inside(self.namespace, backend)
+
+    @property
+    def wireguard(self) -> WireGuardBackend:
+        """The backend itself."""
+        assert isinstance(self.backend.backend, WireGuardBackend)
+        return self.backend.backend
+
+    def value(self, **more: object) -> WireGuardDevice:
+        """Return the device as core would ask for it."""
+        made = WireGuardDevice(
+            name=self.device,
+            listen_port=PORT,
+            mtu=MTU,
+            public_key=self.store.ensure().current.public,
+            addresses=(self.inner,),
+            implementation=self.implementation,
+        )
+        return replace(made, **more)  # type: ignore[arg-type]
+
+    def peer_for(self, other: WireGuardNode, **more: object) -> WireGuardPeer:
+        """Return this Node as a peer of another one."""
+        keys = self.store.ensure()
+        made = WireGuardPeer(
+            device=other.device,
+            public_key=keys.current.public,
+            endpoint=(self.underlay, PORT),
+            allowed_ips=(host_network(self.inner),),
+            keepalive=5,
+            successor=keys.next.public if keys.next is not None else "",
+        )
+        return replace(made, **more)  # type: ignore[arg-type]
+
+    def make(self, *peers: WireGuardPeer, **more: object) -> None:
+        """Bring device and peers to what they should be."""
+        make(self.backend, [self.value(**more), *peers])
+
+    def wg(self, *words: str) -> str:
+        """Run wg(8) on the device."""
+        if self.implementation is WireGuardImplementation.USERSPACE:
+            return netns.run(["wg", words[0], self.device, *words[1:]]).stdout
+        return netns.execute(self.namespace, ["wg", words[0], self.device, *words[1:]]).stdout
+
+    def start_ping(self, other: WireGuardNode, *, count: int, interval: float = 0.002) -> Ping:
+        """Begin to ping the other's address inside the tunnel."""
+        return Ping(self.namespace, str(other.inner), count=count, interval=interval)
+
+    def close(self) -> None:
+        """Take everything away, the wireguard-go process too."""
+        make(self.backend, [])
+        self.backend.close()
+
+
+class Ping:
+    """A ping(8) under way."""
+
+    def __init__(self, namespace: str, target: str, *, count: int, interval: float) -> None:
+        command = ["ping", "-q", "-n", "-i", f"{interval}", "-c", f"{count}", "-W", "2", target]
+        self._process = subprocess.Popen(
+            netns.command(namespace, command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def running(self) -> bool:
+        """Tell whether it is still sending."""
+        return self._process.poll() is None
+
+    def lost(self) -> int:
+        """Wait for the end and return how many got no answer."""
+        output, _ = self._process.communicate(timeout=60)
+        found = re.search(r"(\d+) packets transmitted, (\d+) received", output)
+        assert found is not None, output
+        return int(found[1]) - int(found[2])
+
+
+def random_key() -> str:
+    """Return some public key that nobody has."""
+    return base64.b64encode(os.urandom(32)).decode()
+
+
+def connect(nodes: Sequence[WireGuardNode]) -> None:
+    """Join the Nodes' underlay addresses by a bridge in the first one's namespace."""
+    first = nodes[0].namespace
+    netns.ip(first, "link", "add", "underlay", "type", "bridge")
+    netns.ip(first, "link", "set", "underlay", "up")
+    for node in nodes:
+        if node is nodes[0]:
+            netns.ip(first, "address", "add", f"{node.underlay}/24", "dev", "underlay")
+            continue
+        netns.add_veth(f"to{node.number}", first, "uplink", node.namespace)
+        netns.ip(first, "link", "set", f"to{node.number}", "master", "underlay")
+        netns.add_address(node.namespace, "uplink", f"{node.underlay}/24")
+
+
+def route(node: WireGuardNode, other: WireGuardNode) -> None:
+    """Lead the other's inner address into the device."""
+    netns.ip(node.namespace, "route", "replace", f"{other.inner}/32", "dev", node.device, "src", str(node.inner))
+
+
+def resources(node: WireGuardNode, *peers: WireGuardPeer) -> list[Resource]:
+    """Return device and peers."""
+    return [node.value(), *peers]
