@@ -197,8 +197,9 @@ class WireGuardBackend:
             if ours is None:
                 continue
             link, driver = ours
-            running = driver.running(name)
-            raw = driver.read(name) if running else RawDevice(public_key="", listen_port=0, fwmark=0)
+            raw = _read(name, driver)
+            running = raw is not None
+            raw = raw or RawDevice(public_key="", listen_port=0, fwmark=0)
             device = device_resource(name, link, driver.implementation, raw, running=running)
             found[device.key] = device
             for peer in observed_peers(name, raw.peers, self._applied.get(name, {}), now):
@@ -307,3 +308,15 @@ def _device_of(step: Step) -> str:
     """Return the device of a peer's step, "" for any other step."""
     resource = step.new or step.old
     return resource.device if isinstance(resource, WireGuardPeer) else ""
+
+
+def _read(name: str, driver: Driver) -> RawDevice | None:
+    """Return what the device says, or None where nothing runs that could say it. Raises BackendError."""
+    if not driver.running(name):
+        return None
+    try:
+        return driver.read(name)
+    except BackendError:
+        if driver.running(name):
+            raise
+        return None

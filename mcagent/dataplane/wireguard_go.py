@@ -37,8 +37,9 @@ TUNSETIFF, TUNSETPERSIST, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x400454CB, 0x0001, 0
 SOCKETS = "wireguard"  # directory in /var/run, fixed in wireguard-go (ipc/uapi_unix.go)
 READY = 5.0  # seconds from start to the first answer: 8 to 105 ms seen
 END = 2.0  # seconds from SIGTERM to SIGKILL
+DYING = 0.2  # seconds: between the end of its sockets and that of the process
 LIVED = 30.0  # seconds: a process that ran as long did not die of its start
-PAUSES = (0.0, 0.2, 1.0, 5.0, 15.0)  # seconds before a start, by the number of short lives before it
+PAUSES = (0.0, 0.0, 0.5, 2.0, 10.0, 30.0)  # seconds before a start, by the number of short lives before it
 
 # Started by this process and to be waited for by it, whatever becomes of the driver: they outlive both.
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
@@ -200,7 +201,10 @@ class WireGuardGo:
             except (FileNotFoundError, ConnectionRefusedError, PermissionError) as error:
                 problem = problem or error
             except OSError as error:
-                raise _error("change", name, error.strerror or str(error)) from None
+                problem = error
+                break
+        if isinstance(problem, ConnectionError) and _ended(pid, DYING):
+            raise _error("reach", name, "wireguard-go has just ended")
         raise _error("reach", name, f"wireguard-go's socket: {problem}")
 
     def _make_tun(self, name: str) -> None:
@@ -217,9 +221,10 @@ class WireGuardGo:
 
     def _last_words(self, name: str) -> str:
         with contextlib.suppress(OSError):
-            lines = self._log(name).read_text(errors="replace").strip().splitlines()
-            if lines:
-                return f" ({lines[-1][-200:]})"
+            lines = self._log(name).read_text(errors="replace").splitlines()
+            errors = [line for line in lines if line.startswith("ERROR")]
+            if errors:
+                return f" ({errors[-1][-200:]})"
         return ""
 
     def _record(self, name: str) -> Path:
@@ -231,6 +236,18 @@ class WireGuardGo:
 
 def _error(operation: str, name: str, reason: str) -> BackendError:
     return wireguard_error(operation, f"device {name}", reason)
+
+
+def _ended(pid: int, seconds: float) -> bool:
+    """Tell whether a process ends within that time: its sockets close before it is gone."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], seconds)[0])
+    finally:
+        os.close(descriptor)
 
 
 def _start_time(pid: int) -> int | None:

@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 ETH_P_IP, ETH_P_IPV6 = 0x0800, 0x86DD  # linux/if_ether.h
 UDP = 17
 UDP_HEADER = 8  # bytes
+# Seconds in which what the peer sent under its old key arrives, as far as the handshake overtook it (it may: packets
+# are encrypted by several threads). The peer sends nothing more until we answer.
+GRACE = 0.002
 BURST = 32  # messages looked into at a time, each 0.3 ms of work,
 PAUSE = 0.02  # seconds of rest after each such burst: a flood of initiations must not take a CPU
 
@@ -117,10 +120,12 @@ class Handover:
         time.sleep(PAUSE)
 
     def _look(self, packet: bytes) -> None:
+        """Look into one packet, which the filter let pass."""
         start = (packet[0] & 0xF) * 4 if packet[0] >> 4 == 4 else 40
         message = packet[start + UDP_HEADER : start + UDP_HEADER + INITIATION_LENGTH]
         sender = initiator(message, self._private_keys())
         if sender is not None:
+            time.sleep(GRACE)
             source = packet[12:16] if packet[0] >> 4 == 4 else packet[8:24]
             port = int.from_bytes(packet[start : start + 2], "big")
             self._seen(sender, (parse_address(socket.inet_ntop(_FAMILY[len(source)], source)), port))
@@ -171,14 +176,16 @@ def _program(*code: tuple[int, int, int, int]) -> bytes:
 
 
 def _listen(protocol: int, program: bytes) -> socket.socket:
-    # Protocol 0 gets nothing before the filter stands.
     kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-    one = socket.socket(socket.AF_PACKET, kind, 0)
+    one = socket.socket(socket.AF_PACKET, kind, socket.htons(protocol))
     try:
         buffer = ctypes.create_string_buffer(program, len(program))
         fprog = struct.pack("HL", len(program) // 8, ctypes.addressof(buffer))  # struct sock_fprog
         one.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, fprog)
-        one.bind(("", protocol))
+        # Python cannot bind to all devices later, so what came before the filter stood is read away.
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                one.recv(1)
     except OSError:
         one.close()
         raise

@@ -1,0 +1,223 @@
+"""The WireGuard backend under traffic: rotation of keys, roaming, and a peer that starts anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mcagent.lab import netns
+from mcagent.model.net import parse_address
+from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
+from tests.contract.wireguard_nodes import PORT, WireGuardNode, connect, missing, route
+
+pytestmark = pytest.mark.contract
+
+PINGS = 1000
+INTERVAL = 0.002  # seconds
+
+
+def wait(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.005)
+
+
+@pytest.fixture(params=list(WireGuardImplementation), scope="module")
+def implementation(request: pytest.FixtureRequest) -> WireGuardImplementation:
+    """Give each implementation that there is here."""
+    reason = missing(request.param)
+    if reason:
+        pytest.skip(reason)
+    return WireGuardImplementation(request.param)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, implementation: WireGuardImplementation) -> Iterator[tuple[WireGuardNode, WireGuardNode]]:
+    """Give two Nodes that are each other's peer and reach each other through their devices."""
+    nodes = []
+    for number in (1, 2):
+        namespace = f"mctw{os.getpid()}-{number}"
+        netns.create(namespace)
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        nodes.append(WireGuardNode(number, namespace, directory, implementation))
+    one, two = nodes
+    try:
+        connect(nodes)
+        for node, other in ((one, two), (two, one)):
+            node.make(other.peer_for(node))
+            route(node, other)
+        wait(lambda: one.start_ping(two, count=1).lost() == 0, "first answer")
+        yield one, two
+    finally:
+        for node in nodes:
+            node.close()
+            netns.delete(node.namespace)
+
+
+def status(node: WireGuardNode, public_key: str) -> WireGuardPeerStatus | None:
+    """Return what a Node's device says of a peer."""
+    found = netns.call(node.namespace, node.wireguard.statuses)
+    return next((one for one in found if one.public_key == public_key), None)
+
+
+def announce(node: WireGuardNode, other: WireGuardNode) -> str:
+    """Make the Node's next key and let the other one know; return it."""
+    node.store.prepare_next()
+    announced = node.peer_for(other)
+    other.make(announced, *())
+    return announced.successor
+
+
+def switch(node: WireGuardNode, other: WireGuardNode) -> None:
+    """Use the next key from now on; the peers stay what they are."""
+    node.store.promote_next()
+    node.make(other.peer_for(node))
+
+
+def publish(node: WireGuardNode, other: WireGuardNode) -> None:
+    """Let the other one know that the next key is the current one."""
+    result = other.peer_for(node)  # what the Node itself has stays
+    node.make(result)
+    other.make(node.peer_for(other))
+
+
+def test_rotation_of_one_key_loses_nothing(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
+    """Announced, used, published: no packet is lost in either direction, and nothing is left of the old key."""
+    one, two = pair
+    before = two.store.ensure().current.public
+    pings = [
+        one.start_ping(two, count=PINGS, interval=INTERVAL),
+        two.start_ping(one, count=PINGS, interval=INTERVAL),
+    ]
+    new = announce(two, one)
+    time.sleep(0.3)
+    assert status(one, new) is None
+    switch(two, one)
+    wait(lambda: (found := status(one, new)) is not None and found.last_handshake > 0, "handshake of the new key")
+    assert status(one, before) is None
+    assert not netns.call(one.namespace, one.wireguard.disturbed)
+    time.sleep(0.3)
+    publish(two, one)
+    two.store.drop_previous()
+    assert all(ping.running() for ping in pings), "the pings have to last longer than the rotation"
+    assert [ping.lost() for ping in pings] == [0, 0]
+    assert [peer.public_key for peer in netns.call(one.namespace, one.wireguard.statuses)] == [new]
+
+
+def test_rotation_on_both_sides_at_once_loses_nothing(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
+    """Both announce, then both switch in the same moment, each still known by its old key to the other."""
+    one, two = pair
+    pings = [
+        one.start_ping(two, count=PINGS, interval=INTERVAL),
+        two.start_ping(one, count=PINGS, interval=INTERVAL),
+    ]
+    keys = (announce(one, two), announce(two, one))
+    time.sleep(0.2)
+    one.store.promote_next()
+    two.store.promote_next()
+    # what each knows of the other does not change by the other's switch
+    known = {one.device: one.backend.observe(), two.device: two.backend.observe()}
+    for node in (one, two):
+        peers = [value for key, value in known[node.device].items() if key[0] == "1wgpeer"]
+        node.make(*peers)  # type: ignore[arg-type]
+    wait(
+        lambda: all(
+            (found := status(node, key)) is not None and found.last_handshake > 0
+            for node, key in ((two, keys[0]), (one, keys[1]))
+        ),
+        "handshakes of the new keys",
+    )
+    time.sleep(0.2)
+    publish(one, two)
+    assert all(ping.running() for ping in pings), "the pings have to last longer than the rotation"
+    assert [ping.lost() for ping in pings] == [0, 0]
+
+
+def test_an_announcement_taken_back_leaves_the_present_key(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
+    """Nothing happens on the wire, and the key that was announced is nobody's."""
+    one, two = pair
+    ping = one.start_ping(two, count=300, interval=INTERVAL)
+    new = announce(two, one)
+    two.store.drop_next()
+    one.make(two.peer_for(one))
+    assert ping.lost() == 0
+    assert status(one, new) is None
+
+
+def test_a_change_of_one_peer_leaves_the_session_of_another(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
+    """Peers that come, change and go next to it cost a peer neither a packet nor its session."""
+    one, two = pair
+    ping = one.start_ping(two, count=600, interval=INTERVAL)
+    known = two.peer_for(one)
+    shaken = status(one, known.public_key)
+    assert shaken is not None
+    from tests.contract.test_wireguard import peer
+
+    for others in ([peer(one, 0), peer(one, 1)], [peer(one, 0, keepalive=9)], [], [peer(one, 2)]):
+        one.make(known, *others)
+    after = status(one, known.public_key)
+    assert after is not None
+    assert after.last_handshake == shaken.last_handshake
+    assert ping.lost() == 0
+
+
+def test_a_peer_that_roams_is_followed_and_no_difference(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
+    """It sends from another port: its endpoint in the status is that, and nothing is to be repaired."""
+    one, two = pair
+    two.make(one.peer_for(two), listen_port=PORT + 7)
+    key = two.store.ensure().current.public
+    two.start_ping(one, count=2).lost()
+    wait(lambda: (found := status(one, key)) is not None and found.endpoint == (two.underlay, PORT + 7), "roaming")
+    assert not netns.call(one.namespace, one.wireguard.disturbed)
+    one.make(two.peer_for(one))
+    assert (found := status(one, key)) is not None and found.endpoint == (two.underlay, PORT + 7)
+    assert one.start_ping(two, count=100, interval=INTERVAL).lost() == 0
+
+
+def test_an_underlay_address_that_changes_costs_no_more_than_a_moment(
+    pair: tuple[WireGuardNode, WireGuardNode],
+) -> None:
+    """The Node's address changes: after `bind_again` the very next packets pass."""
+    one, two = pair
+    netns.ip(two.namespace, "address", "del", f"{two.underlay}/24", "dev", "uplink")
+    netns.ip(two.namespace, "address", "add", "192.0.2.99/24", "dev", "uplink")
+    netns.call(two.namespace, two.wireguard.bind_again)
+    two.start_ping(one, count=1).lost()
+    assert two.start_ping(one, count=50, interval=INTERVAL).lost() == 0
+    found = status(one, two.store.ensure().current.public)
+    assert found is not None
+    assert found.endpoint == (parse_address("192.0.2.99"), PORT)
+
+
+def test_wireguard_go_that_dies_is_started_anew(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
+    """Device, address and route stay; one repair later, in under a second, packets pass again."""
+    one, two = pair
+    if two.implementation is not WireGuardImplementation.USERSPACE:
+        pytest.skip("the kernel's WireGuard does not die")
+    (process,) = netns.call(two.namespace, two.wireguard.processes)
+    os.kill(process, signal.SIGKILL)
+    wait(lambda: netns.call(two.namespace, two.wireguard.disturbed), "noticed")
+    assert two.device in netns.ip(two.namespace, "route", "show")
+    began = time.monotonic()
+    two.make(one.peer_for(two))
+    wait(lambda: one.start_ping(two, count=1).lost() == 0, "answer")
+    assert time.monotonic() - began < 3.0
+    assert two.wireguard.restarts == 1
+    assert netns.call(two.namespace, two.wireguard.processes) != (process,)
+
+
+def test_a_device_made_anew_has_the_same_key(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
+    """Somebody removes the device: it comes back with the identity that peers know, and shakes hands by itself."""
+    one, two = pair
+    netns.ip(two.namespace, "link", "delete", two.device)
+    two.make(one.peer_for(two))
+    route(two, one)
+    wait(lambda: one.start_ping(two, count=1).lost() == 0, "answer")
