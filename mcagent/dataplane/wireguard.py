@@ -157,6 +157,27 @@ class WireGuardBackend:
                 )
             return tuple(found)
 
+    def switching_before_us(self) -> tuple[str, ...]:
+        """Return the keys of peers that have announced another one, and should begin to use it before we change
+        ours.
+
+        Two that change in the same few milliseconds would each lose what waits for the other's answer. So of two
+        that both have announced, the one with the lower key goes first: whoever is about to write a
+        `WireGuardDevice` with another key waits until nobody is listed here, a few seconds at most.
+        """
+        with self._lock:
+            found: list[str] = []
+            for name, peers in self._applied.items():
+                ours = self._ours(name)
+                raw = _read(name, ours[1]) if ours is not None else None
+                if raw is None:
+                    continue
+                for peer in peers.values():
+                    new = raw.peers.get(peer.successor)
+                    if peer.successor and peer.public_key < raw.public_key and not (new and new.last_handshake):
+                        found.append(peer.public_key)
+            return tuple(found)
+
     @property
     def restarts(self) -> int:
         """How many wireguard-go processes were started in place of one that died."""

@@ -83,15 +83,11 @@ class WireGuardGo:
 
     def process(self, name: str) -> int | None:
         """Return the number of the device's process, or None if there is none that lives."""
-        try:
-            record = json.loads(self._record(name).read_bytes())
-            pid, started = int(record["pid"]), int(record["started"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        pid, started = self._recorded(name)
         child = _CHILDREN.get(pid)
         if child is not None and child.poll() is not None:
             del _CHILDREN[pid]
-        return pid if _start_time(pid) == started else None
+        return pid if _start_time(pid) == (started, True) else None
 
     def read(self, name: str) -> RawDevice:
         """Return what the process says."""
@@ -134,6 +130,7 @@ class WireGuardGo:
             self.restarts += 1
             log.warning("wireguard-go of %s is gone%s; starting it again", name, self._last_words(name))
         starts.at = now
+        self._await_end(name)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._log(name).open("wb") as output:
@@ -148,12 +145,26 @@ class WireGuardGo:
                 )
             _CHILDREN[child.pid] = child
             record = self._record(name).with_suffix(".new")
-            record.write_text(json.dumps({"pid": child.pid, "started": _start_time(child.pid) or 0}))
+            record.write_text(json.dumps({"pid": child.pid, "started": _start_time(child.pid)[0]}))
             record.rename(self._record(name))
         except OSError as error:
             raise _error("start", name, f"{error.filename or self._binary}: {error.strerror}") from None
         self._wait_ready(name, child)
         log.info("wireguard-go of %s runs as process %d", name, child.pid)
+
+    def _recorded(self, name: str) -> tuple[int, int]:
+        """Return number and start time of the process that was started last; zeros if none is known."""
+        try:
+            record = json.loads(self._record(name).read_bytes())
+            return int(record["pid"]), int(record["started"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0, 0
+
+    def _await_end(self, name: str) -> None:
+        """Wait until the process before, dead already, has let go of the TUN device."""
+        pid, started = self._recorded(name)
+        if pid and _start_time(pid)[0] == started:
+            _ended(pid, END)
 
     def _wait_ready(self, name: str, child: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + READY
@@ -250,13 +261,12 @@ def _ended(pid: int, seconds: float) -> bool:
         os.close(descriptor)
 
 
-def _start_time(pid: int) -> int | None:
-    """Return when a process began, in the kernel's ticks, so that its number is not taken for another's.
-
-    None for one that is gone, or that nobody has waited for yet.
+def _start_time(pid: int) -> tuple[int, bool]:
+    """Return when a process began (in the kernel's ticks, so that its number is not taken for another's; 0: it is
+    gone), and whether it lives: not where only threads are left, or nobody has waited for it yet.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # proc(5)
     except OSError:
-        return None
-    return None if fields[0] in {"Z", "X"} else int(fields[19])
+        return 0, False
+    return int(fields[19]), fields[0] not in {"Z", "X"}

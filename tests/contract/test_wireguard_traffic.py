@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 
 from mcagent.lab import netns
 from mcagent.model.net import parse_address
-from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
-from tests.contract.wireguard_nodes import PORT, WireGuardNode, connect, missing, route
+from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer, WireGuardPeerStatus
+from tests.contract.wireguard_nodes import PORT, Ping, WireGuardNode, connect, missing, route
 
 pytestmark = pytest.mark.contract
 
@@ -82,6 +83,11 @@ def switch(node: WireGuardNode, other: WireGuardNode) -> None:
     node.make(other.peer_for(node))
 
 
+def start_pings(one: WireGuardNode, two: WireGuardNode) -> list[Ping]:
+    """Begin to ping in both directions."""
+    return [node.start_ping(other, count=PINGS, interval=INTERVAL) for node, other in ((one, two), (two, one))]
+
+
 def publish(node: WireGuardNode, other: WireGuardNode) -> None:
     """Let the other one know that the next key is the current one."""
     result = other.peer_for(node)  # what the Node itself has stays
@@ -113,21 +119,26 @@ def test_rotation_of_one_key_loses_nothing(pair: tuple[WireGuardNode, WireGuardN
 
 
 def test_rotation_on_both_sides_at_once_loses_nothing(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
-    """Both announce, then both switch in the same moment, each still known by its old key to the other."""
+    """Both announce, then both want to switch in the same moment, each known by its old key to the other."""
     one, two = pair
-    pings = [
-        one.start_ping(two, count=PINGS, interval=INTERVAL),
-        two.start_ping(one, count=PINGS, interval=INTERVAL),
-    ]
+    pings = start_pings(one, two)
     keys = (announce(one, two), announce(two, one))
-    time.sleep(0.2)
-    one.store.promote_next()
-    two.store.promote_next()
     # what each knows of the other does not change by the other's switch
-    known = {one.device: one.backend.observe(), two.device: two.backend.observe()}
-    for node in (one, two):
-        peers = [value for key, value in known[node.device].items() if key[0] == "1wgpeer"]
-        node.make(*peers)  # type: ignore[arg-type]
+    known = [(one, two.peer_for(one)), (two, one.peer_for(two))]
+    switched: list[str] = []
+
+    def rotate(node: WireGuardNode, peer: WireGuardPeer) -> None:
+        wait(lambda: not netns.call(node.namespace, node.wireguard.switching_before_us), "the other's turn")
+        node.store.promote_next()
+        node.make(peer)
+        switched.append(node.device)
+
+    threads = [threading.Thread(target=rotate, args=arguments) for arguments in known]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(switched) == 2
     wait(
         lambda: all(
             (found := status(node, key)) is not None and found.last_handshake > 0
@@ -135,7 +146,6 @@ def test_rotation_on_both_sides_at_once_loses_nothing(pair: tuple[WireGuardNode,
         ),
         "handshakes of the new keys",
     )
-    time.sleep(0.2)
     publish(one, two)
     assert all(ping.running() for ping in pings), "the pings have to last longer than the rotation"
     assert [ping.lost() for ping in pings] == [0, 0]
@@ -178,19 +188,21 @@ def test_a_peer_that_roams_is_followed_and_no_difference(pair: tuple[WireGuardNo
     wait(lambda: (found := status(one, key)) is not None and found.endpoint == (two.underlay, PORT + 7), "roaming")
     assert not netns.call(one.namespace, one.wireguard.disturbed)
     one.make(two.peer_for(one))
-    assert (found := status(one, key)) is not None and found.endpoint == (two.underlay, PORT + 7)
+    found = status(one, key)
+    assert found is not None
+    assert found.endpoint == (two.underlay, PORT + 7)
     assert one.start_ping(two, count=100, interval=INTERVAL).lost() == 0
 
 
 def test_an_underlay_address_that_changes_costs_no_more_than_a_moment(
     pair: tuple[WireGuardNode, WireGuardNode],
 ) -> None:
-    """The Node's address changes: after `bind_again` the very next packets pass."""
+    """The Node's address changes: after `bind_again` packets pass."""
     one, two = pair
     netns.ip(two.namespace, "address", "del", f"{two.underlay}/24", "dev", "uplink")
     netns.ip(two.namespace, "address", "add", "192.0.2.99/24", "dev", "uplink")
     netns.call(two.namespace, two.wireguard.bind_again)
-    two.start_ping(one, count=1).lost()
+    wait(lambda: two.start_ping(one, count=1).lost() == 0, "an answer to the new address", 3.0)
     assert two.start_ping(one, count=50, interval=INTERVAL).lost() == 0
     found = status(one, two.store.ensure().current.public)
     assert found is not None
