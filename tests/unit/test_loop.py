@@ -183,8 +183,7 @@ def test_new_input_reaches_the_others_while_one_is_failing(world: World) -> None
     world.loop.suspect(Backend.NFT)
     world.wait(lambda: not world.loop.report.converged)
     world.tell(Kind.CLUSTER_INFO_IMPORT, "ADDED", cluster(50))
-    world.wait(lambda: "c50" in tunnels(world))
-    assert len(routes(world)) == 4
+    world.wait(lambda: "c50" in tunnels(world) and len(routes(world)) == 4)
 
 
 def test_tunnels_are_not_removed_while_flows_may_use_them(world: World) -> None:
@@ -215,7 +214,7 @@ def test_a_switch_that_is_gone_is_announced_and_used_again_after_its_flows(world
     flows.unreachable(gone=True)
     world.loop.restarted(Backend.OPENFLOW, Backend.OVSDB)
     world.wait(lambda: bfd_down(world) == {True})
-    assert not world.loop.report.converged
+    world.wait(lambda: not world.loop.report.converged)
     flows.heal()
     world.loop.restarted(Backend.OPENFLOW, Backend.OVSDB)
     world.wait(world.settled)
