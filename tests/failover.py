@@ -12,7 +12,7 @@ from mcagent.lab import faults
 from mcagent.lab.faults import Fault, Settled
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import Kind, Load, Report, Stream
-from mcagent.lab.topology import POD_PORT, Cluster, Topology, generate
+from mcagent.lab.topology import POD_PORT, Cluster, Cni, Topology, generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.config import DatapathChoice
 
@@ -68,10 +68,11 @@ def topology(
     gateways: int = 3,
     workers: int = 2,
     datapath: DatapathChoice = DatapathChoice.AUTO,
+    cni: Cni = Cni.FLANNEL,
     name: str = "failover",
 ) -> Topology:
     """Return two clusters whose Pods are on workers only: with a gateway no endpoint goes."""
-    plain = generate(name=name, gateways=gateways, workers=workers, pods=2, datapath=datapath)
+    plain = generate(name=name, gateways=gateways, workers=workers, pods=2, cni=cni, datapath=datapath)
     config = {
         "bfd": {
             "local": {"interval": f"{intervals.local}ms", "multiplier": 3},

@@ -1,0 +1,183 @@
+"""Gateways come and go by the API's word under traffic: nothing is lost, and nothing is taken back unasked."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mcagent.lab import faults
+from mcagent.lab.faults import Settled
+from mcagent.lab.lab import Lab
+from mcagent.lab.load import Load
+from mcagent.lab.objects import NAMESPACE, gateway_object, import_object
+from mcagent.lab.topology import Topology
+from mcagent.lab.waiting import wait_until
+from tests import failover
+from tests.failover import INTERVALS, Volume, words
+
+pytestmark = pytest.mark.failover
+
+VOLUME = Volume(datagrams=100, connections=12, interval=0.05)
+AFTER = 1.0  # seconds that are watched after everything is told to be done
+COUNTED = 6.0  # seconds: Open vSwitch writes counters every 5 s
+SILENCE = 2.0  # seconds, for what is not planned
+MakeLab = Callable[[Topology], Lab]
+
+
+def topology(**config: object) -> Topology:
+    """Return two clusters of two gateways and a worker, whose agents have this configuration as well."""
+    plain = failover.topology(INTERVALS["100x3"], gateways=2, workers=1)
+    return replace(plain, clusters=tuple(replace(one, config={**one.config, **config}) for one in plain.clusters))
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: MakeLab) -> Lab:
+    """Gateways by the API, all active."""
+    return make_lab(topology())
+
+
+@pytest.fixture(scope="module")
+def settled(lab: Lab) -> Settled:
+    """How the lab is when all is well."""
+    return Settled(lab)
+
+
+@pytest.fixture
+def load(lab: Lab, settled: Settled) -> Iterator[Load]:
+    """Traffic that goes on through a test."""
+    settled.wait()
+    with Load(failover.streams(lab, VOLUME)) as running:
+        yield running
+
+
+def told(lab: Lab, node: str, name: str) -> dict[str, Any]:
+    """Return what a Node's agent tells of one gateway; nothing while it knows none of that name."""
+    found = json.loads(lab.mcagent(node, "gateways", "-o", "json", check=False))
+    return next((g for cluster in found["clusters"] for g in cluster["gateways"] if g["name"] == name), {})
+
+
+def nothing_lost(load: Load) -> None:
+    """Fail if a datagram or a connection was lost since the load began."""
+    failover.pause(AFTER)
+    until = time.monotonic()
+    failover.pause(failover.ON_THE_WAY)
+    report = load.report(load.began, until)
+    assert failover.datagrams_lost(report) == failover.broken(report) == 0, words(report)
+
+
+def test_a_cordoned_gateway_is_left_and_taken_back(lab: Lab, load: Load, settled: Settled) -> None:
+    """Cordon hands over as drain does; uncordon ends it."""
+    east = lab.topology.clusters[0]
+    going, worker = east.gateways[0].name, east.workers[0].name
+    lab.api(east.name).patch("Node", going, {"spec": {"unschedulable": True}}, "")
+    wait_until(lambda: told(lab, going, going).get("live") is False, "the hand-over", timeout=30)
+    wait_until(lambda: not told(lab, worker, going)["live"], "the worker to leave it", timeout=10)
+    lab.api(east.name).patch("Node", going, {"spec": {"unschedulable": None}}, "")
+    wait_until(lambda: told(lab, worker, going)["live"], "the gateway to be used again", timeout=20)
+    settled.wait()
+    nothing_lost(load)
+
+
+def test_a_gateway_object_is_deleted_and_made_again(lab: Lab, load: Load, settled: Settled) -> None:
+    """Its Node becomes a worker when its peers have moved, then a gateway again; others hear of it later."""
+    east, west = lab.topology.clusters
+    going = east.gateways[1]
+
+    def announce(*, all_: bool) -> None:
+        shown = import_object(east)["spec"]
+        assert isinstance(shown, dict)
+        infos = [{"gatewayIP": str(one.address)} for one in east.gateways if all_ or one is not going]
+        lab.api(west.name).patch(
+            "ClusterInfoImport", f"{east.name}-clusterinfo", {"spec": {**shown, "gatewayInfos": infos}}, NAMESPACE
+        )
+
+    def role() -> object:
+        summary = lab.status(going.name)["summary"]
+        assert isinstance(summary, dict)
+        return summary["role"]
+
+    lab.api(east.name).delete("Gateway", going.name, NAMESPACE)
+    failover.pause(0.5)
+    announce(all_=False)
+    wait_until(lambda: role() == "worker", "the Node to be a worker", timeout=60)
+    failover.pause(AFTER)
+    lab.api(east.name).create(gateway_object(east, going))
+    failover.pause(0.5)
+    announce(all_=True)
+    wait_until(lambda: role() == "gateway", "the Node to be a gateway", timeout=30)
+    settled.wait()
+    nothing_lost(load)
+
+
+def test_readiness_chooses_gateways(make_lab: MakeLab) -> None:
+    """Annotated Nodes are gateways; one that is not Ready is left, and taken back, without a loss."""
+    with make_lab(topology(gatewaySelection="readiness", serviceCIDRs=[])) as lab:
+        east = lab.topology.clusters[0]
+        for cluster in lab.topology.clusters:
+            for one in cluster.gateways:
+                annotations = {"annotations": {"multicluster.antrea.io/gateway": "true"}}
+                lab.api(cluster.name).patch("Node", one.name, {"metadata": annotations}, "")
+        going, worker = east.gateways[0].name, east.workers[0].name
+        wait_until(lambda: told(lab, worker, going).get("bfd") == "answers", "the gateways", timeout=30)
+        settled = Settled(lab)
+
+        def ready(value: str) -> None:
+            condition = {"type": "Ready", "status": value, "reason": "Kubelet"}
+            lab.api(east.name).patch("Node", f"{going}/status", {"status": {"conditions": [condition]}}, "")
+
+        with Load(failover.streams(lab, VOLUME)) as load:
+            failover.pause(1.0)
+            ready("False")
+            wait_until(lambda: not told(lab, worker, going)["live"], "it to be left", timeout=10)
+            assert told(lab, worker, going)["decidedBy"] == "Node readiness"
+            failover.pause(AFTER)
+            ready("True")
+            wait_until(lambda: told(lab, worker, going)["live"], "it to be used", timeout=10)
+            settled.wait()
+            nothing_lost(load)
+
+
+def test_active_standby_takes_nothing_back(make_lab: MakeLab) -> None:
+    """All goes by the first gateway; when that dies by the second, and stays there when the first returns."""
+    with make_lab(topology(gateways="active-standby")) as lab:
+        Settled(lab)
+        east = lab.topology.clusters[0]
+        first, second = (one.name for one in east.gateways)
+        worker = east.workers[0].name
+        assert active(lab, worker, first, second) == [True, False]
+        with Load(failover.streams(lab, VOLUME)) as load:
+            failover.pause(1.0)
+            cut = faults.link_cut(lab, first)
+            begin = time.monotonic()
+            cut.inject()
+            try:
+                wait_until(lambda: active(lab, worker, first, second) == [False, True], "the second", timeout=10)
+                failover.pause(SILENCE)
+                during = load.report(begin)
+            finally:
+                end = time.monotonic()
+                cut.heal()
+            assert failover.broken(during) == 0, words(during)
+            assert max(failover.tcp_silences(during)) < SILENCE + during.stall, words(during)
+            wait_until(lambda: told(lab, worker, first)["live"], "the first to be live again", timeout=20)
+            failover.pause(2.0)
+            assert active(lab, worker, first, second) == [False, True]
+            failover.pause(COUNTED)
+            sent = told(lab, worker, first)["packetsSent"]
+            failover.pause(COUNTED)
+            # BFD, and next to nothing else: 50 datagrams and 100 messages a second go the other way
+            assert told(lab, worker, first)["packetsSent"] - sent < 40 * COUNTED
+            until = time.monotonic()
+            failover.pause(failover.ON_THE_WAY)
+            after = load.report(end, until)
+            assert failover.datagrams_lost(after) == failover.broken(after) == 0, words(after)
+
+
+def active(lab: Lab, node: str, *names: str) -> list[bool]:
+    """Return which of these gateways a Node uses."""
+    return [bool(told(lab, node, name)["active"]) for name in names]
