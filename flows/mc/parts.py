@@ -283,9 +283,19 @@ def _endpoint_buckets(env: Env, s: LocalService) -> Iterator[Bucket]:
 def _undo_by_number(s: LocalService, protocol: int, cookie: int) -> Iterator[Flow]:
     """Un-translate replies that another gateway translated, which was lost: without state, from endpoints only.
 
-    Whatever conntrack says of them: new (loose pick-up), or invalid (a SYN+ACK or RST out of the blue).
+    Whatever conntrack says of them: new (loose pick-up), or invalid (a SYN+ACK or RST out of the blue). The
+    userspace datapath un-translates what it calls invalid as well: packets of a connection that went on by another
+    gateway for a while, until its window was past the one remembered here.
     """
     source = IPV4_SRC if s.address.version == 4 else IPV6_SRC
+    done = (
+        eth_type_of(s.address),
+        exact(IP_PROTO, protocol),
+        source_is(s.address),
+        exact(PORTS_SRC[protocol], s.port),
+        d.SERVICE_NUMBER.is_(s.number),
+    )
+    yield _flow(cookie, d.UNDNAT, d.ELSE, done, *UNTRANSLATED, Goto(d.ROUTE.number))
     undo = (set_whole(source, int(s.address)), set_whole(PORTS_SRC[protocol], s.port), *UNTRANSLATED)
     for endpoint in sorted(set(s.endpoints), key=lambda one: (int(one.address), one.port)):
         reply = (
