@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from mcagent.agent.config_keys import Settings
 from mcagent.cli import exit_codes
+from mcagent.cli.kube import usual_kubeconfig
 from mcagent.cli.settings import add_setting_flags, load_settings
 from mcagent.cli.status import ask
 from mcagent.core.draining import NO_GATEWAY, Phase
@@ -125,7 +124,7 @@ def _local(settings: Settings) -> Target:
 def _by_api(node: str, settings: Settings) -> Target:
     from mcagent.kube.client import Client
 
-    client = Client(settings.kubeconfig or _kubeconfig())
+    client = Client(settings.kubeconfig or usual_kubeconfig())
     path = f"/api/v1/nodes/{quote(node, safe='')}"
 
     def put(wanted: bool) -> None:
@@ -140,13 +139,6 @@ def _by_api(node: str, settings: Settings) -> Target:
             yield direct or _told(client, node, since)
 
     return Target(name=f"Node {node}", set=put, progress=progress)
-
-
-def _kubeconfig() -> str:
-    """Return the file that kubectl would use, or "" for the credentials of the Pod."""
-    named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-    usual = Path.home() / ".kube" / "config"
-    return named or (str(usual) if usual.is_file() else "")
 
 
 def _status(host: str, port: int) -> Mapping[str, Any]:

@@ -25,6 +25,9 @@ COMMANDS = {
     "plan": "tell what the agent would change now, and change nothing",
     "cleanup": "remove everything from this Node that is mcagent's, and only that",
     "config": "check a configuration, or show the one in force",
+    "clusterset": "make, join, leave or destroy a ClusterSet",
+    "membertoken": "make, show or delete the token of a member cluster",
+    "get": "show the objects of a ClusterSet: who is a member, what is exported, what conflicts",
     "lab": "many Nodes and clusters on this machine, in network namespaces",
     "version": "print the version",
 }
@@ -52,7 +55,7 @@ def available() -> dict[str, str]:
 
 
 def _parser(commands: dict[str, str]) -> argparse.ArgumentParser:
-    listing = "\n".join(f"  {name:<9} {text}" for name, text in commands.items())
+    listing = "\n".join(f"  {name:<11} {text}" for name, text in commands.items())
     return argparse.ArgumentParser(
         prog="mcagent",
         usage="mcagent [--help] [--version] COMMAND ...",

@@ -1,0 +1,110 @@
+"""`mcagent clusterset`: make, join, leave and destroy a ClusterSet."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mcagent.cli import exit_codes
+from mcagent.cli.kube import add_cluster_flags, open_cluster
+
+_EPILOG = f"""\
+examples:
+  mcagent clusterset init -n mcagent --clusterset blue --clusterid north -j join.yaml    on the leader
+  mcagent clusterset join -f join.yaml --clusterid east --token-secret-file east.yaml    on a member
+  mcagent clusterset leave -n kube-system --clusterset blue                              on a member
+  mcagent clusterset destroy -n mcagent --clusterset blue                                on the leader
+
+Whatever fails takes back what it made. `mcagent membertoken create` makes the Secret that a member joins with.
+Antrea's controllers and files are understood: `antctl mc` and these commands can be mixed.
+
+{exit_codes.EXPLAINED}
+"""
+_RAW = argparse.RawDescriptionHelpFormatter
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the four actions."""
+    parser.description = "Make, join, leave or destroy a ClusterSet."
+    parser.epilog = _EPILOG
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    init = actions.add_parser("init", help="make a ClusterSet on the leader", formatter_class=_RAW)
+    _common(init, "where the leader's controller runs: the Common Area", None)
+    init.add_argument(
+        "--clusterset", required=True, metavar="ID", help="of the ClusterSet: its name in all clusters"
+    )
+    init.add_argument("--clusterid", required=True, metavar="ID", help="of the leader cluster")
+    init.add_argument(
+        "-j", "--join-config-file", type=Path, metavar="FILE", help="write the file for members here"
+    )
+    _join(actions.add_parser("join", help="let this cluster join", formatter_class=_RAW))
+    leave = actions.add_parser("leave", help="let this member leave", formatter_class=_RAW)
+    destroy = actions.add_parser("destroy", help="delete the leader's ClusterSet", formatter_class=_RAW)
+    for action, default in ((leave, "kube-system"), (destroy, None)):
+        _common(action, "of the ClusterSet", default)
+        action.add_argument("--clusterset", required=True, metavar="ID", help="the ClusterSet's name")
+        action.add_argument(
+            "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long [%(default)g]"
+        )
+
+
+def _common(parser: argparse.ArgumentParser, meaning: str, default: str | None) -> None:
+    shown = f"{meaning} [{default}]" if default else meaning
+    parser.add_argument("-n", "--namespace", required=default is None, default=default, help=shown)
+    add_cluster_flags(parser)
+
+
+def _join(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Let this cluster join. What the file says comes before the flags. Of the token, a Secret's name is taken "
+        "before a file, and a file before a Secret in the join config."
+    )
+    parser.add_argument("-f", "--config-file", type=Path, metavar="FILE", help="join config (from `init -j`)")
+    parser.add_argument("--clusterset", default="", metavar="ID", help="the ClusterSet's name on the leader")
+    parser.add_argument("--clusterid", default="", metavar="ID", help="of this cluster")
+    parser.add_argument("-n", "--namespace", default="", help="where the member's controller runs [kube-system]")
+    parser.add_argument("--leader-clusterid", default="", metavar="ID", help="of the leader cluster")
+    parser.add_argument("--leader-namespace", default="", metavar="NAMESPACE", help="the Common Area")
+    parser.add_argument("--leader-apiserver", default="", metavar="URL", help="of the leader's API server")
+    parser.add_argument("--token-secret-name", default="", metavar="NAME", help="a Secret that is there already")
+    parser.add_argument(
+        "--token-secret-file", default="", metavar="FILE", help="the manifest of a Secret to create"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long to be a member [%(default)g]"
+    )
+    parser.add_argument("--no-wait", action="store_true", help="do not wait; nothing is taken back then")
+    add_cluster_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it."""
+    from mcagent.controller.admin import cluster_sets
+
+    if args.action == "join":
+        return _run_join(args)
+    cluster = open_cluster(args)
+    if args.action == "init":
+        cluster_sets.init(cluster, args.namespace, args.clusterset, args.clusterid, args.join_config_file)
+    else:
+        cluster_sets.leave(cluster, args.namespace, args.clusterset, timeout=args.timeout)
+    return exit_codes.OK
+
+
+def _run_join(args: argparse.Namespace) -> int:
+    from mcagent.controller.admin import cluster_sets, join_config
+
+    flags = join_config.JoinConfig(
+        cluster_set=args.clusterset,
+        cluster_id=args.clusterid,
+        namespace=args.namespace,
+        leader_id=args.leader_clusterid,
+        leader_namespace=args.leader_namespace,
+        leader_server=args.leader_apiserver,
+        secret_name=args.token_secret_name,
+        secret_file=args.token_secret_file,
+    )
+    config, secret = join_config.read(args.config_file) if args.config_file else (flags, None)
+    timeout = 0.0 if args.no_wait else args.timeout
+    cluster_sets.join(open_cluster(args), config.over(flags), secret, timeout=timeout)
+    return exit_codes.OK

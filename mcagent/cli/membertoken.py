@@ -1,0 +1,64 @@
+"""`mcagent membertoken`: the tokens by which member clusters reach the leader."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mcagent.cli import exit_codes
+from mcagent.cli.kube import add_cluster_flags, open_cluster
+
+_EPILOG = f"""\
+examples:
+  mcagent membertoken create east -n mcagent --cluster-id east -o east.yaml
+  mcagent membertoken get -n mcagent
+  mcagent membertoken get east -n mcagent --secret-file east.yaml
+  mcagent membertoken delete east -n mcagent
+
+All on the leader. A token stands for one cluster: what its ServiceAccount is annotated with decides which objects
+it may write. Files with a token are readable by their owner only, and never written over.
+
+{exit_codes.EXPLAINED}
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the three actions."""
+    parser.description = "Make, show or delete the token of a member cluster."
+    parser.epilog = _EPILOG
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    create = actions.add_parser("create", help="ServiceAccount, RoleBinding and Secret for a member cluster")
+    create.add_argument("name", metavar="NAME", help="of all three")
+    create.add_argument("--cluster-id", required=True, metavar="ID", help="of the member cluster")
+    create.add_argument(
+        "-o", "--output-file", type=Path, metavar="FILE", help="write the Secret for the member here"
+    )
+    get = actions.add_parser("get", help="which tokens there are")
+    get.add_argument("name", nargs="?", default="", metavar="NAME", help="[all]")
+    get.add_argument("-o", "--output", choices=["table", "json", "yaml"], default="table")
+    get.add_argument(
+        "--secret-file", type=Path, metavar="FILE", help="write the Secret for the member here, once more"
+    )
+    delete = actions.add_parser("delete", help="delete what `create` made: the cluster has no access any more")
+    delete.add_argument("name", metavar="NAME")
+    for action in (create, get, delete):
+        action.add_argument("-n", "--namespace", required=True, help="the Common Area")
+        add_cluster_flags(action)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it."""
+    from mcagent.cli.get import show
+    from mcagent.controller.admin import listing, tokens
+
+    cluster = open_cluster(args)
+    if args.action == "create":
+        tokens.create(cluster, args.namespace, args.name, args.cluster_id, args.output_file)
+    elif args.action == "delete":
+        tokens.delete(cluster, args.namespace, args.name)
+    elif args.secret_file:
+        tokens.save(cluster, args.namespace, args.name, args.secret_file)
+    else:
+        found = listing.objects(cluster, listing.MEMBER_TOKEN, namespace=args.namespace, name=args.name)
+        show(listing.MEMBER_TOKEN, found, args.output, one=bool(args.name))
+    return exit_codes.OK

@@ -1,0 +1,1 @@
+"""What an administrator does to a ClusterSet from the command line: `mcagent clusterset`, `membertoken`, `get`."""

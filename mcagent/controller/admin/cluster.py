@@ -1,0 +1,158 @@
+"""One cluster as an administrator's command sees it: objects by name, and what was made in order to take it back.
+
+All I/O of the commands goes through here. Messages never hold the content of a Secret.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from mcagent.controller import names
+from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError, McagentError, SourceError
+from mcagent.model.kinds import KINDS, object_path
+from mcagent.model.objects import Kind
+
+LOOK = 0.2  # seconds between two looks at something that is waited for
+Tell = Callable[[str], None]
+
+
+class AdminError(McagentError):
+    """A command could not do what it was asked to."""
+
+
+class Cluster:
+    """The objects of one cluster. `tell` takes lines of progress."""
+
+    def __init__(self, client: Client, tell: Tell) -> None:
+        self._client = client
+        self.tell = tell
+        self._undo: list[tuple[str, Callable[[], Any]]] = []
+
+    @property
+    def server(self) -> str:
+        """Return the URL of the API server."""
+        return self._client.server
+
+    def get(self, kind: Kind, namespace: str, name: str) -> RawObject | None:
+        """Return an object, None if there is none. Raises SourceError."""
+        return self.find(object_path(kind, namespace, name))
+
+    def find(self, path: str) -> RawObject | None:
+        """Return the object at a path, None if there is none. Raises SourceError."""
+        try:
+            found: RawObject = self._client.request("GET", path)
+        except ApiRefusalError as error:
+            if error.code == 404 and error.reason == "NotFound":  # else the server does not know the kind
+                return None
+            raise
+        return found
+
+    def objects(self, kind: Kind, namespace: str = "") -> list[RawObject]:
+        """Return all objects of a kind, of one namespace or all. Raises SourceError."""
+        found = self._client.request("GET", object_path(kind, namespace)).get("items") or []
+        info = KINDS[kind]
+        return [{"apiVersion": info.api_version, "kind": str(kind)} | item for item in found]
+
+    def create(self, kind: Kind, namespace: str, name: str, content: Mapping[str, Any]) -> RawObject:
+        """Create an object, marked as made by a command; it is deleted again if `undoing` ends with an error."""
+        info = KINDS[kind]
+        body: RawObject = {"apiVersion": info.api_version, "kind": str(kind)} | copy.deepcopy(dict(content))
+        meta = body.setdefault("metadata", {})
+        meta |= {"name": name, "namespace": namespace}
+        meta["annotations"] = {
+            **(meta.get("annotations") or {}),
+            names.CREATED_BY_COMMAND_ANNOTATION: "true",
+        }
+        try:
+            made: RawObject = self._client.request("POST", object_path(kind, namespace), body=body)
+        except ApiRefusalError as error:
+            if error.code == 409:
+                raise AdminError(f"{kind} {namespace}/{name} exists already") from error
+            raise
+        self.tell(f"{kind} {namespace}/{name} created")
+        path = object_path(kind, namespace, name)
+        self._undo.append((f"{kind} {namespace}/{name}", lambda: self._client.request("DELETE", path)))
+        return made
+
+    def annotate(self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of an object, and set them back if `undoing` ends with an error."""
+        path = object_path(kind, namespace, name)
+        old = (self.find(path) or {}).get("metadata", {}).get("annotations") or {}
+        self._patch(path, annotations)
+        before = {key: old.get(key) for key in annotations}
+        self._undo.append((f"annotations of {kind} {namespace}/{name}", lambda: self._patch(path, before)))
+
+    def _patch(self, path: str, annotations: Mapping[str, str | None]) -> None:
+        change = {"metadata": {"annotations": dict(annotations)}}
+        self._client.request("PATCH", path, body=change, content_type="application/merge-patch+json")
+
+    def request(self, method: str, path: str, body: RawObject) -> RawObject:
+        """Make a request that is no plain object's. Raises SourceError."""
+        answer: RawObject = self._client.request(method, path, body=body)
+        return answer
+
+    def delete(self, kind: Kind, namespace: str, name: str) -> bool:
+        """Delete an object; tell whether it was there. Raises SourceError."""
+        try:
+            self._client.request("DELETE", object_path(kind, namespace, name))
+        except ApiRefusalError as error:
+            if error.code == 404:
+                return False
+            raise
+        self.tell(f"{kind} {namespace}/{name} deleted")
+        return True
+
+    @contextmanager
+    def undoing(self) -> Iterator[None]:
+        """Take back, last first, all that was made inside, if it ends with an error or is interrupted."""
+        self._undo.clear()
+        try:
+            yield
+        except BaseException:
+            for what, undo in reversed(self._undo):
+                try:
+                    undo()
+                    self.tell(f"{what} taken back")
+                except SourceError as error:
+                    if getattr(error, "code", 0) != 404:
+                        self.tell(f"{what} could not be taken back: {error}")
+            raise
+        finally:
+            self._undo.clear()
+
+    def wait(self, met: Callable[[], bool], timeout: float) -> bool:
+        """Wait until a condition holds; tell whether it did within so many seconds."""
+        end = time.monotonic() + timeout
+        while not met():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(LOOK)
+        return True
+
+
+def made_by_command(obj: RawObject) -> bool:
+    """Tell whether one of these commands, or Antrea's, made an object."""
+    annotations = obj.get("metadata", {}).get("annotations") or {}
+    return annotations.get(names.CREATED_BY_COMMAND_ANNOTATION) == "true"
+
+
+def check_id(text: str, what: str) -> str:
+    """Return an ID; raises InputError when it cannot be one: it becomes part of names, and the value of labels."""
+    if not names.is_subdomain(text) or len(text) > names.MAX_LABEL:
+        raise InputError(
+            what, "", f'must be lower-case letters, digits, "-" and ".", at most {names.MAX_LABEL}: "{text}"'
+        )
+    return text
+
+
+def check_name(text: str, what: str) -> str:
+    """Return the name of an object; raises InputError when it can be none."""
+    if not names.is_subdomain(text):
+        raise InputError(what, "", f'not a name (RFC 1123 subdomain): "{text}"')
+    return text

@@ -1,0 +1,157 @@
+"""ClusterSets: made on the leader, joined and left by members, destroyed. All or nothing, as `antctl mc` does it.
+
+One thing is done in another order: what gives access to the leader is deleted only when the ClusterSet has gone,
+for the member's controller needs it to say good-bye and clean up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mcagent.controller.admin import join_config
+from mcagent.controller.admin.cluster import AdminError, Cluster, check_id, check_name, made_by_command
+from mcagent.controller.admin.join_config import JoinConfig
+from mcagent.controller.conditions import FALSE, TRUE, find
+from mcagent.controller.leader.cluster_set import is_leader_set, text_conditions
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
+from mcagent.model.objects import Kind
+
+JOIN_TIMEOUT = 60.0  # seconds, as antctl waits
+LEAVE_TIMEOUT = 60.0
+MEMBER_NAMESPACE = "kube-system"
+
+
+def init(cluster: Cluster, namespace: str, cluster_set: str, cluster_id: str, file: Path | None = None) -> None:
+    """Make a leader's ClusterSet, and the file by which members join. Raises McagentError, OSError."""
+    check_name(cluster_set, "--clusterset")
+    check_id(cluster_id, "--clusterid")
+    _check_only_one(cluster, namespace)
+    spec = {"clusterID": cluster_id, "leaders": [{"clusterID": cluster_id}]}
+    with cluster.undoing():
+        made = cluster.create(Kind.CLUSTER_SET, namespace, cluster_set, {"spec": spec})
+        if file is not None:
+            join_config.write(file, join_config.text(config_of(made, cluster.server)), secret=False)
+            cluster.tell(f"join config for members written to {file}")
+
+
+def config_of(cluster_set: RawObject, server: str) -> JoinConfig:
+    """Return how members join a leader's ClusterSet. Raises AdminError for a member's own ClusterSet."""
+    meta = cluster_set["metadata"]
+    if not is_leader_set(cluster_set):
+        raise AdminError(f"ClusterSet {meta['namespace']}/{meta['name']} is a member's, not the leader's")
+    return JoinConfig(
+        cluster_set=meta["name"],
+        leader_id=cluster_set["spec"]["leaders"][0].get("clusterID", ""),
+        leader_namespace=meta["namespace"],
+        leader_server=server,
+    )
+
+
+def join(
+    cluster: Cluster, config: JoinConfig, secret: RawObject | None = None, *, timeout: float = JOIN_TIMEOUT
+) -> None:
+    """Let this cluster join, and wait until it is a member (`timeout` 0: do not). Raises McagentError, OSError.
+
+    `secret` is the manifest that came with the configuration. A Secret's name in the configuration comes before a
+    file, a file before that.
+    """
+    missing = config.missing()
+    if missing:
+        raise InputError("join", ", ".join(missing), "is missing, in the join config and as a flag")
+    namespace = config.namespace or MEMBER_NAMESPACE
+    check_name(config.cluster_set, "clusterSetID")
+    check_id(config.cluster_id, "clusterID")
+    if not config.leader_server.startswith("https://"):
+        raise InputError("join", "leaderAPIServer", f'must begin with https://: "{config.leader_server}"')
+    manifest = None if config.secret_name else _manifest(config, secret)
+    if config.secret_name and cluster.get(Kind.SECRET, namespace, config.secret_name) is None:
+        raise AdminError(f"there is no Secret {namespace}/{config.secret_name} with the leader's token")
+    _check_only_one(cluster, namespace)
+    name = config.secret_name or str(manifest and manifest["metadata"]["name"])
+    leader = {"clusterID": config.leader_id, "server": config.leader_server, "secret": name}
+    spec = {
+        "clusterID": config.cluster_id,
+        "leaders": [leader],
+        "namespace": config.leader_namespace,
+    }
+    with cluster.undoing():
+        if manifest is not None:
+            cluster.create(Kind.SECRET, namespace, name, {key: manifest[key] for key in ("type", "data")})
+        cluster.create(Kind.CLUSTER_SET, namespace, config.cluster_set, {"spec": spec})
+        if timeout:
+            _wait_ready(cluster, namespace, config.cluster_set, timeout)
+
+
+def _manifest(config: JoinConfig, secret: RawObject | None) -> RawObject:
+    """Return the Secret to make, checked. Raises InputError, which never holds what is in it."""
+    found = join_config.read_secret(Path(config.secret_file)) if config.secret_file else secret
+    if found is None:
+        raise InputError("join", "tokenSecretName", "is missing: name a Secret, or a file with one")
+    subject = config.secret_file or "Secret of the join config"
+    meta, data = found.get("metadata"), found.get("data")
+    if not isinstance(meta, Mapping) or not isinstance(meta.get("name"), str):
+        raise InputError(subject, "metadata.name", "is missing")
+    if not isinstance(data, Mapping) or not all(isinstance(data.get(key), str) for key in ("ca.crt", "token")):
+        raise InputError(subject, "data", "must have ca.crt and token, in base64")
+    return {"type": "Opaque", "data": dict(data), "metadata": {"name": check_name(meta["name"], subject)}}
+
+
+def _check_only_one(cluster: Cluster, namespace: str) -> None:
+    there = [item["metadata"]["name"] for item in cluster.objects(Kind.CLUSTER_SET, namespace)]
+    if there:
+        raise AdminError(f"namespace {namespace} has a ClusterSet already: {', '.join(there)}")
+
+
+def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> None:
+    last: Mapping[str, Any] = {}
+
+    def ready() -> bool:
+        nonlocal last
+        found = cluster.get(Kind.CLUSTER_SET, namespace, name)
+        now = find(text_conditions(found or {}), "Ready")
+        if now.get("message") and now.get("message") != last.get("message"):
+            cluster.tell(f"waiting: {now['message']}")
+        last = now
+        return now.get("status") == TRUE
+
+    cluster.tell(f"waiting up to {timeout:g} s for the leader")
+    if cluster.wait(ready, timeout):
+        cluster.tell(f"this cluster is a member of {name}")
+        return
+    word = "is not Ready" if last.get("status") == FALSE else "has no status"
+    why = last.get("message") or f"does the member controller run in namespace {namespace}?"
+    raise AdminError(f"after {timeout:g} s ClusterSet {namespace}/{name} {word}: {why}")
+
+
+def leave(cluster: Cluster, namespace: str, cluster_set: str, *, timeout: float = LEAVE_TIMEOUT) -> None:
+    """Delete a ClusterSet, then all that commands made in its namespace: for members and leaders alike.
+
+    What is there already gone is passed over, so it can be repeated. Raises McagentError.
+    """
+    there = cluster.get(Kind.CLUSTER_SET, namespace, cluster_set)
+    others = [item["metadata"]["name"] for item in cluster.objects(Kind.CLUSTER_SET, namespace)]
+    if there is None and others:
+        raise AdminError(f"namespace {namespace} has no ClusterSet {cluster_set}; it has {', '.join(others)}")
+    if there is None:
+        cluster.tell(f"ClusterSet {namespace}/{cluster_set} is not there")
+    else:
+        cluster.delete(Kind.CLUSTER_SET, namespace, cluster_set)
+        held: list[str] = []
+
+        def gone() -> bool:
+            found = cluster.get(Kind.CLUSTER_SET, namespace, cluster_set)
+            held[:] = (found or {}).get("metadata", {}).get("finalizers") or []
+            return found is None
+
+        if not cluster.wait(gone, timeout):
+            raise AdminError(
+                f"ClusterSet {namespace}/{cluster_set} is still held after {timeout:g} s, by {', '.join(held)}: "
+                "does the member controller run, and reach the leader? Repeat the command when it does"
+            )
+    for kind in (Kind.SECRET, Kind.ROLE_BINDING, Kind.SERVICE_ACCOUNT):
+        for obj in cluster.objects(kind, namespace):
+            if made_by_command(obj):
+                cluster.delete(kind, namespace, obj["metadata"]["name"])

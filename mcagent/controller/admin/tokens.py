@@ -1,0 +1,151 @@
+"""Member tokens: on the leader a ServiceAccount that stands for one cluster, its role and its token.
+
+Names, annotations and rules are those of `antctl mc ... membertoken`. The token goes into a file for its owner
+only, never into a message.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import yaml
+
+from mcagent.controller import names
+from mcagent.controller.admin import join_config
+from mcagent.controller.admin.cluster import AdminError, Cluster, check_id, check_name, made_by_command
+from mcagent.controller.admission.identity import ambiguous_with, bound_cluster
+from mcagent.kube.source import RawObject
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+
+MEMBER_ROLE = "antrea-mc-member-cluster-role"
+TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 (a type of Secret)
+ACCOUNT_ANNOTATION = "kubernetes.io/service-account.name"
+TOKEN_TIMEOUT = 5.0  # seconds for kube-controller-manager to fill the Secret
+LIFETIME = 365 * 24 * 3600  # seconds, of a token where nothing fills Secrets; the server may give less
+_RBAC = "rbac.authorization.k8s.io"
+_MADE = (Kind.SECRET, Kind.ROLE_BINDING, Kind.SERVICE_ACCOUNT)
+
+
+def create(cluster: Cluster, namespace: str, name: str, cluster_id: str, file: Path | None = None) -> None:
+    """Make a token for a member cluster, all or nothing. Raises McagentError, OSError.
+
+    A ServiceAccount of that name is taken and bound to the cluster. A cluster has one token: an ID that another
+    account stands for, or that makes a dash-prefix pair with one, is refused.
+    """
+    check_name(name, "NAME")
+    check_id(cluster_id, "--cluster-id")
+    check_name(names.announce(cluster_id), "the name of the cluster's announcement")
+    role = f"/apis/{_RBAC}/v1/namespaces/{namespace}/roles/{MEMBER_ROLE}"
+    if cluster.find(role) is None:
+        raise AdminError(
+            f"there is no Role {namespace}/{MEMBER_ROLE}: is the leader's controller deployed in {namespace}?"
+        )
+    _check_unique(cluster, namespace, name, cluster_id)
+    with cluster.undoing():
+        annotations = {names.CLUSTER_ID_ANNOTATION: cluster_id}
+        if cluster.get(Kind.SERVICE_ACCOUNT, namespace, name) is None:
+            cluster.create(Kind.SERVICE_ACCOUNT, namespace, name, {"metadata": {"annotations": annotations}})
+        else:
+            cluster.annotate(Kind.SERVICE_ACCOUNT, namespace, name, annotations)
+            cluster.tell(f"ServiceAccount {namespace}/{name} stands for cluster {cluster_id} now")
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+        role_ref = {"apiGroup": _RBAC, "kind": "Role", "name": MEMBER_ROLE}
+        cluster.create(Kind.ROLE_BINDING, namespace, name, {"roleRef": role_ref, "subjects": [subject]})
+        secret = {"type": TOKEN_TYPE, "metadata": {"annotations": {ACCOUNT_ANNOTATION: name}}}
+        cluster.create(Kind.SECRET, namespace, name, secret)
+        filled = _filled(cluster, namespace, name) or _requested(cluster, namespace, name)
+        if file is not None:
+            _save(file, filled)
+            cluster.tell(f"Secret with the token written to {file}: treat it like a password")
+
+
+def _check_unique(cluster: Cluster, namespace: str, name: str, cluster_id: str) -> None:
+    for account in cluster.objects(Kind.SERVICE_ACCOUNT, namespace):
+        other, bound = account["metadata"]["name"], bound_cluster(account)
+        if not bound or other == name:
+            continue
+        if bound == cluster_id:
+            raise AdminError(f"ServiceAccount {namespace}/{other} stands for cluster {cluster_id} already")
+        if ambiguous_with(cluster_id, [bound]):
+            raise AdminError(
+                f"cluster IDs {cluster_id} and {bound} (ServiceAccount {other}) cannot be told apart in names: "
+                "one is the other and a dash and more"
+            )
+
+
+def _filled(cluster: Cluster, namespace: str, name: str) -> RawObject | None:
+    """Return the token's Secret once the cluster has filled it; None when it does not."""
+    found: list[RawObject] = []
+
+    def look() -> bool:
+        secret = cluster.get(Kind.SECRET, namespace, name)
+        if secret and {"token", "ca.crt"} <= (secret.get("data") or {}).keys():
+            found.append(secret)
+        return bool(found)
+
+    return found[0] if cluster.wait(look, TOKEN_TIMEOUT) else None
+
+
+def _requested(cluster: Cluster, namespace: str, name: str) -> RawObject:
+    """Fill the Secret ourselves by the TokenRequest API, in a cluster without the controller that does it."""
+    ca = cluster.get(Kind.CONFIG_MAP, namespace, "kube-root-ca.crt")
+    authority = ((ca or {}).get("data") or {}).get("ca.crt")
+    if not authority:
+        raise AdminError(
+            f"Secret {namespace}/{name} got no token within {TOKEN_TIMEOUT:g} s, and there is no ConfigMap "
+            "kube-root-ca.crt to ask for one: does kube-controller-manager run?"
+        )
+    path = object_path(Kind.SERVICE_ACCOUNT, namespace, name) + "/token"
+    spec = {"expirationSeconds": LIFETIME}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    status = cluster.request("POST", path, body)["status"]
+    cluster.delete(Kind.SECRET, namespace, name)
+    encoded = {"token": status["token"], "ca.crt": authority, "namespace": namespace}
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in encoded.items()}
+    made = cluster.create(Kind.SECRET, namespace, name, {"type": "Opaque", "data": data})
+    cluster.tell(f"nothing fills Secrets here, so the token EXPIRES at {status['expirationTimestamp']}")
+    return made
+
+
+def portable(secret: RawObject) -> RawObject:
+    """Return a token's Secret as a member takes it: Opaque, without a namespace of its own."""
+    data = secret.get("data") or {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": secret["metadata"]["name"]},
+        "type": "Opaque",
+        "data": {key: data[key] for key in ("ca.crt", "namespace", "token") if key in data},
+    }
+
+
+def _save(file: Path, secret: RawObject) -> None:
+    join_config.write(file, yaml.safe_dump(portable(secret), sort_keys=False), secret=True)
+
+
+def save(cluster: Cluster, namespace: str, name: str, file: Path) -> None:
+    """Write a token that is there to a file for its owner only. Raises McagentError, OSError."""
+    secret = cluster.get(Kind.SECRET, namespace, name)
+    if secret is None or "token" not in (secret.get("data") or {}):
+        raise AdminError(f"there is no Secret {namespace}/{name} with a token")
+    _save(file, secret)
+    cluster.tell(f"Secret with the token written to {file}: treat it like a password")
+
+
+def delete(cluster: Cluster, namespace: str, name: str) -> None:
+    """Delete what `create` made; what somebody else made stays. Raises McagentError."""
+    found = {kind: cluster.get(kind, namespace, name) for kind in _MADE}
+    if not any(found.values()):
+        raise AdminError(f"there is no member token {namespace}/{name}")
+    for kind, obj in found.items():
+        if obj is not None and made_by_command(obj):
+            cluster.delete(kind, namespace, name)
+        elif obj is not None:
+            cluster.tell(f"{kind} {namespace}/{name} was not made by a command, and stays")
+
+
+def tokens(cluster: Cluster, namespace: str = "") -> list[RawObject]:
+    """Return the ServiceAccounts that stand for clusters."""
+    return [account for account in cluster.objects(Kind.SERVICE_ACCOUNT, namespace) if bound_cluster(account)]

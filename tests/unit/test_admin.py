@@ -1,0 +1,636 @@
+"""The admin commands against an API server: success, refusal, and everything taken back on failure."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mcagent.cli.main import main
+from mcagent.controller import names
+from mcagent.controller.admin import join_config, tokens
+from mcagent.controller.admin.join_config import JoinConfig
+from mcagent.controller.admin.listing import since
+from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.source import RawObject
+from mcagent.lab import certificates
+from mcagent.lab.apiserver import ApiServer
+from mcagent.lab.waiting import wait_until
+from mcagent.model.errors import InputError
+from mcagent.model.kinds import KINDS, object_path
+from mcagent.model.objects import Kind
+from tests.unit.leader_world import Leader, cluster_info, endpoints, service
+
+CRDS = Path(__file__).parents[2] / "deploy/crds"
+AREA = "mcs"
+ROLES = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{AREA}/roles"
+
+
+@dataclass
+class Site:
+    """An API server, a kubeconfig for it, and `mcagent` run against it."""
+
+    server: ApiServer
+    kubeconfig: Path
+    client: Client
+    capsys: pytest.CaptureFixture[str]
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """Run a command line; return exit code, stdout and stderr."""
+        self.capsys.readouterr()
+        code = main([*arguments, "--kubeconfig", str(self.kubeconfig)])
+        out, err = self.capsys.readouterr()
+        return code, out, err
+
+    def get(self, kind: Kind, name: str, namespace: str = AREA) -> RawObject | None:
+        """Return an object, None if there is none."""
+        try:
+            found: RawObject = self.client.request("GET", object_path(kind, namespace, name))
+        except ApiRefusalError as error:
+            if error.code != 404:
+                raise
+            return None
+        return found
+
+    def put(self, kind: Kind, name: str, content: RawObject, namespace: str = AREA) -> None:
+        """Create an object."""
+        meta = {"name": name, "namespace": namespace, **content.get("metadata", {})}
+        body = {"apiVersion": KINDS[kind].api_version, "kind": str(kind)} | content | {"metadata": meta}
+        self.client.request("POST", object_path(kind, namespace), body=body)
+
+    def names(self, kind: Kind, namespace: str = AREA) -> list[str]:
+        """Return the names of all objects of a kind."""
+        items = self.client.request("GET", object_path(kind, namespace))["items"]
+        return [item["metadata"]["name"] for item in items]
+
+
+KINDS_MADE = (
+    Kind.CLUSTER_SET,
+    Kind.RESOURCE_EXPORT,
+    Kind.RESOURCE_IMPORT,
+    Kind.SECRET,
+    Kind.ROLE_BINDING,
+    Kind.SERVICE_ACCOUNT,
+    Kind.CONFIG_MAP,
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiServer, Path]]:
+    """Give an API server with the CRDs, two namespaces, and the members' Role; and a kubeconfig for it."""
+    directory = tmp_path_factory.mktemp("admin")
+    identity = certificates.server_identity(directory / "pki", ["127.0.0.1", "localhost"])
+    cidr = IPv4Network("10.96.0.0/16")
+    with ApiServer(tls=identity, service_cidr=cidr, tokens=frozenset({"admin-token"})) as server:
+        server.write_kubeconfig(directory / "kubeconfig")
+        client = Client(str(directory / "kubeconfig"))
+        for file in CRDS.glob("*.yaml"):
+            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            client.request("POST", path, body=yaml.safe_load(file.read_text()))
+        have = {item["metadata"]["name"] for item in client.request("GET", "/api/v1/namespaces")["items"]}
+        for namespace in {AREA, "kube-system"} - have:
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            client.request("POST", "/api/v1/namespaces", body=body)
+        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": []}
+        client.request("POST", ROLES, body=role | {"metadata": {"name": tokens.MEMBER_ROLE, "namespace": AREA}})
+        client.close()
+        yield server, directory / "kubeconfig"
+
+
+@pytest.fixture
+def site(server: tuple[ApiServer, Path], capsys: pytest.CaptureFixture[str]) -> Iterator[Site]:
+    """Give the server, and take away afterwards what the test left in it."""
+    found = Site(server[0], server[1], Client(str(server[1])), capsys)
+    yield found
+    for kind in KINDS_MADE:
+        for namespace in (AREA, "kube-system"):
+            for name in found.names(kind, namespace):
+                path = object_path(kind, namespace, name)
+                off = {"metadata": {"finalizers": None}}
+                found.client.request("PATCH", path, body=off, content_type="application/merge-patch+json")
+                found.client.request("DELETE", path)
+    found.client.close()
+
+
+INIT = ("clusterset", "init", "-n", AREA, "--clusterid", "north", "--clusterset")
+CREATED = {names.CREATED_BY_COMMAND_ANNOTATION: "true"}
+
+
+# --- init ---------------------------------------------------------------------------------------------------
+
+
+def test_init_makes_the_leaders_cluster_set_and_the_join_config(site: Site, tmp_path: Path) -> None:
+    """The ClusterSet has the contract's form, and the file is what `join` and antctl read."""
+    file = tmp_path / "join.yaml"
+    code, _, err = site.run(*INIT, "blue", "-j", str(file))
+    assert code == 0, err
+    made = site.get(Kind.CLUSTER_SET, "blue")
+    assert made is not None
+    assert made["spec"] == {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    assert made["metadata"]["annotations"] == CREATED
+    config = yaml.safe_load(file.read_text())
+    assert config == {
+        "apiVersion": "multicluster.antrea.io/v1alpha1",
+        "kind": "ClusterSetJoinConfig",
+        "clusterSetID": "blue",
+        "leaderClusterID": "north",
+        "leaderNamespace": AREA,
+        "leaderAPIServer": site.client.server,
+    }
+    assert join_config.read(file)[0].missing() == ["clusterID"]
+    code, out, _ = site.run("get", "joinconfig", "-n", AREA)
+    assert (code, out) == (0, file.read_text())
+
+
+def test_init_takes_back_what_it_made(site: Site, tmp_path: Path) -> None:
+    """A file that is there already is not written over, and no ClusterSet stays."""
+    file = tmp_path / "join.yaml"
+    file.write_text("mine")
+    code, _, err = site.run(*INIT, "blue", "-j", str(file))
+    assert code == 1
+    assert "ClusterSet mcs/blue taken back" in err
+    assert site.names(Kind.CLUSTER_SET) == []
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("cluster_set", "cluster_id"), [("Blue", "north"), ("blue", "No_rth"), ("blue", "n" * 64), ("", "north")]
+)
+def test_init_refuses_names_that_are_none(site: Site, cluster_set: str, cluster_id: str) -> None:
+    """An ID that could be no part of a name is bad input, and nothing is made."""
+    code, _, err = site.run(
+        "clusterset", "init", "-n", AREA, "--clusterset", cluster_set, "--clusterid", cluster_id
+    )
+    assert code == 2, err
+    assert site.names(Kind.CLUSTER_SET) == []
+
+
+def test_init_refuses_a_second_cluster_set(site: Site) -> None:
+    """A namespace has one ClusterSet."""
+    assert site.run(*INIT, "blue")[0] == 0
+    code, _, err = site.run(*INIT, "red")
+    assert code == 1
+    assert "has a ClusterSet already: blue" in err
+
+
+# --- membertoken --------------------------------------------------------------------------------------------
+
+
+def make_token(site: Site, name: str = "east", *more: str, cluster_id: str = "") -> tuple[int, str, str]:
+    """Run `membertoken create`."""
+    return site.run("membertoken", "create", name, "-n", AREA, "--cluster-id", cluster_id or name, *more)
+
+
+def test_a_token_is_an_account_a_binding_and_a_secret(site: Site, tmp_path: Path) -> None:
+    """All three are marked, the account stands for the cluster, and the file is for its owner only."""
+    file = tmp_path / "east.yaml"
+    code, out, err = make_token(site, "east", "-o", str(file))
+    assert code == 0, err
+    account = site.get(Kind.SERVICE_ACCOUNT, "east")
+    binding = site.get(Kind.ROLE_BINDING, "east")
+    secret = site.get(Kind.SECRET, "east")
+    assert account
+    assert binding
+    assert secret
+    assert account["metadata"]["annotations"] == CREATED | {names.CLUSTER_ID_ANNOTATION: "east"}
+    assert binding["roleRef"]["name"] == "antrea-mc-member-cluster-role"
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "east", "namespace": AREA}]
+    assert secret["type"] == "kubernetes.io/service-account-token"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    manifest = yaml.safe_load(file.read_text())
+    assert (manifest["type"], manifest["metadata"]) == ("Opaque", {"name": "east"})
+    assert manifest["data"]["token"] == secret["data"]["token"]
+    assert base64.b64decode(manifest["data"]["ca.crt"]).startswith(b"-----BEGIN CERTIFICATE")
+    token = base64.b64decode(manifest["data"]["token"]).decode()
+    assert token not in out + err
+    assert manifest["data"]["token"] not in out + err
+    again = tmp_path / "again.yaml"
+    assert site.run("membertoken", "get", "east", "-n", AREA, "--secret-file", str(again))[0] == 0
+    assert again.read_text() == file.read_text()
+    assert stat.S_IMODE(again.stat().st_mode) == 0o600
+
+
+def test_an_account_that_is_there_is_bound(site: Site) -> None:
+    """A ServiceAccount of that name is taken, and is not deleted with the token."""
+    site.put(Kind.SERVICE_ACCOUNT, "east", {})
+    code, _, err = make_token(site)
+    assert code == 0, err
+    account = site.get(Kind.SERVICE_ACCOUNT, "east")
+    assert account is not None
+    assert account["metadata"]["annotations"] == {names.CLUSTER_ID_ANNOTATION: "east"}
+    code, _, err = site.run("membertoken", "delete", "east", "-n", AREA)
+    assert code == 0
+    assert "ServiceAccount mcs/east was not made by a command, and stays" in err
+    assert "east" in site.names(Kind.SERVICE_ACCOUNT)
+    assert "east" not in site.names(Kind.SECRET) + site.names(Kind.ROLE_BINDING)
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster_id", "code", "told"),
+    [
+        ("second", "east", 1, "stands for cluster east already"),
+        ("second", "east-1", 1, "cannot be told apart"),
+        ("second", "Ea_st", 2, "lower-case"),
+        ("Second", "west", 2, "not a name"),
+    ],
+)
+def test_tokens_that_cannot_be(site: Site, name: str, cluster_id: str, code: int, told: str) -> None:
+    """Duplicates, dash-prefix pairs and bad names are refused before anything is made."""
+    make_token(site)
+    got, _, err = make_token(site, name, cluster_id=cluster_id)
+    assert (got, told in err) == (code, True), err
+    assert site.names(Kind.ROLE_BINDING) == ["east"]
+
+
+def test_without_a_leader_there_is_no_role_to_bind(site: Site) -> None:
+    """In a namespace without the members' Role the message says what is missing."""
+    code, _, err = site.run("membertoken", "create", "east", "-n", "kube-system", "--cluster-id", "east")
+    assert code == 1
+    assert "no Role kube-system/antrea-mc-member-cluster-role" in err
+
+
+def test_a_token_that_fails_is_taken_back(site: Site, tmp_path: Path) -> None:
+    """Whatever fails in the end, nothing stays, and a re-bound account has its old annotation."""
+    site.put(Kind.SERVICE_ACCOUNT, "east", {"metadata": {"annotations": {names.CLUSTER_ID_ANNOTATION: "old"}}})
+    file = tmp_path / "east.yaml"
+    file.write_text("mine")
+    code, _, err = make_token(site, "east", "-o", str(file))
+    assert code == 1, err
+    account = site.get(Kind.SERVICE_ACCOUNT, "east")
+    assert account is not None
+    assert account["metadata"]["annotations"] == {names.CLUSTER_ID_ANNOTATION: "old"}
+    assert site.names(Kind.SECRET) + site.names(Kind.ROLE_BINDING) == []
+    assert file.read_text() == "mine"
+
+
+def test_a_secret_that_is_there_is_not_taken(site: Site) -> None:
+    """A Secret of that name is somebody's: it stays as it is, and the account and binding go again."""
+    site.put(Kind.SECRET, "east", {"type": "Opaque", "data": {"a": "YQ=="}})
+    code, _, err = make_token(site)
+    assert code == 1
+    assert "Secret mcs/east exists already" in err
+    secret = site.get(Kind.SECRET, "east")
+    assert secret is not None
+    assert secret["data"] == {"a": "YQ=="}
+    assert "east" not in site.names(Kind.SERVICE_ACCOUNT) + site.names(Kind.ROLE_BINDING)
+
+
+def test_where_nothing_fills_secrets_a_token_is_requested(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the token controller the TokenRequest API gives one, and it is said when that expires."""
+    monkeypatch.setattr(tokens, "TOKEN_TYPE", "example.com/unfilled")  # what no controller looks at
+    monkeypatch.setattr(tokens, "TOKEN_TIMEOUT", 0.3)
+    code, _, err = make_token(site)
+    assert code == 1
+    assert "kube-root-ca.crt" in err
+    assert site.names(Kind.SECRET) == []
+    site.put(Kind.CONFIG_MAP, "kube-root-ca.crt", {"data": {"ca.crt": "authority"}})
+    code, _, err = make_token(site, "east", "-o", str(tmp_path / "east.yaml"))
+    assert code == 0, err
+    assert "EXPIRES at 20" in err
+    data = yaml.safe_load((tmp_path / "east.yaml").read_text())["data"]
+    assert base64.b64decode(data["ca.crt"]) == b"authority"
+    assert base64.b64decode(data["token"]).count(b".") == 2
+
+
+def test_a_token_that_is_not_there_cannot_be_deleted(site: Site) -> None:
+    """The message says so."""
+    code, _, err = site.run("membertoken", "delete", "nobody", "-n", AREA)
+    assert code == 1
+    assert "there is no member token mcs/nobody" in err
+
+
+# --- join ---------------------------------------------------------------------------------------------------
+
+SECRET = {
+    "apiVersion": "v1",
+    "kind": "Secret",
+    "metadata": {"name": "east-token"},
+    "type": "Opaque",
+    "data": {"ca.crt": "Y2E=", "token": "c2VjcmV0LXRva2Vu"},
+}
+CONFIG = {
+    "apiVersion": "multicluster.antrea.io/v1alpha1",
+    "kind": "ClusterSetJoinConfig",
+    "clusterSetID": "blue",
+    "clusterID": "east",
+    "leaderClusterID": "north",
+    "leaderNamespace": AREA,
+    "leaderAPIServer": "https://10.0.0.1:6443",
+}
+
+
+def config_file(path: Path, *documents: RawObject) -> Path:
+    """Write a join config."""
+    path.write_text(yaml.safe_dump_all(documents))
+    return path
+
+
+def controller(site: Site, status: str, message: str, namespace: str = "kube-system") -> Callable[[], None]:
+    """Play the member's controller: set the ClusterSet's Ready condition once it is there; return its end."""
+
+    def play() -> None:
+        wait_until(lambda: site.get(Kind.CLUSTER_SET, "blue", namespace) is not None, "a ClusterSet", timeout=20)
+        conditions = [{"type": "Ready", "status": status, "message": message, "reason": "Test"}]
+        path = object_path(Kind.CLUSTER_SET, namespace, "blue") + "/status"
+        body = {"status": {"conditions": conditions}}
+        site.client.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    return thread.join
+
+
+def test_join_with_a_secret_in_the_file(site: Site, tmp_path: Path) -> None:
+    """Secret and ClusterSet are made, and the command ends when the leader has this cluster."""
+    end = controller(site, "True", "")
+    code, out, err = site.run("clusterset", "join", "-f", str(config_file(tmp_path / "j", CONFIG, SECRET)))
+    end()
+    assert code == 0, err
+    assert "this cluster is a member of blue" in err
+    made = site.get(Kind.CLUSTER_SET, "blue", "kube-system")
+    secret = site.get(Kind.SECRET, "east-token", "kube-system")
+    assert made
+    assert secret
+    assert made["spec"] == {
+        "clusterID": "east",
+        "namespace": AREA,
+        "leaders": [{"clusterID": "north", "server": "https://10.0.0.1:6443", "secret": "east-token"}],
+    }
+    assert secret["data"] == SECRET["data"]
+    assert secret["metadata"]["annotations"] == CREATED
+    assert "c2VjcmV0LXRva2Vu" not in out + err
+
+
+def test_join_with_flags_alone(site: Site, tmp_path: Path) -> None:
+    """Every key is a flag."""
+    file = config_file(tmp_path / "secret", SECRET)
+    flags: tuple[str, ...] = ("--clusterset", "blue", "--clusterid", "east", "--leader-clusterid", "north")
+    flags += (
+        "-n",
+        AREA,
+        "--leader-namespace",
+        "mcs",
+        "--leader-apiserver",
+        "https://l:1",
+        "--token-secret-file",
+        str(file),
+    )
+    code, _, err = site.run("clusterset", "join", *flags, "--no-wait")
+    assert code == 0, err
+    assert site.names(Kind.CLUSTER_SET) == ["blue"]
+    assert site.names(Kind.SECRET) == ["east-token"]
+
+
+def test_the_file_comes_before_the_flags(site: Site, tmp_path: Path) -> None:
+    """What the join config says wins; what it leaves out comes from the flags."""
+    leaving_out = {key: value for key, value in CONFIG.items() if key != "clusterID"}
+    file = config_file(tmp_path / "j", leaving_out, SECRET)
+    flags = ("--clusterset", "red", "--clusterid", "west", "--no-wait")
+    assert site.run("clusterset", "join", "-f", str(file), *flags)[0] == 0
+    made = site.get(Kind.CLUSTER_SET, "blue", "kube-system")
+    assert made is not None
+    assert made["spec"]["clusterID"] == "west"
+
+
+def test_a_secrets_name_comes_before_a_file_and_that_before_one_in_the_config(site: Site, tmp_path: Path) -> None:
+    """Of three tokens the most explicit is taken, and only that one is made."""
+    other = SECRET | {"metadata": {"name": "from-file"}}
+    secret_file = str(config_file(tmp_path / "s", other))
+    file = str(config_file(tmp_path / "j", CONFIG, SECRET))
+    assert site.run("clusterset", "join", "-f", file, "--token-secret-file", secret_file, "--no-wait")[0] == 0
+    assert site.names(Kind.SECRET, "kube-system") == ["from-file"]
+    assert site.run("clusterset", "leave", "--clusterset", "blue")[0] == 0
+    more = ("--token-secret-file", secret_file, "--token-secret-name", "there", "--no-wait")
+    code, _, err = site.run("clusterset", "join", "-f", file, *more)
+    assert code == 1
+    assert "no Secret kube-system/there" in err
+    site.put(Kind.SECRET, "there", {"type": "Opaque", "data": SECRET["data"]}, "kube-system")
+    assert site.run("clusterset", "join", "-f", file, *more)[0] == 0
+    assert site.names(Kind.SECRET, "kube-system") == ["there"]
+
+
+def test_a_join_that_fails_is_taken_back(site: Site, tmp_path: Path) -> None:
+    """When the leader does not take this cluster in time, neither ClusterSet nor Secret stays, and why is told."""
+    file = str(config_file(tmp_path / "j", CONFIG, SECRET))
+    end = controller(site, "False", "the leader refuses the token")
+    code, _, err = site.run("clusterset", "join", "-f", file, "--timeout", "1.5")
+    end()
+    assert code == 1
+    assert "waiting: the leader refuses the token" in err
+    assert "is not Ready: the leader refuses the token" in err
+    assert site.names(Kind.CLUSTER_SET, "kube-system") + site.names(Kind.SECRET, "kube-system") == []
+
+
+def test_a_join_without_a_controller_says_so(site: Site, tmp_path: Path) -> None:
+    """A ClusterSet that nobody looks at has no status."""
+    file = str(config_file(tmp_path / "j", CONFIG, SECRET))
+    code, _, err = site.run("clusterset", "join", "-f", file, "--timeout", "0.3")
+    assert code == 1
+    assert "does the member controller run in namespace kube-system?" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"leaderNamespace": None}, "leaderNamespace: is missing"),
+        ({"leaderAPIServer": "http://10.0.0.1"}, "must begin with https://"),
+        ({"clusterID": "E"}, "lower-case"),
+        ({"surprise": "x"}, "unknown key"),
+        ({"clusterID": 5}, "must be a string"),
+        ({"apiVersion": "v2"}, "apiVersion: must be"),
+        ({"kind": "Pod"}, "must be ClusterSetJoinConfig or Secret"),
+    ],
+)
+def test_a_bad_join_config_is_bad_input(site: Site, tmp_path: Path, change: RawObject, told: str) -> None:
+    """The message names the file's key, and nothing is made."""
+    file = str(config_file(tmp_path / "j", CONFIG | change, SECRET))
+    code, _, err = site.run("clusterset", "join", "-f", file)
+    assert (code, told in err) == (2, True), err
+    assert site.names(Kind.SECRET, "kube-system") == []
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        SECRET | {"data": {"token": "c2VjcmV0LXRva2Vu"}},
+        SECRET | {"data": ["c2VjcmV0LXRva2Vu"]},
+        SECRET | {"metadata": {"token": "c2VjcmV0LXRva2Vu"}},
+        SECRET | {"metadata": {"name": "Bad"}},
+    ],
+)
+def test_a_bad_secret_is_refused_and_never_shown(site: Site, tmp_path: Path, secret: RawObject) -> None:
+    """No message holds what is in the Secret."""
+    code, out, err = site.run("clusterset", "join", "-f", str(config_file(tmp_path / "j", CONFIG, secret)))
+    assert code == 2
+    assert "c2VjcmV0" not in out + err
+
+
+def test_yaml_that_is_none_is_refused_without_showing_it(tmp_path: Path) -> None:
+    """A broken file can hold a token: only the line's number is told."""
+    file = tmp_path / "j"
+    file.write_text("kind: Secret\ndata: {token: c2VjcmV0\n")
+    with pytest.raises(InputError) as caught:
+        join_config.read(file)
+    assert "c2VjcmV0" not in str(caught.value)
+    assert "line" in str(caught.value)
+
+
+# --- leave, destroy -----------------------------------------------------------------------------------------
+
+
+def test_leave_deletes_the_cluster_set_before_what_gives_access(site: Site, tmp_path: Path) -> None:
+    """The controller can still say good-bye; what no command made stays."""
+    site.run("clusterset", "join", "-f", str(config_file(tmp_path / "j", CONFIG, SECRET)), "--no-wait")
+    site.put(Kind.SECRET, "mine", {"type": "Opaque"}, "kube-system")
+    code, _, err = site.run("clusterset", "leave", "--clusterset", "blue")
+    assert code == 0, err
+    assert err.index("ClusterSet kube-system/blue deleted") < err.index("Secret kube-system/east-token deleted")
+    assert site.names(Kind.SECRET, "kube-system") == ["mine"]
+    code, _, err = site.run("clusterset", "leave", "--clusterset", "blue")
+    assert (code, "is not there" in err) == (0, True)
+
+
+def test_leave_waits_for_the_controller_and_keeps_the_token_until_then(site: Site, tmp_path: Path) -> None:
+    """While a finalizer holds the ClusterSet the Secret stays; repeated later, all goes."""
+    site.run("clusterset", "join", "-f", str(config_file(tmp_path / "j", CONFIG, SECRET)), "--no-wait")
+    path = object_path(Kind.CLUSTER_SET, "kube-system", "blue")
+    patch = "application/merge-patch+json"
+    site.client.request("PATCH", path, body={"metadata": {"finalizers": ["x.io/y"]}}, content_type=patch)
+    code, _, err = site.run("clusterset", "leave", "--clusterset", "blue", "--timeout", "0.3")
+    assert code == 1
+    assert "still held after 0.3 s, by x.io/y" in err
+    assert site.names(Kind.SECRET, "kube-system") == ["east-token"]
+    site.client.request("PATCH", path, body={"metadata": {"finalizers": None}}, content_type=patch)
+    assert site.run("clusterset", "leave", "--clusterset", "blue")[0] == 0
+    assert site.names(Kind.SECRET, "kube-system") == []
+
+
+def test_leaving_another_cluster_set_than_there_is(site: Site, tmp_path: Path) -> None:
+    """A name that is wrong deletes nothing."""
+    site.run("clusterset", "join", "-f", str(config_file(tmp_path / "j", CONFIG, SECRET)), "--no-wait")
+    code, _, err = site.run("clusterset", "leave", "--clusterset", "red")
+    assert code == 1
+    assert "has no ClusterSet red; it has blue" in err
+    assert site.names(Kind.SECRET, "kube-system") == ["east-token"]
+
+
+def test_destroy_deletes_tokens_too(site: Site) -> None:
+    """On the leader the ClusterSet goes, and every account, binding and Secret that commands made."""
+    site.run(*INIT, "blue")
+    make_token(site)
+    code, _, err = site.run("clusterset", "destroy", "-n", AREA, "--clusterset", "blue")
+    assert code == 0, err
+    left = [site.names(kind) for kind in (Kind.CLUSTER_SET, Kind.SECRET, Kind.ROLE_BINDING)]
+    assert left == [[], [], []]
+    assert "east" not in site.names(Kind.SERVICE_ACCOUNT)
+
+
+# --- get ----------------------------------------------------------------------------------------------------
+
+
+def test_get_shows_what_a_leader_says(site: Site) -> None:
+    """ClusterSets with their members, exports with their faults, imports; as tables and as JSON."""
+    leader = Leader("east", "west")
+    leader.put(service("east"), endpoints("east", ["10.1.0.1"]), cluster_info("east", "10.1.0.0/16"))
+    leader.clock.forward(1)
+    leader.put(service("west", ports=81))
+    leader.forward(60, "east")
+    for kind in (Kind.CLUSTER_SET, Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT):
+        for obj in leader.api.list(kind):
+            meta = {key: obj["metadata"].get(key) for key in ("name", "namespace")}
+            site.client.request("POST", object_path(kind, AREA), body={**obj, "metadata": meta})
+            path = object_path(kind, AREA, meta["name"]) + "/status"
+            body = {"status": obj["status"]}
+            site.client.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+    code, out, _ = site.run("get", "clusterset")
+    assert code == 0
+    head, whole, east, west = (line.split() for line in out.splitlines())
+    assert head[:6] == ["NAMESPACE", "NAME", "CLUSTER", "ROLE", "READY", "STATUS"]
+    assert whole[:6] == [AREA, "clusterset1", "north", "leader", "1/2", "False"]
+    assert (east[:2], west[:2]) == (["east", "True"], ["west", "False"])
+    code, out, _ = site.run("get", "re", "-n", AREA, "--clusterid", "west")
+    assert [line.split()[1] for line in out.splitlines()[1:]] == ["west-default-nginx-service"]
+    assert "Failure" in out
+    assert "conflict with cluster east" in out
+    code, out, _ = site.run("get", "resourceimports", "default-nginx-service", "-o", "json")
+    assert json.loads(out)["spec"]["kind"] == "ServiceImport"
+    code, out, _ = site.run("get", "ri", "-o", "yaml")
+    assert len(yaml.safe_load(out)["items"]) == 3
+    assert site.run("get", "gateway")[1] == "none found\n"
+
+
+def test_get_shows_tokens_without_secrets(site: Site) -> None:
+    """Who has access is shown, the token never."""
+    make_token(site)
+    secret = site.get(Kind.SECRET, "east")
+    assert secret is not None
+    for form in ("table", "json", "yaml"):
+        code, out, _ = site.run("membertoken", "get", "-n", AREA, "-o", form)
+        assert code == 0
+        assert "east" in out
+        assert secret["data"]["token"] not in out
+    code, out, _ = site.run("get", "membertoken")
+    assert out.splitlines()[1].split()[:3] == [AREA, "east", "east"]
+
+
+def test_get_of_what_is_not_there(site: Site) -> None:
+    """A name that is not there, and a kind that is none, are said in words and by the exit code."""
+    assert site.run("get", "clusterset", "nobody", "-n", AREA)[0] == 1
+    code, _, err = site.run("get", "pods")
+    assert code == 2
+    assert "known are clusterset" in err
+    assert site.run("get", "joinconfig")[0] == 1
+
+
+class _Bare(BaseHTTPRequestHandler):
+    """What an API server answers for a group that it does not have."""
+
+    def do_GET(self) -> None:
+        self.send_error(404, "page not found")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_an_api_server_that_does_not_know_the_kinds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the CRDs the message points at them."""
+    with HTTPServer(("127.0.0.1", 0), _Bare) as bare:
+        thread = threading.Thread(target=bare.serve_forever)
+        thread.start()
+        cluster = {"name": "x", "cluster": {"server": f"http://127.0.0.1:{bare.server_port}"}}
+        context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
+        config = {"clusters": [cluster], "contexts": [context], "users": [{"name": "x"}], "current-context": "x"}
+        (tmp_path / "kubeconfig").write_text(json.dumps(config))
+        arguments = ["clusterset", "leave", "--clusterset", "blue", "--kubeconfig", str(tmp_path / "kubeconfig")]
+        code = main(arguments)
+        bare.shutdown()
+        thread.join()
+    assert code == 1
+    assert "are the CRDs installed?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (172_800, "2d"), (-5, "0s")]
+)
+def test_ages(seconds: int, shown: str) -> None:
+    """Ages are told as kubectl does."""
+    assert since("1970-01-01T00:00:00Z", seconds) == shown
+    assert since(None, seconds) == "-"
+
+
+def test_join_config_round_trip(tmp_path: Path) -> None:
+    """What is written can be read again."""
+    config = JoinConfig(cluster_set="blue", leader_id="north", leader_namespace="m", leader_server="https://l")
+    join_config.write(tmp_path / "j", join_config.text(config), secret=False)
+    assert join_config.read(tmp_path / "j") == (config, None)
