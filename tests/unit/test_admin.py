@@ -599,7 +599,7 @@ class _Bare(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_error(404, "page not found")
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *args: object) -> None:
         """Say nothing."""
 
 
@@ -610,7 +610,8 @@ def test_an_api_server_that_does_not_know_the_kinds(tmp_path: Path, capsys: pyte
         thread.start()
         cluster = {"name": "x", "cluster": {"server": f"http://127.0.0.1:{bare.server_port}"}}
         context = {"name": "x", "context": {"cluster": "x", "user": "x"}}
-        config = {"clusters": [cluster], "contexts": [context], "users": [{"name": "x"}], "current-context": "x"}
+        config = {"clusters": [cluster], "contexts": [context], "current-context": "x"}
+        config |= {"users": [{"name": "x", "user": {}}]}
         (tmp_path / "kubeconfig").write_text(json.dumps(config))
         arguments = ["clusterset", "leave", "--clusterset", "blue", "--kubeconfig", str(tmp_path / "kubeconfig")]
         code = main(arguments)
