@@ -174,6 +174,17 @@ def _apply_crds(client: Client) -> None:
     wait_until(established, "the CRDs to be established and served", timeout=30)
 
 
+def refusal(client: Client, method: str, path: str, body: Any = None, **query: str) -> ApiRefusalError | None:
+    """Make a request and return how it was refused, None if it was not."""
+    apply = method == "APPLY"
+    kind = "application/apply-patch+yaml" if apply else "application/json"
+    try:
+        client.request("PATCH" if apply else method, path, query, body=body, content_type=kind)
+    except ApiRefusalError as error:
+        return error
+    return None
+
+
 @dataclass
 class Cluster:
     """A server to test, and a namespace of the test's own in it."""

@@ -1,4 +1,4 @@
-"""kubectl against the embedded API server: get, apply, patch, watch, delete, as people do it in the lab."""
+"""kubectl against the API servers: get, apply, patch, watch, delete, as people do it in the lab."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mcagent.lab.apiserver import ApiServer
+from tests.kube.conftest import Cluster
 
 KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
 ROOT = Path(__file__).parents[2]
@@ -22,37 +22,31 @@ Kubectl = Callable[..., str]
 GATEWAY = """
 apiVersion: multicluster.crd.antrea.io/v1alpha1
 kind: Gateway
-metadata: {name: n1, namespace: kube-system}
+metadata: {name: n1}
 gatewayIP: 10.0.0.1
 """
 
 
 @pytest.fixture
-def kubectl(tmp_path: Path) -> Iterator[Kubectl]:
-    """Give a function that runs kubectl against a server of its own and returns what it prints."""
-    with ApiServer() as api:
-        api.write_kubeconfig(tmp_path / "kubeconfig")
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(tmp_path),
-            "KUBECONFIG": str(tmp_path / "kubeconfig"),
-        }
+def kubectl(cluster: Cluster, tmp_path: Path) -> Kubectl:
+    """Give a function that runs kubectl in the test's namespace and returns what it prints."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": str(cluster.server.kubeconfig)}
 
-        def run(*arguments: str, stdin: str = "", fails: bool = False) -> str:
-            assert KUBECTL is not None
-            done = subprocess.run(
-                [KUBECTL, *arguments],
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=60,
-                env=environment,
-                check=False,
-            )
-            assert (done.returncode != 0) == fails, done.stderr
-            return done.stderr if fails else done.stdout
+    def run(*arguments: str, stdin: str = "", fails: bool = False) -> str:
+        assert KUBECTL is not None
+        done = subprocess.run(
+            [KUBECTL, "-n", cluster.namespace, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment,
+            check=False,
+        )
+        assert (done.returncode != 0) == fails, done.stderr
+        return done.stderr if fails else done.stdout
 
-        yield run
+    return run
 
 
 def test_apply_get_patch_delete(kubectl: Kubectl) -> None:
@@ -60,18 +54,18 @@ def test_apply_get_patch_delete(kubectl: Kubectl) -> None:
     assert "created" in kubectl("apply", "-f", "-", stdin=GATEWAY)
     assert "unchanged" in kubectl("apply", "-f", "-", stdin=GATEWAY)
     assert "configured" in kubectl("apply", "-f", "-", stdin=GATEWAY.replace("10.0.0.1", "10.0.0.2"))
-    kubectl("patch", "gateway", "n1", "-n", "kube-system", "--type=merge", "-p", '{"internalIP": "10.0.0.3"}')
-    kubectl("label", "gateway", "n1", "-n", "kube-system", "app=web")
+    kubectl("patch", "gateway", "n1", "--type=merge", "-p", '{"internalIP": "10.0.0.3"}')
+    kubectl("label", "gateway", "n1", "app=web")
     kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=GATEWAY)
-    found = json.loads(kubectl("get", "gateways", "-A", "-l", "app=web", "-o", "json"))["items"]
+    found = json.loads(kubectl("get", "gateways", "-l", "app=web", "-o", "json"))["items"]
     assert [(obj["gatewayIP"], obj["internalIP"]) for obj in found] == [("10.0.0.1", "10.0.0.3")]
-    kubectl("delete", "gateway", "n1", "-n", "kube-system", "--wait")
-    assert "NotFound" in kubectl("get", "gateway", "n1", "-n", "kube-system", fails=True)
+    kubectl("delete", "gateway", "n1", "--wait")
+    assert "NotFound" in kubectl("get", "gateway", "n1", fails=True)
 
 
 def test_a_wait_is_a_watch(kubectl: Kubectl) -> None:
     """`kubectl wait` sees a condition that is there, and the deletion of an object that is not."""
-    kubectl("apply", "-f", str(ROOT / "deploy/crds"))
+    kubectl("apply", "-f", str(ROOT / "deploy/crds"), "--server-side", "--force-conflicts")
     crd = "crd/gateways.multicluster.crd.antrea.io"
     assert "condition met" in kubectl("wait", "--for=condition=Established", crd, "--timeout=10s")
     kubectl("create", "configmap", "a", "--from-literal=k=v")
@@ -79,8 +73,15 @@ def test_a_wait_is_a_watch(kubectl: Kubectl) -> None:
     assert kubectl("get", "configmap", "-o", "name") == ""
 
 
-def test_everything_to_deploy_is_taken(kubectl: Kubectl) -> None:
+def test_everything_to_deploy_is_taken(kubectl: Kubectl, cluster: Cluster, tmp_path: Path) -> None:
     """The manifests of deploy/ apply, and apply again without a change."""
-    files = ["-f", str(ROOT / "deploy/agent.yaml"), "-n", "kube-system"]
+    text = (
+        (ROOT / "deploy/agent.yaml")
+        .read_text()
+        .replace("namespace: kube-system", f"namespace: {cluster.namespace}")
+    )
+    (tmp_path / "agent.yaml").write_text(text)
+    files = ["-f", str(tmp_path / "agent.yaml")]
     assert kubectl("apply", *files).count("created") == 5
     assert kubectl("apply", *files).count("unchanged") == 5
+    kubectl("delete", *files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import ssl
@@ -90,6 +91,7 @@ class Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # else every small answer waits 40 ms for a delayed ACK
     wbufsize = -1
+    _unread = False
     server: Listener
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
@@ -101,6 +103,7 @@ class Connection(BaseHTTPRequestHandler):
             self._serve()
         except ApiError as err:
             self._answer(err.code, dumps(err.status()))
+            self._linger()
         except (OSError, _Cut):
             self.close_connection = True
 
@@ -166,9 +169,19 @@ class Connection(BaseHTTPRequestHandler):
             raise ApiError(411, "BadRequest", "a request body needs a Content-Length")
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal() or int(length) > MAX_BODY:
-            self.close_connection = True
+            self.close_connection = self._unread = True
             raise ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}")
         return self.rfile.read(int(length)) if int(length) else b""
+
+    def _linger(self) -> None:
+        """Take in a body that was refused unread: closed before, the client might never see the answer."""
+        if self._unread:
+            with contextlib.suppress(OSError):
+                self.wfile.flush()
+                self.connection.settimeout(1.0)
+                end = time.monotonic() + 5.0
+                while time.monotonic() < end and self.rfile.read1(1 << 20):
+                    continue
 
     def _head(self, code: int, kind: str, *headers: tuple[str, str]) -> None:
         self.send_response(code)
@@ -183,6 +196,8 @@ class Connection(BaseHTTPRequestHandler):
             headers.append(("Warning", f'299 - "{warning}"'))
         if code in (429, 503):
             headers.append(("Retry-After", "1"))
+        if self.close_connection:
+            headers.append(("Connection", "close"))
         self._head(code, kind, *headers)
         self.wfile.write(body)
 

@@ -155,7 +155,10 @@ def same_but_version(old: Json, new: Json) -> bool:
     """Tell whether a write changes nothing (then the version stays, as in the real server)."""
 
     def essence(obj: Json) -> Json:
-        meta = {k: v for k, v in obj["metadata"].items() if k not in ("resourceVersion", "managedFields")}
+        meta = {k: v for k, v in obj["metadata"].items() if k != "resourceVersion"}
+        meta["managedFields"] = [
+            {k: v for k, v in entry.items() if k != "time"} for entry in meta.get("managedFields") or ()
+        ]
         return {**obj, "metadata": meta}
 
     return essence(old) == essence(new)

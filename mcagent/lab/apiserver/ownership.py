@@ -9,7 +9,7 @@ Reference: kubernetes.io/docs/reference/using-api/server-side-apply.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 from mcagent.lab.apiserver.errors import ApiError, Json
@@ -144,6 +144,14 @@ def _without(value: Any, path: Path, names: Names, lists: Lists) -> Any:
     return {**value, name: inner}
 
 
+def _whole_item(path: Path, kept: Set[Path]) -> Path:
+    """Return a path to be removed, or that of the list item around it, if nobody has any field of the item."""
+    for at, one in enumerate(path, start=1):
+        if one.startswith("k:") and not any(other[:at] == path[:at] for other in kept):
+            return path[:at]
+    return path
+
+
 def _merge(old: Any, new: Any, names: Names, lists: Lists) -> Any:
     if isinstance(old, dict) and isinstance(new, dict):
         return {**old, **{key: _merge(old.get(key), value, (*names, key), lists) for key, value in new.items()}}
@@ -187,7 +195,8 @@ def apply(
         message = f"Apply failed with {len(causes)} conflict{'s' * (len(causes) > 1)}: {fields}"
         raise ApiError(409, "Conflict", message, {"causes": causes})
     made: Json = old
-    for path in sorted(mine - given.keys() - set().union(*who.values())):
+    kept = given.keys() | set().union(*who.values())
+    for path in sorted({_whole_item(path, kept) for path in mine - kept}):
         made = _without(made, path, (), lists)
     made = _merge(made, config, (), lists)
     made.setdefault("metadata", {})["managedFields"] = _entries(old)

@@ -226,8 +226,6 @@ def _apply(backend: Backend, request: Request) -> Answer:
                 raise
             if backend.authorizer is not None:
                 backend.authorizer.check(request.user, attributes(request, "create"))
-            if _versioned(body).get("resourceVersion"):
-                raise errors.conflict(rt.group, rt.plural, request.name) from None
             try:
                 return _insert(backend, request, applied(None))
             except ApiError as err:
