@@ -36,8 +36,8 @@ SKIP_MIRROR_LABEL = "endpointslice.kubernetes.io/skip-mirror"
 MEMBER_FINALIZER = "mcagent.io/member"  # of a member's ClusterSet: until all it brought is cleaned up
 
 # What a member says of its settings, as annotations of its ClusterInfo ResourceExport: others compare.
-SETTING_PREFIX = "mcagent.io/setting-"
 ENDPOINT_IP_TYPE_ANNOTATION = "mcagent.io/setting-endpoint-ip-type"
+SETTING_ANNOTATIONS = (ENDPOINT_IP_TYPE_ANNOTATION,)
 
 MAX_NAME = 253  # DNS-1123 subdomain
 MAX_LABEL = 63  # DNS-1123 label

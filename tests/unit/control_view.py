@@ -297,6 +297,7 @@ class Controller:
         self.reconcilers = tuple(reconcilers)
         self.told: dict[tuple[str, str], tuple[Told, ...]] = {}
         self.again: dict[tuple[str, str], float] = {}
+        self.closed = False  # one that ended sees and does nothing more
         self._queue: dict[tuple[int, str], None] = {}
         for reconciler in reconcilers:
             view.indexes |= {(index.name, index.side): index for index in reconciler.indexes}
@@ -306,6 +307,8 @@ class Controller:
 
     def _change(self, side: Side, kind: Kind, old: RawObject | None, new: RawObject | None) -> None:
         leader = self.view.leader
+        if self.closed:
+            return
         if side is Side.LEADER and (leader is None or not leader.connected):
             return
         change = Change(side=side, kind=kind, old=old, new=new)
@@ -320,11 +323,11 @@ class Controller:
             for key in reconciler.all_keys(self.view):
                 self._queue[number, key] = None
 
-    def step(self) -> bool:
-        """Work on the queue's first key; tell whether there was one."""
+    def step(self, place: int = 0) -> bool:
+        """Work on one key of the queue, by its place; tell whether there was one."""
         if not self._queue:
             return False
-        number, key = next(iter(self._queue))
+        number, key = list(self._queue)[place % len(self._queue)] if place else next(iter(self._queue))
         del self._queue[number, key]
         reconciler = self.reconcilers[number]
         leader = self.view.leader

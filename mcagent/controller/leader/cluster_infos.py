@@ -8,6 +8,7 @@ CIDRs are told to the younger cluster and copied all the same: each member's age
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from mcagent.controller import names
@@ -107,7 +108,9 @@ class ClusterInfoCopy:
             )
         note = "; ".join(_overlaps(view, area, header, raw))
         told = [Told(ref=export_ref(raw), reason="OverlappingCIDRs", message=note)] if note else []
-        return Outcome(steps=[_copy(view, target, header, info, now), succeeded(raw, now, note)], told=told)
+        copy = _copy(view, target, header, info, now)
+        copy = replace(copy, body={**copy.body, "metadata": {"annotations": _settings(raw)}})
+        return Outcome(steps=[copy, succeeded(raw, now, note)], told=told)
 
 
 def _key_of_import(raw: RawObject) -> list[str]:
@@ -130,6 +133,12 @@ def _overlaps(view: View, area: str, header: Header, raw: RawObject) -> Iterable
 
 _FIELDS = ("serviceCIDR", "podCIDRs", "gatewayInfos", "wireGuard")
 _KEY_FIELDS = ("publicKey", "nextPublicKey", "port")
+
+
+def _settings(raw: RawObject) -> RawObject:
+    """Return what a cluster says of its settings, for other clusters to compare; Antrea's say nothing."""
+    found = {key: text_at(raw, "metadata", "annotations", key) for key in names.SETTING_ANNOTATIONS}
+    return {key: text if names.is_label(text.lower()) else None for key, text in found.items()}
 
 
 def _copy(view: View, target: Ref, header: Header, info: ClusterInfo, now: float) -> Wanted:

@@ -67,7 +67,7 @@ def first_ipv4(cidrs: Iterable[str]) -> str | None:
     """Return the first CIDR that can be routed to, in its canonical form."""
     for text in cidrs:
         try:
-            network, _ = parse_network(text.strip())
+            network, _ = parse_network(text.strip(" ."))
         except ValueError:
             continue
         if refuse_network(network) is None:

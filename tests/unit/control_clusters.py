@@ -1,0 +1,175 @@
+"""A whole ClusterSet in memory: a leader and members, each with its own API server and its own reconcilers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mcagent.controller.leader import leader_reconcilers
+from mcagent.controller.member import member_reconcilers
+from mcagent.controller.reconciler import Leader
+from mcagent.controller.settings import LeaderSettings, MemberSettings
+from mcagent.controller.target import membership
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
+from mcagent.model.objects import Kind
+from tests.unit.control_view import Api, Clock, Controller, MemoryView
+from tests.unit.member_world import AREA, HOME, SET, cluster_set, export_of, node, service, settings, slice_of
+
+STALE = 300.0  # seconds after which the leader gives a member up that stays away
+CIDRS = {"east": "10.96.0.0/16", "west": "10.97.0.0/16", "south": "10.98.0.0/16"}
+
+
+class Member:
+    """One member cluster. `away` cuts it from its leader."""
+
+    def __init__(self, cluster_id: str, clock: Clock, north: Api) -> None:
+        self.cluster_id = cluster_id
+        self.api = Api(clock, service_cidr=CIDRS[cluster_id], namespaces=["shop"])
+        self.view = MemoryView(self.api, namespace=HOME, leader_api=north)
+        self.settings: MemberSettings = settings(service_cidr=CIDRS[cluster_id])
+        self.away = False
+        self.controller = Controller(self.view, member_reconcilers(self.settings))
+        self.restart()
+
+    def restart(self) -> None:
+        """End the controller and start another one, which knows nothing but what the API servers hold."""
+        self.controller.closed = True
+        self.view.failures.clear()
+        self.controller = Controller(self.view, member_reconcilers(self.settings))
+        self.link()
+        self.controller.enqueue_all()
+
+    def link(self) -> None:
+        """Follow the ClusterSet, as `mcagent.controller.connection` does."""
+        try:
+            found = membership(self.api.list(Kind.CLUSTER_SET, HOME), self.api.list(Kind.CLUSTER_CLAIM, HOME))
+        except InputError:
+            found = None
+        new = None
+        if found is not None:
+            new = Leader(
+                cluster_set=found.cluster_set,
+                cluster_id=found.cluster_id,
+                leader_cluster_id=found.leader_cluster_id,
+                namespace=found.namespace,
+                connected=not self.away,
+                synced=not self.away or (self.view.leader is not None and self.view.leader.synced),
+            )
+        if new != self.view.leader:
+            self.view.leader = new
+            self.controller.enqueue_all()
+
+    # --- what people and Kubernetes do ----------------------------------------------------------------------
+
+    def join(self) -> None:
+        """Make the ClusterSet."""
+        if self.api.get(Kind.CLUSTER_SET, HOME, SET) is None:
+            self.api.put(cluster_set(self.cluster_id))
+
+    def leave(self) -> None:
+        """Delete the ClusterSet."""
+        self.api.remove(Kind.CLUSTER_SET, HOME, SET)
+
+    def serve(self, name: str, host: int) -> None:
+        """Make a Service with a ready endpoint."""
+        prefix = CIDRS[self.cluster_id].rsplit(".", 2)[0]
+        self.api.put(service(name, cluster_ip=f"{prefix}.200.{host}"))
+        self.api.put(slice_of(name, f"10.10.1.{host}", name=f"{name}-slice"))
+
+    def export(self, name: str) -> None:
+        """Make a ServiceExport."""
+        self.api.put(export_of(name))
+
+    def node(self, name: str, host: int, *, ready: bool = True, annotated: bool = True) -> None:
+        """Make or change a Node."""
+        number = list(CIDRS).index(self.cluster_id) + 1
+        self.api.put(node(name, f"192.168.{number}.{host}", ready=ready, annotated=annotated))
+
+    # --- what there is --------------------------------------------------------------------------------------
+
+    def imported(self) -> dict[str, set[str]]:
+        """Return the endpoints of each imported Service."""
+        found: dict[str, set[str]] = {}
+        for raw in self.api.list(Kind.SERVICE, "shop"):
+            if raw["metadata"]["name"].startswith("antrea-mc-"):
+                found[raw["metadata"]["name"].removeprefix("antrea-mc-")] = set()
+        for raw in self.api.list(Kind.ENDPOINT_SLICE, "shop"):
+            owner = raw["metadata"]["labels"]["kubernetes.io/service-name"]
+            if owner.startswith("antrea-mc-"):
+                addresses = {text for item in raw["endpoints"] for text in item["addresses"]}
+                found.setdefault(owner.removeprefix("antrea-mc-"), set()).update(addresses)
+        return found
+
+    def names(self, kind: Kind) -> set[str]:
+        """Return the names of all objects of a kind."""
+        return {raw["metadata"]["name"] for raw in self.api.list(kind)}
+
+
+class Clusters:
+    """The leader and its members."""
+
+    def __init__(self, members: Iterable[str] = CIDRS) -> None:
+        self.clock = Clock()
+        self.north = Api(self.clock, namespaces=[AREA])
+        self.north.put(
+            {
+                "kind": "ClusterSet",
+                "metadata": {"name": SET, "namespace": AREA},
+                "spec": {"clusterID": "north", "leaders": [{"clusterID": "north"}]},
+            }
+        )
+        self.view = MemoryView(self.north, namespace=AREA)
+        self.leader_settings = LeaderSettings(namespace=AREA, stale_after=STALE)
+        self.controller = Controller(self.view, leader_reconcilers(self.leader_settings))
+        self.members = {name: Member(name, self.clock, self.north) for name in members}
+        self.restart_leader()
+
+    def restart_leader(self) -> None:
+        """End the leader's controller and start another one."""
+        self.controller.closed = True
+        self.view.failures.clear()
+        self.controller = Controller(self.view, leader_reconcilers(self.leader_settings))
+        self.controller.enqueue_all()
+
+    @property
+    def controllers(self) -> list[Controller]:
+        """Return all controllers, the leader's first."""
+        return [self.controller, *(member.controller for member in self.members.values())]
+
+    def step(self, which: int, place: int) -> None:
+        """Let one controller work on one key."""
+        controllers = self.controllers
+        controllers[which % len(controllers)].step(place)
+        for member in self.members.values():
+            member.link()
+
+    def run(self, limit: int = 20_000) -> None:
+        """Let all work until nobody has anything to do."""
+        for _ in range(limit):
+            for member in self.members.values():
+                member.link()
+            worked = [controller.step() for controller in self.controllers]  # each one a key
+            if not any(worked):
+                return
+        raise AssertionError("the ClusterSet does not come to rest")
+
+    def wait(self, seconds: float, step: float = 5.0) -> None:
+        """Let time pass, and all do what is due."""
+        end = self.clock() + seconds
+        while self.clock() < end:
+            self.clock.forward(min(step, end - self.clock()))
+            for controller in self.controllers:
+                controller.due()
+            self.run()
+
+    def writes(self) -> list[str]:
+        """Return what controllers have written since last asked, but for heartbeats."""
+        found: list[str] = []
+        for api in (self.north, *(member.api for member in self.members.values())):
+            found += [write for write in api.writes if "update MemberClusterAnnounce" not in write]
+            api.writes.clear()
+        return found
+
+    def exports(self) -> dict[str, RawObject]:
+        """Return the ResourceExports on the leader by name."""
+        return {raw["metadata"]["name"]: raw for raw in self.north.list(Kind.RESOURCE_EXPORT)}

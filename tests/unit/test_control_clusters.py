@@ -1,0 +1,260 @@
+"""Leader and members together, in memory: export to import, leaving, faults, and any interleaving of all of it."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import settings as hypothesis_settings
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from mcagent.model.objects import Kind
+from tests.unit.control_clusters import CIDRS, STALE, Clusters
+from tests.unit.member_world import AREA, HOME, SET, conditions_of, service, slice_of
+
+
+def joined() -> Clusters:
+    """Return three members that have joined, each with two candidate Nodes and two Services."""
+    world = Clusters()
+    for member in world.members.values():
+        member.join()
+        member.node("n1", 1)
+        member.node("n2", 2)
+        member.serve("web", 1)
+        member.serve("db", 2)
+    world.run()
+    return world
+
+
+def test_from_export_to_import() -> None:
+    """A Service exported by two clusters is imported by all three, with both clusters' ClusterIPs."""
+    world = joined()
+    east, west, south = world.members.values()
+    east.export("web")
+    world.run()
+    assert west.imported() == south.imported() == east.imported() == {"web": {"10.96.200.1"}}
+    west.export("web")
+    world.run()
+    assert south.imported() == {"web": {"10.96.200.1", "10.97.200.1"}}
+    found = south.api.get(Kind.SERVICE_IMPORT, "shop", "web")
+    assert found is not None
+    assert found["status"] == {"clusters": [{"cluster": "east"}, {"cluster": "west"}]}
+    for member in (east, west):
+        export = member.api.get(Kind.SERVICE_EXPORT, "shop", "web")
+        assert conditions_of(export) == {"Valid": ("True", "Succeed"), "Conflict": ("False", "NoConflicts")}
+    assert south.names(Kind.CLUSTER_INFO_IMPORT) == {"east-clusterinfo", "west-clusterinfo"}
+    east.api.remove(Kind.SERVICE_EXPORT, "shop", "web")
+    world.run()
+    assert south.imported() == {"web": {"10.97.200.1"}}
+    west.api.remove(Kind.ENDPOINT_SLICE, "shop", "web-slice")
+    world.run()
+    assert south.imported() == east.imported() == {}
+    assert set(world.exports()) == {f"{name}-clusterinfo" for name in CIDRS}
+
+
+def test_a_conflict_is_told_on_the_service_export() -> None:
+    """The second definition of a Service is refused: its ServiceExport says why, until the first is withdrawn."""
+    world = joined()
+    east, west, south = world.members.values()
+    east.export("web")
+    world.run()
+    world.clock.forward(5)
+    west.api.put(service("web", ("http", 81), cluster_ip="10.97.200.1"))
+    west.export("web")
+    world.run()
+    assert conditions_of(west.api.get(Kind.SERVICE_EXPORT, "shop", "web")) == {
+        "Valid": ("True", "Succeed"),
+        "Conflict": ("True", "PortConflict"),
+    }
+    assert south.imported() == {"web": {"10.96.200.1"}}
+    east.api.remove(Kind.SERVICE_EXPORT, "shop", "web")
+    world.run()
+    assert conditions_of(west.api.get(Kind.SERVICE_EXPORT, "shop", "web"))["Conflict"] == ("False", "NoConflicts")
+    assert south.imported() == {"web": {"10.97.200.1"}}
+
+
+def test_leaving_and_rejoining() -> None:
+    """Who leaves has nothing left, others lose only what was its own; after re-joining all is as before."""
+    world = joined()
+    for member in world.members.values():
+        member.export("web")
+    world.run()
+    east, west, _ = world.members.values()
+    before = {name: member.imported() for name, member in world.members.items()}
+    east.leave()
+    world.run()
+    world.wait(3, 1)
+    assert east.names(Kind.CLUSTER_SET) == set()
+    assert east.imported() == {}
+    assert (east.names(Kind.GATEWAY), east.names(Kind.CLUSTER_INFO_IMPORT)) == (set(), set())
+    assert west.imported() == {"web": {"10.97.200.1", "10.98.200.1"}}
+    assert not [name for name in world.exports() if name.startswith("east-")]
+    east.join()
+    world.run()
+    assert {name: member.imported() for name, member in world.members.items()} == before
+
+
+def test_a_leader_that_is_away_for_a_minute_costs_nothing() -> None:
+    """Members keep all, follow local changes, and afterwards write only what changed."""
+    world = joined()
+    east, west, south = world.members.values()
+    east.export("web")
+    world.run()
+    world.writes()
+    for member in world.members.values():
+        member.away = True
+    east.node("n1", 1, ready=False)
+    south.api.remove(Kind.SERVICE, "shop", "antrea-mc-web")
+    world.wait(60)
+    assert east.names(Kind.GATEWAY) == {"n2"}
+    assert south.imported() == west.imported() == {"web": {"10.96.200.1"}}
+    for member in world.members.values():
+        member.away = False
+    world.writes()
+    world.run()
+    changed = [write for write in world.writes() if "ClusterSet" not in write and "ServiceImport" not in write]
+    assert sorted(changed) == [
+        f"update ClusterInfoImport {HOME}/east-clusterinfo",
+        f"update ClusterInfoImport {HOME}/east-clusterinfo",
+        f"update ResourceExport {AREA}/east-clusterinfo",
+        f"update ResourceImport {AREA}/east-clusterinfo",
+    ]
+
+
+def test_one_endpoint_change_writes_the_same_however_many_services_there_are() -> None:
+    """From a ClusterIP that changes to all clusters: one object of each kind in each cluster."""
+    counts = []
+    for number in (2, 30):
+        world = joined()
+        east = world.members["east"]
+        for host in range(number):
+            east.serve(f"s{host}", 10 + host)
+            east.export(f"s{host}")
+        world.run()
+        world.writes()
+        east.api.put(service("s1", cluster_ip="10.96.200.250"))
+        world.run()
+        counts.append(sorted(write.rsplit("-", 1)[0] for write in world.writes()))
+    assert counts[0] == counts[1]
+    assert len(counts[0]) <= 2 + len(CIDRS)
+
+
+class Interleavings(RuleBasedStateMachine):
+    """People, Kubernetes, faults and controllers, in any order. In the end all must be as it should be."""
+
+    members = st.sampled_from(sorted(CIDRS))
+    services = st.sampled_from(["web", "db"])
+    nodes = st.sampled_from([("n1", 1), ("n2", 2)])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = Clusters()
+        for member in self.world.members.values():
+            member.node("n1", 1)
+            member.serve("web", 1)
+            member.serve("db", 2)
+
+    @rule(member=members)
+    def join(self, member: str) -> None:
+        self.world.members[member].join()
+
+    @rule(member=members)
+    def leave(self, member: str) -> None:
+        self.world.members[member].leave()
+
+    @rule(member=members, name=services)
+    def export(self, member: str, name: str) -> None:
+        self.world.members[member].export(name)
+
+    @rule(member=members, name=services)
+    def unexport(self, member: str, name: str) -> None:
+        self.world.members[member].api.remove(Kind.SERVICE_EXPORT, "shop", name)
+
+    @rule(member=members, name=services, ready=st.booleans())
+    def endpoints(self, member: str, name: str, ready: bool) -> None:
+        self.world.members[member].api.put(slice_of(name, "10.10.1.1", name=f"{name}-slice", ready=ready))
+
+    @rule(member=members, node=nodes, ready=st.booleans(), annotated=st.booleans())
+    def change_node(self, member: str, node: tuple[str, int], ready: bool, annotated: bool) -> None:
+        self.world.members[member].node(*node, ready=ready, annotated=annotated)
+
+    @rule(member=members, away=st.booleans())
+    def cut(self, member: str, away: bool) -> None:
+        self.world.members[member].away = away
+
+    @rule(member=members)
+    def restart(self, member: str) -> None:
+        self.world.members[member].restart()
+
+    @rule()
+    def restart_leader(self) -> None:
+        self.world.restart_leader()
+
+    @rule(member=members, name=services, kind=st.sampled_from([Kind.SERVICE, Kind.SERVICE_IMPORT]))
+    def meddle(self, member: str, name: str, kind: Kind) -> None:
+        imported = name if kind is Kind.SERVICE_IMPORT else f"antrea-mc-{name}"
+        self.world.members[member].api.remove(kind, "shop", imported)
+
+    @rule(steps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=30))
+    def work(self, steps: list[tuple[int, int]]) -> None:
+        for which, place in steps:
+            self.world.step(which, place)
+
+    @rule(seconds=st.sampled_from([1.0, 11.0, 70.0]))
+    def wait(self, seconds: float) -> None:
+        self.world.wait(seconds, seconds)
+
+    def teardown(self) -> None:
+        """Mend all connections and let it come to rest; then compare with what is asked for."""
+        world = self.world
+        for member in world.members.values():
+            member.away = False
+        world.run()
+        world.wait(STALE + 100, 20)
+        self._check()
+        world.writes()
+        for member in world.members.values():
+            member.restart()
+        world.restart_leader()
+        world.run()
+        assert world.writes() == []  # what a fresh start computes is what is there
+        self._check()
+
+    def _check(self) -> None:
+        world = self.world
+        inside = {name: m for name, m in world.members.items() if m.api.get(Kind.CLUSTER_SET, HOME, SET)}
+        exported: dict[str, set[str]] = {}
+        for name, member in inside.items():
+            for raw in member.api.list(Kind.SERVICE_EXPORT):
+                service_name = raw["metadata"]["name"]
+                found = member.api.get(Kind.ENDPOINT_SLICE, "shop", f"{service_name}-slice")
+                if found is not None and found["endpoints"][0]["conditions"]["ready"]:
+                    exported.setdefault(service_name, set()).add(name)
+        for name, member in world.members.items():
+            expected: dict[str, set[str]] = {}
+            for service_name, clusters in exported.items() if name in inside else ():
+                host = {"web": 1, "db": 2}[service_name]
+                expected[service_name] = {
+                    f"{CIDRS[cluster].rsplit('.', 2)[0]}.200.{host}"
+                    for cluster in clusters
+                    if cluster == name or world.members[cluster].names(Kind.GATEWAY)
+                }
+            assert member.imported() == expected
+            assert member.names(Kind.SERVICE_IMPORT) == set(expected)
+            assert member.names(Kind.CLUSTER_INFO_IMPORT) == {
+                f"{other}-clusterinfo"
+                for other in inside
+                if name in inside and other != name and world.members[other].names(Kind.GATEWAY)
+            }
+            assert name in inside or not member.names(Kind.GATEWAY)
+        wanted = {f"{n}-clusterinfo" for n, m in inside.items() if m.names(Kind.GATEWAY)} | {
+            f"{cluster}-shop-{service_name}-{kind}"
+            for service_name, clusters in exported.items()
+            for cluster in clusters
+            for kind in ("service", "endpoints")
+        }
+        assert set(world.exports()) == wanted
+        announces = {raw["clusterID"] for raw in world.north.list(Kind.MEMBER_CLUSTER_ANNOUNCE)}
+        assert announces == set(inside)
+
+
+TestInterleavings = Interleavings.TestCase
+TestInterleavings.settings = hypothesis_settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -1,0 +1,289 @@
+"""Other clusters' networks, and what keeps two clusters apart; finding the Service CIDR."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.controller.member import member_reconcilers
+from mcagent.controller.member.cluster_info_import import ClusterInfoImports
+from mcagent.controller.member.discovery import cidr_in_refusal, discover_service_cidr, first_ipv4
+from mcagent.controller.reconciler import Change, Side
+from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import SourceError
+from mcagent.model.objects import Kind
+from tests.unit.control_view import Controller, MemoryView
+from tests.unit.member_world import AREA, HOME, conditions_of, member, names_of, north_of, settings
+from tests.unit.test_member_service_import import cluster_info
+
+KEY = base64.b64encode(bytes(range(32))).decode()
+
+
+def info(
+    cluster_id: str = "west", service_cidr: str = "10.97.0.0/16", *pod_cidrs: str, **changes: Any
+) -> RawObject:
+    """Return the ResourceImport of a cluster with a gateway."""
+    raw = cluster_info(cluster_id, service_cidr, *pod_cidrs)
+    raw["spec"]["clusterinfo"] |= {"gatewayInfos": [{"gatewayIP": "192.0.2.7"}]} | changes
+    return raw
+
+
+def world(*imports: RawObject, **wanted: Any) -> tuple[MemoryView, Controller]:
+    """Return a member whose leader has these."""
+    view = member()
+    for raw in imports:
+        north_of(view).put(raw)
+        north_of(view).clock.forward(10)
+    controller = Controller(view, [ClusterInfoImports(settings(**wanted))])
+    controller.settle()
+    return view, controller
+
+
+def found(view: MemoryView, name: str = "west-clusterinfo") -> RawObject:
+    """Return a ClusterInfoImport."""
+    raw = view.local.get(Kind.CLUSTER_INFO_IMPORT, HOME, name)
+    assert raw is not None
+    return raw
+
+
+def test_other_clusters_are_imported_and_the_own_one_is_not() -> None:
+    """The copy has all known fields and is Ready; the own cluster's information is passed over."""
+    keys = {"publicKey": KEY, "nextPublicKey": KEY, "port": 51900}
+    gateways = [{"gatewayIP": "192.0.2.7", "wireGuard": keys}, {"gatewayIP": "192.0.2.8"}]
+    view, controller = world(
+        info(
+            "west", "10.97.0.0/16", "10.20.0.0/16", "", gatewayInfos=gateways, wireGuard={"publicKey": KEY}, more=1
+        ),
+        info("east", "10.96.0.0/16"),
+    )
+    assert names_of(view.local, Kind.CLUSTER_INFO_IMPORT) == ["west-clusterinfo"]
+    assert found(view)["spec"] == {
+        "clusterID": "west",
+        "serviceCIDR": "10.97.0.0/16",
+        "podCIDRs": ["10.20.0.0/16"],
+        "gatewayInfos": gateways,
+        "wireGuard": {"publicKey": KEY},
+    }
+    assert conditions_of(found(view)) == {"Ready": ("True", "Imported")}
+    assert controller.all_told() == []
+
+
+def test_a_gateway_change_is_one_update_in_place() -> None:
+    """A failover elsewhere changes the object that is there."""
+    view, controller = world(info(), info("south", "10.98.0.0/16"))
+    uid = found(view)["metadata"]["uid"]
+    view.local.writes.clear()
+    north_of(view).put(info(gatewayInfos=[{"gatewayIP": "192.0.2.9"}]))
+    controller.run()
+    assert view.local.writes == [f"update ClusterInfoImport {HOME}/west-clusterinfo"]
+    assert found(view)["metadata"]["uid"] == uid
+
+
+def test_imports_go_with_the_cluster_and_what_people_made_stays() -> None:
+    """Only ClusterInfoImports with our mark are deleted."""
+    view, controller = world(info())
+    view.local.put({"kind": "ClusterInfoImport", "metadata": {"name": "static", "namespace": HOME}, "spec": {}})
+    north_of(view).remove(Kind.RESOURCE_IMPORT, AREA, "west-clusterinfo")
+    controller.run()
+    controller.settle()
+    assert names_of(view.local, Kind.CLUSTER_INFO_IMPORT) == ["static"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"serviceCIDR": "10.97.0.0"},
+        {"serviceCIDR": 7},
+        {"podCIDRs": "x"},
+        {"podCIDRs": ["nonsense"]},
+        {"gatewayInfos": [{"gatewayIP": "me"}]},
+        {"clusterID": "north"},
+        {"clusterID": None},
+    ],
+)
+def test_unreadable_information_keeps_the_last_good_version(changes: dict[str, Any]) -> None:
+    """What cannot be used is told, and changes nothing."""
+    view, controller = world(info())
+    before = found(view)
+    north_of(view).put(info(**changes))
+    controller.run()
+    assert found(view) == before
+    assert [told.reason for told in controller.all_told()] == ["InvalidClusterInfo"]
+
+
+def test_overlaps_are_told_to_the_younger_cluster_with_names() -> None:
+    """Two clusters with one CIDR: the later one is not Ready, and recovers by the event alone."""
+    view, controller = world(info("west", "10.97.0.0/16"), info("south", "10.98.0.0/16", "10.97.4.0/24"))
+    assert conditions_of(found(view)) == {"Ready": ("True", "Imported")}
+    assert conditions_of(found(view, "south-clusterinfo")) == {"Ready": ("False", "OverlappingCIDR")}
+    (told,) = controller.all_told()
+    assert told.message == ("10.97.4.0/24 of cluster south overlaps 10.97.0.0/16 of cluster west, which was first")
+    north_of(view).put(info("west", "10.99.0.0/16"))
+    controller.run()
+    assert conditions_of(found(view, "south-clusterinfo")) == {"Ready": ("True", "Imported")}
+
+
+def test_overlaps_with_this_cluster_are_told() -> None:
+    """Service and Pod CIDRs of this cluster count, whoever was first."""
+    view, controller = world(info("west", "10.96.128.0/17", "10.10.1.0/24"), pod_cidrs=("10.10.0.0/16",))
+    assert conditions_of(found(view)) == {"Ready": ("False", "OverlappingCIDR")}
+    assert len(controller.all_told()) == 2
+
+
+def test_mismatched_settings_are_told() -> None:
+    """Another endpointIPType, and encryption on one side only, are named."""
+    raw = info()
+    raw["metadata"]["annotations"] = {"mcagent.io/setting-endpoint-ip-type": "PodIP"}
+    view, controller = world(raw)
+    assert conditions_of(found(view)) == {"Ready": ("False", "SettingsMismatch")}
+    north_of(view).put(info(wireGuard={"publicKey": KEY}))
+    view.local.put({"kind": "Gateway", "metadata": {"name": "n1", "namespace": HOME}, "gatewayIP": "10.0.0.1"})
+    controller.settle()
+    assert conditions_of(found(view)) == {"Ready": ("False", "EncryptionMismatch")}
+    view.local.change(Kind.GATEWAY, HOME, "n1", {"wireGuard": {"publicKey": KEY}})
+    controller.run()
+    assert conditions_of(found(view)) == {"Ready": ("True", "Imported")}
+
+
+# --- the Service CIDR ------------------------------------------------------------------------------------
+
+REFUSALS = [
+    (
+        "failed to allocate IP 0.0.0.0: it is not in the valid range. The range of valid IPs is 10.96.0.0/12",
+        "10.96.0.0/12",
+    ),
+    ("The range of valid IPs is fd00::/108,10.43.0.0/16", "10.43.0.0/16"),
+    ("The range of valid IPs is 10.96.0.0/12.", "10.96.0.0/12"),
+    ("forbidden", None),
+    ("The range of valid IPs is fd00::/108", None),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), REFUSALS)
+def test_the_refusals_of_api_servers_are_understood(text: str, expected: str | None) -> None:
+    """The first IPv4 CIDR in the text of the refusal, if there is one."""
+    assert cidr_in_refusal(text) == expected
+
+
+class Answers(Client):
+    """A client whose answers are given."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.requests: list[tuple[str, str, Any]] = []
+        self._answers = list(answers)
+
+    def request(self, method: str, path: str, query: Any = None, **more: Any) -> Any:
+        """Return or raise the next answer."""
+        self.requests.append((method, path, query))
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_the_service_cidr_object_tells() -> None:
+    """On dual-stack the IPv4 CIDR counts, wherever it stands."""
+    client = Answers({"spec": {"cidrs": ["fd00::/108", "10.96.0.0/16"]}})
+    assert discover_service_cidr(client) == "10.96.0.0/16"
+    assert [method for method, _, _ in client.requests] == ["GET"]
+
+
+def test_older_api_servers_are_asked_by_a_dry_run() -> None:
+    """Where there are no ServiceCIDR objects an invalid Service is tried, which is never created."""
+    client = Answers(ApiRefusalError("no", code=404), ApiRefusalError(REFUSALS[0][0], code=422))
+    assert discover_service_cidr(client) == "10.96.0.0/12"
+    assert client.requests[1] == ("POST", "/api/v1/namespaces/default/services", {"dryRun": "All"})
+
+
+@pytest.mark.parametrize("last", [ApiRefusalError("forbidden", code=403), {"kind": "Service"}])
+def test_what_cannot_be_found_out_says_what_to_configure(last: Any) -> None:
+    """The error names the key."""
+    with pytest.raises(SourceError, match="set serviceCIDR"):
+        discover_service_cidr(Answers(ApiRefusalError("no", code=404), last))
+
+
+def test_the_first_usable_cidr_counts() -> None:
+    """Texts that are none, IPv6 and special ranges are passed over; host bits are masked."""
+    assert first_ipv4(["", "x", "fd00::/64", "127.0.0.0/8", "10.96.3.4/16"]) == "10.96.0.0/16"
+
+
+# --- any JSON --------------------------------------------------------------------------------------------
+
+TEXTS = st.text(max_size=8)
+LEAVES = st.none() | st.booleans() | st.integers() | TEXTS | st.sampled_from(["10.97.0.0/16", "ClusterInfo"])
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=12,
+)
+FIELDS = st.sampled_from(
+    [
+        "spec",
+        "status",
+        "endpoints",
+        "ports",
+        "metadata.labels",
+        "metadata.annotations",
+        "metadata.finalizers",
+        "spec.kind",
+        "spec.name",
+        "spec.namespace",
+        "spec.clusterID",
+        "spec.leaders",
+        "spec.ports",
+        "spec.clusterinfo",
+        "spec.serviceImport",
+        "spec.endpoints",
+        "spec.endpoints.subsets",
+        "status.conditions",
+        "status.addresses",
+    ]
+)
+KINDS = st.sampled_from(
+    [(Side.LOCAL, kind) for kind in (Kind.NODE, Kind.GATEWAY, Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM, Kind.SERVICE,
+     Kind.SERVICE_EXPORT, Kind.SERVICE_IMPORT, Kind.ENDPOINT_SLICE, Kind.CLUSTER_INFO_IMPORT, Kind.NAMESPACE)]
+    + [(Side.LEADER, Kind.RESOURCE_IMPORT), (Side.LEADER, Kind.RESOURCE_EXPORT)]
+)  # fmt: skip
+
+
+NAMES = st.sampled_from(["web", "shop-web-service", "shop-web-endpoints", "west-clusterinfo", "set", "east-x"])
+SPEC_KINDS = st.sampled_from(["Service", "ServiceImport", "Endpoints", "ClusterInfo"])
+
+
+@given(KINDS, NAMES, st.lists(st.tuples(FIELDS, JSON), max_size=4), SPEC_KINDS)
+def test_no_json_makes_a_reconciler_raise(
+    where: tuple[Side, Kind], name: str, changes: list[tuple[str, Any]], spec_kind: str
+) -> None:
+    """Whatever an object holds, keys, indexes and desired of all reconcilers return."""
+    side, kind = where
+    view = member()
+    reconcilers = member_reconcilers(settings())
+    Controller(view, reconcilers)
+    raw: RawObject = {
+        "kind": str(kind),
+        "metadata": {"name": name, "namespace": AREA if side is Side.LEADER else HOME},
+        "spec": {"kind": spec_kind, "namespace": "shop", "name": "web", "clusterID": "east"},
+    }
+    for path, value in changes:
+        place = raw
+        *steps, last = path.split(".")
+        for step in steps:
+            inner = place.get(step)
+            place[step] = place = inner if isinstance(inner, dict) else {}
+        place[last] = value
+    api = view.local if side is Side.LOCAL else north_of(view)
+    api._objects[kind, raw["metadata"]["namespace"], name] = raw  # as an API server that checks nothing has it
+    keys = {r.name: set(r.all_keys(view)) for r in reconcilers}
+    for r in reconcilers:
+        if kind in r.kinds.get(side, ()):
+            for old, new in ((None, raw), (raw, None), (raw, dict(raw))):
+                keys[r.name] |= set(r.keys(Change(side=side, kind=kind, old=old, new=new), view))
+        for index in r.indexes:
+            assert all(isinstance(value, str) for value in index.values(raw))
+        for key in keys[r.name]:
+            r.desired(key, view, 1.7e9)

@@ -1,0 +1,503 @@
+"""Imported Services: what is made of a ResourceImport, what is refused, and what a change writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.controller.member.networks import networks
+from mcagent.controller.member.service_import import ServiceImports
+from mcagent.controller.member.slices import MOST, WHOLE, slices
+from mcagent.controller.settings import MemberSettings, WriteEndpoints
+from mcagent.kube.source import RawObject
+from mcagent.model.objects import Kind
+from tests.unit.control_view import Controller, MemoryView
+from tests.unit.member_world import AREA, HOME, member, names_of, node, north_of, settings, slice_of
+
+HTTP = ({"name": "http", "port": 80, "protocol": "TCP"},)
+
+
+def service_import(
+    name: str = "web", namespace: str = "shop", ports: Any = HTTP, clusters: Any = None, **spec: Any
+) -> RawObject:
+    """Return the ResourceImport of a Service."""
+    return {
+        "kind": "ResourceImport",
+        "metadata": {"name": f"{namespace}-{name}-service", "namespace": AREA},
+        "spec": {
+            "kind": "ServiceImport",
+            "namespace": namespace,
+            "name": name,
+            "serviceImport": {"spec": {"ports": list(ports), "type": "ClusterSetIP"} | spec},
+        }
+        | ({"clusterID": clusters} if clusters is not None else {}),
+    }
+
+
+def endpoints_import(*addresses: str, name: str = "web", namespace: str = "shop", ports: Any = HTTP) -> RawObject:
+    """Return the ResourceImport of its endpoints."""
+    subsets = [{"addresses": [{"ip": text} for text in addresses], "ports": list(ports)}]
+    return {
+        "kind": "ResourceImport",
+        "metadata": {"name": f"{namespace}-{name}-endpoints", "namespace": AREA},
+        "spec": {"kind": "Endpoints", "namespace": namespace, "name": name, "endpoints": {"subsets": subsets}},
+    }
+
+
+def cluster_info(cluster_id: str, service_cidr: str, *pod_cidrs: str) -> RawObject:
+    """Return the ResourceImport of a cluster's networks."""
+    info = {"clusterID": cluster_id, "serviceCIDR": service_cidr, "podCIDRs": list(pod_cidrs)}
+    return {
+        "kind": "ResourceImport",
+        "metadata": {"name": f"{cluster_id}-clusterinfo", "namespace": AREA},
+        "spec": {"kind": "ClusterInfo", "name": cluster_id, "namespace": HOME, "clusterinfo": info},
+    }
+
+
+def own_export(*addresses: str, name: str = "web") -> RawObject:
+    """Return this cluster's Endpoints export."""
+    return {
+        "kind": "ResourceExport",
+        "metadata": {"name": f"east-shop-{name}-endpoints", "namespace": AREA},
+        "spec": {
+            "clusterID": "east",
+            "namespace": "shop",
+            "name": name,
+            "kind": "Endpoints",
+            "endpoints": {"subsets": [{"addresses": [{"ip": text} for text in addresses]}]},
+        },
+    }
+
+
+WEST = cluster_info("west", "10.97.0.0/16", "10.20.0.0/16")
+
+
+def world(*imports: RawObject, wanted: MemberSettings | None = None) -> tuple[MemoryView, Controller]:
+    """Return a member that has imported these, with cluster west known."""
+    view = member()
+    for raw in (WEST, *imports):
+        north_of(view).put(raw)
+    controller = Controller(view, [ServiceImports(wanted or settings())])
+    controller.settle()
+    return view, controller
+
+
+def service(view: MemoryView, name: str = "antrea-mc-web") -> RawObject:
+    """Return an imported Service."""
+    found = view.local.get(Kind.SERVICE, "shop", name)
+    assert found is not None
+    return found
+
+
+def endpoints(view: MemoryView) -> dict[str, list[int]]:
+    """Return the addresses in all our slices with their ports; no address may be there twice for a port."""
+    found: dict[str, list[int]] = {}
+    for raw in view.local.list(Kind.ENDPOINT_SLICE, "shop"):
+        if raw["metadata"]["labels"].get("endpointslice.kubernetes.io/managed-by") == "controller.mcagent.io":
+            for item in raw["endpoints"]:
+                for port in raw["ports"]:
+                    ports = found.setdefault(item["addresses"][0], [])
+                    assert port["port"] not in ports
+                    ports.append(port["port"])
+    return found
+
+
+def test_an_import_becomes_service_slice_and_service_import() -> None:
+    """The Service has no selector, the slice the endpoints, the ServiceImport the IP of the Service."""
+    view, controller = world(service_import(), endpoints_import("10.97.0.5", "10.97.0.6"))
+    found = service(view)
+    assert found["metadata"]["annotations"] == {"multicluster.antrea.io/imported-service": "true"}
+    assert "selector" not in found["spec"]
+    assert found["spec"]["ports"] == [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 80}]
+    (made,) = view.local.list(Kind.ENDPOINT_SLICE)
+    assert made["metadata"]["labels"]["kubernetes.io/service-name"] == "antrea-mc-web"
+    assert [item["addresses"] for item in made["endpoints"]] == [["10.97.0.5"], ["10.97.0.6"]]
+    assert made["ports"] == [{"name": "http", "port": 80, "protocol": "TCP"}]
+    imported = view.local.get(Kind.SERVICE_IMPORT, "shop", "web")
+    assert imported is not None
+    assert imported["spec"]["ips"] == [found["spec"]["clusterIP"]]
+    assert imported["spec"]["type"] == "ClusterSetIP"
+    assert imported["status"] == {"clusters": [{"cluster": "west"}]}
+    assert names_of(view.local, Kind.ENDPOINTS) == []
+    assert controller.all_told() == []
+
+
+def test_a_second_look_writes_nothing() -> None:
+    """What is as it should be is not written."""
+    view, controller = world(service_import(), endpoints_import("10.97.0.5"))
+    view.local.writes.clear()
+    controller.settle()
+    assert view.local.writes == []
+
+
+def test_everything_goes_with_the_import() -> None:
+    """Without the ResourceImport Service, slices and ServiceImport go by the event alone."""
+    view, controller = world(service_import(), endpoints_import("10.97.0.5"))
+    north_of(view).remove(Kind.RESOURCE_IMPORT, AREA, "shop-web-endpoints")
+    controller.run()
+    assert endpoints(view) == {}
+    assert names_of(view.local, Kind.SERVICE) == ["antrea-mc-web"]
+    north_of(view).remove(Kind.RESOURCE_IMPORT, AREA, "shop-web-service")
+    controller.run()
+    assert [names_of(view.local, kind) for kind in (Kind.SERVICE, Kind.SERVICE_IMPORT, Kind.ENDPOINT_SLICE)] == [
+        [],
+        [],
+        [],
+    ]
+
+
+def test_what_was_imported_while_the_controller_was_down_goes_and_others_stay() -> None:
+    """A restart finds what the leader has no more; Services and ServiceImports of others are not touched."""
+    view, _ = world(service_import(), endpoints_import("10.97.0.5"))
+    for name in ("shop-web-service", "shop-web-endpoints"):
+        north_of(view).remove(Kind.RESOURCE_IMPORT, AREA, name)
+    view.local.put({"kind": "Service", "metadata": {"name": "antrea-mc-own", "namespace": "shop"}, "spec": {}})
+    view.local.put({"kind": "ServiceImport", "metadata": {"name": "other", "namespace": "shop"}, "spec": {}})
+    view.local.put(slice_of("antrea-mc-own", "10.10.1.1"))
+    Controller(view, [ServiceImports(settings())]).settle()
+    assert names_of(view.local, Kind.SERVICE) == ["antrea-mc-own"]
+    assert names_of(view.local, Kind.SERVICE_IMPORT) == ["other"]
+    assert names_of(view.local, Kind.ENDPOINT_SLICE) == ["antrea-mc-own-abcde"]
+
+
+def test_a_service_of_that_name_is_never_touched() -> None:
+    """Without the annotation a Service is somebody's: an Event says so, and it is taken up when it has gone."""
+    view = member()
+    view.local.put(
+        {"kind": "Service", "metadata": {"name": "antrea-mc-web", "namespace": "shop"}, "spec": {"x": 1}}
+    )
+    before = service(view)
+    for raw in (WEST, service_import(), endpoints_import("10.97.0.5")):
+        north_of(view).put(raw)
+    controller = Controller(view, [ServiceImports(settings())])
+    controller.settle()
+    assert service(view) == before
+    assert view.local.writes == []
+    assert [told.reason for told in controller.all_told()] == ["NotImported"]
+    view.local.remove(Kind.SERVICE, "shop", "antrea-mc-web")
+    controller.run()
+    assert endpoints(view) == {"10.97.0.5": [80]}
+    assert controller.all_told() == []
+
+
+def test_a_service_import_of_somebody_else_is_never_touched() -> None:
+    """The Service is made; the ServiceImport that is not ours stays as it is, and that is told."""
+    view = member()
+    view.local.put(
+        {"kind": "ServiceImport", "metadata": {"name": "web", "namespace": "shop"}, "spec": {"ips": []}}
+    )
+    north_of(view).put(service_import())
+    controller = Controller(view, [ServiceImports(settings())])
+    controller.settle()
+    found = view.local.get(Kind.SERVICE_IMPORT, "shop", "web")
+    assert found is not None
+    assert found["spec"] == {"ips": []}
+    assert names_of(view.local, Kind.SERVICE) == ["antrea-mc-web"]
+    assert [told.reason for told in controller.all_told()] == ["NotImported"]
+
+
+def test_what_antrea_made_is_taken_over() -> None:
+    """Antrea's ServiceImport is known by the IP of its annotated Service; its Endpoints, mirrored, are deleted."""
+    view = member()
+    annotations = {"multicluster.antrea.io/imported-service": "true"}
+    spec = {"clusterIP": "10.96.3.3", "ports": [{"port": 80}]}
+    view.local.put(
+        {
+            "kind": "Service",
+            "metadata": {"name": "antrea-mc-web", "namespace": "shop", "annotations": annotations},
+            "spec": spec,
+        }
+    )
+    view.local.put(
+        {"kind": "ServiceImport", "metadata": {"name": "web", "namespace": "shop"}, "spec": {"ips": ["10.96.3.3"]}}
+    )
+    view.local.put({"kind": "Endpoints", "metadata": {"name": "antrea-mc-web", "namespace": "shop"}})
+    mirrored = slice_of("antrea-mc-web", "10.97.0.9")
+    mirrored["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] = (
+        "endpointslicemirroring-controller.k8s.io"
+    )
+    view.local.put(mirrored)
+    for raw in (WEST, service_import(), endpoints_import("10.97.0.5")):
+        north_of(view).put(raw)
+    Controller(view, [ServiceImports(settings())]).settle()
+    assert service(view)["spec"]["clusterIP"] == "10.96.3.3"
+    found = view.local.get(Kind.SERVICE_IMPORT, "shop", "web")
+    assert found is not None
+    assert found["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "mcagent"}
+    assert names_of(view.local, Kind.ENDPOINTS) == []
+
+
+def test_a_missing_namespace_is_told_once_and_taken_up_when_it_comes() -> None:
+    """Services of a namespace that is not here wait for it: namespaces are never made."""
+    view, controller = world(
+        service_import(namespace="later"),
+        service_import("db", namespace="later"),
+        endpoints_import("10.97.0.5", namespace="later"),
+    )
+    assert len(set(controller.all_told())) == 1
+    assert controller.all_told()[0].reason == "NamespaceMissing"
+    assert view.local.writes == []
+    view.local.put({"kind": "Namespace", "metadata": {"name": "later"}})
+    controller.run()
+    assert names_of(view.local, Kind.SERVICE, "later") == ["antrea-mc-db", "antrea-mc-web"]
+    assert controller.all_told() == []
+
+
+def test_an_import_for_other_clusters_is_not_for_this_one() -> None:
+    """`spec.clusterID` names the clusters that are to import; a change of it adds and removes."""
+    view, controller = world(service_import(clusters=["west"]), endpoints_import("10.97.0.5"))
+    assert names_of(view.local, Kind.SERVICE) == []
+    north_of(view).put(service_import(clusters=["west", "east"]))
+    controller.run()
+    assert names_of(view.local, Kind.SERVICE) == ["antrea-mc-web"]
+    north_of(view).put(service_import(clusters=["west"]))
+    controller.run()
+    assert names_of(view.local, Kind.SERVICE) == []
+    assert endpoints(view) == {}
+
+
+def test_session_affinity_is_carried_and_taken_back() -> None:
+    """ClientIP affinity with its time reaches the Service and the ServiceImport, and leaves both."""
+    config = {"clientIP": {"timeoutSeconds": 600}}
+    view, controller = world(service_import(sessionAffinity="ClientIP", sessionAffinityConfig=config))
+    for kind, name in ((Kind.SERVICE, "antrea-mc-web"), (Kind.SERVICE_IMPORT, "web")):
+        found = view.local.get(kind, "shop", name)
+        assert found is not None
+        assert (found["spec"]["sessionAffinity"], found["spec"]["sessionAffinityConfig"]) == ("ClientIP", config)
+    north_of(view).put(service_import())
+    controller.run()
+    assert service(view)["spec"]["sessionAffinity"] == "None"
+    assert "sessionAffinityConfig" not in service(view)["spec"]
+
+
+@pytest.mark.parametrize(
+    "ports",
+    [
+        [],
+        [{"name": "http", "port": 0, "protocol": "TCP"}],
+        [{"name": "http", "port": 80, "protocol": "ICMP"}],
+        [{"name": "HTTP!", "port": 80}],
+        [{"name": "a", "port": 80}, {"name": "b", "port": 80}],
+        [{"name": "a", "port": 80}, {"name": "a", "port": 81}],
+        "ports",
+        [{"port": "80"}],
+    ],
+)
+def test_an_import_that_makes_no_sense_is_told_and_changes_nothing(ports: Any) -> None:
+    """A ResourceImport whose ports are none leaves what was made of the last good one."""
+    view, controller = world(service_import(), endpoints_import("10.97.0.5"))
+    before = view.local.objects()
+    raw = service_import()
+    raw["spec"]["serviceImport"]["spec"]["ports"] = ports
+    north_of(view).put(raw)
+    controller.run()
+    assert view.local.objects() == before
+    assert [told.reason for told in controller.all_told()] == ["InvalidImport"]
+
+
+def test_an_import_whose_name_is_anothers_is_passed_over() -> None:
+    """The name of a ResourceImport must follow from its spec, else two could stand for one Service."""
+    raw = service_import()
+    raw["metadata"]["name"] = "anything"
+    view, _ = world(raw)
+    assert names_of(view.local, Kind.SERVICE) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1", "in no CIDR"),
+        ("169.254.169.254", "in no CIDR"),
+        ("224.0.0.1", "in no CIDR"),
+        ("0.0.0.0", "in no CIDR"),
+        ("fd00::1", "in no CIDR"),
+        ("not an address", "in no CIDR"),
+        ("10.96.0.1", "of this cluster"),  # Service CIDR
+        ("10.10.3.4", "of this cluster"),  # Pod CIDR
+        ("10.97.255.1", "of this cluster"),  # a Node, in another's CIDR
+        ("10.97.255.2", "of this cluster"),  # the API server
+        ("192.0.2.1", "in no CIDR"),
+    ],
+)
+def test_endpoints_that_nobody_may_export_are_refused(address: str, why: str) -> None:
+    """Addresses of this cluster, special ones, and what no cluster announces never become endpoints."""
+    view = member()
+    view.local.put(node("n1", "10.97.255.1"))
+    api = slice_of("kubernetes", "10.97.255.2", name="kubernetes", namespace="default")
+    view.local.put(api)
+    for raw in (WEST, service_import(), endpoints_import("10.97.0.5", address)):
+        north_of(view).put(raw)
+    controller = Controller(view, [ServiceImports(settings(pod_cidrs=("10.10.0.0/16",)))])
+    controller.settle()
+    assert endpoints(view) == {"10.97.0.5": [80]}
+    (told,) = controller.all_told()
+    assert told.reason == "EndpointsRefused"
+    assert why in told.message
+    assert address in told.message
+
+
+def test_endpoints_that_this_cluster_exports_are_taken() -> None:
+    """Of its own addresses a cluster takes those that it exports for that Service, and no other."""
+    view, controller = world(service_import(), endpoints_import("10.96.7.7", "10.97.0.5"))
+    assert endpoints(view) == {"10.97.0.5": [80]}
+    north_of(view).put(own_export("10.96.7.7"))
+    controller.run()
+    assert endpoints(view) == {"10.96.7.7": [80], "10.97.0.5": [80]}
+    found = view.local.get(Kind.SERVICE_IMPORT, "shop", "web")
+    assert found is not None
+    assert found["status"] == {"clusters": [{"cluster": "east"}, {"cluster": "west"}]}
+    north_of(view).put(own_export("10.96.8.8", name="other"))
+    north_of(view).put(own_export())
+    controller.run()
+    assert endpoints(view) == {"10.97.0.5": [80]}
+    assert controller.all_told() == []  # it was right a moment ago
+
+
+def test_endpoints_come_with_the_cluster_information() -> None:
+    """Endpoints that are there before their cluster's CIDRs are taken when these come, and dropped with them."""
+    north = cluster_info("north", "10.98.0.0/20")
+    view, controller = world(service_import(), endpoints_import("10.98.0.5"))
+    assert endpoints(view) == {}
+    north_of(view).put(north)
+    controller.run()
+    assert endpoints(view) == {"10.98.0.5": [80]}
+    north_of(view).remove(Kind.RESOURCE_IMPORT, AREA, "north-clusterinfo")
+    controller.run()
+    assert endpoints(view) == {}
+
+
+def test_settings_can_allow_more_endpoints() -> None:
+    """Where an underlay joins the Pods of all clusters there are no gateways, and so no announced CIDRs."""
+    view, _ = world(
+        service_import(),
+        endpoints_import("10.30.0.5"),
+        wanted=settings(allowed_endpoint_cidrs=("10.30.0.0/16",)),
+    )
+    assert endpoints(view) == {"10.30.0.5": [80]}
+
+
+def test_the_leaders_word_on_the_exporting_clusters_is_used() -> None:
+    """With statuses on the ResourceImport these name the clusters, whatever the addresses say."""
+    raw = endpoints_import("10.97.0.5")
+    raw["status"] = {
+        "clusterStatuses": [
+            {"clusterID": cluster, "conditions": [{"type": "Succeeded", "status": status}]}
+            for cluster, status in (("west", "True"), ("south", "True"), ("bad", "False"))
+        ]
+    }
+    view, _ = world(service_import(), raw)
+    found = view.local.get(Kind.SERVICE_IMPORT, "shop", "web")
+    assert found is not None
+    assert found["status"] == {"clusters": [{"cluster": "south"}, {"cluster": "west"}]}
+
+
+def test_endpoints_objects_are_written_where_they_are_asked_for() -> None:
+    """With `always` there are Endpoints too, which Kubernetes is told not to mirror; they go with the Service."""
+    wanted = settings(write_endpoints=WriteEndpoints.ALWAYS)
+    view, controller = world(service_import(), endpoints_import("10.97.0.5"), wanted=wanted)
+    found = view.local.get(Kind.ENDPOINTS, "shop", "antrea-mc-web")
+    assert found is not None
+    assert found["subsets"] == [{"addresses": [{"ip": "10.97.0.5"}], "ports": list(HTTP)}]
+    assert found["metadata"]["labels"]["endpointslice.kubernetes.io/skip-mirror"] == "true"
+    north_of(view).remove(Kind.RESOURCE_IMPORT, AREA, "shop-web-service")
+    controller.run()
+    assert names_of(view.local, Kind.ENDPOINTS) == []
+
+
+def test_a_change_of_an_endpoint_writes_one_slice_of_one_service() -> None:
+    """Among twenty Services of 500 endpoints, one endpoint more is one write (two where a slice is cut)."""
+    addresses = [f"10.97.{n // 250}.{n % 250 + 1}" for n in range(500)]
+    imports = [
+        raw
+        for number in range(20)
+        for raw in (service_import(f"s{number}"), endpoints_import(*addresses, name=f"s{number}"))
+    ]
+    view, controller = world(*imports)
+    for changed in ([*addresses, "10.97.9.9"], addresses, addresses[1:]):
+        view.local.writes.clear()
+        north_of(view).put(endpoints_import(*changed, name="s7"))
+        controller.run()
+        assert 1 <= len(view.local.writes) <= 2
+        assert all("antrea-mc-s7-" in write for write in view.local.writes)
+
+
+def test_new_slices_come_before_old_ones_go() -> None:
+    """When ports change, the endpoints are never missing: creation first, deletion last."""
+    view, controller = world(service_import(), endpoints_import("10.97.0.5"))
+    view.local.writes.clear()
+    other = [{"name": "http", "port": 8080, "protocol": "TCP"}]
+    north_of(view).put(endpoints_import("10.97.0.5", ports=other))
+    controller.run()
+    assert [write.split()[0] for write in view.local.writes] == ["create", "delete"]
+
+
+def test_other_changes_touch_nothing() -> None:
+    """Changes of Nodes, Services and slices that are no imports are no work."""
+    view, controller = world(service_import(), endpoints_import("10.97.0.5"))
+    view.local.put(node("n1", "10.0.0.1"))
+    view.local.put({"kind": "Service", "metadata": {"name": "web", "namespace": "shop"}, "spec": {}})
+    view.local.put(slice_of("web", "10.10.1.1"))
+    north_of(view).put(own_export("10.96.7.7", name="web") | {"spec": {"clusterID": "west", "kind": "Endpoints"}})
+    assert not controller.step()
+
+
+# --- values ----------------------------------------------------------------------------------------------
+
+PORTS = (("http", "TCP", 80),)
+POOL = [f"10.97.{n // 250}.{n % 250 + 1}" for n in range(3000)]
+SETS = st.lists(st.sampled_from(POOL), unique=True, max_size=400)
+
+
+def places(found: dict[str, RawObject]) -> dict[str, str]:
+    """Return in which slice each address is."""
+    return {item["addresses"][0]: name for name, body in found.items() for item in body["endpoints"]}
+
+
+@given(SETS, st.randoms())
+def test_slices_hold_each_address_once_whatever_the_order(addresses: list[str], random: Any) -> None:
+    """Every address is in exactly one slice, and the slices are the same for any order of the input."""
+    found = slices("svc", {PORTS: addresses})
+    assert sorted(item["addresses"][0] for body in found.values() for item in body["endpoints"]) == sorted(
+        addresses
+    )
+    assert len(found) == 1 or len(addresses) > WHOLE or not addresses
+    shuffled = list(addresses)
+    random.shuffle(shuffled)
+    assert slices("svc", {PORTS: shuffled}) == found
+
+
+@given(st.integers(150, 2999), st.data())
+def test_one_address_more_or_less_changes_two_slices_at_most(count: int, data: st.DataObject) -> None:
+    """Beyond the size of a single slice, one address changes one slice, or cuts one in two."""
+    before = slices("svc", {PORTS: POOL[:count]})
+    after = slices("svc", {PORTS: POOL[: count + 1]})
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert 1 <= len(changed) <= 2
+    assert all(len(body["endpoints"]) <= MOST for body in after.values())
+
+
+def test_large_services_fill_slices_well() -> None:
+    """Ten thousand endpoints make slices that the API takes, some sixty addresses each."""
+    found = slices("svc", {PORTS: [f"10.97.{n // 250}.{n % 250 + 1}" for n in range(10_000)]})
+    assert 100 < len(found) < 250
+    assert max(len(body["endpoints"]) for body in found.values()) < MOST
+
+
+CIDRS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(0, 255), st.integers(0, 255), st.integers(9, 30)),
+    max_size=8,
+)
+
+
+@given(CIDRS, st.integers(0, 255), st.integers(0, 255), st.integers(0, 255))
+def test_networks_find_all_owners(found: list[tuple[str, int, int, int]], x: int, y: int, z: int) -> None:
+    """Looking an address up says the same as asking each CIDR."""
+    from ipaddress import ip_address, ip_network
+
+    announced = tuple((owner, (f"10.{a}.{b}.0/{length}",)) for owner, a, b, length in found)
+    address = ip_address(f"10.{x}.{y}.{z}")
+    expected = sorted({owner for owner, cidrs in announced if address in ip_network(cidrs[0], strict=False)})
+    assert networks(announced, ())[1].owners(int(address)) == expected
