@@ -63,7 +63,9 @@ class Lookup(Protocol):
 class Accounts:
     """The names of ServiceAccounts that are the ClusterSet's own: Antrea's and ours."""
 
-    controllers: frozenset[str] = frozenset({"antrea-mc-controller", "mcagent-controller"})
+    controllers: frozenset[str] = frozenset(
+        {"antrea-mc-controller", "mcagent-controller", "mcagent-leader", "mcagent-member"}
+    )
     agents: frozenset[str] = frozenset({"antrea-agent", "mcagent-agent"})
 
 
