@@ -95,9 +95,9 @@ class NetlinkMonitor:
         sockets: list[socket.socket] = []
         try:
             program = route_filter(self._protocol, self._tables)
-            sockets.append(_listen(socket.NETLINK_ROUTE, RTNETLINK_GROUPS, program))
+            sockets.append(listen_events(socket.NETLINK_ROUTE, RTNETLINK_GROUPS, program))
             if self._nft_name:
-                sockets.append(_listen(NETLINK_NETFILTER, NFTABLES_GROUP))
+                sockets.append(listen_events(NETLINK_NETFILTER, NFTABLES_GROUP))
             self._read_devices()
         except (OSError, BackendError) as error:
             for one in sockets:
@@ -217,7 +217,8 @@ class NetlinkMonitor:
         return True
 
 
-def _listen(protocol: int, groups: int, program: bytes = b"") -> socket.socket:
+def listen_events(protocol: int, groups: int, program: bytes = b"") -> socket.socket:
+    """Open a socket for events of a netlink protocol, by bits of groups and a BPF program. Raises OSError."""
     one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, protocol)
     try:
         with contextlib.suppress(OSError):

@@ -1,0 +1,165 @@
+"""Wakes the loop when somebody else changes our WireGuard device, or wireguard-go dies.
+
+Owns a thread with an event socket (links and addresses), a descriptor for each wireguard-go process, and a look at
+the peers from time to time, since no event tells of them. What is wrong, the backend's `observe` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Collection
+
+from mcagent.dataplane import rtmsg
+from mcagent.dataplane.netlink_monitor import RETRY, listen_events
+from mcagent.dataplane.wireguard import WireGuardBackend
+from mcagent.dataplane.wireguard_driver import wireguard_error
+from mcagent.dataplane.wireguard_link import read_link
+from mcagent.model.errors import BackendError
+
+log = logging.getLogger(__name__)
+
+PERIOD = 5.0  # seconds between looks at the peers
+GROUPS = sum(1 << (group - 1) for group in (1, 5, 9))  # LINK, IPV4_IFADDR, IPV6_IFADDR of linux/rtnetlink.h
+_IN_LINK = frozenset({rtmsg.RTM_NEWLINK, rtmsg.RTM_DELLINK})
+_IN_ADDRESS = frozenset({rtmsg.RTM_NEWADDR, rtmsg.RTM_DELADDR})
+
+
+class WireGuardWatch:
+    """A thread that calls `wake` when the devices are not what the backend last made or saw of them.
+
+    It lives in the network namespace of who starts it. `wake` has to return at once. Our own changes do not wake.
+    """
+
+    def __init__(
+        self,
+        backend: WireGuardBackend,
+        wake: Callable[[], None],
+        *,
+        devices: Collection[str],
+        period: float = PERIOD,
+    ) -> None:
+        """Remember whom to ask and to tell; nothing is opened yet."""
+        self._backend = backend
+        self._wake = wake
+        self._devices = frozenset(devices)
+        self._period = period
+        self._thread: threading.Thread | None = None
+        self._stop_reader, self._stop_writer = socket.socketpair()
+        self._indexes: set[int] = set()  # of our devices, so that their own addresses are told from the underlay's
+
+    def start(self) -> None:
+        """Start watching. Raises BackendError when the kernel gives no socket."""
+        events = self._open()
+        self._thread = threading.Thread(target=self._run, args=(events,), name="wireguard-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; `wake` is not called any more afterwards."""
+        with contextlib.suppress(OSError):
+            self._stop_writer.send(b"x")
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._stop_reader.close()
+        self._stop_writer.close()
+
+    def _open(self) -> socket.socket:
+        """Open the socket, then read which devices there are: nothing falls in between. Raises BackendError."""
+        try:
+            events = listen_events(socket.NETLINK_ROUTE, GROUPS)
+        except OSError as error:
+            raise wireguard_error("watch", "events of links", error.strerror or str(error)) from None
+        try:
+            links = [read_link(name) for name in self._devices]
+        except BackendError:
+            events.close()
+            raise
+        self._indexes = {link.index for link in links if link is not None}
+        return events
+
+    def _run(self, events: socket.socket | None) -> None:
+        processes: dict[int, int] = {}  # descriptor by number
+        while True:
+            self._follow(processes)
+            readers = {self._stop_reader.fileno(), *processes.values()}
+            if events is not None:
+                readers.add(events.fileno())
+            ready = _wait(readers, self._period if events is not None else RETRY)
+            if self._stop_reader.fileno() in ready:
+                break
+            look = not ready or any(descriptor in ready for descriptor in processes.values())
+            for pid in [pid for pid, descriptor in processes.items() if descriptor in ready]:
+                os.close(processes.pop(pid))
+            if events is None:
+                events = self._open_again()
+                look = True
+            elif events.fileno() in ready:
+                try:
+                    look = self._concerned(events) or look
+                except OSError as error:  # ENOBUFS: events were lost
+                    log.debug("events of links: %s", error)
+                    events.close()
+                    events = None
+                    look = True
+            if look and self._different():
+                self._wake()
+        for descriptor in processes.values():
+            os.close(descriptor)
+        if events is not None:
+            events.close()
+
+    def _open_again(self) -> socket.socket | None:
+        try:
+            return self._open()
+        except BackendError as error:
+            log.warning("%s; next attempt in %g s", error, RETRY)
+            return None
+
+    def _follow(self, processes: dict[int, int]) -> None:
+        """Have a descriptor for each process that lives: it tells of the end at once."""
+        for pid in set(self._backend.processes()) - processes.keys():
+            with contextlib.suppress(OSError):  # gone already: the next look sees that
+                processes[pid] = os.pidfd_open(pid)
+
+    def _concerned(self, events: socket.socket) -> bool:
+        """Read what has arrived; tell whether it is about our devices. Another address of the Node: bind again."""
+        ours = underlay = False
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                for _, kind, body in ((f, k, b) for k, f, _, b in rtmsg.messages(events.recv(1 << 16))):
+                    if kind in _IN_LINK:
+                        link = rtmsg.parse_link(body)
+                        if link.name in self._devices:
+                            self._indexes.add(link.index)
+                        ours = ours or link.index in self._indexes
+                    elif kind in _IN_ADDRESS:
+                        address = rtmsg.parse_address(body)
+                        if address is not None and address.index in self._indexes:
+                            ours = True
+                        elif address is not None and not address.address.is_link_local:
+                            underlay = True
+        if underlay:
+            try:
+                self._backend.bind_again()
+            except BackendError as error:
+                log.warning("%s", error)
+        return ours
+
+    def _different(self) -> bool:
+        try:
+            return self._backend.disturbed()
+        except BackendError as error:
+            log.debug("%s", error)
+            return True  # the loop tells what is wrong
+
+
+def _wait(descriptors: set[int], seconds: float) -> set[int]:
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(seconds * 1000)}

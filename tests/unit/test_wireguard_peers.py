@@ -1,0 +1,352 @@
+"""What is asked of a device so that its peers are right, on a device in memory."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.dataplane import wgmsg
+from mcagent.dataplane import wireguard_uapi as uapi
+from mcagent.dataplane.wireguard_change import change_peers
+from mcagent.dataplane.wireguard_driver import DeviceChange, PeerChange, RawDevice, RawPeer
+from mcagent.dataplane.wireguard_peers import SESSION, handover, observed_peers, peer_changes
+from mcagent.model.errors import BackendError
+from mcagent.model.net import network_key, parse_address, parse_network
+from mcagent.model.plan import Op, Step
+from mcagent.model.resources import Backend
+from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer
+
+DEVICE = "mc-wg0"
+NOW = 1_000_000.0
+KEYS = [base64.b64encode(bytes([number]) * 32).decode() for number in range(8)]
+NETWORKS = tuple(parse_network(text)[0] for text in ("10.1.0.0/32", "10.2.0.0/32", "10.3.0.0/16", "fd00::/64"))
+ENDPOINTS = [(parse_address(f"192.0.2.{number}"), 51821) for number in range(1, 4)]
+
+
+class Memory:
+    """A device that does what a driver is asked, as WireGuard would."""
+
+    implementation = WireGuardImplementation.KERNEL
+
+    def __init__(self) -> None:
+        self.peers: dict[str, RawPeer] = {}
+        self.written: list[PeerChange] = []
+
+    def available(self) -> bool:
+        return True
+
+    def create(self, name: str) -> None:
+        raise AssertionError(name)
+
+    def running(self, name: str) -> bool:
+        return bool(name)
+
+    def read(self, name: str) -> RawDevice:
+        assert name == DEVICE
+        return RawDevice(public_key=KEYS[7], listen_port=1, fwmark=0, peers=dict(self.peers))
+
+    def remove(self, name: str) -> None:
+        raise AssertionError(name)
+
+    def private_key(self, name: str) -> bytes | None:
+        raise AssertionError(name)
+
+    def write(self, name: str, change: DeviceChange) -> None:
+        assert name == DEVICE
+        for one in change.peers:
+            self.written.append(one)
+            self._one(one)
+
+    def _one(self, change: PeerChange) -> None:
+        key = change.public_key
+        if change.remove:
+            self.peers.pop(key, None)
+            return
+        peer = self.peers.get(key, RawPeer(public_key=key))
+        networks = set() if change.replace_allowed_ips else set(peer.allowed_ips)
+        for network in change.allowed_ips or ():
+            for other, held in self.peers.items():  # a network is one peer's
+                self.peers[other] = replace(held, allowed_ips=tuple(n for n in held.allowed_ips if n != network))
+            networks.add(network)
+        self.peers[key] = replace(
+            peer,
+            endpoint=change.endpoint or peer.endpoint,
+            keepalive=peer.keepalive if change.keepalive is None else change.keepalive,
+            allowed_ips=tuple(sorted(networks, key=network_key)),
+        )
+
+    def shake_hands(self, key: str, now: float = NOW, endpoint: tuple[object, int] | None = None) -> None:
+        """Note a handshake, from where it came."""
+        peer = self.peers[key]
+        self.peers[key] = replace(peer, last_handshake=now, endpoint=endpoint or peer.endpoint)  # type: ignore[arg-type]
+
+
+def peer(number: int, **more: object) -> WireGuardPeer:
+    """Return a peer."""
+    made = WireGuardPeer(
+        device=DEVICE,
+        public_key=KEYS[number],
+        endpoint=ENDPOINTS[0],
+        allowed_ips=(NETWORKS[number],),
+        keepalive=5,
+    )
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def steps(before: Sequence[WireGuardPeer], after: Sequence[WireGuardPeer]) -> list[Step]:
+    """Return what core.diff says, adds and changes first."""
+    old, new = ({one.public_key: one for one in some} for some in (before, after))
+    found = []
+    for key, one in new.items():
+        if old.get(key) != one:
+            op = Op.REPLACE if key in old else Op.ADD
+            found.append(Step(op=op, backend=Backend.WIREGUARD, key=one.key, old=old.get(key), new=one))
+    gone = [one for key, one in old.items() if key not in new]
+    return found + [Step(op=Op.DELETE, backend=Backend.WIREGUARD, key=o.key, old=o, new=None) for o in gone]
+
+
+Applied = dict[str, WireGuardPeer]
+
+
+def bring(device: Memory, applied: Applied, wanted: Sequence[WireGuardPeer]) -> Applied:
+    """Observe and apply, as the loop does; every step has to succeed."""
+    seen = observed_peers(DEVICE, device.peers, applied, NOW)
+    applied, outcome = change_peers(DEVICE, device, applied, steps(seen, wanted))
+    assert not any(outcome), [str(error) for error in outcome if error]
+    return applied
+
+
+peers_of = st.lists(
+    st.builds(
+        peer,
+        st.integers(0, 3),
+        endpoint=st.sampled_from(ENDPOINTS),
+        keepalive=st.sampled_from([0, 5, 25]),
+    ),
+    unique_by=lambda one: one.public_key,
+    max_size=4,
+)
+
+
+@given(st.lists(peers_of, min_size=1, max_size=4))
+def test_from_any_peers_to_any_others(sets: list[list[WireGuardPeer]]) -> None:
+    """What was asked for is what is observed, and asking again writes nothing."""
+    device = Memory()
+    applied: dict[str, WireGuardPeer] = {}
+    for wanted in sets:
+        applied = bring(device, applied, wanted)
+        assert set(observed_peers(DEVICE, device.peers, applied, NOW)) == set(wanted)
+        device.written.clear()
+        change_peers(DEVICE, device, applied, steps([], wanted))
+        assert device.written == []
+
+
+def test_a_network_that_moves_between_peers_is_never_nobodys() -> None:
+    """It is added to the one before the other is touched."""
+    device = Memory()
+    applied = bring(device, {}, [peer(0)])
+    device.written.clear()
+    bring(device, applied, [peer(1, allowed_ips=(NETWORKS[0],))])
+    assert [(one.public_key, one.remove) for one in device.written] == [(KEYS[1], False), (KEYS[0], True)]
+
+
+def test_only_what_is_missing_of_a_peer_is_written() -> None:
+    """A network more does not take away those that are there."""
+    device = Memory()
+    applied = bring(device, {}, [peer(0)])
+    device.written.clear()
+    bring(device, applied, [peer(0, allowed_ips=(NETWORKS[0], NETWORKS[2]))])
+    assert device.written == [PeerChange(public_key=KEYS[0], allowed_ips=(NETWORKS[2],))]
+
+
+# --- endpoints ------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_roamed_is_as_it_was_asked_for() -> None:
+    """Its session vouches for the endpoint; once that is over, the configured one is tried again."""
+    device = Memory()
+    applied = bring(device, {}, [peer(0)])
+    device.shake_hands(KEYS[0], endpoint=ENDPOINTS[2])
+    assert observed_peers(DEVICE, device.peers, applied, NOW + 1) == [peer(0)]
+    late = observed_peers(DEVICE, device.peers, applied, NOW + SESSION)
+    assert late == [peer(0, endpoint=ENDPOINTS[2])]
+    assert peer_changes(peer(0), peer(0), device.peers, NOW + SESSION) == [
+        PeerChange(public_key=KEYS[0], endpoint=ENDPOINTS[0])
+    ]
+
+
+def test_an_endpoint_that_is_configured_anew_is_written_at_once() -> None:
+    """Also while the session lives."""
+    device = Memory()
+    applied = bring(device, {}, [peer(0)])
+    device.shake_hands(KEYS[0])
+    bring(device, applied, [peer(0, endpoint=ENDPOINTS[1])])
+    assert device.peers[KEYS[0]].endpoint == ENDPOINTS[1]
+
+
+# --- keys to come ---------------------------------------------------------------------------------------
+
+OLD, ANNOUNCED, NEW = peer(0), peer(0, successor=KEYS[1]), peer(1, allowed_ips=(NETWORKS[0],))
+
+
+def test_an_announcement_writes_nothing() -> None:
+    """The key to come is known to the backend alone, until somebody uses it."""
+    device = Memory()
+    applied = bring(device, {}, [OLD])
+    device.written.clear()
+    applied = bring(device, applied, [ANNOUNCED])
+    assert device.written == []
+    assert observed_peers(DEVICE, device.peers, applied, NOW) == [ANNOUNCED]
+
+
+def handed_over() -> tuple[Memory, dict[str, WireGuardPeer]]:
+    """Return a device after the peer began to use the key it had announced."""
+    device = Memory()
+    applied = bring(device, {}, [ANNOUNCED])
+    device.write(DEVICE, DeviceChange(peers=handover(ANNOUNCED)))
+    device.shake_hands(KEYS[1])
+    device.written.clear()
+    return device, applied
+
+
+def test_a_handover_is_no_difference_and_publishing_it_neither() -> None:
+    """The device holds what is asked for before, after, and when the peer publishes its key."""
+    device, applied = handed_over()
+    assert list(device.peers) == [KEYS[1]]
+    assert observed_peers(DEVICE, device.peers, applied, NOW) == [ANNOUNCED]
+    applied = bring(device, applied, [NEW])
+    assert device.written == []
+    assert observed_peers(DEVICE, device.peers, applied, NOW) == [NEW]
+
+
+def test_publishing_in_two_stages_removes_nothing_that_is_in_use() -> None:
+    """A plan adds first and deletes in its last stage: the deletion of the old key spares the new one."""
+    device, applied = handed_over()
+    add, delete = steps([ANNOUNCED], [NEW])
+    for step in (add, delete):
+        applied, outcome = change_peers(DEVICE, device, applied, [step])
+        assert outcome == [None]
+    assert device.written == []
+    assert list(applied) == [KEYS[1]]
+
+
+def test_an_agent_that_starts_after_a_handover_keeps_it() -> None:
+    """It knows of no announcement; the peer still publishes the old key: nothing is written all the same."""
+    device, _ = handed_over()
+    assert observed_peers(DEVICE, device.peers, {}, NOW) == [NEW]
+    applied = bring(device, {}, [ANNOUNCED])
+    assert device.written == []
+    assert observed_peers(DEVICE, device.peers, applied, NOW) == [ANNOUNCED]
+
+
+def test_publishing_without_a_handover_swaps_the_peers() -> None:
+    """Where the handshake was missed, the new key gets the networks first."""
+    device = Memory()
+    applied = bring(device, {}, [ANNOUNCED])
+    device.written.clear()
+    bring(device, applied, [NEW])
+    assert [(one.public_key, one.remove) for one in device.written] == [(KEYS[1], False), (KEYS[0], True)]
+
+
+def test_a_peer_that_takes_back_its_new_key_has_the_old_one() -> None:
+    """Also after it had used the new one."""
+    device, applied = handed_over()
+    bring(device, applied, [OLD])
+    assert list(device.peers) == [KEYS[0]]
+    assert device.peers[KEYS[0]].allowed_ips == OLD.allowed_ips
+
+
+def test_nobody_may_announce_the_key_of_another() -> None:
+    """Neither one in use nor one that is announced: it is refused by name, and the other keeps its key."""
+    device = Memory()
+    applied = bring(device, {}, [peer(2), peer(3, successor=KEYS[4])])
+    for key in (KEYS[2], KEYS[4]):
+        bad = peer(0, successor=key)
+        applied, outcome = change_peers(DEVICE, device, applied, steps([], [bad]))
+        assert isinstance(outcome[0], BackendError)
+        assert not outcome[0].retryable
+        assert set(device.peers) == {KEYS[2], KEYS[3]}
+        assert KEYS[0] not in applied
+
+
+# --- the two protocols ----------------------------------------------------------------------------------
+
+changes = st.builds(
+    PeerChange,
+    public_key=st.sampled_from(KEYS),
+    endpoint=st.sampled_from([*ENDPOINTS, (parse_address("2001:db8::1"), 4500)]),
+    keepalive=st.integers(0, 65535),
+    allowed_ips=st.lists(st.sampled_from(NETWORKS), unique=True).map(tuple),
+)
+
+
+@given(st.lists(changes, unique_by=lambda one: one.public_key), st.integers(1, 65535), st.integers(0, 2**32 - 1))
+def test_netlink_messages_say_what_was_meant(peers: list[PeerChange], port: int, mark: int) -> None:
+    """What is packed to be set reads as what a device would answer."""
+    change = DeviceChange(private_key=bytes(range(32)), listen_port=port, fwmark=mark, peers=peers)
+    read = wgmsg.parse_device(wgmsg.set_payloads(DEVICE, change))
+    assert (read.listen_port, read.fwmark) == (port, mark)
+    assert list(read.peers.values()) == [
+        RawPeer(
+            public_key=one.public_key,
+            endpoint=one.endpoint,
+            keepalive=one.keepalive or 0,
+            allowed_ips=tuple(sorted(one.allowed_ips or (), key=network_key)),
+        )
+        for one in peers
+    ]
+
+
+def test_very_many_peers_and_networks_take_several_messages() -> None:
+    """No attribute grows beyond what its length field holds, and none is lost."""
+    networks = tuple(parse_network(f"10.{n // 256}.{n % 256}.0/24")[0] for n in range(3000))
+    keys = [base64.b64encode(number.to_bytes(32, "big")).decode() for number in range(1, 1001)]
+    peers = [PeerChange(public_key=keys[0], allowed_ips=networks, keepalive=5)]
+    peers += [PeerChange(public_key=key, endpoint=ENDPOINTS[0], allowed_ips=NETWORKS[:1]) for key in keys[1:]]
+    payloads = wgmsg.set_payloads(DEVICE, DeviceChange(peers=peers))
+    assert len(payloads) > 1
+    assert max(map(len, payloads)) < 1 << 16
+    read = wgmsg.parse_device(payloads)
+    assert list(read.peers) == keys
+    assert read.peers[keys[0]].allowed_ips == networks
+
+
+def test_an_answer_of_userspace_wireguard_is_read() -> None:
+    """The example of wireguard.com/xplatform, with what newer versions add."""
+    text = """private_key=e84b5a6d2717c1003a13b431570353dbaca9146cf150c5f8575680feba52027a
+listen_port=12912
+fwmark=7
+public_key=b85996fecc9c7f1fc6d2572a76eda11d59bcd20be8e543b15ce4bd85a8e75a33
+preshared_key=188515093e952f5f22e865cef3012e72f8b5f0b598ac0309d5dacce3b70fcf52
+allowed_ip=192.168.4.4/32
+endpoint=[abcd:23::33%2]:51820
+protocol_version=1
+public_key=58402e695ba1772b1cc9309755f043251ea77fdcf10fbe63989ceb7e19321376
+tx_bytes=38333
+rx_bytes=2224
+allowed_ip=192.168.4.6/32
+allowed_ip=192.168.4.10/31
+persistent_keepalive_interval=111
+endpoint=182.122.22.19:3233
+last_handshake_time_sec=1600000000
+last_handshake_time_nsec=500000000
+something_new=1
+"""
+    read = uapi.parse_device(text)
+    first, second = read.peers.values()
+    assert (read.listen_port, read.fwmark, len(read.public_key)) == (12912, 7, 44)
+    assert first.preshared
+    assert first.endpoint == (parse_address("abcd:23::33"), 51820)
+    assert second == RawPeer(
+        public_key="WEAuaVuhdyscyTCXVfBDJR6nf9zxD75jmJzrfhkyE3Y=",
+        endpoint=(parse_address("182.122.22.19"), 3233),
+        allowed_ips=tuple(parse_network(one)[0] for one in ("192.168.4.6/32", "192.168.4.10/31")),
+        keepalive=111,
+        last_handshake=1600000000.5,
+        received=2224,
+        sent=38333,
+    )
