@@ -8,9 +8,11 @@ has to be one.
 from __future__ import annotations
 
 import base64
+import binascii
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 
 from mcagent.dataplane.rtmsg import AF_INET, AF_INET6, NLATTR, U32, attribute, attributes
@@ -34,6 +36,7 @@ NLA_F_NESTED = 0x8000
 PEERS_SIZE = 32_000  # bytes of peers in one message: an attribute holds less than 65,536
 PEER_NETWORKS = 500  # allowed IPs in one attribute of a peer
 _NO_KEY = bytes(32)
+_U16, _U64 = struct.Struct("=H"), struct.Struct("=Q")
 _TIMESPEC = struct.Struct("=qq")
 _SOCKADDR4 = struct.Struct("=H2s4s8x")
 _SOCKADDR6 = struct.Struct("=H2sI16sI")
@@ -81,6 +84,7 @@ def parse_device(bodies: Iterable[bytes]) -> RawDevice:
     """Read the answers to `get_payload`: a device with many peers comes in several, cut anywhere."""
     public_key, listen_port, fwmark = "", 0, 0
     peers: dict[str, RawPeer] = {}
+    last: RawPeer | None = None  # of the message before
     for body in bodies:
         found = attributes(body, 4)
         if found.get(DEVICE_PRIVATE_KEY, _NO_KEY) != _NO_KEY and DEVICE_PUBLIC_KEY in found:
@@ -91,15 +95,11 @@ def parse_device(bodies: Iterable[bytes]) -> RawDevice:
             fwmark = int(U32.unpack_from(found[DEVICE_FWMARK])[0])
         for data in _each(found.get(DEVICE_PEERS, b"")):
             peer = _parse_peer(data)
-            before = peers.get(peer.public_key)
-            if before is not None:  # the rest of its allowed IPs
-                peer = replace(before, allowed_ips=before.allowed_ips + peer.allowed_ips)
-            peers[peer.public_key] = peer
-    ordered = {
-        key: replace(peer, allowed_ips=tuple(sorted(peer.allowed_ips, key=network_key)))
-        for key, peer in peers.items()
-    }
-    return RawDevice(public_key=public_key, listen_port=listen_port, fwmark=fwmark, peers=ordered)
+            if last is not None and last.public_key == peer.public_key:  # the rest of its allowed IPs
+                networks = sorted(last.allowed_ips + peer.allowed_ips, key=network_key)
+                peer = replace(last, allowed_ips=tuple(networks))
+            peers[peer.public_key] = last = peer
+    return RawDevice(public_key=public_key, listen_port=listen_port, fwmark=fwmark, peers=peers)
 
 
 def parse_private_key(bodies: Iterable[bytes]) -> bytes | None:
@@ -158,17 +158,19 @@ def _parse_peer(data: bytes) -> RawPeer:
     found = attributes(data)
     seconds, nanoseconds = _TIMESPEC.unpack(found.get(PEER_LAST_HANDSHAKE, bytes(16)))
     return RawPeer(
-        public_key=base64.b64encode(found[PEER_PUBLIC_KEY]).decode(),
+        public_key=binascii.b2a_base64(found[PEER_PUBLIC_KEY], newline=False).decode(),
         endpoint=_parse_endpoint(found.get(PEER_ENDPOINT, b"")),
-        allowed_ips=tuple(_parse_allowed_ip(one) for one in _each(found.get(PEER_ALLOWEDIPS, b""))),
-        keepalive=struct.unpack("=H", found.get(PEER_KEEPALIVE, b"\0\0")[:2])[0],
+        allowed_ips=_parse_allowed_ips(found.get(PEER_ALLOWEDIPS, b"")),
+        keepalive=_U16.unpack_from(found.get(PEER_KEEPALIVE, b"\0\0"))[0],
         last_handshake=seconds + nanoseconds / 1e9,
-        received=struct.unpack("=Q", found.get(PEER_RX_BYTES, bytes(8)))[0],
-        sent=struct.unpack("=Q", found.get(PEER_TX_BYTES, bytes(8)))[0],
+        received=_U64.unpack_from(found.get(PEER_RX_BYTES, bytes(8)))[0],
+        sent=_U64.unpack_from(found.get(PEER_TX_BYTES, bytes(8)))[0],
         preshared=found.get(PEER_PRESHARED_KEY, _NO_KEY) != _NO_KEY,
     )
 
 
+# A Node with a thousand peers reads them every few seconds, and of each these two hardly ever change.
+@lru_cache(maxsize=8192)
 def _parse_endpoint(data: bytes) -> Endpoint | None:
     if len(data) < _SOCKADDR4.size:
         return None
@@ -177,6 +179,11 @@ def _parse_endpoint(data: bytes) -> Endpoint | None:
     if family == AF_INET:
         return ip_address(data[4:8]), port
     return (ip_address(data[8:24]), port) if family == AF_INET6 and len(data) >= 24 else None
+
+
+@lru_cache(maxsize=8192)
+def _parse_allowed_ips(data: bytes) -> tuple[Network, ...]:
+    return tuple(sorted((_parse_allowed_ip(one) for one in _each(data)), key=network_key))
 
 
 def _parse_allowed_ip(data: bytes) -> Network:

@@ -40,6 +40,8 @@ from mcagent.model.wireguard import (
 
 log = logging.getLogger(__name__)
 
+TURN = 3.0  # seconds that a new key of ours waits for peers that announced one, too, and go first
+
 
 class WireGuardBackend:
     """WireGuard devices and peers of the calling thread's network namespace.
@@ -77,6 +79,8 @@ class WireGuardBackend:
         self._lock = threading.RLock()
         self._applied: dict[str, dict[str, WireGuardPeer]] = {}  # by device and public key
         self._made: dict[str, WireGuardDevice] = {}
+        self._waiting = ("", 0.0)  # a promoted key, and until when (monotonic) it waits for its turn
+        self._handed: set[str] = set()  # keys that were announced, and that their owners use now
         self._handover = Handover(self._private_keys, self._shaken_hands)
 
     # --- the backend's contract -------------------------------------------------------------------------
@@ -157,26 +161,35 @@ class WireGuardBackend:
                 )
             return tuple(found)
 
-    def switching_before_us(self) -> tuple[str, ...]:
-        """Return the keys of peers that have announced another one, and should begin to use it before we change
-        ours.
+    def public_keys(self) -> tuple[str, str]:
+        """Return the key to use and publish now, and the one announced to follow it ("": none).
 
-        Two that change in the same few milliseconds would each lose what waits for the other's answer. So of two
-        that both have announced, the one with the lower key goes first: whoever is about to write a
-        `WireGuardDevice` with another key waits until nobody is listed here, a few seconds at most.
+        That is what the key file says, except that a key which has just been promoted waits for its turn: two that
+        change in the same few milliseconds would each lose what waits for the other's answer, so of two that both
+        have announced the one with the lower key goes first. Raises BackendError.
         """
         with self._lock:
-            found: list[str] = []
-            for name, peers in self._applied.items():
-                ours = self._ours(name)
-                raw = _read(name, ours[1]) if ours is not None else None
-                if raw is None:
-                    continue
-                for peer in peers.values():
-                    new = raw.peers.get(peer.successor)
-                    if peer.successor and peer.public_key < raw.public_key and not (new and new.last_handshake):
-                        found.append(peer.public_key)
-            return tuple(found)
+            keys = self.keys()
+            current, previous = keys.current.public, keys.previous
+            if previous is None or not self._others_turn(previous.public):
+                self._waiting = ("", 0.0)
+                return current, keys.next.public if keys.next is not None else ""
+            if self._waiting[0] != current:
+                self._waiting = (current, time.monotonic() + TURN)
+            return (previous.public, current) if time.monotonic() < self._waiting[1] else (current, "")
+
+    def _others_turn(self, ours: str) -> bool:
+        """Tell whether a device still has that key of ours while a peer that goes first is not done."""
+        for name, peers in self._applied.items():
+            found = self._ours(name) if any(peer.successor for peer in peers.values()) else None
+            raw = _read(name, found[1]) if found is not None else None
+            if raw is None or raw.public_key != ours:
+                continue
+            for peer in peers.values():
+                new = raw.peers.get(peer.successor)
+                if peer.successor and peer.public_key < ours and not (new is not None and new.last_handshake):
+                    return True
+        return False
 
     @property
     def restarts(self) -> int:
@@ -245,6 +258,7 @@ class WireGuardBackend:
     def _forget(self, name: str) -> None:
         self._applied.pop(name, None)
         self._made.pop(name, None)
+        self._handed.clear()
 
     # --- devices ----------------------------------------------------------------------------------------
 
@@ -289,6 +303,7 @@ class WireGuardBackend:
                 missing = wireguard_error("change", f"peers of device {device}", reason)
                 return [None if step.new is None else missing for step in steps]
             before = self._applied.get(device, {})
+            self._handed -= {step.new.successor for step in steps if isinstance(step.new, WireGuardPeer)}
             self._applied[device], outcome = change_peers(device, ours[1], before, steps)
         except BackendError as error:
             return [error] * len(steps)
@@ -317,10 +332,12 @@ class WireGuardBackend:
                         self._hand_over(device, replace(peer, endpoint=endpoint))
 
     def _hand_over(self, device: str, peer: WireGuardPeer) -> None:
-        ours = self._ours(device)
-        if ours is None or not ours[1].running(device) or peer.successor in ours[1].read(device).peers:
+        made = self._made.get(device)
+        if made is None or peer.successor in self._handed:  # a later handshake under the same key
             return
-        ours[1].write(device, DeviceChange(peers=handover(peer)))
+        # Nothing is read before: with a thousand peers that takes long, and the peer is waiting.
+        self._drivers[made.implementation].write(device, DeviceChange(peers=handover(peer)))
+        self._handed.add(peer.successor)
         log.info("peer %s of %s uses its next key now: %s", peer.public_key, device, peer.successor)
         self._changed()
 

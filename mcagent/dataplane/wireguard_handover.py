@@ -36,7 +36,7 @@ UDP = 17
 UDP_HEADER = 8  # bytes
 # Seconds in which what the peer sent under its old key arrives, as far as the handshake overtook it (it may:
 # packets are encrypted by several threads). The peer sends nothing more until we answer.
-GRACE = 0.002
+GRACE = 0.001
 BURST = 32  # messages looked into at a time, each 0.3 ms of work,
 PAUSE = 0.02  # seconds of rest after each such burst: a flood of initiations must not take a CPU
 

@@ -11,13 +11,13 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from mcagent.dataplane.wireguard_driver import DeviceChange, Endpoint, PeerChange, RawDevice, RawPeer
 from mcagent.dataplane.wireguard_keys import public_key
-from mcagent.model.net import network_key
+from mcagent.model.net import Network, network_key
 
 TIMEOUT = 10.0  # seconds; an answer takes milliseconds, with a thousand peers some ten of them
 _UCRED = struct.Struct("=iII")  # pid, uid, gid
@@ -65,25 +65,15 @@ def change_text(change: DeviceChange) -> str:
 
 def parse_device(text: str) -> RawDevice:
     """Read the answer to a `get`. ValueError for what the protocol does not have."""
-    device = RawDevice(public_key="", listen_port=0, fwmark=0)
-    peers: list[RawPeer] = []
-    for key, value in _pairs(text):
-        match key:
-            case "private_key":
-                device = replace(device, public_key=public_key(bytes.fromhex(value)) if value.strip("0") else "")
-            case "listen_port":
-                device = replace(device, listen_port=int(value))
-            case "fwmark":
-                device = replace(device, fwmark=int(value))
-            case "public_key":
-                peers.append(RawPeer(public_key=base64.b64encode(bytes.fromhex(value)).decode()))
-            case _ if peers:
-                peers[-1] = _with(peers[-1], key, value)
-    ordered = {
-        peer.public_key: replace(peer, allowed_ips=tuple(sorted(peer.allowed_ips, key=network_key)))
-        for peer in peers
-    }
-    return replace(device, peers=ordered)
+    head, *peers = text.split("public_key=")
+    device = dict(_pairs(head))
+    private = device.get("private_key", "")
+    return RawDevice(
+        public_key=public_key(bytes.fromhex(private)) if private.strip("0") else "",
+        listen_port=int(device.get("listen_port", "0")),
+        fwmark=int(device.get("fwmark", "0")),
+        peers={peer.public_key: peer for peer in map(_parse_peer, peers)},
+    )
 
 
 def parse_private_key(text: str) -> bytes | None:
@@ -101,30 +91,34 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
             yield key, value
 
 
-def _with(peer: RawPeer, key: str, value: str) -> RawPeer:
-    match key:
-        case "preshared_key":
-            return replace(peer, preshared=bool(value.strip("0")))
-        case "endpoint":
-            return replace(peer, endpoint=_endpoint(value))
-        case "persistent_keepalive_interval":
-            return replace(peer, keepalive=int(value))
-        case "allowed_ip":
-            return replace(peer, allowed_ips=(*peer.allowed_ips, ip_network(value)))
-        case "last_handshake_time_sec":
-            return replace(peer, last_handshake=peer.last_handshake + int(value))
-        case "last_handshake_time_nsec":
-            return replace(peer, last_handshake=peer.last_handshake + int(value) / 1e9)
-        case "rx_bytes":
-            return replace(peer, received=int(value))
-        case "tx_bytes":
-            return replace(peer, sent=int(value))
-    return peer
+def _parse_peer(text: str) -> RawPeer:
+    """Read what follows "public_key=", which is the key."""
+    key, _, rest = text.partition("\n")
+    pairs = list(_pairs(rest))
+    found = dict(pairs)
+    networks = [_network(value) for name, value in pairs if name == "allowed_ip"]
+    seconds, nanoseconds = (int(found.get(f"last_handshake_time_{unit}", "0")) for unit in ("sec", "nsec"))
+    return RawPeer(
+        public_key=base64.b64encode(bytes.fromhex(key)).decode(),
+        endpoint=_endpoint(found["endpoint"]) if "endpoint" in found else None,
+        allowed_ips=tuple(sorted(networks, key=network_key)),
+        keepalive=int(found.get("persistent_keepalive_interval", "0")),
+        last_handshake=seconds + nanoseconds / 1e9,
+        received=int(found.get("rx_bytes", "0")),
+        sent=int(found.get("tx_bytes", "0")),
+        preshared=bool(found.get("preshared_key", "").strip("0")),
+    )
 
 
+@lru_cache(maxsize=8192)
 def _endpoint(value: str) -> Endpoint:
     host, _, port = value.rpartition(":")
     return ip_address(host.strip("[]").partition("%")[0]), int(port)
+
+
+@lru_cache(maxsize=8192)
+def _network(value: str) -> Network:
+    return ip_network(value)
 
 
 def _peer_lines(change: PeerChange) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mcagent.dataplane import wireguard
 from mcagent.lab import netns
 from mcagent.model.net import parse_address
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer, WireGuardPeerStatus
@@ -90,8 +91,7 @@ def start_pings(one: WireGuardNode, two: WireGuardNode) -> list[Ping]:
 
 def publish(node: WireGuardNode, other: WireGuardNode) -> None:
     """Let the other one know that the next key is the current one."""
-    result = other.peer_for(node)  # what the Node itself has stays
-    node.make(result)
+    node.make(other.peer_for(node))  # what the Node itself has stays
     other.make(node.peer_for(other))
 
 
@@ -128,8 +128,8 @@ def test_rotation_on_both_sides_at_once_loses_nothing(pair: tuple[WireGuardNode,
     switched: list[str] = []
 
     def rotate(node: WireGuardNode, peer: WireGuardPeer) -> None:
-        wait(lambda: not netns.call(node.namespace, node.wireguard.switching_before_us), "the other's turn")
-        node.store.promote_next()
+        promoted = node.store.promote_next().current.public
+        wait(lambda: netns.call(node.namespace, node.wireguard.public_keys) == (promoted, ""), "our turn", 2.0)
         node.make(peer)
         switched.append(node.device)
 
@@ -233,3 +233,22 @@ def test_a_device_made_anew_has_the_same_key(pair: tuple[WireGuardNode, WireGuar
     two.make(one.peer_for(two))
     route(two, one)
     wait(lambda: one.start_ping(two, count=1).lost() == 0, "answer")
+
+
+def test_of_two_new_keys_the_second_waits_for_its_turn_but_not_for_ever(
+    pair: tuple[WireGuardNode, WireGuardNode],
+) -> None:
+    """The one with the higher key keeps what it publishes until the other has switched, or some seconds passed."""
+    low, high = sorted(pair, key=lambda node: node.store.ensure().current.public)
+    for node, other in ((low, high), (high, low)):
+        announce(node, other)
+    before = {node.device: node.store.ensure().current.public for node in pair}
+    new = {node.device: node.store.promote_next().current.public for node in pair}
+    keys = {node.device: netns.call(node.namespace, node.wireguard.public_keys) for node in pair}
+    assert keys[low.device] == (new[low.device], "")
+    assert keys[high.device] == (before[high.device], new[high.device])
+    wait(
+        lambda: netns.call(high.namespace, high.wireguard.public_keys) == (new[high.device], ""),
+        "the end of patience",
+        wireguard.TURN + 2.0,
+    )
