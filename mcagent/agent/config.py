@@ -11,6 +11,7 @@ from typing import Any
 
 from mcagent.agent.config_keys import SCHEMA, Settings
 from mcagent.config.reader import Reading, read
+from mcagent.config.values import listen_problem
 from mcagent.model.config import Config, DatapathChoice, TrafficEncryption
 from mcagent.model.net import overlaps
 from mcagent.model.resources import DEFAULT_PORTS, TunnelType
@@ -62,9 +63,8 @@ def _conflicts(reading: Reading) -> None:
     )
     if not said["nodeName"]:
         found.append(("nodeName", "must not be empty: the name of this Node object"))
-    host, _, port = str(said["listen"]).rpartition(":")
-    if int(port) > 65535 or any(int(part) > 255 for part in host.split(".") if part.isdigit()):
-        found.append(("listen", f'must be address:port, not "{said["listen"]}"'))
+    if wrong := listen_problem(str(said["listen"])):
+        found.append(("listen", wrong))
     for path, reason in found:
         reading.conflict(path, reason)
 

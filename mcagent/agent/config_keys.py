@@ -46,28 +46,7 @@ class Settings:
     @property
     def listen_address(self) -> tuple[str, int]:
         """Host and port of the HTTP server."""
-        host, _, port = self.listen.rpartition(":")
-        return host.strip("[]") or "0.0.0.0", int(port)
-
-
-@dataclass(frozen=True)
-class NotYet(kinds.Bool):
-    """A boolean of Antrea's that this version cannot do: only false is right (fail closed)."""
-
-    def parse(self, value: object) -> bool:
-        """Return False."""
-        if super().parse(value):
-            raise ValueError("not available in this version: only false is accepted")
-        return False
-
-    def parse_text(self, text: str) -> bool:
-        """Read "false"."""
-        return self.parse(super().parse_text(text))
-
-    @property
-    def expects(self) -> str:
-        """What is right."""
-        return "false"
+        return kinds.listen_address(self.listen)
 
 
 def _key(*, path: str, attribute: str, value: Value, meaning: str, core: bool = True, antrea: bool = False) -> Key:
@@ -114,8 +93,8 @@ KEYS: tuple[Key, ...] = (
         meaning='Namespace of the Gateway and ClusterInfoImport objects. "" means all namespaces.'),
     _key(path="enablePodToPodConnectivity", attribute="enable_pod_to_pod", value=kinds.Bool(), antrea=True,
         meaning="Pods of remote clusters may reach Pods of this cluster directly, and see their addresses."),
-    _key(path="enableStretchedNetworkPolicy", attribute="stretched_network_policy", value=NotYet(), core=False,
-        antrea=True, meaning="Not available in this version: only false is accepted."),
+    _key(path="enableStretchedNetworkPolicy", attribute="stretched_network_policy", value=kinds.NotYet(),
+        core=False, antrea=True, meaning="Not available in this version: only false is accepted."),
     _key(path="trafficEncryptionMode", attribute="encryption", antrea=True, value=kinds.Choice(TrafficEncryption),
         meaning="Encryption between gateways of different clusters. The same in all clusters."),
     _key(path="wireGuard.port", attribute="wireguard_port", value=kinds.Int(1, 65535), antrea=True,
@@ -222,7 +201,7 @@ KEYS: tuple[Key, ...] = (
         value=kinds.Text(rf"unix:{_PATH}", '"unix:" and the absolute path of a socket'),
         meaning="Socket of the Node's Open vSwitch database."),
     _key(path="listen", attribute="listen", core=False,
-        value=kinds.Text(r"(\d+\.\d+\.\d+\.\d+|\[[0-9a-fA-F:.]+\]|localhost)?:\d{1,5}", "address:port"),
+        value=kinds.LISTEN,
         meaning="Address and port of /metrics, /healthz, /readyz and /status."),
     _key(path="resyncPeriod", attribute="resync_period", value=kinds.Duration(1, 86400), core=False,
         meaning="How often the whole dataplane is read and compared, beside being told of changes."),

@@ -24,7 +24,6 @@ from mcagent.agent.loop import Loop
 from mcagent.agent.reconcile import Reconciler
 from mcagent.agent.reporting import Reporter
 from mcagent.agent.schedule import Timing
-from mcagent.agent.systemd import Notifier
 from mcagent.agent.telling import Teller
 from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_monitor, make_source, selectors
 from mcagent.core.local import ALWAYS_NEEDED
@@ -38,6 +37,7 @@ from mcagent.observe.http import HttpServer
 from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.report import InformerReport, Report
+from mcagent.observe.systemd import Notifier
 from mcagent.observe.version import version
 
 log = logging.getLogger(__name__)

@@ -82,6 +82,26 @@ class Bool(Value):
 
 
 @dataclass(frozen=True)
+class NotYet(Bool):
+    """A boolean of Antrea's that this version cannot do: only false is right (fail closed)."""
+
+    def parse(self, value: object) -> bool:
+        """Return False."""
+        if super().parse(value):
+            raise ValueError("not available in this version: only false is accepted")
+        return False
+
+    def parse_text(self, text: str) -> bool:
+        """Read "false"."""
+        return self.parse(super().parse_text(text))
+
+    @property
+    def expects(self) -> str:
+        """What is right."""
+        return "false"
+
+
+@dataclass(frozen=True)
 class Int(Value):
     """A whole number within bounds; `also` allows values outside of them, `never` forbids some inside."""
 
@@ -150,6 +170,7 @@ class Choice(Value):
     """One word of an enumeration, read without regard to case as Antrea does."""
 
     enum: type[StrEnum]
+    aliases: tuple[tuple[str, str], ...] = ()  # other words, and which they stand for
     later: tuple[tuple[str, str], ...] = ()  # word of the API that this version cannot do yet, and why not
 
     def parse(self, value: object) -> StrEnum:
@@ -158,6 +179,7 @@ class Choice(Value):
             for word, why in self.later:
                 if value.lower() == word.lower():
                     raise ValueError(why)
+            value = dict(self.aliases).get(value.lower(), value)
             for member in self.enum:
                 if member.value.lower() == value.lower():
                     return member
@@ -246,6 +268,20 @@ class Networks(Value):
         return "a list of CIDRs"
 
 
+@dataclass(frozen=True)
+class Cidr(Value):
+    """One CIDR that Pods or Services may have, or ""; kept as text."""
+
+    def parse(self, value: object) -> str:
+        """Return its canonical text."""
+        return "" if value == "" else str(safe_network(value))
+
+    @property
+    def expects(self) -> str:
+        """What is right."""
+        return 'a CIDR or ""'
+
+
 def safe_network(value: object) -> Network:
     """Return the CIDR; ValueError unless it is an exact IPv4 network of ordinary addresses, /8 or longer."""
     if not isinstance(value, str):
@@ -279,3 +315,20 @@ DEVICE_NAME = Text(
     "a device name of at most 15 letters, digits, _ . -",
     never=(("lo", "the loopback"),),
 )
+_LISTEN = r"(\d+\.\d+\.\d+\.\d+|\[[0-9a-fA-F:.]+\]|localhost)?:\d{1,5}"
+LISTEN = Text(_LISTEN, "address:port")
+LISTEN_OR_OFF = Text(rf"0|{_LISTEN}", 'address:port, or "0" for none')
+ABSOLUTE_PATH = Text(r"|/[A-Za-z0-9_./@:+-]*", "an absolute path")
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """Return host and port of an "address:port" that was read."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]") or "0.0.0.0", int(port)
+
+
+def listen_problem(text: str) -> str:
+    """Return what is wrong with the numbers of an "address:port" whose form is right; "" if nothing."""
+    host, _, port = text.rpartition(":")
+    wrong = int(port) > 65535 or any(int(part) > 255 for part in host.split(".") if part.isdigit())
+    return f'must be address:port, not "{text}"' if wrong else ""

@@ -85,6 +85,13 @@ KINDS: Mapping[Kind, KindInfo] = MappingProxyType(
                 namespaced=False,
             ),
             KindInfo(
+                kind=Kind.MUTATING_WEBHOOK_CONFIGURATION,
+                group="admissionregistration.k8s.io",
+                version="v1",
+                plural="mutatingwebhookconfigurations",
+                namespaced=False,
+            ),
+            KindInfo(
                 kind=Kind.CUSTOM_RESOURCE_DEFINITION,
                 group="apiextensions.k8s.io",
                 version="v1",

@@ -39,6 +39,7 @@ class Kind(StrEnum):
     EVENT = "Event"
     SERVICE_CIDR = "ServiceCIDR"
     VALIDATING_WEBHOOK_CONFIGURATION = "ValidatingWebhookConfiguration"
+    MUTATING_WEBHOOK_CONFIGURATION = "MutatingWebhookConfiguration"
     CUSTOM_RESOURCE_DEFINITION = "CustomResourceDefinition"
 
 

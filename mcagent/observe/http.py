@@ -37,7 +37,7 @@ class HttpServer:
 
     def __init__(self, address: tuple[str, int], pages: Pages) -> None:
         """Listen. Raises OSError when the address cannot be had."""
-        self._server = _Server(address, _handler(pages))
+        self._server = BoundedServer(address, _handler(pages))
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._thread.start()
 
@@ -53,14 +53,18 @@ class HttpServer:
         self._thread.join()
 
 
-class _Server(ThreadingHTTPServer):
+class BoundedServer(ThreadingHTTPServer):
+    """Answers at most `slots` connections at once, each in a thread; more are closed."""
+
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], *, slots: int = MAX_REQUESTS
+    ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._slots = threading.BoundedSemaphore(MAX_REQUESTS)
+        self._slots = threading.BoundedSemaphore(slots)
         super().__init__(address, handler)
 
     def server_bind(self) -> None:

@@ -245,7 +245,7 @@ def test_no_file_makes_anything_but_settings_or_a_refusal(content: dict[str, obj
 def test_the_documented_table_is_current(page: str) -> None:
     """The README and docs/configuration.md show every key as the program has it."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
-    assert config_doc.filled(text) == text, f"run: python -m mcagent.agent.config_doc {page}"
+    assert config_doc.PAGE.filled(text) == text, f"run: python -m mcagent.agent.config_doc {page}"
 
 
 def test_variables_of_the_lab_and_the_tests_are_none_of_the_agents() -> None:

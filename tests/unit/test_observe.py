@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from mcagent.agent.lock import BusyError, NodeLock
-from mcagent.agent.systemd import Notifier
 from mcagent.model.plan import Desired, Unit
 from mcagent.model.problem import Problem
 from mcagent.model.resources import PeerKind, TunnelPort, TunnelType
@@ -23,6 +22,7 @@ from mcagent.observe.logs import JsonFormatter, TextFormatter
 from mcagent.observe.metrics import Metrics, Sources, TunnelSample
 from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.report import BackendReport, InformerReport, PassReport, Report
+from mcagent.observe.systemd import Notifier
 
 TUNNEL = TunnelPort(
     bridge="br-mc",

@@ -1,0 +1,206 @@
+"""The controller's configuration: its keys, and reading them into frozen values. One file serves both roles.
+
+Names and meanings marked as Antrea's are those of its MultiClusterConfig, whose file can be used as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from mcagent.config import values as kinds
+from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
+from mcagent.config.reader import Reading, read
+from mcagent.config.values import Value
+from mcagent.controller.settings import (
+    EndpointIpType,
+    IpPrecedence,
+    LeaderSettings,
+    MemberSettings,
+    WriteEndpoints,
+)
+
+ALL_NAMESPACES = "*"
+_JITTER = 1.2  # of the wait between two tries for the Lease
+
+
+class Role(StrEnum):
+    """Which controller runs."""
+
+    MEMBER = "member"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the process is told, as read. Times in seconds. `member` and `leader` give what reconcilers need."""
+
+    namespace: str = ""
+    pod_namespace: str = ""
+    kubeconfig: str = ""
+    service_cidr: str = ""
+    pod_cidrs: tuple[Any, ...] = ()
+    gateway_ip_precedence: IpPrecedence = IpPrecedence.INTERNAL
+    endpoint_ip_type: EndpointIpType = EndpointIpType.CLUSTER_IP
+    max_active_gateways: int = 1
+    write_endpoints: WriteEndpoints = WriteEndpoints.AUTO
+    stretched_network_policy: bool = False
+    heartbeat_period: float = 10.0
+    heartbeat_timeout: float = 30.0
+    stale_after: float = 86400.0
+    listen: str = ":8080"
+    metrics_listen: str = "0"
+    webhook_host: str = ""
+    webhook_port: int = 9443
+    webhook_cert_dir: str = ""
+    webhook_service: str = ""
+    leader_elect: bool = True
+    lease_duration: float = 15.0
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
+    workers: int = 8
+    resync_period: float = 300.0
+    log_level: LogLevel = LogLevel.INFO
+    log_format: LogFormat = LogFormat.TEXT
+
+    def read_namespace(self, home: str) -> str:
+        """Return the namespace that is read; "" for all. `home` is the controller's own."""
+        return "" if self.namespace == ALL_NAMESPACES else self.namespace or home
+
+    def member(self, home: str) -> MemberSettings:
+        """Return what the reconcilers of a member need."""
+        return MemberSettings(
+            namespace=self.read_namespace(home),
+            service_cidr=self.service_cidr or None,
+            pod_cidrs=tuple(str(cidr) for cidr in self.pod_cidrs),
+            gateway_ip_precedence=self.gateway_ip_precedence,
+            endpoint_ip_type=self.endpoint_ip_type,
+            max_active_gateways=self.max_active_gateways,
+            write_endpoints=self.write_endpoints,
+            heartbeat_period=self.heartbeat_period,
+        )
+
+    def leader(self, home: str) -> LeaderSettings:
+        """Return what the reconcilers of a leader need."""
+        return LeaderSettings(
+            namespace=self.read_namespace(home),
+            heartbeat_timeout=self.heartbeat_timeout,
+            stale_after=self.stale_after,
+        )
+
+
+_NAMESPACE = kinds.Text(r"|\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", 'a namespace, "" or "*"')
+
+
+def _key(path: str, attribute: str, value: Value, meaning: str, *, antrea: bool = False) -> Key:
+    return Key(path=path, attribute=attribute, value=value, meaning=meaning, holder=Settings, antrea=antrea)
+
+
+KEYS = (
+    _key("serviceCIDR", "service_cidr", kinds.Cidr(), antrea=True,
+         meaning='Member: Service CIDR of this cluster. "": it is discovered.'),
+    _key("podCIDRs", "pod_cidrs", kinds.Networks(), antrea=True,
+         meaning="Member: Pod CIDRs of this cluster, as other clusters may reach them."),
+    _key("gatewayIPPrecedence", "gateway_ip_precedence", antrea=True,
+         value=kinds.Choice(IpPrecedence, aliases=(("private", "internal"), ("public", "external"))),
+         meaning="Member: which address of a gateway's Node other clusters use, if the Node has no annotation "
+                 "`multicluster.antrea.io/gateway-ip`: its InternalIP (internal, or private) or its ExternalIP "
+                 "(external, or public)."),
+    _key("endpointIPType", "endpoint_ip_type", kinds.Choice(EndpointIpType), antrea=True,
+         meaning="Member: what is exported as endpoints of a Service: its ClusterIP, or the addresses of its "
+                 "Pods. The same in all clusters."),
+    _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.NotYet(), antrea=True,
+         meaning="Not available in this version: only false is accepted."),
+    _key("health.healthProbeBindAddress", "listen", kinds.LISTEN, antrea=True,
+         meaning="Address and port of /healthz, /readyz, /status and /metrics."),
+    _key("metrics.bindAddress", "metrics_listen", kinds.LISTEN_OR_OFF, antrea=True,
+         meaning='Address and port of a server for /metrics alone. "0": none beside the one above.'),
+    _key("webhook.host", "webhook_host", kinds.Text(r"|[0-9a-fA-F:.]+", "an IP address"), antrea=True,
+         meaning='Address of the admission webhook. "": all addresses of the Pod.'),
+    _key("webhook.port", "webhook_port", kinds.Int(0, 65535), antrea=True,
+         meaning="Port of the admission webhook. 0: none is served."),
+    _key("webhook.certDir", "webhook_cert_dir", kinds.ABSOLUTE_PATH, antrea=True,
+         meaning="Directory of tls.crt and tls.key, if somebody else takes care of them and of the caBundle of "
+                 'the ValidatingWebhookConfiguration. "": the controller makes its own certificate, keeps it in a '
+                 "Secret, and renews it."),
+    _key("webhook.service", "webhook_service", kinds.DNS_LABEL,
+         meaning='Name of the Service of the webhook, and of its ValidatingWebhookConfiguration and Secret. "": '
+                 "mcagent-leader or mcagent-member."),
+    _key("maxActiveGateways", "max_active_gateways", kinds.Int(1, 64),
+         meaning="Member: how many annotated Nodes are gateways at the same time. Antrea's agents use one."),
+    _key("writeEndpoints", "write_endpoints", kinds.Choice(WriteEndpoints),
+         meaning="Member: whether imported Services get Endpoints beside EndpointSlices. auto: where the cluster "
+                 "needs them."),
+    _key("heartbeatPeriod", "heartbeat_period", kinds.Duration(1, 3600),
+         meaning="Member: how often it tells the leader that it is there."),
+    _key("heartbeatTimeout", "heartbeat_timeout", kinds.Duration(2, 86400),
+         meaning="Leader: a member from which nothing is heard for so long is not Ready."),
+    _key("staleAfter", "stale_after", kinds.Duration(60, 31536000),
+         meaning="Leader: what a member left behind is deleted when nothing was heard of it for so long."),
+    _key("namespace", "namespace", _NAMESPACE,
+         meaning='Namespace of the ClusterSet and all that belongs to it. "": that of the controller. "*": all, '
+                 "on a leader with several ClusterSets."),
+    _key("podNamespace", "pod_namespace", kinds.DNS_LABEL,
+         meaning='Namespace that the controller itself runs in: of its Lease and Secret. "": that of its Pod.'),
+    _key("kubeconfig", "kubeconfig", kinds.ABSOLUTE_PATH,
+         meaning='kubeconfig of this cluster\'s API server. "": the credentials of the Pod.'),
+    _key("leaderElection.leaderElect", "leader_elect", kinds.Bool(), antrea=True,
+         meaning="Among several replicas one writes; a Lease says which. false: there is only one."),
+    _key("leaderElection.leaseDuration", "lease_duration", kinds.Duration(1, 3600), antrea=True,
+         meaning="How long a Lease that is not renewed is respected."),
+    _key("leaderElection.renewDeadline", "renew_deadline", kinds.Duration(0.5, 3600), antrea=True,
+         meaning="A replica that could not renew its Lease for so long stops writing."),
+    _key("leaderElection.retryPeriod", "retry_period", kinds.Duration(0.1, 600), antrea=True,
+         meaning="How often the Lease is renewed, or tried to get."),
+    _key("workers", "workers", kinds.Int(1, 256),
+         meaning="How many keys are worked on at the same time, of this cluster and of the leader each."),
+    _key("resyncPeriod", "resync_period", kinds.Duration(1, 86400),
+         meaning="How often everything is looked at anew, beside being told of changes."),
+    _key("logLevel", "log_level", kinds.Choice(LogLevel), meaning="Least severity that is logged."),
+    _key("logFormat", "log_format", kinds.Choice(LogFormat), meaning="Form of log lines."),
+)  # fmt: skip
+
+SCHEMA = Schema(
+    keys=KEYS,
+    prefix="MCAGENT_CONTROLLER_",
+    file_variable="MCAGENT_CONTROLLER_CONFIG",
+    constants={"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "MultiClusterConfig"},
+    elsewhere={
+        "leaderElection.resourceName": "is fixed: the Lease is mcagent-leader or mcagent-member",
+        "leaderElection.resourceNamespace": 'is "podNamespace" here',
+        "enableGateway": "belongs to the agent's configuration",
+        "clusterID": "stands in the ClusterSet",
+    },
+)
+
+
+def load(role: Role, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Settings:
+    """Read the configuration: defaults, then `file`, then variables, then flags (by key path).
+
+    Raises ConfigError with every finding; each names where the value came from and its path.
+    """
+    reading = read(SCHEMA, file, environ, flags)
+    if not reading.errors:
+        _conflicts(reading, role)
+    reading.check()
+    fields: dict[str, Any] = reading.fields(Settings)
+    return Settings(**fields)
+
+
+def _conflicts(reading: Reading, role: Role) -> None:
+    said: dict[str, Any] = reading.said()
+    for path in ("health.healthProbeBindAddress", "metrics.bindAddress"):
+        if said[path] != "0" and (wrong := kinds.listen_problem(said[path])):
+            reading.conflict(path, wrong)
+    if role is Role.MEMBER and said["namespace"] == ALL_NAMESPACES:
+        reading.conflict("namespace", 'a member has one ClusterSet: "*" is for leaders')
+    lease = "leaderElection"
+    if said[f"{lease}.renewDeadline"] >= said[f"{lease}.leaseDuration"]:
+        reading.conflict(f"{lease}.renewDeadline", "must be less than leaderElection.leaseDuration")
+    if said[f"{lease}.retryPeriod"] * _JITTER >= said[f"{lease}.renewDeadline"]:
+        reading.conflict(f"{lease}.retryPeriod", f"{_JITTER:g} times it must be less than renewDeadline")
+    if said["heartbeatPeriod"] >= said["heartbeatTimeout"]:
+        reading.conflict("heartbeatPeriod", "must be less than heartbeatTimeout")

@@ -1,0 +1,1 @@
+"""The admission webhook: its certificate, its HTTPS server. The rules are `mcagent.controller.admission`."""

@@ -1,0 +1,273 @@
+"""Keeps the webhook's certificate: in a Secret that the replicas share, in the server, and as caBundle.
+
+Any replica makes the Secret (making it is atomic); after that only the one that holds the Lease writes. All look
+every half minute. Private keys are in the Secret and in memory, nowhere else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from mcagent.controller.webhook.certs import Material, current, expiry
+from mcagent.controller.webhook.server import WebhookServer, context_of
+from mcagent.kube.client import ApiGarbageError, ApiRefusalError, Client
+from mcagent.kube.source import RawObject, is_object
+from mcagent.model.errors import SourceError
+from mcagent.model.kinds import KINDS, object_path
+from mcagent.model.objects import Kind
+
+log = logging.getLogger(__name__)
+
+LOOK = 30.0  # seconds between two looks while all is well
+RETRY = 2.0
+_FIELDS = ("ca.crt", "ca.key", "tls.crt", "tls.key")
+CONFIGURATIONS = (Kind.VALIDATING_WEBHOOK_CONFIGURATION, Kind.MUTATING_WEBHOOK_CONFIGURATION)
+
+
+class Keeper(Protocol):
+    """What takes care of the server's certificate."""
+
+    @property
+    def expires(self) -> float:
+        """Return when the certificate in use expires, in seconds since the epoch; 0.0: there is none."""
+        ...
+
+    @property
+    def error(self) -> str:
+        """Return what is wrong; "" if nothing."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether its thread runs."""
+        ...
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def stop(self) -> None:
+        """End."""
+        ...
+
+
+class _Looking:
+    """A thread that looks again and again, sooner after a failure."""
+
+    def __init__(self, look: float, retry: float) -> None:
+        self._look, self._retry = look, retry
+        self._error, self._expires = "", 0.0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="certificate", daemon=True)
+
+    @property
+    def expires(self) -> float:
+        """Return when the certificate in use expires, in seconds since the epoch; 0.0: there is none."""
+        return self._expires
+
+    @property
+    def error(self) -> str:
+        """Return what is wrong; "" if nothing."""
+        return self._error
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether its thread runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin. Returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, without waiting for a request under way."""
+        self._stopping.set()
+        self._thread.join(timeout=1.0)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.look()
+                error = ""
+            except (SourceError, OSError) as err:
+                error = str(err)
+                if error != self._error:
+                    log.warning("certificate of the webhook: %s", error)
+            self._error = error
+            self._stopping.wait(self._retry if error else self._look)
+
+    def look(self) -> None:
+        """Do what is to be done now. Raises SourceError, OSError."""
+        raise NotImplementedError
+
+
+class SecretKeeper(_Looking):
+    """Makes, renews and shares a certificate for the Service `service` of a namespace."""
+
+    def __init__(
+        self,
+        client: Client,
+        server: WebhookServer,
+        *,
+        namespace: str,
+        service: str,
+        leading: Callable[[], bool],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        look: float = LOOK,
+        retry: float = RETRY,
+    ) -> None:
+        super().__init__(look, retry)
+        self._client, self._server, self._leading, self._now = client, server, leading, now
+        self._namespace, self._service = namespace, service
+        self._used: Material | None = None
+
+    @property
+    def secret(self) -> str:
+        """Return the name of the Secret."""
+        return f"{self._service}-webhook"
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Return the DNS names by which API servers ask for the Service."""
+        full = f"{self._service}.{self._namespace}.svc"
+        return (full, f"{full}.cluster.local")
+
+    def look(self) -> None:
+        """Bring Secret, server and caBundle up to date. Raises SourceError, ssl.SSLError."""
+        stored = self._read()
+        material = _material(stored)
+        wanted = current(material, self.names, self._now())
+        if stored is None:
+            material = self._create(wanted)
+        elif wanted != material and self._leading():
+            material = self._replace(stored, wanted)
+            log.info("certificate of the webhook: renewed")
+        if material is None:
+            raise SourceError(f"Secret {self._namespace}/{self.secret} holds no usable certificate")
+        if material != self._used:
+            self._server.use(context_of(material.certificate, material.key))
+            self._used, self._expires = material, expiry(material)
+        if self._leading():
+            for kind in CONFIGURATIONS:
+                self._trust(kind, material)
+
+    def _path(self, name: str = "") -> str:
+        return object_path(Kind.SECRET, self._namespace, name)
+
+    def _read(self) -> RawObject | None:
+        try:
+            return _checked(self._client.request("GET", self._path(self.secret), timeout=10.0), Kind.SECRET)
+        except ApiRefusalError as err:
+            if err.code == 404:
+                return None
+            raise
+
+    def _create(self, wanted: Material) -> Material | None:
+        body = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": self.secret, "namespace": self._namespace},
+            "type": "kubernetes.io/tls",
+            "data": _data(wanted),
+        }
+        try:
+            self._client.request("POST", self._path(), body=body, timeout=10.0)
+        except ApiRefusalError as err:
+            if err.code == 409:  # another replica was quicker: its certificate is the one
+                return _material(self._read())
+            raise
+        log.info("certificate of the webhook: made, in Secret %s/%s", self._namespace, self.secret)
+        return wanted
+
+    def _replace(self, stored: RawObject, wanted: Material) -> Material:
+        body = {**stored, "data": {**(stored.get("data") or {}), **_data(wanted)}}
+        self._client.request("PUT", self._path(self.secret), body=body, timeout=10.0)
+        return wanted
+
+    def _trust(self, kind: Kind, material: Material) -> None:
+        """Put the authorities into the configuration of this webhook, where there is one."""
+        path = object_path(kind, "", self._service)
+        try:
+            found = _checked(self._client.request("GET", path, timeout=10.0), kind)
+        except ApiRefusalError as err:
+            if err.code == 404 and kind is Kind.MUTATING_WEBHOOK_CONFIGURATION:
+                return
+            raise
+        bundle = base64.b64encode(material.authorities).decode()
+        webhooks = found.get("webhooks")
+        hooks = [hook for hook in webhooks if isinstance(hook, dict)] if isinstance(webhooks, list) else []
+        right = [
+            {**hook, "clientConfig": {**(hook.get("clientConfig") or {}), "caBundle": bundle}} for hook in hooks
+        ]
+        if right == hooks:
+            return
+        body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "webhooks": right}
+        self._client.request(
+            "PATCH", path, body=body, content_type="application/merge-patch+json", timeout=10.0
+        )
+        log.info("%s %s: caBundle written", kind, self._service)
+
+
+class DirectoryKeeper(_Looking):
+    """Uses a certificate that somebody else keeps in a directory: tls.crt and tls.key."""
+
+    def __init__(self, directory: Path, server: WebhookServer, *, look: float = LOOK, retry: float = RETRY) -> None:
+        super().__init__(look, retry)
+        self._directory, self._server = directory, server
+        self._used: tuple[bytes, bytes] | None = None
+
+    def look(self) -> None:
+        """Take up what changed. Raises OSError (ssl.SSLError for unusable PEM)."""
+        found = ((self._directory / "tls.crt").read_bytes(), (self._directory / "tls.key").read_bytes())
+        if found == self._used:
+            return
+        self._server.use(context_of(*found))
+        self._used = found
+        self._expires = _end_of(found[0])
+
+
+def _end_of(certificate: bytes) -> float:
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
+    except ValueError as err:
+        raise ssl.SSLError(f"tls.crt: {err}") from err
+
+
+def _data(material: Material) -> dict[str, str]:
+    values = (material.authorities, material.authority_key, material.certificate, material.key)
+    return {name: base64.b64encode(value).decode() for name, value in zip(_FIELDS, values, strict=True)}
+
+
+def _material(secret: RawObject | None) -> Material | None:
+    """Return what a Secret holds; None if it is not all there."""
+    data = secret.get("data") if secret is not None else None
+    if not isinstance(data, dict):
+        return None
+    values: list[bytes] = []
+    for name in _FIELDS:
+        value = data.get(name)
+        if not isinstance(value, str):
+            return None
+        try:
+            values.append(base64.b64decode(value, validate=True))
+        except (binascii.Error, ValueError):
+            return None
+    authorities, authority_key, certificate, key = values
+    return Material(authorities=authorities, authority_key=authority_key, certificate=certificate, key=key)
+
+
+def _checked(answer: Any, kind: Kind) -> RawObject:
+    if is_object(answer) and answer.get("kind") == kind and isinstance(answer["metadata"].get("resourceVersion"), str):
+        found: RawObject = answer
+        return found
+    raise ApiGarbageError(f"the answer is no {KINDS[kind].kind}")

@@ -1,0 +1,81 @@
+"""What admission rules may look up: the engine's cache, and the API server where the cache cannot know yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcagent.controller.cache import Cache
+from mcagent.controller.reconciler import Ref, Side
+from mcagent.kube.client import ApiGarbageError, ApiRefusalError, Client
+from mcagent.kube.source import RawObject, is_object
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+
+NEEDED = frozenset({Kind.SERVICE_ACCOUNT, Kind.CLUSTER_SET, Kind.MEMBER_CLUSTER_ANNOUNCE})
+_TIMEOUT = 5.0  # seconds
+
+
+class ClusterLookup:
+    """Implements `mcagent.controller.admission.Lookup`. Its methods raise SourceError when nothing can be known.
+
+    `namespace` is what the cache holds; "" : all. A question about another namespace is asked of the API server.
+    """
+
+    def __init__(self, cache: Cache, client: Client, namespace: str) -> None:
+        self._cache, self._client, self._namespace = cache, client, namespace
+
+    def service_account(self, namespace: str, name: str) -> RawObject | None:
+        """Return a ServiceAccount, None if there is none."""
+        if self._knows(Kind.SERVICE_ACCOUNT, namespace):
+            found = self._cache.get(Ref(kind=Kind.SERVICE_ACCOUNT, namespace=namespace, name=name))
+            if found is not None:
+                return found
+        # Not in the cache: it may have been made this very moment.
+        try:
+            answer = self._client.request(
+                "GET", object_path(Kind.SERVICE_ACCOUNT, namespace, name), timeout=_TIMEOUT
+            )
+        except ApiRefusalError as err:
+            if err.code == 404:
+                return None
+            raise
+        return self._object(answer)
+
+    def service_accounts(self, namespace: str) -> Sequence[RawObject]:
+        """Return all ServiceAccounts of a namespace."""
+        return self._list(Kind.SERVICE_ACCOUNT, namespace)
+
+    def cluster_sets(self, namespace: str) -> Sequence[RawObject]:
+        """Return all ClusterSets of a namespace."""
+        return self._list(Kind.CLUSTER_SET, namespace)
+
+    def announces(self, namespace: str) -> Sequence[RawObject]:
+        """Return all MemberClusterAnnounces of a namespace; none where the kind is not served (on a member)."""
+        try:
+            return self._list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace)
+        except ApiRefusalError as err:
+            if err.code in (403, 404) and Kind.MEMBER_CLUSTER_ANNOUNCE not in self._cache.kinds(Side.LOCAL):
+                return ()
+            raise
+
+    def _knows(self, kind: Kind, namespace: str) -> bool:
+        return (
+            kind in self._cache.kinds(Side.LOCAL)
+            and kind not in self._cache.unsynced(Side.LOCAL)
+            and self._namespace in ("", namespace)
+        )
+
+    def _list(self, kind: Kind, namespace: str) -> Sequence[RawObject]:
+        if self._knows(kind, namespace):
+            return self._cache.list(kind, Side.LOCAL, namespace)
+        answer = self._client.request("GET", object_path(kind, namespace), timeout=_TIMEOUT)
+        items = answer.get("items") if isinstance(answer, dict) else None
+        if not isinstance(items, list | None):
+            raise ApiGarbageError(f"{self._client.server}: the answer is no {kind}List")
+        return [self._object(item) for item in items or ()]
+
+    def _object(self, answer: object) -> RawObject:
+        if not is_object(answer):
+            raise ApiGarbageError(f"{self._client.server}: the answer is no object")
+        assert isinstance(answer, dict)
+        return answer
