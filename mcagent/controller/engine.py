@@ -67,7 +67,8 @@ class Engine:
     """Runs reconcilers until stopped.
 
     `namespace` is that of the ClusterSet ("" : all namespaces, on a leader). `home` is the namespace that the
-    controller runs in. `member` says that there is a leader to connect to. `permit` returns for how many seconds
+    controller runs in. `member` says that there is a leader to connect to. `also` are kinds of this cluster that
+    somebody else reads from the cache. `permit` returns for how many seconds
     this replica may write. `told` takes what should become Events, whenever it changes.
     """
 
@@ -79,6 +80,7 @@ class Engine:
         namespace: str,
         home: str = "",
         member: bool,
+        also: Iterable[Kind] = (),
         permit: Callable[[], float] = lambda: float("inf"),
         told: Callable[[frozenset[Told]], None] = lambda _told: None,
         timing: EngineTiming | None = None,
@@ -90,7 +92,7 @@ class Engine:
             raise ValueError("two reconcilers have one name")
         self._client, self._namespace, self._timing = client, namespace, timing or EngineTiming()
         self._permit, self._tell, self._clock = permit, told, clock
-        kinds = {side: set[Kind]() for side in Side}
+        kinds = {Side.LOCAL: set(also), Side.LEADER: set[Kind]()}
         for reconciler in reconcilers:
             for side, read in reconciler.kinds.items():
                 kinds[side] |= read

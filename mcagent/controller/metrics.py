@@ -62,7 +62,9 @@ class _Collector(Collector):
             "mcagent_controller_is_leader", "Whether this replica holds the Lease.", value=sources.leading()
         )
         yield GaugeMetricFamily("mcagent_controller_ready", "What /readyz tells.", value=sources.ready())
-        events = CounterMetricFamily("mcagent_controller_events", "Events, by what became of them.", labels=["result"])
+        events = CounterMetricFamily(
+            "mcagent_controller_events", "Events, by what became of them.", labels=["result"]
+        )
         for result, count in sorted(sources.events().items()):
             events.add_metric([result], count)
         yield events
@@ -174,5 +176,3 @@ class _Collector(Collector):
             "When the certificate of the webhook expires.",
             value=self._sources.certificate_expiry(),
         )
-
-

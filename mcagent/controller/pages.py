@@ -1,8 +1,8 @@
 """The pages of the controller: /healthz, /readyz, /status, /metrics. Turns values into text.
 
-Ready means: this cluster's objects are listed and changes would be noticed, and the webhook can be asked. A standby
-is ready, too, and so is a member whose leader is away: nothing would be better with another Pod. Alive means that
-all threads run.
+Ready means: this cluster's objects are listed, changes would be noticed, and the webhook can be asked. A standby
+is ready too, as is a member whose leader is away: with another Pod nothing would be better. Alive means that all
+threads run.
 """
 
 from __future__ import annotations

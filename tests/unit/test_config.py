@@ -17,6 +17,7 @@ from mcagent.agent.config import load
 from mcagent.agent.config_keys import KEYS
 from mcagent.config.keys import Key, LogFormat
 from mcagent.config.reader import ConfigError
+from mcagent.controller import config_doc as controller_doc
 from mcagent.model.config import SourceNat
 from mcagent.model.resources import Bfd, TunnelType
 
@@ -246,6 +247,13 @@ def test_the_documented_table_is_current(page: str) -> None:
     """The README and docs/configuration.md show every key as the program has it."""
     text = (REPOSITORY / page).read_text(encoding="utf-8")
     assert config_doc.PAGE.filled(text) == text, f"run: python -m mcagent.agent.config_doc {page}"
+
+
+def test_the_documented_table_of_the_controller_is_current() -> None:
+    """docs/configuration.md shows every key of the controller as the program has it."""
+    text = (REPOSITORY / "docs/configuration.md").read_text(encoding="utf-8")
+    page = controller_doc.PAGE
+    assert page.filled(text) == text, "run: python -m mcagent.controller.config_doc docs/configuration.md"
 
 
 def test_variables_of_the_lab_and_the_tests_are_none_of_the_agents() -> None:

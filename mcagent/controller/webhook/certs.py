@@ -58,9 +58,7 @@ def current(material: Material | None, names: Sequence[str], now: datetime.datet
         authority, authority_key = _make_authority(now)
         still = [known for known in parsed.authorities if known.not_valid_after_utc > now]
         kept = [authority, *still][:_MOST_AUTHORITIES]
-        made = replace(
-            made, authorities=b"".join(map(_pem, kept)), authority_key=_key_pem(authority_key)
-        )
+        made = replace(made, authorities=b"".join(map(_pem, kept)), authority_key=_key_pem(authority_key))
         parsed = replace(parsed, authorities=tuple(kept), authority_key=authority_key)
     if _wants_certificate(parsed, names, now):
         certificate, key = _make_certificate(names, parsed.authorities[0], parsed.authority_key, now)

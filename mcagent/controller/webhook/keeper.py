@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 LOOK = 30.0  # seconds between two looks while all is well
 RETRY = 2.0
 _FIELDS = ("ca.crt", "ca.key", "tls.crt", "tls.key")
-CONFIGURATIONS = (Kind.VALIDATING_WEBHOOK_CONFIGURATION, Kind.MUTATING_WEBHOOK_CONFIGURATION)
 
 
 class Keeper(Protocol):
@@ -110,7 +109,10 @@ class _Looking:
 
 
 class SecretKeeper(_Looking):
-    """Makes, renews and shares a certificate for the Service `service` of a namespace."""
+    """Makes, renews and shares a certificate for the Service `service` of a namespace.
+
+    `configurations` are the kinds of webhook configurations, named like the Service, that get the caBundle.
+    """
 
     def __init__(
         self,
@@ -120,13 +122,14 @@ class SecretKeeper(_Looking):
         namespace: str,
         service: str,
         leading: Callable[[], bool],
+        configurations: Sequence[Kind],
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         look: float = LOOK,
         retry: float = RETRY,
     ) -> None:
         super().__init__(look, retry)
         self._client, self._server, self._leading, self._now = client, server, leading, now
-        self._namespace, self._service = namespace, service
+        self._namespace, self._service, self._configurations = namespace, service, configurations
         self._used: Material | None = None
 
     @property
@@ -156,7 +159,7 @@ class SecretKeeper(_Looking):
             self._server.use(context_of(material.certificate, material.key))
             self._used, self._expires = material, expiry(material)
         if self._leading():
-            for kind in CONFIGURATIONS:
+            for kind in self._configurations:
                 self._trust(kind, material)
 
     def _path(self, name: str = "") -> str:
@@ -195,12 +198,7 @@ class SecretKeeper(_Looking):
     def _trust(self, kind: Kind, material: Material) -> None:
         """Put the authorities into the configuration of this webhook, where there is one."""
         path = object_path(kind, "", self._service)
-        try:
-            found = _checked(self._client.request("GET", path, timeout=10.0), kind)
-        except ApiRefusalError as err:
-            if err.code == 404 and kind is Kind.MUTATING_WEBHOOK_CONFIGURATION:
-                return
-            raise
+        found = _checked(self._client.request("GET", path, timeout=10.0), kind)
         bundle = base64.b64encode(material.authorities).decode()
         webhooks = found.get("webhooks")
         hooks = [hook for hook in webhooks if isinstance(hook, dict)] if isinstance(webhooks, list) else []
@@ -210,16 +208,16 @@ class SecretKeeper(_Looking):
         if right == hooks:
             return
         body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "webhooks": right}
-        self._client.request(
-            "PATCH", path, body=body, content_type="application/merge-patch+json", timeout=10.0
-        )
+        self._client.request("PATCH", path, body=body, content_type="application/merge-patch+json", timeout=10.0)
         log.info("%s %s: caBundle written", kind, self._service)
 
 
 class DirectoryKeeper(_Looking):
     """Uses a certificate that somebody else keeps in a directory: tls.crt and tls.key."""
 
-    def __init__(self, directory: Path, server: WebhookServer, *, look: float = LOOK, retry: float = RETRY) -> None:
+    def __init__(
+        self, directory: Path, server: WebhookServer, *, look: float = LOOK, retry: float = RETRY
+    ) -> None:
         super().__init__(look, retry)
         self._directory, self._server = directory, server
         self._used: tuple[bytes, bytes] | None = None
@@ -267,7 +265,11 @@ def _material(secret: RawObject | None) -> Material | None:
 
 
 def _checked(answer: Any, kind: Kind) -> RawObject:
-    if is_object(answer) and answer.get("kind") == kind and isinstance(answer["metadata"].get("resourceVersion"), str):
+    if (
+        is_object(answer)
+        and answer.get("kind") == kind
+        and isinstance(answer["metadata"].get("resourceVersion"), str)
+    ):
         found: RawObject = answer
         return found
     raise ApiGarbageError(f"the answer is no {KINDS[kind].kind}")

@@ -1,0 +1,44 @@
+"""`mcagent controller member` and `mcagent controller leader`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from mcagent.cli import exit_codes
+from mcagent.cli.settings import add_setting_flags, given
+from mcagent.controller.config import SCHEMA, Role, load
+
+_EPILOG = f"""\
+examples:
+  mcagent controller member --config /etc/mcagent/controller.yaml
+  mcagent controller leader --namespace antrea-multicluster --kubeconfig /etc/mcagent/kubeconfig
+
+Several replicas may run; the one that holds a Lease writes. SIGTERM or SIGINT ends it: what is being written is
+finished, and the Lease is given up so that another replica goes on at once.
+
+{exit_codes.EXPLAINED}
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the role and the configuration flags."""
+    parser.description = (
+        "Run the control plane of a cluster: as a member of a ClusterSet, or as the leader of one."
+    )
+    parser.epilog = _EPILOG
+    parser.add_argument("role", choices=[str(role) for role in Role])
+    add_setting_flags(parser, SCHEMA)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until told to stop."""
+    from mcagent.controller.run import run_controller
+    from mcagent.observe import logs
+
+    role = Role(args.role)
+    file, flags = given(args, SCHEMA)
+    settings = load(role, file, dict(os.environ), flags)
+    logs.set_up(settings.log_level, settings.log_format)
+    run_controller(role, settings)
+    return exit_codes.OK

@@ -1,0 +1,293 @@
+"""The controller process: puts engine, Lease, webhook and pages together, and lives until it is told to stop.
+
+SIGTERM and SIGINT finish what is being written, give the Lease up so that another replica goes on at once, and end
+the process. Nothing that was written is taken back.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from mcagent.config.values import listen_address
+from mcagent.controller.config import Role, Settings
+from mcagent.controller.engine import Engine, EngineTiming
+from mcagent.controller.lease import Elector, LeaseTiming
+from mcagent.controller.metrics import Sources, registry
+from mcagent.controller.pages import Process, checks, make_pages, metrics_page
+from mcagent.controller.reconciler import Reconciler, Side, Told
+from mcagent.controller.tally import Durations
+from mcagent.controller.webhook.keeper import DirectoryKeeper, Keeper, SecretKeeper
+from mcagent.controller.webhook.lookup import NEEDED, ClusterLookup
+from mcagent.controller.webhook.server import Review, WebhookServer
+from mcagent.kube.client import Client
+from mcagent.kube.events import Notice, Reporter
+from mcagent.model.errors import McagentError
+from mcagent.model.objects import Kind
+from mcagent.model.problem import Problem
+from mcagent.observe.http import HttpServer
+from mcagent.observe.systemd import Notifier
+from mcagent.observe.version import version
+
+log = logging.getLogger(__name__)
+
+TURN = 5.0  # seconds between two looks whether all threads still run
+_CONFIGURATIONS = {
+    Role.MEMBER: (Kind.VALIDATING_WEBHOOK_CONFIGURATION,),
+    Role.LEADER: (Kind.VALIDATING_WEBHOOK_CONFIGURATION, Kind.MUTATING_WEBHOOK_CONFIGURATION),
+}
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_EVENTS_PER_MINUTE = 60.0
+
+
+def reconcilers_of(role: Role, settings: Settings, home: str) -> list[Reconciler]:
+    """Return what runs in a role."""
+    if role is Role.LEADER:
+        from mcagent.controller.leader import leader_reconcilers
+
+        return leader_reconcilers(settings.leader(home))
+    raise McagentError("this installation has no member's reconcilers")
+
+
+def reviews_of(engine: Engine, client: Client, namespace: str) -> Mapping[str, Review]:
+    """Return the webhook's paths."""
+    from mcagent.controller.admission import mutate, review
+
+    lookup = ClusterLookup(engine.cache, client, namespace)
+    return {"/validate": lambda request: review(request, lookup), "/mutate": mutate}
+
+
+class Controller:
+    """Everything that runs in the process. `start`, then `stop`."""
+
+    def __init__(self, role: Role, settings: Settings, reconcilers: Sequence[Reconciler] | None = None) -> None:
+        """Put it together; nothing is read or written yet. Raises SourceError, OSError, ValueError."""
+        self.role, self.settings = role, settings
+        home = settings.pod_namespace or _own_namespace()
+        self.namespace = namespace = settings.read_namespace(home)
+        self.identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+        name = settings.webhook_service or f"mcagent-{role}"
+        client = Client(settings.kubeconfig, user_agent=f"mcagent-{role}/{version()}")
+        self._client = client
+        self._news: set[Told] = set()  # that are no warnings
+        self._events = Reporter(
+            client,
+            node=socket.gethostname(),
+            component=f"mcagent-{role}",
+            per_minute=_EVENTS_PER_MINUTE,
+            spread=0.5,
+        )
+        self.elector = (
+            Elector(
+                # Renewing must not wait behind anything else.
+                Client(settings.kubeconfig, user_agent=f"mcagent-{role}/{version()}"),
+                namespace=home,
+                name=f"mcagent-{role}",
+                identity=self.identity,
+                gained=self._gained,
+                lost=self._lost,
+                timing=LeaseTiming(
+                    duration=settings.lease_duration,
+                    renew_deadline=settings.renew_deadline,
+                    retry=settings.retry_period,
+                ),
+            )
+            if settings.leader_elect
+            else None
+        )
+        self.engine = Engine(
+            reconcilers_of(role, settings, home) if reconcilers is None else reconcilers,
+            client,
+            namespace=namespace,
+            home=home,
+            member=role is Role.MEMBER,
+            also=NEEDED if role is Role.LEADER and settings.webhook_port else (),
+            permit=self._permit,
+            told=self._told,
+            timing=EngineTiming(workers=settings.workers, resync=settings.resync_period),
+        )
+        self.webhook: WebhookServer | None = None
+        self._keeper: Keeper | None = None
+        if settings.webhook_port:
+            address = (settings.webhook_host or "0.0.0.0", settings.webhook_port)
+            self.webhook = WebhookServer(address, reviews_of(self.engine, client, namespace))
+            self._keeper = (
+                DirectoryKeeper(Path(settings.webhook_cert_dir), self.webhook)
+                if settings.webhook_cert_dir
+                else SecretKeeper(
+                    client,
+                    self.webhook,
+                    namespace=home,
+                    service=name,
+                    leading=self.leading,
+                    configurations=_CONFIGURATIONS[role],
+                )
+            )
+        self._process = Process(
+            role=role,
+            identity=self.identity,
+            namespace=namespace,
+            started_at=time.time(),
+            engine=self.engine,
+            leading=self.leading,
+            holder=lambda: self.elector.holder if self.elector is not None else self.identity,
+            lease_error=lambda: self.elector.error if self.elector is not None else "",
+            webhook=self._webhook_problem,
+            dead=self.dead,
+        )
+        numbers = registry(self._sources())
+        self._http = HttpServer(listen_address(settings.listen), make_pages(self._process, numbers))
+        self._metrics_http = (
+            HttpServer(listen_address(settings.metrics_listen), {"/metrics": metrics_page(numbers)})
+            if settings.metrics_listen != "0"
+            else None
+        )
+
+    # --- any thread ---------------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        """The port of the pages."""
+        return self._http.port
+
+    def leading(self) -> bool:
+        """Tell whether this replica may write."""
+        return self._permit() > 0
+
+    def ready(self) -> bool:
+        """Tell what /readyz tells."""
+        return all(check.good for check in checks(self._process))
+
+    def dead(self) -> list[str]:
+        """Return the threads that should run and do not."""
+        found = list(self.engine.dead())
+        if self.elector is not None and not self.elector.alive:
+            found.append("lease")
+        if self.webhook is not None and not self.webhook.alive:
+            found.append("webhook")
+        if self._keeper is not None and not self._keeper.alive:
+            found.append("certificate")
+        return found
+
+    def start(self) -> None:
+        """Begin to read, and to write once this replica may."""
+        self._events.start()
+        self.engine.start()
+        if self.elector is not None:
+            self.elector.start()
+        if self._keeper is not None:
+            self._keeper.start()
+
+    def stop(self) -> None:
+        """End everything: finish writes, then give the Lease up."""
+        finished = self.engine.stop()
+        if self._keeper is not None:
+            self._keeper.stop()
+        if self.elector is not None:
+            self.elector.stop()
+            if finished:  # else somebody else must not begin before it is certain that we do not write
+                self.elector.release()
+        self._events.stop()
+        if self.webhook is not None:
+            self.webhook.close()
+        self._http.close()
+        if self._metrics_http is not None:
+            self._metrics_http.close()
+        self._client.close()
+
+    def status(self) -> str:
+        """Return one line about how it is."""
+        unsynced = self.engine.cache.unsynced(Side.LOCAL)
+        if unsynced:
+            return f"waiting for objects: {', '.join(sorted(unsynced))}"
+        leader = self.engine.view.leader
+        parts = ["active" if self.leading() else "standby"]
+        if self.role is Role.MEMBER:
+            if leader is None:
+                parts.append("no ClusterSet")
+            else:
+                parts.append("connected to the leader" if leader.connected else f"leader away: {leader.error}")
+        return ", ".join(parts)
+
+    # --- what parts ask for or tell -----------------------------------------------------------------------
+
+    def _permit(self) -> float:
+        return self.elector.permit() if self.elector is not None else float("inf")
+
+    def _gained(self) -> None:
+        self.engine.resume()
+
+    def _lost(self) -> None:
+        self.engine.suspend()
+
+    def _told(self, told: frozenset[Told]) -> None:
+        here = {item for item in told if item.ref.side is Side.LOCAL}
+        self._events.problems(
+            Problem(subject=str(item.ref), path="", reason=item.reason, message=item.message)
+            for item in here
+            if item.warning
+        )
+        news = {item for item in here if not item.warning}
+        for item in sorted(news - self._news, key=lambda item: (item.ref, item.reason, item.message)):
+            self._events.tell(Notice(subject=str(item.ref), reason=item.reason, message=item.message, normal=True))
+        self._news = news
+
+    def _webhook_problem(self) -> str:
+        if self.webhook is None or self.webhook.has_certificate:
+            return ""
+        return (self._keeper.error if self._keeper is not None else "") or "there is no certificate yet"
+
+    def _sources(self) -> Sources:
+        return Sources(
+            engine=self.engine,
+            leading=self.leading,
+            ready=self.ready,
+            webhook=lambda: self.webhook.counts() if self.webhook is not None else {},
+            webhook_seconds=lambda: self.webhook.durations() if self.webhook is not None else Durations(),
+            certificate_expiry=lambda: self._keeper.expires if self._keeper is not None else 0.0,
+            events=self._events.counts,
+        )
+
+
+def _own_namespace() -> str:
+    """Return the namespace of this Pod; kube-system outside of one."""
+    try:
+        return _POD_NAMESPACE.read_text(encoding="ascii").strip() or "kube-system"
+    except OSError:
+        return os.environ.get("POD_NAMESPACE", "") or "kube-system"
+
+
+def run_controller(
+    role: Role, settings: Settings, started: Callable[[Controller], None] = lambda _c: None
+) -> None:
+    """Run until SIGTERM or SIGINT. Raises what `Controller` does; McagentError when a thread died."""
+    stop = threading.Event()
+    received: list[int] = []
+
+    def on_signal(number: int, _frame: object) -> None:
+        received.append(number)
+        stop.set()
+
+    for which in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(which, on_signal)
+    controller = Controller(role, settings)
+    notifier = Notifier()
+    log.info("mcagent %s: controller of a %s, namespace %s", version(), role, controller.namespace or "(all)")
+    controller.start()
+    started(controller)
+    gc.freeze()  # what was made so far stays
+    while not stop.wait(TURN if controller.ready() else 0.5):
+        if dead := controller.dead():
+            raise McagentError(f"threads have ended by themselves, which is a bug: {', '.join(dead)}; see the log")
+        notifier.turn(ready=controller.ready(), status=controller.status()[:500])
+    log.info("%s: ending", signal.Signals(received[0]).name)
+    notifier.stopping()
+    controller.stop()
