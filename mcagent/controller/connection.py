@@ -263,9 +263,11 @@ class LeaderLink:
             with self._lock:
                 self._epoch += 1
             # Nobody may take the empty cache for what the old leader has: first there is no leader.
-            self._membership = None
-            self._publish()
-            self._cache.clear(Side.LEADER)
+            with self._publishing:
+                old, self._leader, self._membership = self._leader, None, None
+                self._cache.clear(Side.LEADER)
+                if old is not None:
+                    self._changed(old, None)
         self._membership, self._credentials = wanted, found
         self._failure, self._succeeded = "", 0.0
         self._backoff.reset()
