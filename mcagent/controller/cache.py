@@ -65,6 +65,17 @@ def _shared(value: Any) -> Any:
     return value
 
 
+_DEAD = 4096  # so many uids are kept of what has gone
+
+
+def _is_gone(obj: RawObject) -> bool:
+    """Tell whether the answer to a write tells an object's end: what held it was taken away."""
+    meta, spec = obj["metadata"], obj.get("spec")
+    held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
+    held = held or (isinstance(spec, dict) and spec.get("finalizers"))  # of a Namespace
+    return bool(meta.get("deletionTimestamp")) and not held
+
+
 class _Table:
     """All objects of one kind on one side."""
 
@@ -75,6 +86,7 @@ class _Table:
         self.indexes = {index.name: index for index in indexes}
         self.filed: dict[str, dict[str, list[Key]]] = {index.name: defaultdict(list) for index in indexes}
         self.gone: dict[Key, str] = {}  # uid of what we deleted, until its event comes
+        self.dead: dict[str, None] = {}  # uids of what went last: an answer that comes late does not revive it
         self.synced = False
 
     def put(self, key: Key, obj: RawObject) -> RawObject | None:
@@ -97,11 +109,18 @@ class _Table:
         old = self.objects.pop(key, None)
         if old is not None:
             del self.seen[key]
+            self.bury(old)
             del self.order[bisect_left(self.order, key)]
             for name, index in self.indexes.items():
                 for value in set(index.values(old)):
                     self._unfile(name, value, key)
         return old
+
+    def bury(self, obj: RawObject) -> None:
+        """Remember that an object is gone for good."""
+        self.dead[_uid(obj)] = None
+        if len(self.dead) > _DEAD:
+            del self.dead[next(iter(self.dead))]
 
     def _unfile(self, name: str, value: str, key: Key) -> None:
         keys = self.filed[name][value]
@@ -228,6 +247,7 @@ class Cache:
             table = self._table(side, kind)
             old = table.objects.get(key)
             if event.type is EventType.DELETED:
+                table.bury(obj)
                 if table.gone.get(key) == _uid(obj):
                     del table.gone[key]
                 # one that was deleted and made again: the event is about the earlier one
@@ -244,7 +264,7 @@ class Cache:
 
     def wrote(self, ref: Ref, obj: RawObject | None) -> None:
         """Take what an API server said is there, in the answer to a write or a read of ours (None: nothing)."""
-        new = None if obj is None else trim(ref.kind, obj)
+        new = None if obj is None or _is_gone(obj) else trim(ref.kind, obj)
         key = (ref.namespace, ref.name)
         with self._lock:
             table = self._tables.get((ref.side, ref.kind))
@@ -258,6 +278,8 @@ class Cache:
                 table.drop(key)
             elif old is not None and _uid(old) == _uid(new) and not _newer(old, new):
                 return
+            elif _uid(new) and _uid(new) in table.dead:
+                return  # its end was seen before this answer
             else:
                 table.put(key, new)
         self._listen([Change(side=ref.side, kind=ref.kind, old=old, new=new)])

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from mcagent.controller.cache import Cache, SideSink, trim
+from mcagent.controller.names import LABEL_SOURCE_CLUSTER_ID
 from mcagent.controller.reconciler import Leader, Side
 from mcagent.controller.target import Credentials, Membership, credentials, membership
 from mcagent.controller.writer import AwayError
@@ -286,6 +287,7 @@ class LeaderLink:
                 client,
                 sink,
                 namespace=wanted.namespace,
+                label_selector=_selector(kind, wanted.cluster_id),
                 timing=self._timing.informers,
                 transform=trim,
             )
@@ -345,6 +347,14 @@ class LeaderLink:
         )
         since = old.since if old is not None and old.connected == connected else self._clock()
         return replace(new, since=since)
+
+
+def _selector(kind: Kind, cluster_id: str) -> str:
+    """Return the labels of what is read of a kind: of exports only this cluster's, as leaders require them to be.
+
+    Else every member would read what all the others export.
+    """
+    return f"{LABEL_SOURCE_CLUSTER_ID}={cluster_id}" if kind is Kind.RESOURCE_EXPORT else ""
 
 
 def _place(found: Membership | None) -> Membership | None:

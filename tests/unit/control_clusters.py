@@ -64,7 +64,9 @@ class Member:
     def join(self) -> None:
         """Make the ClusterSet."""
         if self.api.get(Kind.CLUSTER_SET, HOME, SET) is None:
-            self.api.put(cluster_set(self.cluster_id))
+            raw = cluster_set(self.cluster_id)
+            del raw["metadata"]["finalizers"]
+            self.api.put(raw)
 
     def leave(self) -> None:
         """Delete the ClusterSet."""

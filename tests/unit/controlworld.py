@@ -163,6 +163,5 @@ class Copier:
             if self.side is Side.LOCAL
             else {"spec": {"name": said, "kind": "Service", "clusterID": "east"}}
         )
-        return Outcome(
-            steps=(Wanted(ref=copy, body={"metadata": {"labels": {"copy": "yes"}}, **content}),), told=told
-        )
+        labels = {"labels": {"sourceClusterID": "east"}}  # members read only what has it
+        return Outcome(steps=(Wanted(ref=copy, body={"metadata": labels, **content}),), told=told)

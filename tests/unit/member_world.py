@@ -26,7 +26,7 @@ def cluster_set(cluster_id: str = "east", name: str = SET, **spec: Any) -> RawOb
     leader = {"clusterID": "north", "server": "https://192.0.2.1:6443", "secret": "token"}
     return {
         "kind": "ClusterSet",
-        "metadata": {"name": name, "namespace": HOME},
+        "metadata": {"name": name, "namespace": HOME, "finalizers": ["mcagent.io/member"]},
         "spec": {"clusterID": cluster_id, "namespace": AREA, "leaders": [leader]} | spec,
     }
 

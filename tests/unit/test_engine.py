@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from mcagent.controller.cache import Cache
 from mcagent.controller.engine import Engine
-from mcagent.controller.reconciler import Reconciler, Side, Told
+from mcagent.controller.reconciler import Reconciler, Ref, Side, Told
+from mcagent.kube.source import EventType, ObjectEvent
 from mcagent.lab.apiserver import GARBAGE, ApiServer, Fault, FaultKind
 from mcagent.model.objects import Kind
 from tests.unit.controlworld import COMMON_AREA, NAMESPACE, QUICK, Copier, Objects, client_of, join, until
@@ -349,3 +351,21 @@ def test_a_missing_secret_and_a_wrong_cluster_set_are_told(local: Objects, run: 
         },
     )
     until(lambda: engine.view.leader is None)
+
+
+def test_an_answer_that_comes_late_revives_nothing() -> None:
+    """Taking the last finalizer off ends an object: neither that answer nor an older one brings it back."""
+    ref = Ref(kind=Kind.CONFIG_MAP, namespace="a", name="x")
+    meta = {"name": "x", "namespace": "a", "uid": "1", "resourceVersion": "5"}
+    held = {"metadata": {**meta, "deletionTimestamp": "2024-01-01T00:00:00Z", "finalizers": ["f"]}}
+    freed = {"metadata": {**meta, "resourceVersion": "6", "deletionTimestamp": "2024-01-01T00:00:00Z"}}
+    for late in (freed, held):
+        cache = Cache({Side.LOCAL: [Kind.CONFIG_MAP]})
+        cache.apply(Side.LOCAL, Kind.CONFIG_MAP, ObjectEvent(type=EventType.ADDED, object=held))
+        cache.apply(Side.LOCAL, Kind.CONFIG_MAP, ObjectEvent(type=EventType.DELETED, object=freed))
+        cache.wrote(ref, late)
+        assert cache.get(ref) is None
+    cache.wrote(ref, {"metadata": {**meta, "uid": "2", "resourceVersion": "7"}})
+    assert cache.get(ref) is not None
+    cache.wrote(ref, {"metadata": {**freed["metadata"], "uid": "2", "resourceVersion": "8"}})
+    assert cache.get(ref) is None

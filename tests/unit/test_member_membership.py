@@ -27,6 +27,7 @@ from tests.unit.member_world import (
     settings,
     slice_of,
 )
+from tests.unit.test_member_service_export import release
 from tests.unit.test_member_service_import import WEST, endpoints_import, service_import
 
 ANNOUNCE = (Kind.MEMBER_CLUSTER_ANNOUNCE, AREA, "member-announce-from-east")
@@ -143,8 +144,11 @@ def test_leaving_cleans_up_and_tells_the_leader() -> None:
     tick(view, controller, 1.0)
     assert made(view) == {}
     assert north_of(view).get(*ANNOUNCE) is None
-    assert view.local.get(Kind.CLUSTER_SET, HOME, SET) is None
     assert north_of(view).writes[-1] == f"delete MemberClusterAnnounce {AREA}/member-announce-from-east"
+    assert view.local.get(Kind.CLUSTER_SET, HOME, SET) is not None
+    release(view)  # the leader deletes what was exported
+    tick(view, controller, 1.0)
+    assert view.local.get(Kind.CLUSTER_SET, HOME, SET) is None
 
 
 def test_leaving_while_the_controller_is_down_is_made_up_for() -> None:
@@ -154,6 +158,8 @@ def test_leaving_while_the_controller_is_down_is_made_up_for() -> None:
     assert view.local.get(Kind.CLUSTER_SET, HOME, SET) is not None
     controller = Controller(view, member_reconcilers(settings()))
     controller.settle()
+    tick(view, controller, 1.0)
+    release(view)
     tick(view, controller, 1.0)
     assert made(view) == {}
     assert north_of(view).get(*ANNOUNCE) is None
@@ -206,6 +212,8 @@ def test_rejoining_makes_everything_anew() -> None:
     view.local.remove(Kind.CLUSTER_SET, HOME, SET)
     controller.run()
     tick(view, controller, 1.0)
+    release(view)
+    tick(view, controller, 1.0)
     lead(view, controller, None)
     view.local.put(cluster_set())
     lead(view, controller, leader())
@@ -218,6 +226,7 @@ def test_an_empty_cluster_id_is_filled_from_the_claim() -> None:
     view = member()
     old = cluster_set()
     del old["spec"]["clusterID"]
+    del old["metadata"]["finalizers"]
     view.local.put(old)
     controller = Controller(view, member_reconcilers(settings()))
     controller.settle()
@@ -234,7 +243,9 @@ def test_only_the_first_cluster_set_counts() -> None:
     view, controller = joined()
     before = made(view)
     view.local.clock.forward(5)
-    view.local.put(cluster_set(name="another"))
+    raw = cluster_set(name="another")
+    del raw["metadata"]["finalizers"]
+    view.local.put(raw)
     controller.settle()
     assert conditions_of(the_set(view, "another")) == {"Ready": ("False", "AnotherClusterSet")}
     assert made(view) == before

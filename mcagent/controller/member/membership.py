@@ -14,6 +14,7 @@ from mcagent.controller import names
 from mcagent.controller.conditions import FALSE, TRUE, UNKNOWN, condition, find
 from mcagent.controller.member.announce import announce_ref
 from mcagent.controller.member.cleanup import OWNED, owned
+from mcagent.controller.member.exports import BY_CLUSTER, export_ref
 from mcagent.controller.member.state import cluster_set_of
 from mcagent.controller.raw import is_deleting, items_at, name_of, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View, Wanted
@@ -40,7 +41,7 @@ class MemberClusterSet:
 
     def keys(self, change: Change, view: View) -> Iterable[str]:
         """Return the ClusterSets that a change touches: all of this namespace, as only one of them counts."""
-        here = namespace_of(change.new or change.old) == view.namespace
+        here = change.side is Side.LOCAL and namespace_of(change.new or change.old) == view.namespace
         touched = here and change.kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM)
         return self.all_keys(view) if touched else []
 
@@ -143,8 +144,12 @@ def _leave(ref: Ref, finalizers: Sequence[str], leader: Leader | None, view: Vie
     rest = [text for text in finalizers if text != names.MEMBER_FINALIZER]
     released = Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)
     late = view.quiet_for(ref) >= PATIENCE
-    if leader is not None and leader.connected and not late:
-        return Outcome(steps=[announce_ref(leader), released], again=LOOK)
+    if leader is not None and leader.connected and leader.synced and not late:
+        # With the announcement the leader deletes what was exported; what came after that goes like this.
+        exports = view.indexed(BY_CLUSTER.name, leader.cluster_id, Side.LEADER)
+        left = [export_ref(leader, name_of(raw)) for raw in exports if not is_deleting(raw)]
+        last = [] if exports else [released]
+        return Outcome(steps=[*left, announce_ref(leader), *last], again=LOOK)
     if not late:
         return Outcome(again=LOOK)
     message = "the leader could not be told: it removes this cluster when no heartbeat has come for a day"

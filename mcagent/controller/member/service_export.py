@@ -138,6 +138,9 @@ class ServiceExports:
             if raw is not None and any(text_at(raw, "spec", field) != spec[field] for field in (*own, "kind")):
                 # Of another Service that had the name before; what it is about may not be changed.
                 steps += _removals(view, leader, refs)
+                if (other := text_at(raw, "spec", "clusterID")) != leader.cluster_id:
+                    message = f'the name {ref.name} is taken by cluster "{printable(other)}"'
+                    told.append(Told(ref=_ref(export), reason="ExportFailed", message=message))
                 break
             steps.append(resource_export(ref, spec, raw))
         return Outcome(steps=steps, told=told)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mcagent.controller.raw import age, is_deleting, items_at, name_of, text_at, value_at
+from mcagent.controller import names
+from mcagent.controller.raw import age, is_deleting, items_at, name_of, text_at, texts_at, value_at
 from mcagent.controller.reconciler import Change, Leader, Ref, View
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
@@ -26,11 +27,14 @@ def cluster_set_ref(raw: RawObject, view: View) -> Ref:
 
 
 def membership(view: View) -> Leader | None:
-    """Return the leader while this cluster is a member and not about to leave."""
+    """Return the leader while this cluster is a member and not about to leave.
+
+    It is one from when the ClusterSet has our finalizer: nothing is made that leaving would not clean up.
+    """
     raw, leader = cluster_set_of(view), view.leader
     if raw is None or leader is None or is_deleting(raw) or leader.cluster_set != name_of(raw):
         return None
-    return leader
+    return leader if names.MEMBER_FINALIZER in texts_at(raw, "metadata", "finalizers") else None
 
 
 def is_for(raw: RawObject, leader: Leader) -> bool:
@@ -60,4 +64,5 @@ def concerns_membership(change: Change) -> bool:
 
 
 def _identity(raw: RawObject) -> Iterable[object]:
-    return (raw.get("spec"), is_deleting(raw), text_at(raw, "metadata", "uid"))
+    held = names.MEMBER_FINALIZER in texts_at(raw, "metadata", "finalizers")
+    return (raw.get("spec"), is_deleting(raw), held, text_at(raw, "metadata", "uid"))

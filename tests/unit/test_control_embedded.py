@@ -1,0 +1,358 @@
+"""Leader and members with their engines on embedded API servers: the same as in memory, over real connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
+from hypothesis.stateful import RuleBasedStateMachine, rule
+
+from mcagent.controller.engine import Engine
+from mcagent.controller.leader import leader_reconcilers
+from mcagent.controller.member import member_reconcilers
+from mcagent.controller.settings import LeaderSettings
+from mcagent.lab.apiserver import ApiServer
+from mcagent.model.objects import Kind
+from tests.unit.control_clusters import CIDRS
+from tests.unit.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join, until
+from tests.unit.member_world import conditions_of, export_of, node, service, settings, slice_of
+
+SHOP = "default"  # a namespace that every server has
+
+
+class Cluster:
+    """One API server and its controller's engine."""
+
+    def __init__(self, name: str, directory: Path, stack: ExitStack) -> None:
+        self.name, self.directory = name, directory / name
+        self.directory.mkdir()
+        self.api = stack.enter_context(ApiServer(bookmark_interval=0.2))
+        self.objects = Objects(self.api)
+        self.engine: Engine | None = None
+        stack.callback(self.stop)
+
+    def start(self) -> None:
+        """Start the controller."""
+        reconcilers: Iterable[Any] = (
+            leader_reconcilers(LeaderSettings(namespace=COMMON_AREA, stale_after=3600.0))
+            if self.name == "north"
+            else member_reconcilers(settings(service_cidr=CIDRS[self.name], heartbeat_period=1.0))
+        )
+        self.engine = Engine(
+            tuple(reconcilers),
+            client_of(self.api, self.directory),
+            namespace=COMMON_AREA if self.name == "north" else NAMESPACE,
+            member=self.name != "north",
+            timing=QUICK,
+        )
+        self.engine.start()
+
+    def stop(self) -> None:
+        """End the controller."""
+        if self.engine is not None:
+            assert self.engine.stop()
+            self.engine = None
+
+    def put(self, raw: dict[str, Any]) -> None:
+        """Make or replace an object, in the namespace of the tests if it has one."""
+        fields = {key: value for key, value in raw.items() if key not in ("kind", "metadata")}
+        meta = {key: value for key, value in raw["metadata"].items() if key not in ("name", "namespace")}
+        self.objects.put(Kind(raw["kind"]), raw["metadata"]["name"], SHOP, metadata=meta, **fields)
+
+    def get(self, kind: Kind, name: str, namespace: str = SHOP) -> Any:
+        """Return an object or None."""
+        return self.objects.get(kind, name, namespace)
+
+    def remove(self, kind: Kind, name: str, namespace: str = SHOP) -> None:
+        """Delete an object if it is there."""
+        if self.get(kind, name, namespace) is not None:
+            self.objects.remove(kind, name, namespace)
+
+    def serve(self, name: str, host: int) -> None:
+        """Make a Service with a ready endpoint."""
+        prefix = CIDRS[self.name].rsplit(".", 2)[0]
+        self.put(service(name, cluster_ip=f"{prefix}.200.{host}"))
+        self.put(slice_of(name, f"10.10.1.{host}", name=f"{name}-slice"))
+
+    def imported(self) -> dict[str, set[str]]:
+        """Return the endpoints of each imported Service."""
+        prefix = "antrea-mc-"
+        found = {
+            name.removeprefix(prefix): set[str]()
+            for name in self.objects.names(Kind.SERVICE)
+            if name.startswith(prefix)
+        }
+        for name in self.objects.names(Kind.ENDPOINT_SLICE):
+            raw = self.get(Kind.ENDPOINT_SLICE, name)
+            owner = raw["metadata"]["labels"]["kubernetes.io/service-name"] if raw else ""
+            if owner.startswith(prefix):
+                addresses = {text for item in raw["endpoints"] for text in item["addresses"]}
+                found.setdefault(owner.removeprefix(prefix), set()).update(addresses)
+        return found
+
+
+class World:
+    """A leader "north" and members."""
+
+    def __init__(self, directory: Path, stack: ExitStack, members: Iterable[str] = ("east", "west")) -> None:
+        self.north = Cluster("north", directory, stack)
+        spec = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+        self.north.objects.put(Kind.CLUSTER_SET, "set", COMMON_AREA, spec=spec)
+        self.members = {name: Cluster(name, directory, stack) for name in members}
+        self.north.start()
+        for number, member in enumerate(self.members.values(), 1):
+            for host in (1, 2):
+                raw = node(f"n{host}", f"192.168.{number}.{host}")
+                member.objects.put(
+                    Kind.NODE, raw["metadata"]["name"], metadata=raw["metadata"], status=raw["status"]
+                )
+            member.serve("web", 1)
+            member.serve("db", 2)
+            member.start()
+
+    def join(self, name: str) -> None:
+        """Make Secret and ClusterSet of a member."""
+        member = self.members[name]
+        if member.get(Kind.CLUSTER_SET, "set", NAMESPACE) is None:
+            join(member.objects, self.north.api.url)
+            member.objects.change(
+                Kind.CLUSTER_SET, "set", lambda old: {**old, "spec": {**old["spec"], "clusterID": name}}
+            )
+
+    def idle(self) -> bool:
+        """Tell whether no controller has anything to do now."""
+        engines = [c.engine for c in (self.north, *self.members.values())]
+        return all(engine is None or engine.idle() for engine in engines)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Give a leader and two members that have joined."""
+    with ExitStack() as stack:
+        made = World(tmp_path, stack)
+        for name in made.members:
+            made.join(name)
+        yield made
+
+
+def test_export_import_change_unexport(world: World) -> None:
+    """A Service exported in two clusters is imported in both, follows its endpoints, and goes with its exports."""
+    east, west = world.members.values()
+    east.put(export_of("web"))
+    until(lambda: west.imported() == {"web": {"10.96.200.1"}})
+    until(lambda: east.imported() == {"web": {"10.96.200.1"}})
+    west.put(export_of("web"))
+    until(lambda: east.imported() == {"web": {"10.96.200.1", "10.97.200.1"}})
+    until(
+        lambda: (
+            conditions_of(west.get(Kind.SERVICE_EXPORT, "web"))
+            == {"Valid": ("True", "Succeed"), "Conflict": ("False", "NoConflicts")}
+        )
+    )
+    found = east.get(Kind.CLUSTER_INFO_IMPORT, "west-clusterinfo", NAMESPACE)
+    assert found["spec"]["gatewayInfos"] == [{"gatewayIP": "192.168.2.1"}]
+    assert found["spec"]["serviceCIDR"] == "10.97.0.0/16"
+    west.remove(Kind.ENDPOINT_SLICE, "web-slice")
+    until(lambda: east.imported() == {"web": {"10.96.200.1"}})
+    east.remove(Kind.SERVICE_EXPORT, "web")
+    until(lambda: east.imported() == west.imported() == {})
+    until(lambda: set(world.north.objects.names(Kind.RESOURCE_IMPORT)) == {"east-clusterinfo", "west-clusterinfo"})
+
+
+def test_a_gateway_is_replaced_in_place(world: World) -> None:
+    """When a gateway's Node is no more Ready, others learn of the next one by an update of the same object."""
+    east, west = world.members.values()
+    until(lambda: west.get(Kind.CLUSTER_INFO_IMPORT, "east-clusterinfo", NAMESPACE))
+    before = west.get(Kind.CLUSTER_INFO_IMPORT, "east-clusterinfo", NAMESPACE)
+    client_of(east.api, east.directory).request(
+        "PATCH",
+        "/api/v1/nodes/n1/status",
+        body={"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}},
+        content_type="application/merge-patch+json",
+    )
+
+    def gateways() -> Any:
+        return west.get(Kind.CLUSTER_INFO_IMPORT, "east-clusterinfo", NAMESPACE)["spec"]["gatewayInfos"]
+
+    until(lambda: gateways() == [{"gatewayIP": "192.168.1.2"}])
+    after = west.get(Kind.CLUSTER_INFO_IMPORT, "east-clusterinfo", NAMESPACE)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert east.objects.names(Kind.GATEWAY) == ["n2"]
+
+
+def test_leaving_and_rejoining(world: World) -> None:
+    """Who leaves has nothing left; who joins again has everything again."""
+    east, west = world.members.values()
+    for member in (east, west):
+        member.put(export_of("web"))
+    both = {"web": {"10.96.200.1", "10.97.200.1"}}
+    until(lambda: east.imported() == both and west.imported() == both)
+    east.remove(Kind.CLUSTER_SET, "set", NAMESPACE)
+    until(lambda: east.get(Kind.CLUSTER_SET, "set", NAMESPACE) is None)
+    until(lambda: east.imported() == {} and not east.objects.names(Kind.GATEWAY))
+    until(lambda: west.imported() == {"web": {"10.97.200.1"}})
+    until(lambda: not [n for n in world.north.objects.names(Kind.RESOURCE_EXPORT) if n.startswith("east-")])
+    until(lambda: world.north.objects.names(Kind.MEMBER_CLUSTER_ANNOUNCE) == ["member-announce-from-west"])
+    world.join("east")
+    until(lambda: east.imported() == both and west.imported() == both)
+
+
+def test_a_leader_that_is_away_changes_nothing(world: World) -> None:
+    """Members keep what they imported and elect gateways; afterwards they catch up and write nothing twice."""
+    east, west = world.members.values()
+    east.put(export_of("web"))
+    until(lambda: west.imported() == {"web": {"10.96.200.1"}})
+    until(world.idle)
+    world.north.stop()
+    world.north.api.stop()
+    until(
+        lambda: conditions_of(west.get(Kind.CLUSTER_SET, "set", NAMESPACE)) == {"Ready": ("False", "Disconnected")}
+    )
+    east.remove(Kind.NODE, "n1", "")
+    until(lambda: east.objects.names(Kind.GATEWAY) == ["n2"])
+    west.remove(Kind.SERVICE, "antrea-mc-web")
+    until(lambda: west.imported() == {"web": {"10.96.200.1"}})
+
+
+def test_restarts_write_nothing(world: World) -> None:
+    """A new leader's and a new member's controller find everything as it should be."""
+    east, west = world.members.values()
+    east.put(export_of("web"))
+    until(lambda: west.imported() == {"web": {"10.96.200.1"}})
+    until(
+        lambda: (
+            conditions_of(east.get(Kind.SERVICE_EXPORT, "web")).get("Conflict") == ("False", "NoConflicts")
+            and world.idle()
+        )
+    )
+    for cluster in (world.north, west):
+        cluster.stop()
+    for cluster in (world.north, west):
+        cluster.api.requests.clear()
+        cluster.start()
+    until(
+        lambda: west.engine is not None and west.engine.view.leader is not None and west.engine.view.leader.synced
+    )
+    until(world.idle)
+    writes = [
+        w for w in (*west.objects.writes(), *world.north.objects.writes()) if "memberclusterannounce" not in w
+    ]
+    assert [w for w in writes if "clustersets" not in w] == []
+
+
+class Interleavings(RuleBasedStateMachine):
+    """Joining, leaving, exporting, faults and restarts in any order, on API servers; few, as they take time."""
+
+    members = st.sampled_from(["east", "west"])
+    services = st.sampled_from(["web", "db"])
+    make: Callable[[], Path]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        self.world = World(type(self).make(), self.stack)
+
+    @rule(member=members)
+    def join(self, member: str) -> None:
+        self.world.join(member)
+
+    @rule(member=members)
+    def leave(self, member: str) -> None:
+        self.world.members[member].remove(Kind.CLUSTER_SET, "set", NAMESPACE)
+
+    @rule(member=members, name=services)
+    def export(self, member: str, name: str) -> None:
+        self.world.members[member].put(export_of(name))
+
+    @rule(member=members, name=services)
+    def unexport(self, member: str, name: str) -> None:
+        self.world.members[member].remove(Kind.SERVICE_EXPORT, name)
+
+    @rule(member=members, name=services)
+    def meddle(self, member: str, name: str) -> None:
+        self.world.members[member].remove(Kind.SERVICE, f"antrea-mc-{name}")
+
+    @rule(member=members)
+    def lose_gateway(self, member: str) -> None:
+        self.world.members[member].remove(Kind.NODE, "n1", "")
+
+    @rule(member=members)
+    def restart(self, member: str) -> None:
+        cluster = self.world.members[member]
+        cluster.stop()
+        cluster.start()
+
+    @rule()
+    def restart_leader(self) -> None:
+        self.world.north.stop()
+        self.world.north.start()
+
+    def _expected(self) -> dict[str, dict[str, set[str]]]:
+        inside = {
+            name: member
+            for name, member in self.world.members.items()
+            if member.get(Kind.CLUSTER_SET, "set", NAMESPACE) is not None
+        }
+        found: dict[str, set[str]] = {}
+        for name, member in inside.items():
+            for exported in member.objects.names(Kind.SERVICE_EXPORT):
+                host = {"web": 1, "db": 2}[exported]
+                found.setdefault(exported, set()).add(f"{CIDRS[name].rsplit('.', 2)[0]}.200.{host}")
+        return {name: found if name in inside else {} for name in self.world.members}
+
+    def teardown(self) -> None:
+        try:
+            until(lambda: self._settled() == [], 20)
+        except AssertionError:
+            raise AssertionError(self._settled()) from None
+        finally:
+            self.stack.close()
+
+    def _settled(self) -> list[str]:
+        """Return what is not yet as it should be."""
+        world = self.world
+        wrong = []
+        for name, expected in self._expected().items():
+            member = world.members[name]
+            if (there := member.imported()) != expected:
+                wrong.append(f"{name} imports {there}, not {expected}")
+            raw = member.get(Kind.CLUSTER_SET, "set", NAMESPACE)
+            if raw is not None and "deletionTimestamp" in raw["metadata"]:
+                wrong.append(f"{name} is still leaving")
+            if raw is None and member.objects.names(Kind.GATEWAY):
+                wrong.append(f"{name} has Gateways")
+            announced = f"member-announce-from-{name}" in world.north.objects.names(Kind.MEMBER_CLUSTER_ANNOUNCE)
+            if announced != (raw is not None):
+                wrong.append(f"{name} is announced: {announced}")
+            exported = {n for n in world.north.objects.names(Kind.RESOURCE_EXPORT) if n.startswith(name)}
+            wanted = {
+                f"{name}-{SHOP}-{n}-{kind}"
+                for n in member.objects.names(Kind.SERVICE_EXPORT)
+                for kind in ("service", "endpoints")
+            } | {f"{name}-clusterinfo"}
+            if exported != (wanted if raw is not None else set()):
+                wrong.append(f"{name} has exported {exported}")
+        return wrong
+
+
+@pytest.mark.slow
+def test_any_interleaving_ends_as_it_should(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever happened in which order, everything is as a fresh start would compute it."""
+    from hypothesis.stateful import run_state_machine_as_test
+
+    Interleavings.make = staticmethod(lambda: tmp_path_factory.mktemp("world"))
+    run_state_machine_as_test(
+        Interleavings,
+        settings=hypothesis_settings(
+            max_examples=8,
+            stateful_step_count=10,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
