@@ -37,7 +37,13 @@ MEMBER_FINALIZER = "mcagent.io/member"  # of a member's ClusterSet: until all it
 
 # What a member says of its settings, as annotations of its ClusterInfo ResourceExport: others compare.
 ENDPOINT_IP_TYPE_ANNOTATION = "mcagent.io/setting-endpoint-ip-type"
-SETTING_ANNOTATIONS = (ENDPOINT_IP_TYPE_ANNOTATION,)
+TUNNEL_TYPE_ANNOTATION = "mcagent.io/setting-tunnel-type"
+TUNNEL_PORT_ANNOTATION = "mcagent.io/setting-tunnel-port"
+SETTING_ANNOTATIONS = {  # with the key of the configuration that each is about
+    ENDPOINT_IP_TYPE_ANNOTATION: "endpointIPType",
+    TUNNEL_TYPE_ANNOTATION: "tunnelType",
+    TUNNEL_PORT_ANNOTATION: "tunnelPort",
+}
 
 MAX_NAME = 253  # DNS-1123 subdomain
 MAX_LABEL = 63  # DNS-1123 label

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from mcagent.controller.admission import review
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.reconciler import Leader
@@ -11,11 +12,13 @@ from mcagent.controller.settings import LeaderSettings, MemberSettings
 from mcagent.controller.target import membership
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
+from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Api, Clock, Controller, MemoryView
 from tests.unit.member_world import AREA, HOME, SET, cluster_set, export_of, node, service, settings, slice_of
 
 STALE = 300.0  # seconds after which the leader gives a member up that stays away
+LEADER = f"system:serviceaccount:{AREA}:antrea-mc-controller"
 CIDRS = {"east": "10.96.0.0/16", "west": "10.97.0.0/16", "south": "10.98.0.0/16"}
 
 
@@ -28,14 +31,15 @@ class Member:
         self.view = MemoryView(self.api, namespace=HOME, leader_api=north)
         self.settings: MemberSettings = settings(service_cidr=CIDRS[cluster_id])
         self.away = False
-        self.controller = Controller(self.view, member_reconcilers(self.settings))
+        self.user = f"system:serviceaccount:{AREA}:{cluster_id}"
+        self.controller = Controller(self.view, [])
         self.restart()
 
     def restart(self) -> None:
         """End the controller and start another one, which knows nothing but what the API servers hold."""
         self.controller.closed = True
         self.view.failures.clear()
-        self.controller = Controller(self.view, member_reconcilers(self.settings))
+        self.controller = Controller(self.view, member_reconcilers(self.settings), self.user)
         self.link()
         self.controller.enqueue_all()
 
@@ -122,16 +126,51 @@ class Clusters:
         )
         self.view = MemoryView(self.north, namespace=AREA)
         self.leader_settings = LeaderSettings(namespace=AREA, stale_after=STALE)
-        self.controller = Controller(self.view, leader_reconcilers(self.leader_settings))
-        self.members = {name: Member(name, self.clock, self.north) for name in members}
+        self.north.refuse = self._review
+        self.controller = Controller(self.view, [])
+        self.members: dict[str, Member] = {name: Member(name, self.clock, self.north) for name in members}
         self.restart_leader()
 
     def restart_leader(self) -> None:
         """End the leader's controller and start another one."""
         self.controller.closed = True
         self.view.failures.clear()
-        self.controller = Controller(self.view, leader_reconcilers(self.leader_settings))
+        self.controller = Controller(self.view, leader_reconcilers(self.leader_settings), LEADER)
         self.controller.enqueue_all()
+
+    # --- the leader's admission, and what it looks up -------------------------------------------------------
+
+    def _review(self, kind: Kind, old: RawObject | None, new: RawObject | None) -> str:
+        group = KINDS[kind].group
+        request = {
+            "uid": "u",
+            "operation": "DELETE" if new is None else "CREATE" if old is None else "UPDATE",
+            "kind": {"group": group, "version": KINDS[kind].version, "kind": str(kind)},
+            "namespace": AREA,
+            "object": new and {"kind": str(kind), **new},
+            "oldObject": old,
+            "userInfo": {"username": self.north.caller},
+        }
+        return review(request, self).message if group == "multicluster.crd.antrea.io" else ""
+
+    def service_account(self, namespace: str, name: str) -> RawObject | None:
+        """Return a ServiceAccount: each member has one of its name."""
+        if namespace != AREA or name not in self.members:
+            return None
+        annotations = {"multicluster.antrea.io/cluster-id": name}
+        return {"metadata": {"name": name, "namespace": AREA, "annotations": annotations}}
+
+    def service_accounts(self, namespace: str) -> Sequence[RawObject]:
+        """Return all ServiceAccounts."""
+        return [found for name in self.members if (found := self.service_account(namespace, name))]
+
+    def cluster_sets(self, namespace: str) -> Sequence[RawObject]:
+        """Return the ClusterSets of a namespace of the leader."""
+        return self.north.list(Kind.CLUSTER_SET, namespace)
+
+    def announces(self, namespace: str) -> Sequence[RawObject]:
+        """Return the announcements of members."""
+        return self.north.list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace)
 
     @property
     def controllers(self) -> list[Controller]:

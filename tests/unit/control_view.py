@@ -49,6 +49,7 @@ class Api:
     """One API server's objects. Stored objects are replaced, never changed in place.
 
     `refuse` (kind, old, new) returns why a write is not allowed, "" if it is: what an admission webhook does.
+    While it is asked, `caller` is the user name of the controller that writes.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Api:
     ) -> None:
         self.clock = clock
         self.refuse: Callable[[Kind, RawObject | None, RawObject | None], str] = lambda kind, old, new: ""
+        self.caller = ""
         self.writes: list[str] = []  # "create Service default/web", ... of controllers only
         self._objects: dict[Key, RawObject] = {}
         self._watchers: list[Watcher] = []
@@ -292,8 +294,9 @@ class MemoryView:
 class Controller:
     """Runs reconcilers, one key after the other. `told` holds what each key last had to tell."""
 
-    def __init__(self, view: MemoryView, reconcilers: Sequence[Reconciler]) -> None:
+    def __init__(self, view: MemoryView, reconcilers: Sequence[Reconciler], user: str = "") -> None:
         self.view = view
+        self.user = user
         self.reconcilers = tuple(reconcilers)
         self.told: dict[tuple[str, str], tuple[Told, ...]] = {}
         self.again: dict[tuple[str, str], float] = {}
@@ -356,6 +359,7 @@ class Controller:
         leader = self.view.leader
         if api is None or (ref.side is Side.LEADER and (leader is None or not leader.connected)):
             raise RefusedError("the leader is not connected")
+        api.caller = self.user
         if isinstance(item, Ref):
             api.delete(item)
         else:

@@ -6,9 +6,10 @@ import hypothesis.strategies as st
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from mcagent.controller.settings import EndpointIpType
 from mcagent.model.objects import Kind
 from tests.unit.control_clusters import CIDRS, STALE, Clusters
-from tests.unit.member_world import AREA, HOME, SET, conditions_of, service, slice_of
+from tests.unit.member_world import AREA, HOME, SET, cluster_set, conditions_of, service, settings, slice_of
 
 
 def joined() -> Clusters:
@@ -48,6 +49,19 @@ def test_from_export_to_import() -> None:
     world.run()
     assert south.imported() == east.imported() == {}
     assert set(world.exports()) == {f"{name}-clusterinfo" for name in CIDRS}
+
+
+def test_settings_reach_the_other_clusters() -> None:
+    """A cluster with another endpointIPType is not Ready in the others, by what it publishes itself."""
+    world = joined()
+    east, west, _ = world.members.values()
+    east.settings = settings(service_cidr=CIDRS["east"], endpoint_ip_type=EndpointIpType.POD_IP)
+    east.restart()
+    world.run()
+    found = west.api.get(Kind.CLUSTER_INFO_IMPORT, HOME, "east-clusterinfo")
+    assert conditions_of(found) == {"Ready": ("False", "SettingsMismatch")}
+    found = west.api.get(Kind.CLUSTER_INFO_IMPORT, HOME, "south-clusterinfo")
+    assert conditions_of(found) == {"Ready": ("True", "Imported")}
 
 
 def test_a_conflict_is_told_on_the_service_export() -> None:
@@ -135,6 +149,28 @@ def test_one_endpoint_change_writes_the_same_however_many_services_there_are() -
         counts.append(sorted(write.rsplit("-", 1)[0] for write in world.writes()))
     assert counts[0] == counts[1]
     assert len(counts[0]) <= 2 + len(CIDRS)
+
+
+def test_a_member_that_claims_anothers_identity_gets_nowhere() -> None:
+    """The leader's admission refuses all that it writes; that is told here, and nothing changes for anybody."""
+    world = joined()
+    east, west, south = world.members.values()
+    east.export("web")
+    world.run()
+    before = world.exports()
+    west.leave()
+    world.run()
+    world.wait(3, 1)
+    before = {name: raw for name, raw in before.items() if not name.startswith("west-")}
+    west.api.put(cluster_set("east"))
+    west.export("db")
+    world.run()
+    world.wait(15)
+    assert world.exports() == before
+    assert south.imported() == {"web": {"10.96.200.1"}}
+    west.controller.settle()
+    told = {found.reason: found.message for found in west.controller.all_told()}
+    assert "west" in told["ExportFailed"]
 
 
 class Interleavings(RuleBasedStateMachine):

@@ -138,9 +138,17 @@ def test_overlaps_with_this_cluster_are_told() -> None:
 def test_mismatched_settings_are_told() -> None:
     """Another endpointIPType, and encryption on one side only, are named."""
     raw = info()
-    raw["metadata"]["annotations"] = {"mcagent.io/setting-endpoint-ip-type": "PodIP"}
-    view, controller = world(raw)
+    raw["metadata"]["annotations"] = {
+        "mcagent.io/setting-endpoint-ip-type": "PodIP",
+        "mcagent.io/setting-tunnel-type": "vxlan",
+        "mcagent.io/setting-tunnel-port": "8472",
+    }
+    view, controller = world(raw, tunnel_type="geneve")
     assert conditions_of(found(view)) == {"Ready": ("False", "SettingsMismatch")}
+    assert {told.message for told in controller.all_told()} == {
+        'endpointIPType is "PodIP" in cluster west and "ClusterIP" here',
+        'tunnelType is "vxlan" in cluster west and "geneve" here',
+    }
     north_of(view).put(info(wireGuard={"publicKey": KEY}))
     view.local.put({"kind": "Gateway", "metadata": {"name": "n1", "namespace": HOME}, "gatewayIP": "10.0.0.1"})
     controller.settle()

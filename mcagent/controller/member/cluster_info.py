@@ -15,6 +15,7 @@ from mcagent.controller.member.exports import (
     CLUSTER_INFO,
     WIREGUARD_FIELDS,
     export_ref,
+    published_settings,
     resource_export,
     wireguard_fields,
 )
@@ -92,8 +93,7 @@ class ClusterInfoExport:
             "kind": CLUSTER_INFO,
             "clusterInfo": self._info(leader, gateways),
         }
-        settings = {names.ENDPOINT_IP_TYPE_ANNOTATION: str(self._settings.endpoint_ip_type)}
-        return Outcome(steps=[resource_export(ref, spec, there, settings)], told=told)
+        return Outcome(steps=[resource_export(ref, spec, there, published_settings(self._settings))], told=told)
 
     def _gateways(self, view: View) -> list[RawObject]:
         """Return what `gatewayInfos` holds: no address twice, the longest-serving gateway first."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mcagent.controller import names
 from mcagent.controller.conditions import FALSE, TRUE, condition
-from mcagent.controller.member.exports import WIREGUARD_FIELDS, wireguard_fields
+from mcagent.controller.member.exports import WIREGUARD_FIELDS, published_settings, wireguard_fields
 from mcagent.controller.member.import_content import CLUSTER_INFO
 from mcagent.controller.member.indexes import CLUSTER_INFOS
 from mcagent.controller.member.networks import cidrs_of, cluster_of, range_of
@@ -115,11 +115,12 @@ class ClusterInfoImports:
             for mine, other in _overlaps(cidrs_of(found), theirs):
                 text = f"{other} of cluster {cluster_id} overlaps {mine} of cluster {other_id}, which was first"
                 yield "OverlappingCIDR", text
-        kind = annotation(raw, names.ENDPOINT_IP_TYPE_ANNOTATION)
-        if kind is not None and kind != self._settings.endpoint_ip_type:
-            ours = self._settings.endpoint_ip_type
-            text = f'endpointIPType is "{printable(kind)}" in cluster {cluster_id} and "{ours}" here'
-            yield "SettingsMismatch", text
+        for key, ours in published_settings(self._settings).items():
+            said = annotation(raw, key)
+            if said is not None and ours is not None and said != ours:
+                what = names.SETTING_ANNOTATIONS[key]
+                text = f'{what} is "{printable(said)}" in cluster {cluster_id} and "{ours}" here'
+                yield "SettingsMismatch", text
         gateways = view.list(Kind.GATEWAY, namespace=view.namespace)
         encrypted = "wireGuard" in spec and bool(spec["wireGuard"])
         if gateways and spec["gatewayInfos"] and encrypted != any(map(_encrypts, gateways)):

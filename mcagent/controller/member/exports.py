@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mcagent.controller import names
 from mcagent.controller.raw import texts_at, value_at
 from mcagent.controller.reconciler import Index, Leader, Ref, Side, Wanted
+from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind, WireGuardInfo
 
@@ -17,7 +18,7 @@ def export_ref(leader: Leader, name: str) -> Ref:
 
 
 def resource_export(
-    ref: Ref, spec: RawObject, there: RawObject | None, annotations: RawObject | None = None
+    ref: Ref, spec: RawObject, there: RawObject | None, annotations: Mapping[str, str | None] | None = None
 ) -> Wanted:
     """Return a ResourceExport as the leader's webhook wants it: with labels that repeat `spec`, and the finalizer.
 
@@ -30,7 +31,7 @@ def resource_export(
     finalizers = held if names.EXPORT_FINALIZER in held else [*held, names.EXPORT_FINALIZER]
     meta: RawObject = {"labels": labels, "finalizers": finalizers}
     if annotations:
-        meta["annotations"] = annotations
+        meta["annotations"] = dict(annotations)
     return Wanted(ref=ref, body={"metadata": meta, "spec": spec})
 
 
@@ -41,6 +42,15 @@ def wireguard_fields(info: WireGuardInfo | None) -> RawObject:
     found: RawObject = {"publicKey": info.public_key}
     found |= {"nextPublicKey": info.next_public_key} if info.next_public_key else {}
     return found | ({"port": info.port} if info.port else {})
+
+
+def published_settings(settings: MemberSettings) -> dict[str, str | None]:
+    """Return the annotations for settings on which all clusters must agree; None: not told."""
+    return {
+        names.ENDPOINT_IP_TYPE_ANNOTATION: str(settings.endpoint_ip_type),
+        names.TUNNEL_TYPE_ANNOTATION: settings.tunnel_type or None,
+        names.TUNNEL_PORT_ANNOTATION: str(settings.tunnel_port) if settings.tunnel_port else None,
+    }
 
 
 WIREGUARD_FIELDS = ("publicKey", "nextPublicKey", "port")
