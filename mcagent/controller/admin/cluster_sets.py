@@ -14,7 +14,8 @@ from mcagent.controller.admin import join_config
 from mcagent.controller.admin.cluster import AdminError, Cluster, check_id, check_name, made_by_command
 from mcagent.controller.admin.join_config import JoinConfig
 from mcagent.controller.conditions import FALSE, TRUE, find
-from mcagent.controller.leader.cluster_set import is_leader_set, text_conditions
+from mcagent.controller.leader.cluster_set import is_leader_set
+from mcagent.controller.raw import value_at
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
@@ -111,7 +112,7 @@ def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> 
     def ready() -> bool:
         nonlocal last
         found = cluster.get(Kind.CLUSTER_SET, namespace, name)
-        now = find(text_conditions(found or {}), "Ready")
+        now = find(value_at(found, "status", "conditions"), "Ready")
         if now.get("message") and now.get("message") != last.get("message"):
             cluster.tell(f"waiting: {now['message']}")
         last = now

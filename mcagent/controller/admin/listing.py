@@ -9,8 +9,8 @@ from mcagent.controller.admin.cluster import AdminError, Cluster
 from mcagent.controller.admin.tokens import tokens
 from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.conditions import find, time_of
-from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_leader_set, text_conditions
-from mcagent.controller.leader.exports import text_at
+from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_leader_set
+from mcagent.controller.raw import text_at, value_at
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
@@ -60,7 +60,7 @@ def _cluster_set(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
     role = "leader" if is_leader_set(obj) else "member"
     status = obj.get("status")
     found = status if isinstance(status, Mapping) else {}
-    ready = find(text_conditions(obj), "Ready")
+    ready = find(value_at(obj, "status", "conditions"), "Ready")
     total = f"{found.get('readyClusters', 0)}/{found.get('totalClusters', 0)}"
     own = (*_head(obj), text_at(obj, "spec", "clusterID"), role, total)
     rows = [(*own, str(ready.get("status", "-")), age(obj, now), _message(ready.get("message")))]
@@ -73,8 +73,8 @@ def _cluster_set(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
 
 def _export(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
     spec = tuple(printable(text_at(obj, "spec", field)) for field in ("clusterID", "kind", "namespace", "name"))
-    bad = find(text_conditions(obj), "Failure")
-    good = find(text_conditions(obj), "Succeeded")
+    bad = find(value_at(obj, "status", "conditions"), "Failure")
+    good = find(value_at(obj, "status", "conditions"), "Succeeded")
     state = "Failure" if bad else "Succeeded" if good else "-"
     return [(*_head(obj), *spec, state, age(obj, now), _message((bad or good).get("message")))]
 
@@ -86,7 +86,7 @@ def _import(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
 
 
 def _service_export(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
-    valid, conflict = (find(text_conditions(obj), kind) for kind in ("Valid", "Conflict"))
+    valid, conflict = (find(value_at(obj, "status", "conditions"), kind) for kind in ("Valid", "Conflict"))
     why = conflict if conflict.get("status") == "True" else valid
     words = (str(valid.get("status", "-")), str(conflict.get("status", "-")), str(why.get("reason", "-")))
     return [(*_head(obj), *words, age(obj, now), _message(why.get("message")))]

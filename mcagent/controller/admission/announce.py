@@ -20,7 +20,7 @@ from mcagent.controller.admission.identity import (
     bound_clusters,
     cluster_id_of,
 )
-from mcagent.controller.leader.exports import text_at
+from mcagent.controller.raw import text_at
 
 _FIXED = {"clusterID": "ClusterID", "clusterSetID": "ClusterSet ID", "leaderClusterID": "leader cluster ID"}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mcagent.controller.admission.decision import ALLOWED, Decision, Lookup, Operation, Request, denied
 from mcagent.controller.leader.cluster_set import is_leader_set
-from mcagent.controller.leader.exports import text_at
+from mcagent.controller.raw import text_at
 from mcagent.kube.source import RawObject
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from mcagent.controller.leader.exports import text_at
+from mcagent.controller.raw import text_at
 from mcagent.kube.source import RawObject
 
 _ACCOUNT = "system:serviceaccount:"

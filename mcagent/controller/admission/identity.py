@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller import names
-from mcagent.controller.leader.exports import text_at
+from mcagent.controller.raw import text_at
 from mcagent.kube.source import RawObject
 
 

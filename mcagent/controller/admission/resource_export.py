@@ -16,7 +16,8 @@ from mcagent.controller.admission.decision import (
     denied,
 )
 from mcagent.controller.admission.identity import bound_cluster
-from mcagent.controller.leader.exports import SERVICE_KINDS, ExportKind, is_deleting, text_at
+from mcagent.controller.leader.exports import SERVICE_KINDS, ExportKind
+from mcagent.controller.raw import is_deleting, text_at
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from mcagent.controller import names
 from mcagent.controller.conditions import FALSE, find, time_of
 from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_lost
-from mcagent.controller.leader.exports import BY_CLUSTER, by_cluster, cluster_of, is_deleting, text_at
+from mcagent.controller.leader.exports import BY_CLUSTER, by_cluster, cluster_of
 from mcagent.controller.leader.members import announce_ref, announces
+from mcagent.controller.raw import is_deleting, text_at
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject

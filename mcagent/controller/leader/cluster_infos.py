@@ -19,14 +19,13 @@ from mcagent.controller.leader.exports import (
     ExportKind,
     Header,
     cluster_of,
-    is_deleting,
     read_header,
-    text_at,
 )
 from mcagent.controller.leader.members import announces, is_member, not_a_member
 from mcagent.controller.leader.overlaps import overlapping, ranges
 from mcagent.controller.leader.payloads import ClusterInfo, read_cluster_info
 from mcagent.controller.leader.status import export_ref, failed, reason_of, released, succeeded
+from mcagent.controller.raw import is_deleting, text_at
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mcagent.controller.conditions import FALSE, TRUE, UNKNOWN, condition, find, time_of, time_text
-from mcagent.controller.leader.exports import CLUSTER_INFOS, cluster_of, is_deleting, text_at
+from mcagent.controller.leader.exports import CLUSTER_INFOS, cluster_of
 from mcagent.controller.leader.members import announce_ref, announces, heartbeat
 from mcagent.controller.leader.overlaps import pairs, ranges
+from mcagent.controller.raw import is_deleting, text_at, value_at
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
@@ -117,7 +118,7 @@ class ClusterSetStatus:
                 told.append(Told(ref=ref, reason="Disconnected", message=f"{cluster}: {made['message']}"))
         statuses.sort(key=lambda item: str(item["clusterID"]))
         ready = sum(item["conditions"][0]["status"] == TRUE for item in statuses)
-        conditions = text_conditions(raw)
+        conditions = value_at(raw, "status", "conditions")
         members = {str(item["clusterID"]) for item in statuses}
         consistent = _consistent(view, area, members, conditions, now)
         if consistent["status"] == FALSE:
@@ -144,12 +145,6 @@ class ClusterSetStatus:
         )
         kept = before if lost_before else None
         return condition(kept, READY, FALSE, reason="Disconnected", message=message, now=now)
-
-
-def text_conditions(raw: RawObject) -> object:
-    """Return what an object's status has as conditions, whatever it is."""
-    status = raw.get("status")
-    return status.get("conditions") if isinstance(status, Mapping) else None
 
 
 def _key(raw: RawObject) -> str:

@@ -6,11 +6,12 @@ whom is decided by the reconcilers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from mcagent.controller import names
+from mcagent.controller.raw import is_deleting, text_at
 from mcagent.controller.reconciler import Index, Side
 from mcagent.kube.source import RawObject
 from mcagent.model.field import Field, printable
@@ -52,21 +53,9 @@ class Header:
         return f"{self.namespace}/{self.name}"
 
 
-def text_at(obj: object, *path: str) -> str:
-    """Return the text at a path in any JSON value; "" when there is none."""
-    for step in path:
-        obj = obj.get(step) if isinstance(obj, Mapping) else None
-    return obj if isinstance(obj, str) else ""
-
-
 def cluster_of(raw: RawObject) -> str:
     """Return the cluster ID that an export names, whatever it is."""
     return text_at(raw, "spec", "clusterID")
-
-
-def is_deleting(raw: RawObject | None) -> bool:
-    """Tell whether an object is on its way out: only its finalizers hold it."""
-    return bool(raw) and bool(text_at(raw, "metadata", "deletionTimestamp"))
 
 
 def subject(raw: RawObject) -> Field:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcagent.controller import names
-from mcagent.controller.leader.exports import is_deleting, text_at
+from mcagent.controller.raw import is_deleting, text_at
 from mcagent.controller.reconciler import Ref, View
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mcagent.controller.leader.exports import ExportKind, is_deleting, text_at
+from mcagent.controller.leader.exports import ExportKind
 from mcagent.controller.leader.status import failed, released
+from mcagent.controller.raw import is_deleting, text_at
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject

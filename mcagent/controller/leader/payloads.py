@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcagent.controller import names
-from mcagent.controller.leader.exports import ExportKind, cluster_of, subject, text_at
+from mcagent.controller.leader.exports import ExportKind, cluster_of, subject
+from mcagent.controller.raw import text_at
 from mcagent.core.claims import refuse_address, refuse_network
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError

@@ -8,6 +8,7 @@ of ResourceImports are concatenated, so two Services can want the same one: the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from mcagent.controller import names
 from mcagent.controller.conditions import FALSE, TRUE, condition
@@ -19,14 +20,13 @@ from mcagent.controller.leader.exports import (
     Header,
     by_cluster,
     cluster_of,
-    is_deleting,
     read_header,
-    text_at,
 )
 from mcagent.controller.leader.members import announces, is_member, not_a_member
 from mcagent.controller.leader.merge import Merged, Offer, Verdict, merge
 from mcagent.controller.leader.payloads import Backends, Definition, published, read_backends, read_definition
 from mcagent.controller.leader.status import export_ref, failed, reason_of, released, succeeded
+from mcagent.controller.raw import is_deleting, text_at
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
@@ -88,8 +88,8 @@ class ServiceMerge:
         area, namespace, name = key.split("/", 2)
         if not namespace:
             return _nameless(view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name)), now)
-        exports = view.indexed(BY_IMPORT.name, f"{area}/{namespace}-{name}")
-        mine = [raw for raw in exports if _key(raw) == key]
+        exports = [_read(raw) for raw in view.indexed(BY_IMPORT.name, f"{area}/{namespace}-{name}")]
+        mine = [export for export in exports if export.key == key]
         holder = _holder(view, area, exports)
         if holder is not None and holder.target != f"{namespace}/{name}":
             taken = names.service_import(namespace, name)
@@ -98,15 +98,33 @@ class ServiceMerge:
             merged = merge(_offers(view, area, mine))
         steps: list[Wanted | Ref] = [*_imports(view, area, {"namespace": namespace, "name": name}, merged, now)]
         told: list[Told] = []
-        for raw in mine:
+        for export in mine:
+            raw = export.raw
             if is_deleting(raw):
                 continue
-            verdict = _verdict(raw, merged)
+            verdict = _verdict(export, merged)
             steps.append(succeeded(raw, now, verdict.note) if verdict.taken else failed(raw, verdict.note, now))
             if verdict.note:
                 told.append(Told(ref=export_ref(raw), reason="NotMerged", message=verdict.note))
-        steps += filter(None, (released(raw) for raw in mine if is_deleting(raw)))
+        steps += filter(None, (released(export.raw) for export in mine if is_deleting(export.raw)))
         return Outcome(steps=steps, told=told)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Export:
+    """An export, read once. `header` is why it cannot be read, if it cannot."""
+
+    raw: RawObject
+    key: str
+    header: Header | str
+
+
+def _read(raw: RawObject) -> _Export:
+    try:
+        header: Header | str = read_header(raw)
+    except InputError as error:
+        header = reason_of(error)
+    return _Export(raw=raw, key=_key(raw), header=header)
 
 
 def _whose(header: Header) -> str:
@@ -119,10 +137,9 @@ def _nameless(raw: RawObject | None, now: float) -> Outcome:
         return Outcome()
     if is_deleting(raw):
         return Outcome(steps=[step for step in (released(raw),) if step])
-    try:
-        read_header(raw)
-    except InputError as error:
-        return Outcome(steps=[failed(raw, reason_of(error), now)])
+    header = _read(raw).header
+    if isinstance(header, str):
+        return Outcome(steps=[failed(raw, header, now)])
     return Outcome()  # it has come to name one since, and has another key
 
 
@@ -160,29 +177,25 @@ def _keys_of_cluster(view: View, area: str, cluster_id: str) -> list[str]:
 # --- the offers ---------------------------------------------------------------------------------------------
 
 
-def _holder(view: View, area: str, exports: Iterable[RawObject]) -> Header | None:
+def _holder(view: View, area: str, exports: Iterable[_Export]) -> Header | None:
     """Return the Service export that the ResourceImport's name stands for: the oldest one that counts."""
-    headers = []
-    for raw in exports:
-        if text_at(raw, "spec", "kind") == ExportKind.SERVICE and not is_deleting(raw):
-            try:
-                header = read_header(raw)
-            except InputError:
-                continue
-            if is_member(view, area, header.cluster_id):
-                headers.append(header)
-    return min(headers, key=lambda header: (header.order, header.target), default=None)
+    headers = [export.header for export in exports if isinstance(export.header, Header)]
+    services = [
+        header
+        for header in headers
+        if header.kind is ExportKind.SERVICE and not header.deleting and is_member(view, area, header.cluster_id)
+    ]
+    return min(services, key=lambda header: (header.order, header.target), default=None)
 
 
-def _offers(view: View, area: str, exports: Iterable[RawObject]) -> list[Offer]:
+def _offers(view: View, area: str, exports: Iterable[_Export]) -> list[Offer]:
     """Return what each member offers. An export whose own names are wrong makes none: see `_verdict`."""
     headers: dict[str, Header] = {}
     definitions: dict[str, Definition | str] = {}
     endpoints: dict[str, RawObject] = {}
-    for raw in exports:
-        try:
-            header = read_header(raw)
-        except InputError:
+    for export in exports:
+        header, raw = export.header, export.raw
+        if isinstance(header, str):
             continue
         cluster = header.cluster_id
         if header.deleting or not is_member(view, area, cluster):
@@ -214,16 +227,15 @@ def _networks(view: View, area: str, cluster_id: str) -> tuple[Network, ...] | N
     return published(view.get(Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.cluster_info(cluster_id))))
 
 
-def _refuse_all(exports: Iterable[RawObject], why: str) -> Merged:
-    refused = {cluster_of(raw): Verdict(taken=False, note=why) for raw in exports}
+def _refuse_all(exports: Iterable[_Export], why: str) -> Merged:
+    refused = {cluster_of(export.raw): Verdict(taken=False, note=why) for export in exports}
     return Merged(services=refused, endpoints=refused)
 
 
-def _verdict(raw: RawObject, merged: Merged) -> Verdict:
-    try:
-        header = read_header(raw)
-    except InputError as error:
-        return Verdict(taken=False, note=reason_of(error))
+def _verdict(export: _Export, merged: Merged) -> Verdict:
+    header = export.header
+    if isinstance(header, str):
+        return Verdict(taken=False, note=header)
     verdicts = merged.services if header.kind is ExportKind.SERVICE else merged.endpoints
     found = verdicts.get(header.cluster_id)
     return found or Verdict(taken=False, note=not_a_member(header.cluster_id))
