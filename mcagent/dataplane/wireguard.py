@@ -76,6 +76,7 @@ class WireGuardBackend:
             WireGuardImplementation.USERSPACE: self._userspace,
         }
         self._changed = changed
+        self._chosen: WireGuardImplementation | None = None
         self._lock = threading.RLock()
         self._applied: dict[str, dict[str, WireGuardPeer]] = {}  # by device and public key
         self._made: dict[str, WireGuardDevice] = {}
@@ -89,15 +90,11 @@ class WireGuardBackend:
         """Return our devices and their peers. Raises BackendError when the kernel cannot be asked."""
         with self._lock:
             found = self._look()
+            self._applied = {}
             for resource in found.values():
                 if isinstance(resource, WireGuardPeer):
-                    self._applied.setdefault(resource.device, {}).setdefault(resource.public_key, resource)
-                else:
-                    self._made.setdefault(resource.name, resource)
-            for name in set(self._applied) - {
-                one.name for one in found.values() if isinstance(one, WireGuardDevice)
-            }:
-                self._forget(name)
+                    self._applied.setdefault(resource.device, {})[resource.public_key] = resource
+            self._made = {one.name: one for one in found.values() if isinstance(one, WireGuardDevice)}
             return dict(found)
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
@@ -125,12 +122,15 @@ class WireGuardBackend:
     # --- facts and state --------------------------------------------------------------------------------
 
     def implementation(self) -> WireGuardImplementation | None:
-        """Return what new devices are made with; None if there is neither. Raises BackendError."""
+        """Return what new devices are made with; None if there is neither. Raises BackendError.
+
+        It stays what it was first: a device does not change its implementation under way.
+        """
         with self._lock:
-            for one, driver in self._drivers.items():
-                if self._only in {None, one} and driver.available():
-                    return one
-        return None
+            if self._chosen is None:
+                allowed = (one for one in self._drivers if self._only in {None, one})
+                self._chosen = next((one for one in allowed if self._drivers[one].available()), None)
+            return self._chosen
 
     def keys(self) -> Keys:
         """Return this Node's keys, making them on first use. Raises BackendError for an unusable key file.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
+import time
 from collections.abc import Iterator
 
 from mcagent.dataplane import wgmsg
@@ -14,6 +16,7 @@ from mcagent.model.errors import BackendError
 from mcagent.model.resources import Backend
 from mcagent.model.wireguard import WireGuardImplementation
 
+AGAIN = 60.0  # seconds between questions to a kernel that has none: each has it look for a module
 KIND = "wireguard"  # IFLA_INFO_KIND
 
 
@@ -24,19 +27,19 @@ class KernelDriver:
 
     def __init__(self) -> None:
         """Open nothing yet."""
-        self._family: int | None = None  # 0: the kernel has none
+        self._family = 0  # its number, known once it was found
+        self._asked = -math.inf  # when (monotonic seconds)
 
     def available(self) -> bool:
         """Tell whether the kernel has WireGuard; asking makes it load the module where there is one."""
-        if not self._family:
+        if not self._family and time.monotonic() - self._asked > AGAIN:
             with self._socket() as socket:
                 answer = socket.get(wgmsg.GENL_ID_CTRL, wgmsg.family_payload())
-            if isinstance(answer, Refusal):
-                if answer.errno != errno.ENOENT:
-                    raise wireguard_error("find", "the kernel's WireGuard", str(answer))
-                self._family = 0
-            else:
+            self._asked = time.monotonic()
+            if not isinstance(answer, Refusal):
                 self._family = wgmsg.parse_family(answer)
+            elif answer.errno != errno.ENOENT:
+                raise wireguard_error("find", "the kernel's WireGuard", str(answer))
         return bool(self._family)
 
     def create(self, name: str) -> None:
@@ -74,7 +77,7 @@ class KernelDriver:
             return socket.dump(family, wgmsg.get_payload(name))
 
     def _number(self) -> int:
-        if not self.available() or not self._family:
+        if not self.available():
             raise wireguard_error("find", "the kernel's WireGuard", "this kernel has none")
         return self._family
 

@@ -258,3 +258,14 @@ def test_no_implementation_is_a_clear_error(node: WireGuardNode, tmp_path: Path)
     assert netns.call(node.namespace, backend.implementation) is None
     result = netns.call(node.namespace, lambda: backend.apply(adds(node.value())))
     assert "install" in str(result.failed[0][1])
+
+
+def test_a_peer_of_somebody_else_that_went_away_again_is_forgotten(node: WireGuardNode) -> None:
+    """It was seen once; afterwards its absence is no disturbance."""
+    make(node.backend, resources(node, peer(node, 0)))
+    node.wg("set", "peer", KEYS[4], "allowed-ips", "10.77.0.0/32")
+    assert peer(node, 4).key in node.backend.observe()
+    node.wg("set", "peer", KEYS[4], "remove")
+    assert netns.call(node.namespace, node.wireguard.disturbed)
+    node.backend.observe()
+    assert not netns.call(node.namespace, node.wireguard.disturbed)

@@ -1,0 +1,65 @@
+"""WireGuard with no more rights than the agent is given: CAP_NET_ADMIN and CAP_NET_RAW."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcagent.lab import netns
+from mcagent.model.wireguard import WireGuardImplementation
+from tests.contract.wireguard_nodes import missing
+
+pytestmark = pytest.mark.contract
+
+ROOT = Path(__file__).parents[2]
+WORK = """
+import logging, sys
+from pathlib import Path
+from mcagent.dataplane.wireguard_watch import WireGuardWatch
+from mcagent.model.wireguard import WireGuardImplementation
+from tests.contract.inside import as_mapping
+from tests.contract.wireguard_nodes import WireGuardNode, make, random_key
+from tests.contract.test_wireguard import peer
+
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(message)s")
+status = dict(line.split(":\\t") for line in Path("/proc/self/status").read_text().splitlines() if ":\\t" in line)
+assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == int(sys.argv[3]), status["CapEff"]
+node = WireGuardNode(1, "", Path(sys.argv[1]), WireGuardImplementation(sys.argv[2]))
+backend = node.wireguard
+wanted = [node.value(fwmark=7), peer(node, 0, successor=random_key()), peer(node, 1)]
+watch = WireGuardWatch(backend, lambda: None, devices=[node.device])
+watch.start()
+make(backend, wanted)
+assert backend.observe() == as_mapping(wanted)
+assert len(backend.statuses()) == 2
+watch.stop()
+make(backend, [])
+backend.close()
+print("all done")
+"""
+
+
+@pytest.mark.skipif(not (shutil.which("setpriv") and shutil.which("unshare")), reason="needs util-linux")
+@pytest.mark.parametrize("implementation", list(WireGuardImplementation))
+@pytest.mark.parametrize(("rights", "bits"), [("+net_admin,+net_raw", 1 << 12 | 1 << 13), ("+net_admin", 1 << 12)])
+def test_two_capabilities_are_enough(
+    fresh_namespace: str, tmp_path: Path, implementation: WireGuardImplementation, rights: str, bits: int
+) -> None:
+    """Device, key, peers and watch; without CAP_NET_RAW a warning says what is not done at once."""
+    reason = missing(implementation)
+    if reason:
+        pytest.skip(reason)
+    limited = ["setpriv", f"--bounding-set=-all,{rights}", "--inh-caps=-all", "--no-new-privs"]
+    done = netns.execute(
+        fresh_namespace,
+        [*limited, sys.executable, "-c", WORK, str(tmp_path), implementation, str(bits)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("all done\n")
+    assert ("CAP_NET_RAW is needed" in done.stdout) == (rights == "+net_admin")
