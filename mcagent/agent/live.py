@@ -17,7 +17,7 @@ from mcagent.core import draining, liveness
 from mcagent.core.draining import NO_GATEWAY, Draining, Packets, Phase
 from mcagent.core.gateways import Lingering
 from mcagent.core.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
-from mcagent.core.observations import OWN_CLUSTER, active_order, observations
+from mcagent.core.observations import OWN_CLUSTER, active_order, isolated, observations
 from mcagent.dataplane.ovsdb_liveness import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Facts
@@ -50,6 +50,7 @@ class Live:
         self._lingering = Lingering()
         self._leaving = False  # this Node's own Gateway is among those that linger
         self._order: tuple[str, ...] | None = None
+        self._isolated = False
         self._failovers: Counter[tuple[str, Cause]] = Counter()
         self._stopping = ""
         self._inputs: tuple[object, ...] = (None, None, None)
@@ -104,6 +105,7 @@ class Live:
             bfd_seen=self._advance.seen,
             held=self._advance.held,
             drain=self._draining.tells,
+            isolated=self._isolated,
             active_order=self._order or (),
         )
         if self._facts is None or self._facts[0] is not facts or self._facts[1] != found:
@@ -117,6 +119,15 @@ class Live:
         before = self._advance
         looks = observations(((one.port, one.status) for one in state.tunnels), snapshot.nodes)
         self._advance = liveness.advance(before.liveness, looks, now, self._damping)
+        alone = isolated(((one.port, one.status) for one in state.tunnels), self._advance)
+        if alone is not self._isolated:
+            self._isolated = alone
+            log.log(
+                logging.WARNING if alone else logging.INFO,
+                "this gateway reaches %s: its cluster %s it",
+                "no other cluster" if alone else "another cluster again",
+                "is asked not to use" if alone else "may use",
+            )
         ports = {one.port.name: one.port for one in state.tunnels}
         for peer, transition in self._advance.transitions:
             self._tell(ports.get(peer.port) or self.report.ports.get(peer.port), peer, transition)
@@ -177,6 +188,7 @@ class Live:
             ports={**ports, **gone},
             held=self._advance.held,
             draining=self._draining,
+            isolated=self._isolated,
             active_order=self._order or (),
             failovers=dict(self._failovers),
             epoch=time.time() - self._clock(),

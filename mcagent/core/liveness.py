@@ -209,7 +209,7 @@ def _verdict(seen_now: Observation, ever_answered: bool) -> tuple[bool, Cause, s
         if seen_now.state != "up":
             return False, Cause.BFD, f"BFD is {seen_now.state or 'not running'}"
         if not seen_now.forwarding and seen_now.remote_diagnostic in _PATH_DOWN:
-            return False, Cause.DRAIN, f'the peer says "{seen_now.remote_diagnostic}": it is being drained'
+            return False, Cause.DRAIN, f'the peer says "{seen_now.remote_diagnostic}": it asks to be left'
         if not seen_now.forwarding:
             return False, Cause.BFD, f"BFD is up but does not forward ({seen_now.remote_diagnostic})"
     if seen_now.unready:

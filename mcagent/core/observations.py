@@ -73,6 +73,21 @@ def active_order(
     return tuple(order)
 
 
+def isolated(ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Advance) -> bool:
+    """Tell whether this gateway reaches no gateway of any other cluster while another gateway is there.
+
+    Its own cluster is better off without it then: it could only pass packets on, and to one that may be no better.
+    Another one that says so itself counts, or two would call each other in turns.
+    """
+    siblings, remotes = False, []
+    for port, status in ports:
+        if port.peer_kind is PeerKind.GATEWAY:
+            siblings = siblings or (port.bfd is not None and status.get("state") == "up")
+        elif port.peer_kind is PeerKind.REMOTE and port.name in advance.liveness.peers:
+            remotes.append(advance.liveness.peers[port.name].live)
+    return siblings and bool(remotes) and not any(remotes)
+
+
 def _unready(port: TunnelPort, nodes: Mapping[str, Node]) -> str:
     if port.peer_kind is not PeerKind.GATEWAY:
         return ""

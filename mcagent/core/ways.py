@@ -55,7 +55,7 @@ class Ways:
         """Return what is known now."""
         ordered = config.gateways is GatewayMode.ACTIVE_STANDBY
         order = facts.active_order if ordered and not config.failback else ()
-        near = _signalled(config.bfd_local, facts.drain is Drain.ALL)
+        near = _signalled(config.bfd_local, facts.drain is Drain.ALL or facts.isolated)
         workers = near if local.bfd_on_workers else None
         return cls(
             local=local,

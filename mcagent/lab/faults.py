@@ -10,9 +10,11 @@ import contextlib
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from flows.mc.declaration import GROUP_RESERVE
 from mcagent.lab import netns, node, underlay
 from mcagent.lab.lab import Lab
 from mcagent.lab.topology import Cluster
@@ -21,6 +23,7 @@ from mcagent.model.errors import LabError
 
 BRIDGE = "br-mc"
 SETTLE_TIMEOUT = 60.0
+CALM = 0.5  # seconds in which nothing may change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +225,10 @@ def groups(lab: Lab, name: str) -> list[str]:
     return sorted(line.strip() for line in text.splitlines()[1:])
 
 
+def _group_id(line: str) -> int:
+    return int(line.split("group_id=")[1].split(",", maxsplit=1)[0])
+
+
 class Settled:
     """How a lab is when all is well: its BFD sessions and its groups, remembered to be compared with later.
 
@@ -233,9 +240,21 @@ class Settled:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self._names = [one.name for _, one in lab.topology.nodes()]
-        wait_until(lambda: all(self._fast(name) for name in self._names), "BFD everywhere", timeout=SETTLE_TIMEOUT)
+        wait_until(self._is_calm, "BFD everywhere, and nothing in reserve", timeout=SETTLE_TIMEOUT, interval=0.2)
         self.ports = {name: {one.port for one in sessions(lab, name)} for name in self._names}
         self.groups = {name: groups(lab, name) for name in self._names}
+
+    def _is_calm(self) -> bool:
+        """Whether all is well and stays so: at first agents learn who answers BFD, and damping may hold some."""
+        before = [groups(self._lab, name) for name in self._names]
+        if not all(self._fast(name) for name in self._names):
+            return False
+        reserve = GROUP_RESERVE.number
+        if any(_group_id(line) >> 24 == reserve for found in before for line in found):
+            return False
+        moment = time.monotonic() + CALM
+        wait_until(lambda: time.monotonic() >= moment, "a moment")
+        return [groups(self._lab, name) for name in self._names] == before
 
     def _fast(self, name: str) -> bool:
         return all(one.up and one.forwarding and max(one.tx, one.rx) < 1000 for one in sessions(self._lab, name))

@@ -36,7 +36,8 @@ class Facts:
     networks it reaches directly through such devices. A remote cluster may take none of these.
 
     `bfd_seen` are the tunnel ports whose peer has ever answered BFD (others are used without it), `held` those
-    that flap damping keeps in reserve. `drain` is of this very Node. `active_order` counts with active-standby:
+    that flap damping keeps in reserve. `drain` is of this very Node. `isolated`: it is a gateway that reaches no
+    other cluster, and another gateway of this cluster is there. `active_order` counts with active-standby:
     gateways (Node names of this cluster, addresses of other clusters') in the order in which they are tried, so
     that one that returns does not take its traffic back; those not in it come after, in the API's order.
 
@@ -52,6 +53,7 @@ class Facts:
     bfd_seen: frozenset[str] = frozenset()
     held: frozenset[str] = frozenset()
     drain: Drain = Drain.NONE
+    isolated: bool = False
     active_order: tuple[str, ...] = ()
     wireguard: WireGuardImplementation | None = None
     wireguard_public_key: str = ""

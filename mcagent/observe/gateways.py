@@ -28,6 +28,7 @@ class LiveReport:
     ports: Mapping[str, TunnelPort] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
     draining: Draining = field(default_factory=Draining)
+    isolated: bool = False  # see Facts
     active_order: tuple[str, ...] = ()
     failovers: Mapping[tuple[str, Cause], int] = field(default_factory=dict)
     epoch: float = 0.0
@@ -110,14 +111,19 @@ def _gateway(
 def _own(live: LiveReport, name: str) -> dict[str, object]:
     state = live.draining
     serving = state.phase is Phase.SERVING
+    why, cause = "this Node", Cause.API
+    if not serving:
+        why, cause = f"this Node: {state.phase} ({state.why})", Cause.DRAIN
+    elif live.isolated:
+        why, cause = "this Node: it reaches no other cluster, and others are there", Cause.BFD
     return {
         "name": name,
         "address": "",
         "tunnel": "",
-        "live": serving,
-        "active": serving,
-        "decidedBy": str(Cause.API if serving else Cause.DRAIN),
-        "why": "this Node" if serving else f"this Node: {state.phase} ({state.why})",
+        "live": serving and not live.isolated,
+        "active": serving and not live.isolated,
+        "decidedBy": str(cause),
+        "why": why,
         "since": when(state.since + live.epoch) if state.since else None,
         "bfd": "",
         "held": False,

@@ -127,6 +127,13 @@ def test_with_too_many_workers_bfd_is_between_gateways_only() -> None:
         assert choice(on_worker, GATEWAYS) == [[end + mark for end in (G1, G2, G3)]]
 
 
+def test_a_gateway_that_reaches_nobody_asks_its_own_cluster_only() -> None:
+    """Other clusters, one of which may be back at any time, are told nothing."""
+    for port in tunnels(compiled(home(), "g1", Facts(isolated=True))).values():
+        assert port.bfd is not None
+        assert port.bfd.cpath_down is (port.peer_kind is not PeerKind.REMOTE)
+
+
 def test_without_a_live_gateway_all_are_used() -> None:
     """Where nobody looks elsewhere: a worker whose sessions begin anew does not wait for them."""
     worker = compiled(home(), "w1")

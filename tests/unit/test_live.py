@@ -14,6 +14,7 @@ from mcagent.model.facts import Drain, Facts
 from mcagent.model.objects import Gateway, Kind, Meta, Node, Snapshot
 from mcagent.model.plan import Desired
 from mcagent.model.resources import Bfd, PeerKind, TunnelPort, TunnelType
+from mcagent.observe.gateways import gateways_of
 
 UP = {"state": "up", "forwarding": "true", "flap_count": "1", "remote_diagnostic": "No Diagnostic"}
 DOWN = {"state": "down", "forwarding": "false", "flap_count": "2"}
@@ -132,6 +133,25 @@ def test_a_lost_gateway_is_held_and_released_when_the_time_is_over() -> None:
     assert place.live.wake == place.now + 1.0
     assert place.facts(1.0).held == frozenset()
     assert place.live.report.peers["mc-3"].live
+
+
+def test_a_gateway_that_reaches_no_other_cluster_steps_back_while_another_is_there() -> None:
+    """Not for one lost gateway of several, not when it is alone; a sibling that says the same changes nothing."""
+    place = Place()
+    assert not place.facts().isolated
+    place.say(3, DOWN)
+    assert not place.facts(1.0).isolated
+    place.say(4, DOWN)
+    assert place.facts(1.0).isolated
+    assert "reaches no other cluster" in str(gateways_of(place.live.report, {}, own_gateway="g1"))
+    place.say(2, {**UP, "forwarding": "false", "remote_diagnostic": "Concatenated Path Down"})
+    assert place.facts(1.0).isolated
+    place.say(2, DOWN)
+    assert not place.facts(1.0).isolated
+    place.say(2, UP)
+    assert place.facts(1.0).isolated
+    place.say(4, UP)
+    assert not place.facts(1.0).isolated
 
 
 def test_seen_survives_a_restart_by_the_port() -> None:
