@@ -7,8 +7,10 @@ touches an Open vSwitch of the host: every tool is given the socket it talks to.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 from pathlib import Path
 
 from mcagent.lab.netns import command, run
@@ -17,8 +19,19 @@ from mcagent.model.errors import LabError
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 SOCKET_PATH_MAX = 107  # bytes, sockaddr_un.sun_path less the final zero (unix(7))
+CONTROL_TIMEOUT = 20.0  # seconds for an answer to a command
 MAX_IDLE = 10_000  # milliseconds that an unused flow stays in the datapath: OVS' own default
 LONGEST_SOCKET_NAME = len("/.mgmt") + 15  # a bridge's name has at most 15 characters (IFNAMSIZ)
+
+
+def _json(text: bytes) -> dict[str, object] | None:
+    """Return the JSON object, or None while it is not complete."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    assert isinstance(found, dict)
+    return found
 
 
 def _clock_offset() -> int:
@@ -129,8 +142,24 @@ class OvsInstance:
         return run(["ovs-ofctl", "--timeout=20", "-O", "OpenFlow15", *args], stdin=stdin).stdout
 
     def appctl(self, *args: str, daemon: str = "ovs-vswitchd") -> str:
-        """Run ovs-appctl(8) on one of the daemons and return its output."""
-        return run(["ovs-appctl", "--timeout=20", "-t", str(self._control(daemon)), *args]).stdout
+        """Give one of the daemons a command as ovs-appctl(8) does (without its process), and return the answer."""
+        command = json.dumps({"method": args[0], "params": args[1:], "id": 0}).encode()
+        what = f"{daemon} in {self.directory}: {' '.join(args)}"
+        text = b""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as control:
+                control.settimeout(CONTROL_TIMEOUT)
+                control.connect(str(self._control(daemon)))
+                control.sendall(command)
+                while (answer := _json(text)) is None:
+                    text += (part := control.recv(65536))
+                    if not part:
+                        raise LabError(f"{what}: no answer")
+        except OSError as error:
+            raise LabError(f"{what}: {error}") from None
+        if answer.get("error"):
+            raise LabError(f"{what}: {answer['error']}")
+        return str(answer["result"])
 
     def _control(self, daemon: str) -> Path:
         return self.directory / f"{daemon}.ctl"
