@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +25,8 @@ from tests.contract.ovs_values import BFD, BRIDGE, DATAPATH, HOST_PORT, tunnel
 from tests.contract.suite import BackendContract, Case
 
 pytestmark = pytest.mark.contract
+
+UNIT = Path(__file__).parents[2] / "systemd" / "mcagent-path-down.service"
 
 
 @pytest.fixture
@@ -316,3 +322,22 @@ def test_the_drain_flag_is_kept_in_the_bridge(backend: OvsdbBackend, ovs: OvsIns
     other.set_drain(False)
     wait_until(lambda: not backend.liveness().drain, "the flag to be gone")
     other.close()
+
+
+def test_the_unit_before_vswitchd_lets_our_tunnels_say_path_down(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """One transaction (systemd/), on what is ours and speaks BFD; the agent finds it and takes it back."""
+    up = replace(BFD, cpath_down=False)
+    wanted: list[Resource] = [BRIDGE, HOST_PORT, tunnel(2, bfd=up), tunnel(3)]
+    make(backend, wanted)
+    foreign = ["type=geneve", "options:remote_ip=192.0.2.99", "options:key=7", "bfd:enable=true"]
+    ovs.vsctl("add-port", BRIDGE.name, "theirs", "--", "set", "interface", "theirs", *foreign)
+    (line,) = [one for one in UNIT.read_text().splitlines() if one.startswith("ExecStart=")]
+    argv = shlex.split(line.removeprefix("ExecStart=-").replace("unix:/run/openvswitch/db.sock", ovs.socket))
+    argv[0] = shutil.which("ovsdb-client") or argv[0]
+    assert json.loads(netns.run(argv).stdout) == [{"count": 1}]
+    found = backend.observe()
+    down = replace(tunnel(2, bfd=up), bfd=replace(up, cpath_down=True))
+    assert found == as_mapping([BRIDGE, HOST_PORT, down, tunnel(3)])
+    assert columns(ovs, "interface", "theirs", "bfd") == ['{enable="true"}']
+    assert not backend.apply(steps_to(found, wanted)).failed
+    assert backend.observe() == as_mapping(wanted)

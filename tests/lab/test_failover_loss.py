@@ -1,0 +1,72 @@
+"""A gateway whose link loses much is left sooner or later, and tried again no more often than damping allows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mcagent.lab import faults
+from mcagent.lab.faults import Settled
+from mcagent.lab.lab import Lab
+from mcagent.lab.load import Load
+from mcagent.lab.topology import Topology
+from mcagent.lab.waiting import wait_until
+from tests import failover
+from tests.failover import INTERVALS, Volume, words
+
+pytestmark = pytest.mark.failover
+
+INITIAL, LONGEST = 1.0, 60.0  # seconds: the defaults of damping
+SPELL = 30.0  # seconds that the link loses some
+SHARE = 0.3
+VOLUME = Volume(datagrams=100, connections=12, interval=0.05)
+
+
+def test_a_gateway_whose_link_loses_much_is_left_for_long(make_lab: Callable[[Topology], Lab]) -> None:
+    """No connection breaks, each tunnel to it is used again a few times at most, and in the end hardly any is."""
+    plain = failover.topology(INTERVALS["100x3"], gateways=2, workers=1)
+    damping = {"damping": {"initial": f"{INITIAL:g}s", "max": f"{LONGEST:g}s"}}
+    clusters = tuple(replace(one, config={**one.config, **damping}) for one in plain.clusters)
+    with make_lab(replace(plain, clusters=clusters)) as lab:
+        settled = Settled(lab)
+        bad = lab.topology.clusters[0].gateways[0]
+        with Load(failover.streams(lab, VOLUME)) as load:
+            failover.pause(1.0)
+            fault = faults.lossy(lab, bad.name, SHARE)
+            begin = time.monotonic()
+            fault.inject()
+            try:
+                wait_until(lambda: not used(lab, bad.name), "all to leave", timeout=90)
+                failover.pause(SPELL)
+                found = tunnels(lab, bad.name)
+                spent = time.monotonic() - begin
+            finally:
+                fault.heal()
+            report = load.report(load.began)
+            assert failover.broken(report) == 0, words(report)
+            # A hold doubles with each loss; the first return may be that of the lab's beginning.
+            tries = math.ceil(math.log2(spent / INITIAL + 1)) + 1
+            for one in found:
+                assert sum(transition["live"] for transition in one["transitions"]) <= tries, one
+            settled.wait(2 * LONGEST)
+
+
+def used(lab: Lab, name: str) -> int:
+    """Return how many tunnels to this gateway are in use."""
+    return sum(bool(one["live"]) for one in tunnels(lab, name))
+
+
+def tunnels(lab: Lab, name: str) -> list[dict[str, Any]]:
+    """Return what everybody who has a tunnel to this gateway tells of it."""
+    address = str(lab.topology.node(name)[1].address)
+    told = []
+    for _, node in lab.topology.nodes():
+        if node.name != name:
+            clusters: Any = lab.status(node.name)["gateways"]
+            told += [one for cluster in clusters for one in cluster["gateways"] if one["address"] == address]
+    return told
