@@ -9,6 +9,9 @@ Damping: a port that was lost is used again only after it stayed up for its hold
 halves for each such time without a loss. Never is everything held: while no other port of a group can be used,
 none is.
 
+A gateway that is new is heard of before it is ready. So it is held, too, until it answers BFD; one that has none
+is used after a grace.
+
 Times are seconds of one monotonic clock. Knows no thread, clock or database.
 """
 
@@ -20,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 HISTORY = 10  # transitions remembered of a port
+GRACE = 3.0  # seconds that a new port has to answer BFD for the first time before it is used without
 FORGET_AFTER = 600.0  # seconds that a port which is no longer wanted is still told of ...
 FORGOTTEN_BEYOND = 256  # ... and how many of them at most
 
@@ -120,7 +124,7 @@ def advance(state: Liveness, observations: Iterable[Observation], now: float, da
     looked: dict[str, Peer] = {}
     raw: dict[str, tuple[bool, Cause, str]] = {}
     for observation in sorted(observations, key=lambda one: one.port):
-        peer, verdict = _look(state.peers.get(observation.port), observation, now, damping)
+        peer, verdict = _look(state.peers.get(observation.port), observation, now, damping, new=bool(state.peers))
         looked[peer.port], raw[peer.port] = peer, verdict
     # Groups that can do without those that are held.
     usable = {peer.group for name, peer in looked.items() if raw[name][0] and peer.held_until is None}
@@ -135,6 +139,8 @@ def advance(state: Liveness, observations: Iterable[Observation], now: float, da
         elif up:
             up, cause = False, Cause.DAMPING
             text = f"it flaps: kept out until it stayed up for {peer.hold:g} s"
+            if not peer.hold:
+                text = f"it is new: kept out until it answers BFD, or for {GRACE:g} s"
         peers[name] = _settle(peer, state.peers.get(name), (up, cause, text), now, told)
     for name in sorted(state.peers.keys() - looked.keys()):
         old = replace(state.peers[name], gone=True, answering=False, held_until=None)
@@ -162,9 +168,12 @@ def hold_after_loss(hold: float, quiet: float, damping: Damping) -> float:
 
 
 def _look(
-    before: Peer | None, seen_now: Observation, now: float, damping: Damping
+    before: Peer | None, seen_now: Observation, now: float, damping: Damping, *, new: bool
 ) -> tuple[Peer, tuple[bool, Cause, str]]:
-    """Take in one observation: return the peer with its hold brought up to date, and what is said of it."""
+    """Take in one observation: return the peer with its hold brought up to date, and what is said of it.
+
+    `new`: a port that is not known was made just now (at the first look of an agent they may have been there).
+    """
     if before is not None and before.last == seen_now and before.held_until is None and not before.gone:
         return before, (before.live, before.cause, before.text)
     peer = before or Peer(
@@ -184,7 +193,12 @@ def _look(
     for _ in range(min(losses, 64)):
         hold, lost_at = hold_after_loss(hold, now - lost_at, damping), now
         held_until = math.inf if hold else None
-    if answering and held_until == math.inf:
+    if before is None and new and seen_now.bfd and not peer.seen and damping.initial > 0:
+        held_until = now + GRACE
+    if held_until is not None and not hold:
+        if answering or held_until <= now or not seen_now.bfd:
+            held_until = None
+    elif answering and held_until == math.inf:
         held_until = now + hold
     elif not seen_now.bfd or (held_until is not None and held_until <= now):
         held_until = None

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mcagent.core.liveness import (
     FORGET_AFTER,
+    GRACE,
     HISTORY,
     Advance,
     Cause,
@@ -59,6 +60,22 @@ def test_a_peer_that_never_answered_is_trusted_and_told_so() -> None:
     assert "never answered" in peer.text
     assert found.seen == frozenset()
     assert found.held == frozenset()
+
+
+def test_a_new_gateway_is_used_when_it_answers_or_after_a_grace() -> None:
+    """It is announced before it is ready. What was there when the agent started is not new."""
+    story = Story()
+    story.at(0.0, up("a"))
+    found = story.at(10.0, up("a"), down("b"), down("c"))
+    assert found.held == {"b", "c"}
+    assert found.wake == 10.0 + GRACE
+    assert "new" in found.liveness.peers["b"].text
+    assert story.at(11.0, up("a"), up("b"), down("c")).held == {"c"}
+    late = story.at(10.0 + GRACE, up("a"), up("b"), down("c"))
+    assert late.held == frozenset()
+    assert late.liveness.peers["c"].live
+    assert late.liveness.peers["c"].cause is Cause.API
+    assert story.at(20.0, up("a"), up("b"), down("c"), down("d", "west")).held == frozenset()  # the only one
 
 
 def test_a_peer_known_from_before_a_restart_is_not_trusted_blindly() -> None:
