@@ -148,8 +148,11 @@ class Reconciler:
         config: Config,
         compiler: Compile = compile_desired,
         live: LiveFacts | None = None,
+        flows_there: Callable[[], bool] | None = None,
     ) -> None:
+        """Make it. `flows_there` tells whether the bridge has flows for less than reading them costs."""
         self._backends = backends
+        self._flows_there = flows_there or self._reads_flows
         self._read_facts = read_facts
         self._compile = compiler
         self._live = live
@@ -187,7 +190,7 @@ class Reconciler:
         for backend in observe:
             self._known.pop(backend, None)
         if missing := ALWAYS_NEEDED - snapshot.synced:
-            self._looked = self._looked or self._look_for_flows()
+            self._looked = (self._looked and Backend.OPENFLOW not in observe) or self._look_for_flows()
             return Outcome(needs=ALWAYS_NEEDED, waiting_for=missing)
         phases.enter("facts")
         stale = frozenset(self._backends) - self._known.keys() - blocked
@@ -277,14 +280,16 @@ class Reconciler:
         Neither is an error here: with whatever cannot be reached the first whole pass has to do.
         """
         try:
-            seen = {name: self._backends[name].observe() for name in (Backend.OVSDB, Backend.OPENFLOW)}
-            plan = flows_first(Plan(), seen[Backend.OVSDB].values(), blank=_blank(seen, {}))
-            if plan.stages:
+            plan = flows_first(Plan(), self._backends[Backend.OVSDB].observe().values(), blank=True)
+            if plan.stages and not self._flows_there():
                 self._backends[Backend.OVSDB].apply(plan.stages[0].steps)
         except BackendError as error:
             log.debug("%s", error)
             return False
         return True
+
+    def _reads_flows(self) -> bool:
+        return not _blank({Backend.OPENFLOW: self._backends[Backend.OPENFLOW].observe()}, {})
 
     def _tunnels(self, seen: Mapping[Backend, Content]) -> Iterable[Resource]:
         """Return what OVSDB holds, as far as that is known."""

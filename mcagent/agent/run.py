@@ -87,6 +87,7 @@ class Agent:
             read_facts=facts_reader(settings, self._facilities),
             config=settings.core,
             live=self.live,
+            flows_there=self._facilities.openflow.has_flows,
         )
         self.loop = Loop(
             source=self,

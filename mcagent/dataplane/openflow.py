@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from flows.errors import FlowError
@@ -21,6 +22,7 @@ from mcagent.model.resources import Backend, FlowEntry, GroupEntry, OpenFlowReso
 
 STEPS_PER_SECOND = 1000  # a run of ovs-ofctl may take one second longer for each so many lines
 REFUSALS_MAX = 32  # steps found bad in one stage before the rest is given up
+_NO_FLOWS = re.compile(r"\bflow_count=0\b")
 _NO_SUCH_FILE = f"({os.strerror(errno.ENOENT)})"
 _REFUSED = f"({os.strerror(errno.ECONNREFUSED)})"  # the socket of a process that has ended
 
@@ -54,6 +56,11 @@ class OpenFlowBackend:
         except FlowError as error:
             raise BackendError("openflow", "read", self.socket, str(error)) from None
         return {resource.key: resource for resource in found}
+
+    def has_flows(self) -> bool:
+        """Tell whether there is any flow of ours, at little cost. Raises BackendError."""
+        found = self._dump("dump-aggregate", openflow_text.OURS, options=())
+        return found is not None and not _NO_FLOWS.search(found)
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
         """Apply the steps in one atomic bundle: packets meet all of them or none.

@@ -234,6 +234,7 @@ def test_without_a_bridge_there_is_nothing_and_nothing_can_be_applied(ovs: OvsIn
     """Before the bridge is made the agent finds no flows; it is not an outage."""
     backend = OpenFlowBackend(ovs.mgmt("br-none"))
     assert backend.observe() == {}
+    assert not backend.has_flows()
     assert backend.flow_stats() == {}
     with pytest.raises(BackendError, match=r"br-none\.mgmt"):
         backend.apply(adds(*BASE))
@@ -255,7 +256,9 @@ def test_a_restart_of_vswitchd_is_heard_at_once(fresh_ovs: OvsInstance) -> None:
         fresh_ovs.start_vswitchd()
         wait_until(lambda: len(heard) >= 3, "word of the return", timeout=2)
         assert backend.observe() == {}
+        assert not backend.has_flows()
         make(backend, [*BASE, *POOL[:3]])
+        assert backend.has_flows()
     finally:
         backend.close()
 
