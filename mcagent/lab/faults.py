@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from flows.mc.declaration import GROUP_RESERVE
 from mcagent.lab import netns, node, underlay
 from mcagent.lab.lab import Lab
+from mcagent.lab.ovs import OvsInstance
 from mcagent.lab.topology import Cluster
 from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
@@ -69,6 +70,15 @@ def _start_vswitchd(lab: Lab, name: str) -> None:
         node.prime_neighbours(ovs, cluster, cluster_number=place(lab, name)[0])
 
 
+def _path_down(ovs: OvsInstance) -> None:
+    """Do what systemd/mcagent-path-down.service does before ovs-vswitchd starts."""
+    ours = ("external_ids:mcagent-owner=br-mc", "bfd:enable=true")
+    names = ovs.vsctl("--bare", "--columns=name", "find", "interface", *ours).split()
+    sets = [word for one in names for word in ("--", "set", "interface", one, "bfd:cpath_down=true")]
+    if sets:
+        ovs.vsctl("--no-wait", *sets)
+
+
 def node_gone(lab: Lab, name: str) -> Fault:
     """Everything of a Node stops at once: its link, its Open vSwitch and its agent."""
     cut = link_cut(lab, name)
@@ -87,6 +97,7 @@ def node_gone(lab: Lab, name: str) -> Fault:
         wait_until(lambda: not ovs.pids, f"Open vSwitch of {name} to end")
         ovs.start_ovsdb()
         cut.heal()
+        _path_down(ovs)
         _start_vswitchd(lab, name)
         lab.start_agent(name)
 
