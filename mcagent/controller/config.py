@@ -46,6 +46,9 @@ class Settings:
     gateway_ip_precedence: IpPrecedence = IpPrecedence.INTERNAL
     endpoint_ip_type: EndpointIpType = EndpointIpType.CLUSTER_IP
     max_active_gateways: int = 1
+    allowed_endpoint_cidrs: tuple[Any, ...] = ()
+    tunnel_type: str = ""
+    tunnel_port: int = 0
     write_endpoints: WriteEndpoints = WriteEndpoints.AUTO
     stretched_network_policy: bool = False
     heartbeat_period: float = 10.0
@@ -80,6 +83,9 @@ class Settings:
             endpoint_ip_type=self.endpoint_ip_type,
             max_active_gateways=self.max_active_gateways,
             write_endpoints=self.write_endpoints,
+            allowed_endpoint_cidrs=tuple(str(cidr) for cidr in self.allowed_endpoint_cidrs),
+            tunnel_type=self.tunnel_type,
+            tunnel_port=self.tunnel_port,
             heartbeat_period=self.heartbeat_period,
         )
 
@@ -131,6 +137,14 @@ KEYS = (
                  "mcagent-leader or mcagent-member."),
     _key("maxActiveGateways", "max_active_gateways", kinds.Int(1, 64),
          meaning="Member: how many annotated Nodes are gateways at the same time. Antrea's agents use one."),
+    _key("allowedEndpointCIDRs", "allowed_endpoint_cidrs", kinds.Networks(),
+         meaning="Member: endpoints of imported Services may lie in these, beside the CIDRs that other clusters "
+                 "publish: for clusters without gateways, whose Pods reach each other anyway."),
+    _key("tunnelType", "tunnel_type", kinds.Text("|geneve|vxlan", 'geneve, vxlan or ""'),
+         meaning="Member: tunnelType of this cluster's agents, told to the other clusters, which tell when theirs "
+                 'is another one. "": not told.'),
+    _key("tunnelPort", "tunnel_port", kinds.Int(0, 65535),
+         meaning="Member: likewise tunnelPort. 0: not told."),
     _key("writeEndpoints", "write_endpoints", kinds.Choice(WriteEndpoints),
          meaning="Member: whether imported Services get Endpoints beside EndpointSlices. auto: where the cluster "
                  "needs them."),

@@ -61,6 +61,11 @@ def is_subdomain(text: str) -> bool:
     return len(text) <= MAX_NAME and _SUBDOMAIN.fullmatch(text) is not None
 
 
+def is_cluster_id(text: str) -> bool:
+    """Tell whether a text can be a cluster's ID: it is part of object names, and the value of a label."""
+    return len(text) <= MAX_LABEL and is_subdomain(text)
+
+
 def announce(cluster_id: str) -> str:
     """Return the name of a cluster's MemberClusterAnnounce."""
     return f"member-announce-from-{cluster_id}"

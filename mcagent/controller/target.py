@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from mcagent.controller.names import is_label
+from mcagent.controller.names import is_cluster_id, is_label
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 
@@ -60,14 +60,19 @@ def membership(cluster_sets: Iterable[RawObject], claims: Iterable[RawObject] = 
     name = str(meta["name"])
     subject = f"ClusterSet {meta.get('namespace', '')}/{name}"
     cluster_id = spec.get("clusterID") or _claimed(claims)
-    if not isinstance(cluster_id, str) or not is_label(cluster_id):
-        raise InputError(subject, "spec.clusterID", "must be this cluster's ID, a DNS label", code="InvalidName")
+    if not isinstance(cluster_id, str) or not is_cluster_id(cluster_id):
+        raise InputError(
+            subject,
+            "spec.clusterID",
+            "must be this cluster's ID, a DNS name of at most 63 characters",
+            code="InvalidName",
+        )
     namespace = spec.get("namespace")
     if not isinstance(namespace, str) or not is_label(namespace):
         raise InputError(subject, "spec.namespace", "must be the namespace of the ClusterSet on the leader")
     leader_id, secret = leader.get("clusterID"), leader.get("secret")
-    if not isinstance(leader_id, str) or not is_label(leader_id):
-        raise InputError(subject, "spec.leaders[0].clusterID", "must be the leader's cluster ID, a DNS label")
+    if not isinstance(leader_id, str) or not is_cluster_id(leader_id):
+        raise InputError(subject, "spec.leaders[0].clusterID", "must be the leader's cluster ID, a DNS name")
     if not isinstance(secret, str) or not secret or "/" in secret:
         raise InputError(subject, "spec.leaders[0].secret", "must name a Secret of this namespace")
     return Membership(

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.controller.config import Role, Settings
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.discovery import cidr_in_refusal, discover_service_cidr, first_ipv4
 from mcagent.controller.reconciler import Change, Side
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.controller.run import reconcilers_of
+from mcagent.kube.client import ApiRefusalError, ApiUnreachableError, Client
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
@@ -213,6 +215,18 @@ def test_what_cannot_be_found_out_says_what_to_configure(last: Any) -> None:
     """The error names the key."""
     with pytest.raises(SourceError, match="set serviceCIDR"):
         discover_service_cidr(Answers(ApiRefusalError("no", code=404), last))
+
+
+def test_a_member_asks_for_its_service_cidr_once_and_does_without() -> None:
+    """What is configured is not asked for; a refusal leaves the member without, an API that is away ends it."""
+    known = Answers()
+    assert reconcilers_of(Role.MEMBER, Settings(service_cidr="10.96.0.0/16"), HOME, known)
+    assert known.requests == []
+    refused = Answers(ApiRefusalError("no", code=404), ApiRefusalError("forbidden", code=403))
+    names = {found.name for found in reconcilers_of(Role.MEMBER, Settings(), HOME, refused)}
+    assert {"membership", "gateway-election", "service-export", "service-import"} <= names
+    with pytest.raises(ApiUnreachableError):
+        reconcilers_of(Role.MEMBER, Settings(), HOME, Answers(ApiUnreachableError("away")))
 
 
 def test_the_first_usable_cidr_counts() -> None:

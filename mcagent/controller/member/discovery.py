@@ -23,10 +23,15 @@ DEFAULT_NAME = "kubernetes"  # of the ServiceCIDR that the API server makes from
 _RANGE = re.compile(r"The range of valid IPs is ([0-9a-fA-F:./, ]+)")
 
 
+class UnknownCidrError(SourceError):
+    """The API server answers, but does not tell its Service CIDR."""
+
+
 def discover_service_cidr(client: Client, namespace: str = "default") -> str:
     """Return the IPv4 Service CIDR of a cluster.
 
-    `namespace` is where the request is made that is refused. Raises SourceError, which says what to configure.
+    `namespace` is where the request is made that is refused. Raises UnknownCidrError, which says
+    what to configure, and SourceError when there is no answer.
     """
     try:
         answer = client.request("GET", object_path(Kind.SERVICE_CIDR, "", DEFAULT_NAME))
@@ -36,7 +41,7 @@ def discover_service_cidr(client: Client, namespace: str = "default") -> str:
         return _by_refusal(client, namespace)
     found = first_ipv4(texts_at(answer, "spec", "cidrs"))
     if found is None:
-        raise SourceError("ServiceCIDR kubernetes has no IPv4 CIDR that can be used: set serviceCIDR")
+        raise UnknownCidrError("ServiceCIDR kubernetes has no IPv4 CIDR that can be used: set serviceCIDR")
     return found
 
 
@@ -53,8 +58,8 @@ def _by_refusal(client: Client, namespace: str) -> str:
         found = cidr_in_refusal(str(err)) if err.code == 422 else None
         if found is not None:
             return found
-        raise SourceError(f"the Service CIDR cannot be found out: set serviceCIDR ({err})") from err
-    raise SourceError("the Service CIDR cannot be found out: the API server took 0.0.0.0: set serviceCIDR")
+        raise UnknownCidrError(f"the Service CIDR cannot be found out: set serviceCIDR ({err})") from err
+    raise UnknownCidrError("the Service CIDR cannot be found out: the API server took 0.0.0.0: set serviceCIDR")
 
 
 def cidr_in_refusal(text: str) -> str | None:

@@ -67,7 +67,7 @@ class MemberClusterSet:
         claims = view.list(Kind.CLUSTER_CLAIM, namespace=view.namespace)
         if not text_at(raw, "spec", "clusterID"):
             claimed = next((text_at(c, "value") for c in claims if name_of(c) == WELL_KNOWN_ID), "")
-            if names.is_label(claimed):
+            if names.is_cluster_id(claimed):
                 body["spec"] = {"clusterID": claimed}
         status, reason, message = _state(raw, claims, leader)
         told = []
