@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from mcagent.agent.applying import Failure, Phases, apply_plan, error_for
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
 from mcagent.core.fights import Fights
@@ -32,7 +33,7 @@ from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address
 from mcagent.model.objects import Kind, Snapshot
-from mcagent.model.plan import Desired, Op, Plan, Stage, Step
+from mcagent.model.plan import Desired, Op, Plan, Step
 from mcagent.model.resources import Backend, FlowEntry, Resource, ResourceKey, TunnelPort
 
 log = logging.getLogger(__name__)
@@ -57,24 +58,6 @@ class LiveFacts(Protocol):
 
     def facts(self, facts: Facts, snapshot: Snapshot, config: Config, desired: Desired | None) -> Facts:
         """Return the facts with what is live now; `desired` is the last pass's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """A backend that did not do all that it was asked."""
-
-    errors: tuple[BackendError, ...]
-    unreachable: bool
-
-    @property
-    def gone(self) -> bool:
-        """Whether what the backend held is lost (see BackendError)."""
-        return any(error.gone for error in self.errors)
-
-    @property
-    def retryable(self) -> bool:
-        """Whether trying the same again may help."""
-        return any(error.retryable for error in self.errors)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,27 +97,6 @@ def content(desired: Desired, backend: Backend) -> dict[ResourceKey, Resource]:
         for resource in unit.resources
         if resource.backend is backend
     }
-
-
-class Phases:
-    """Adds up the time spent in each named phase."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._name = ""
-        self._since = 0.0
-
-    def enter(self, name: str) -> None:
-        """End the phase before, begin this one."""
-        now = time.perf_counter()
-        if self._name:
-            self.seconds[self._name] = self.seconds.get(self._name, 0.0) + now - self._since
-        self._name, self._since = name, now
-
-    def end(self) -> dict[str, float]:
-        """End the last phase; return seconds by name."""
-        self.enter("")
-        return self.seconds
 
 
 class Reconciler:
@@ -216,7 +178,7 @@ class Reconciler:
         plan, fights = self._leave_alone(plan, drift)
         plan = flows_first(plan, self._tunnels(seen), blank=_blank(seen, failures))
         left_alone = blocked | frozenset(failures)
-        done = self._apply(plan, left_alone, failures, phases) if plan.stages else ()
+        done = apply_plan(self._backends, plan, left_alone, failures, phases)
         self._learn(plan, desired, left_alone | fights.keys(), failures, done)
         return Outcome(
             needs=needs,
@@ -350,40 +312,10 @@ class Reconciler:
                         f"somebody else changes it again and again: put back {fight.count} times, "
                         f"now left alone for {fight.until - fight.at:g} s"
                     )
-                    told[step.backend] = (*told.get(step.backend, ()), str(_error_for(step, reason)))
+                    told[step.backend] = (*told.get(step.backend, ()), str(error_for(step, reason)))
             if kept:
                 stages.append(replace(stage, steps=kept))
         return Plan(stages=tuple(stages)), told
-
-    def _apply(
-        self, plan: Plan, left_alone: frozenset[Backend], failures: dict[Backend, Failure], phases: Phases
-    ) -> tuple[Step, ...]:
-        done: list[Step] = []
-        for stage in plan.stages:
-            failure = failures.get(stage.backend)
-            if stage.backend in left_alone or (failure is not None and failure.unreachable):
-                continue
-            flows = failures.get(Backend.OPENFLOW)
-            unsure = Backend.OPENFLOW in left_alone or (flows is not None and flows.unreachable)
-            if unsure and all(takes_into_use(step) for step in stage.steps):
-                continue  # `_learn` sees that it was not done
-            if _removes_tunnels(stage) and (Backend.OPENFLOW in left_alone or Backend.OPENFLOW in failures):
-                self._known.pop(stage.backend, None)
-                reason = "held back until the flows that may use it are changed"
-                held = tuple(_error_for(step, reason) for step in stage.steps)
-                failures[stage.backend] = _joined(failure, held, unreachable=False)
-                continue
-            phases.enter(f"apply_{stage.backend}")
-            try:
-                result = self._backends[stage.backend].apply(stage.steps)
-            except BackendError as error:
-                failures[stage.backend] = _joined(failure, (error,), unreachable=True)
-                continue
-            done.extend(result.done)
-            if result.failed:
-                errors = tuple(error for _, error in result.failed)
-                failures[stage.backend] = _joined(failure, errors, unreachable=False)
-        return tuple(done)
 
     def _learn(
         self,
@@ -422,15 +354,3 @@ def _blank(seen: Mapping[Backend, Content], failures: Mapping[Backend, Failure])
     if Backend.OPENFLOW in seen:
         return not any(isinstance(resource, FlowEntry) for resource in seen[Backend.OPENFLOW].values())
     return Backend.OPENFLOW in failures and failures[Backend.OPENFLOW].gone
-
-
-def _removes_tunnels(stage: Stage) -> bool:
-    return stage.backend is Backend.OVSDB and all(step.op is Op.DELETE for step in stage.steps)
-
-
-def _error_for(step: Step, reason: str) -> BackendError:
-    return BackendError(step.backend, str(step.op), " ".join(map(str, step.key)), reason)
-
-
-def _joined(before: Failure | None, errors: tuple[BackendError, ...], *, unreachable: bool) -> Failure:
-    return Failure(errors=(*(before.errors if before else ()), *errors), unreachable=unreachable)

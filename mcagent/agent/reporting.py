@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from mcagent.agent.reconcile import Failure, Outcome
+from mcagent.agent.applying import Failure
+from mcagent.agent.reconcile import Outcome
 from mcagent.agent.schedule import Retry
 from mcagent.core.render import resource_text
 from mcagent.model.plan import Step

@@ -6,11 +6,10 @@ configuration again; what can change while running is taken over, for the rest t
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import importlib
 import logging
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -135,11 +134,16 @@ class Agent:
 
     def start(self) -> None:
         """Begin to read objects and to reconcile."""
-        preload(self.settings.core.host_port)
+        threading.Thread(target=self._connect, name="connect", daemon=True).start()
         self._source.start(sorted(ALWAYS_NEEDED))
         if self._events is not None:
             self._events.start()
         self._thread.start()
+
+    def _connect(self) -> None:
+        """Connect to Open vSwitch while the first objects are listed; where that fails the first pass says why."""
+        with contextlib.suppress(BackendError):
+            self._facilities.ovsdb.ofports()
 
     def stop(self) -> None:
         """End everything; the dataplane stays as it is."""
@@ -225,8 +229,8 @@ class Agent:
         self._notifier.turn(ready=ready, status=status[:500])
 
     def _watch(self, report: Report) -> None:
-        """Begin to watch the facilities after the first pass: before that nothing is known that could change."""
-        if self._watching or report.passes == 0:
+        """Begin to watch the facilities after the first whole pass: what changed before is told at once then."""
+        if self._watching or report.passes == 0 or report.waiting_for:
             return
         self._watching = True
         self._facilities.ovsdb.watch(lambda: self.loop.suspect(Backend.OVSDB), self.loop.live_changed)
@@ -262,17 +266,6 @@ class Agent:
     def ready(self) -> bool:
         """Tell what /readyz tells."""
         return all(check.good for check in checks(self.loop.report, self.informers(), pending=self.loop.pending))
-
-
-def preload(host_port: str) -> None:
-    """Load in the background what setting up the device will need, if it is not there yet.
-
-    It takes a fifth of a second, in which the agent waits for the API server and Open vSwitch anyway.
-    """
-    try:
-        socket.if_nametoindex(host_port)
-    except OSError:
-        threading.Thread(target=importlib.import_module, args=("pyroute2",), name="preload", daemon=True).start()
 
 
 def run_agent(settings: Settings, *, reload: Callable[[], Settings]) -> None:

@@ -39,13 +39,14 @@ STAGES = (
     StageKind(backend=Backend.NETLINK, title="set up devices"),
     StageKind(backend=Backend.NFT, title="set packet marks and NAT rules"),
     StageKind(backend=Backend.OPENFLOW, title="program flows"),
+    StageKind(backend=Backend.OVSDB, title="create tunnels of a new bridge"),  # see `mcagent.core.path_down`
     StageKind(backend=Backend.NETLINK, title="add routes"),
     StageKind(backend=Backend.OVSDB, title="take tunnels into use"),  # see `mcagent.core.path_down`
     StageKind(backend=Backend.NETLINK, title="remove routes"),
     StageKind(backend=Backend.OVSDB, title="remove tunnels"),
     StageKind(backend=Backend.WIREGUARD, title="remove encryption"),
 )
-_ROOM, _TUNNELS, _NO_TUNNELS = 1, 2, 9  # places in STAGES
+_ROOM, _TUNNELS, _NO_TUNNELS = 1, 2, 10  # places in STAGES
 _DEVICE = (Link, LinkAddress, Neighbour)
 
 
@@ -132,13 +133,13 @@ def _stage_of(step: Step) -> int:
     deletes = step.op is Op.DELETE
     match step.backend:
         case Backend.WIREGUARD:
-            return 10 if deletes else 0
+            return 11 if deletes else 0
         case Backend.OVSDB:
             return _NO_TUNNELS if deletes else _TUNNELS
         case Backend.NETLINK:
             if deletes:
-                return 8
-            return 3 if _is_early(step.new) else 6
+                return 9
+            return 3 if _is_early(step.new) else 7
         case Backend.NFT:
             return 4
         case Backend.OPENFLOW:

@@ -1,9 +1,8 @@
 """The netlink backend: our device's state, addresses, neighbours, routes and policy rules.
 
 Owns what carries our mark and nothing else: the devices it is given by name, routes of our protocol number
-in our tables, rules of our protocol number. Routes go to the kernel in bulk (`rtmsg`, `rtsocket`); the few
-other changes go through pyroute2, which is imported when the first of them is made (a restart that finds
-the world right never needs it).
+in our tables, rules of our protocol number. Routes go to the kernel in bulk (`rtmsg`, `rtsocket`), the few
+other changes one by one (`netlink_write`).
 """
 
 from __future__ import annotations

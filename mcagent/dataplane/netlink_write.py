@@ -1,4 +1,4 @@
-"""Changes of links, addresses, neighbours and rules, through pyroute2.
+"""Changes of links, addresses, neighbours and rules.
 
 Owns how one such resource is made, changed and taken away, and what the kernel's refusals mean. Routes are
 not among them: they go in bulk (`netlink`).
@@ -10,7 +10,7 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
-from mcagent.dataplane import rtmsg
+from mcagent.dataplane import rtchange, rtmsg
 from mcagent.dataplane.netlink_observe import LINK_ALIAS, read_link
 from mcagent.dataplane.rtsocket import Refusal, Request, RtSocket
 from mcagent.model.plan import Op, Step
@@ -19,6 +19,7 @@ from mcagent.model.resources import Link, LinkAddress, Neighbour, Rule
 # What the kernel says when a thing is already as the step wants it: see rtnetlink(7).
 ALREADY_THERE = frozenset({errno.EEXIST})
 ALREADY_GONE = frozenset({errno.ESRCH, errno.ENOENT, errno.ENODEV, errno.EADDRNOTAVAIL})
+NLM_F_EXCL = 0x200
 _SYSCTL = Path("/proc/sys/net/ipv4/conf")
 
 
@@ -32,7 +33,7 @@ class RefusedError(Exception):
 
 
 class Writer:
-    """Changes of links, addresses, neighbours and rules through pyroute2, opened for one `apply`."""
+    """Changes of links, addresses, neighbours and rules, for one `apply`."""
 
     def __init__(self, socket: RtSocket, protocol: int) -> None:
         self._socket = socket
@@ -44,27 +45,32 @@ class Writer:
         if isinstance(new, Link):
             self._configure(new)
         elif isinstance(old, Link) and step.op is Op.DELETE:
-            self._call("link", "set", ALREADY_GONE, ifname=old.name, state="down", ifalias="")
+            index = device_index(self._socket, old.name, gone=True)
+            if index:
+                self._send(rtmsg.RTM_NEWLINK, 0, rtchange.link_payload(index, up=False, alias=""), ALREADY_GONE)
         elif isinstance(new, LinkAddress):
-            # Link scope keeps the kernel from choosing a link-local address as source elsewhere.
-            scope = rtmsg.RT_SCOPE_LINK if new.address.is_link_local else rtmsg.RT_SCOPE_UNIVERSE
-            self._address("add", new, ALREADY_THERE, scope=scope)
+            self._address(new)
         elif isinstance(old, LinkAddress):
-            self._address("del", old, ALREADY_GONE)
+            self._no_address(old)
         elif isinstance(new, Neighbour):
-            self._neighbour("replace", new, ALREADY_THERE, lladdr=new.mac, state="permanent")
+            index = device_index(self._socket, new.device)
+            payload = rtchange.neighbour_payload(index, new.address, new.mac)
+            self._send(rtmsg.RTM_NEWNEIGH, rtmsg.NLM_F_CREATE | rtmsg.NLM_F_REPLACE, payload, ALREADY_THERE)
         elif isinstance(old, Neighbour):
-            self._neighbour("del", old, ALREADY_GONE)
+            index = device_index(self._socket, old.device, gone=True)
+            if index:
+                self._send(rtmsg.RTM_DELNEIGH, 0, rtchange.neighbour_payload(index, old.address), ALREADY_GONE)
         else:
             if isinstance(new, Rule):
-                self._rule("add", new, ALREADY_THERE)
+                flags = rtmsg.NLM_F_CREATE | NLM_F_EXCL
+                self._send(rtmsg.RTM_NEWRULE, flags, self._rule(new), ALREADY_THERE)
             if isinstance(old, Rule) and (new is None or old.intact):
-                self._rule("del", old, ALREADY_GONE)
+                self._send(rtmsg.RTM_DELRULE, 0, self._rule(old), ALREADY_GONE)
 
     def _configure(self, link: Link) -> None:
         index = device_index(self._socket, link.name)
-        state = "up" if link.up else "down"
-        self._call("link", "set", frozenset(), index=index, mtu=link.mtu, ifalias=LINK_ALIAS, state=state)
+        payload = rtchange.link_payload(index, up=link.up, alias=LINK_ALIAS, mtu=link.mtu)
+        self._send(rtmsg.RTM_NEWLINK, 0, payload, frozenset())
         switches = {
             rtmsg.IPV4_DEVCONF_RP_FILTER: link.rp_filter,
             rtmsg.IPV4_DEVCONF_FORWARDING: int(link.forwarding),
@@ -85,53 +91,33 @@ class Writer:
             if wanted != value:
                 raise RefusedError(Refusal(errno.EINVAL, f"{what} stays {value}, {wanted} was asked for"))
 
-    def _address(self, command: str, address: LinkAddress, fine: frozenset[int], **more: object) -> None:
-        index = device_index(self._socket, address.device, gone=command == "del")
-        if index:
-            self._call(
-                "addr",
-                command,
-                fine,
-                index=index,
-                address=str(address.address),
-                prefixlen=address.prefixlen,
-                **more,
-            )
+    def _address(self, address: LinkAddress) -> None:
+        # Link scope keeps the kernel from choosing a link-local address as source elsewhere.
+        scope = rtmsg.RT_SCOPE_LINK if address.address.is_link_local else rtmsg.RT_SCOPE_UNIVERSE
+        index = device_index(self._socket, address.device)
+        payload = rtchange.address_payload(index, address.address, address.prefixlen, scope)
+        self._send(rtmsg.RTM_NEWADDR, rtmsg.NLM_F_CREATE | NLM_F_EXCL, payload, ALREADY_THERE)
 
-    def _neighbour(self, command: str, entry: Neighbour, fine: frozenset[int], **more: object) -> None:
-        index = device_index(self._socket, entry.device, gone=command == "del")
+    def _no_address(self, address: LinkAddress) -> None:
+        index = device_index(self._socket, address.device, gone=True)
         if index:
-            self._call("neigh", command, fine, ifindex=index, dst=str(entry.address), **more)
+            payload = rtchange.address_payload(index, address.address, address.prefixlen)
+            self._send(rtmsg.RTM_DELADDR, 0, payload, ALREADY_GONE)
 
-    def _rule(self, command: str, rule: Rule, fine: frozenset[int]) -> None:
+    def _rule(self, rule: Rule) -> bytes:
         # Of one that is not intact, whatever has its priority, table and protocol goes.
         marked = rule.fwmask and rule.intact
-        mark = {"fwmark": rule.fwmark, "fwmask": rule.fwmask} if marked else {}
-        self._call(
-            "rule",
-            command,
-            fine,
+        return rtchange.rule_payload(
+            family=rule.family,
             priority=rule.priority,
             table=rule.table,
-            family=rtmsg.AF_INET if rule.family == 4 else rtmsg.AF_INET6,
-            FRA_PROTOCOL=self._protocol,
-            **mark,
+            protocol=self._protocol,
+            fwmark=rule.fwmark if marked else 0,
+            fwmask=rule.fwmask if marked else 0,
         )
 
-    def _call(self, method: str, command: str, fine: frozenset[int], **arguments: object) -> None:
-        from pyroute2 import IPRoute
-        from pyroute2.netlink.exceptions import NetlinkError
-
-        try:
-            # A socket for each call: pyroute2's are bound to one thread, and one that failed stays so.
-            with IPRoute() as route:
-                getattr(route, method)(command, **arguments)
-        except NetlinkError as error:  # not an OSError
-            if error.code not in fine:
-                raise RefusedError(Refusal(error.code)) from None
-        except OSError as error:
-            if error.errno not in fine:
-                raise RefusedError(Refusal(error.errno or errno.EIO)) from None
+    def _send(self, kind: int, flags: int, payload: bytes, fine: frozenset[int]) -> None:
+        raise_first(self._socket.request([Request(kind, flags, payload)]), fine)
 
 
 def write_sysctls(link: Link, refusal: Refusal) -> None:
