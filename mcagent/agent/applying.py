@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from mcagent.core.path_down import needs_flows, takes_into_use, turns
+from mcagent.core.path_down import Lane, needs_flows, takes_into_use, turns
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
-from mcagent.model.plan import ApplyResult, Op, Plan, Stage, Step
+from mcagent.model.plan import Op, Plan, Stage, Step
 from mcagent.model.resources import Backend
 
 
@@ -64,24 +64,46 @@ def apply_plan(
     failures: dict[Backend, Failure],
     phases: Phases,
 ) -> tuple[Step, ...]:
-    """Apply the stages of a plan; return the steps that were done, and put into `failures` who refused what."""
+    """Apply the stages of a plan; return the steps that were done, and put into `failures` who refused what.
+
+    The time of a turn is that of its first lane: what goes on beside it costs none of its own.
+    """
     done: list[Step] = []
-    for turn in turns(plan):
-        stages = [stage for stage in turn if _may_go(stage, left_alone, failures)]
-        if not stages:
-            continue
-        # The time of a turn is that of its first backend: what goes on beside it costs none of its own.
-        phases.enter(f"apply_{stages[0].backend}")
-        for stage, outcome in zip(stages, _side_by_side(backends, stages), strict=True):
-            before = failures.get(stage.backend)
-            if isinstance(outcome, BackendError):
-                failures[stage.backend] = _joined(before, (outcome,), unreachable=True)
-                continue
-            done.extend(outcome.done)
-            if outcome.failed:
-                errors = tuple(error for _, error in outcome.failed)
-                failures[stage.backend] = _joined(before, errors, unreachable=False)
+    for first, *others in turns(plan):
+        with ThreadPoolExecutor(max_workers=len(others) or 1, thread_name_prefix="apply") as pool:
+            # No two lanes have a backend in common, so that each writes its own failures.
+            beside = [pool.submit(_lane, backends, lane, left_alone, failures, None) for lane in others]
+            done.extend(_lane(backends, first, left_alone, failures, phases))
+            for lane in beside:
+                done.extend(lane.result())
     return tuple(done)
+
+
+def _lane(
+    backends: Mapping[Backend, DataplaneBackend],
+    lane: Lane,
+    left_alone: frozenset[Backend],
+    failures: dict[Backend, Failure],
+    phases: Phases | None,
+) -> list[Step]:
+    """Apply stages one after the other; what is no refusal of a backend comes through."""
+    done: list[Step] = []
+    for stage in lane:
+        if not _may_go(stage, left_alone, failures):
+            continue
+        if phases is not None:
+            phases.enter(f"apply_{stage.backend}")
+        before = failures.get(stage.backend)
+        try:
+            result = backends[stage.backend].apply(stage.steps)
+        except BackendError as error:
+            failures[stage.backend] = _joined(before, (error,), unreachable=True)
+            continue
+        done.extend(result.done)
+        if result.failed:
+            errors = tuple(error for _, error in result.failed)
+            failures[stage.backend] = _joined(before, errors, unreachable=False)
+    return done
 
 
 def _may_go(stage: Stage, left_alone: frozenset[Backend], failures: dict[Backend, Failure]) -> bool:
@@ -98,23 +120,6 @@ def _may_go(stage: Stage, left_alone: frozenset[Backend], failures: dict[Backend
         failures[stage.backend] = _joined(failure, held, unreachable=False)
         return False
     return True
-
-
-def _side_by_side(
-    backends: Mapping[Backend, DataplaneBackend], stages: list[Stage]
-) -> list[ApplyResult | BackendError]:
-    """Apply stages of different backends at once; what is no refusal of a backend comes through."""
-
-    def apply(stage: Stage) -> ApplyResult | BackendError:
-        try:
-            return backends[stage.backend].apply(stage.steps)
-        except BackendError as error:
-            return error
-
-    if len(stages) == 1:
-        return [apply(stages[0])]
-    with ThreadPoolExecutor(max_workers=len(stages), thread_name_prefix="apply") as pool:
-        return list(pool.map(apply, stages))
 
 
 def _removes_tunnels(stage: Stage) -> bool:

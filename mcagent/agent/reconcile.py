@@ -4,8 +4,8 @@
 times (`mcagent.agent.schedule`) and knows no API, thread or socket.
 
 What keeps a dataplane from being taken away by mistake:
-- nothing is done before every kind that the role needs has been listed completely once; from then on desired is
-  complete, and additions and deletions go together;
+- nothing is done before every kind that the role needs has been listed completely once, except that the bridge is
+  made, which is there whatever the role; from then on desired is complete: additions and deletions go together;
 - a pass that cannot be computed (an input that breaks `compile`, facts that cannot be read) changes nothing;
 - tunnels are deleted only in a pass whose flow changes went in, because until then flows may use them;
 - peers are asked to send nothing by a tunnel before the flows are there (`mcagent.core.path_down`).
@@ -13,11 +13,13 @@ What keeps a dataplane from being taken away by mistake:
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -127,6 +129,7 @@ class Reconciler:
         self._known: dict[Backend, Desired] = {}  # what a backend is known to hold now
         self._last: dict[Backend, Desired] = {}  # what it held when it was last right
         self._held_back: frozenset[ResourceKey] = frozenset()  # tunnels that are not used until flows are there
+        self._early: tuple[Step, ...] = ()  # done before the first plan was made
         self._looked = False  # whether there are flows, before anything is known of what should be
 
     @property
@@ -165,7 +168,9 @@ class Reconciler:
             snapshot = self._live.linger(snapshot, self.config)
         facts = self._with_live(self._facts, snapshot)
         phases.enter("compile")
-        self._compiled = self._compile(snapshot, facts, self.config, self._compiled)
+        first = self._compiled is None and Backend.OVSDB in stale - failures.keys()
+        with self._bridge_meanwhile(facts) if first else contextlib.nullcontext():
+            self._compiled = self._compile(snapshot, facts, self.config, self._compiled)
         desired, needs = self._compiled.desired, self._compiled.needs
         if missing := needs - snapshot.synced:
             return Outcome(needs=needs, waiting_for=missing, failures=failures, phases=phases.end())
@@ -178,7 +183,8 @@ class Reconciler:
         plan, fights = self._leave_alone(plan, drift)
         plan = flows_first(plan, self._tunnels(seen), blank=_blank(seen, failures))
         left_alone = blocked | frozenset(failures)
-        done = apply_plan(self._backends, plan, left_alone, failures, phases)
+        done = (*self._early, *apply_plan(self._backends, plan, left_alone, failures, phases))
+        self._early = ()
         self._learn(plan, desired, left_alone | fights.keys(), failures, done)
         return Outcome(
             needs=needs,
@@ -192,6 +198,30 @@ class Reconciler:
             phases=phases.end(),
             converged=all(self._known.get(backend) is desired for backend in self._backends),
         )
+
+    @contextlib.contextmanager
+    def _bridge_meanwhile(self, facts: Facts) -> Iterator[None]:
+        """Make the bridge, if there is none, beside what is done meanwhile: it is there whatever the objects say.
+
+        Open vSwitch takes a tenth of a second for it. An error is none here: the pass itself will meet it.
+        """
+        backend = self._backends[Backend.OVSDB]
+
+        def make() -> None:
+            bare = self._compile(Snapshot(), facts, self.config, None).desired
+            with contextlib.suppress(BackendError):
+                if not backend.observe():
+                    steps = [step for step in diff({}, bare).steps if step.backend is Backend.OVSDB]
+                    self._early = backend.apply(steps).done
+
+        thread = threading.Thread(target=make, name="bridge")
+        if self.config.host_port not in facts.ofports:
+            thread.start()
+        try:
+            yield
+        finally:
+            if thread.ident is not None:
+                thread.join()
 
     def preview(self, snapshot: Snapshot) -> tuple[Desired, Plan]:
         """Return what would be and what a pass would do now, and do nothing. Raises BackendError."""

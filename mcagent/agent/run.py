@@ -25,7 +25,7 @@ from mcagent.agent.reporting import Reporter
 from mcagent.agent.schedule import Timing
 from mcagent.agent.telling import Teller
 from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_monitor, make_source, selectors
-from mcagent.core.local import ALWAYS_NEEDED
+from mcagent.core.local import ALWAYS_NEEDED, GATEWAY_NEEDS
 from mcagent.core.snapshot import ATTRIBUTE
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError, McagentError
@@ -195,6 +195,9 @@ class Agent:
     def take(self) -> Snapshot:
         """Return the latest snapshot."""
         self._snapshot = self._inbox.take()
+        own = self.settings.core.node_name
+        if self._wanted == ALWAYS_NEEDED and any(one.meta.name == own for one in self._snapshot.gateways.values()):
+            self.want(ALWAYS_NEEDED | GATEWAY_NEEDS)  # to be listed while the first pass computes
         return self._snapshot
 
     def want(self, kinds: frozenset[Kind]) -> None:

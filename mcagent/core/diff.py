@@ -39,8 +39,8 @@ STAGES = (
     StageKind(backend=Backend.NETLINK, title="set up devices"),
     StageKind(backend=Backend.NFT, title="set packet marks and NAT rules"),
     StageKind(backend=Backend.OPENFLOW, title="program flows"),
-    StageKind(backend=Backend.OVSDB, title="create tunnels of a new bridge"),  # see `mcagent.core.path_down`
     StageKind(backend=Backend.NETLINK, title="add routes"),
+    StageKind(backend=Backend.OVSDB, title="create tunnels of an empty bridge"),  # see `mcagent.core.path_down`
     StageKind(backend=Backend.OVSDB, title="take tunnels into use"),  # see `mcagent.core.path_down`
     StageKind(backend=Backend.NETLINK, title="remove routes"),
     StageKind(backend=Backend.OVSDB, title="remove tunnels"),
@@ -72,7 +72,9 @@ def diff(actual: Actual, desired: Desired) -> Plan:
             if found[1] != old:
                 steps.append(_replace(old, found))
     if seen < len(wanted):
-        steps.extend(_add(found) for (backend, key), found in wanted.items() if key not in actual.get(backend, ()))
+        steps.extend(
+            _add(place, found) for place, found in wanted.items() if place[1] not in actual.get(place[0], ())
+        )
     return _plan(steps)
 
 
@@ -93,7 +95,7 @@ def diff_desired(before: Desired, after: Desired) -> Plan:
             steps.append(_delete(resource))
         elif found[1] != resource:
             steps.append(_replace(resource, found))
-    steps.extend(_add(found) for place, found in new.items() if place not in old)
+    steps.extend(_add(place, found) for place, found in new.items() if place not in old)
     return _plan(steps)
 
 
@@ -113,9 +115,9 @@ def _by_key(units: Iterable[tuple[str, Iterable[Resource]]]) -> Mapping[tuple[Ba
     return {(r.backend, r.key): (name, r) for name, resources in units for r in resources}
 
 
-def _add(found: _Found) -> Step:
+def _add(place: tuple[Backend, ResourceKey], found: _Found) -> Step:
     unit, new = found
-    return Step(op=Op.ADD, backend=new.backend, key=new.key, old=None, new=new, unit=unit)
+    return Step(op=Op.ADD, backend=place[0], key=place[1], old=None, new=new, unit=unit)
 
 
 def _replace(old: Resource, found: _Found) -> Step:
@@ -139,7 +141,7 @@ def _stage_of(step: Step) -> int:
         case Backend.NETLINK:
             if deletes:
                 return 9
-            return 3 if _is_early(step.new) else 7
+            return 3 if _is_early(step.new) else 6
         case Backend.NFT:
             return 4
         case Backend.OPENFLOW:

@@ -5,9 +5,9 @@ peers would send into nothing from the return of a Node until its agent has prog
 with `cpath_down` (RFC 5880, 6.8.17), and where no flow is left all tunnels get it; a stage after flows and routes
 takes it away. The database keeps it over a restart of ovs-vswitchd.
 
-A bridge that is made in the same plan needs none of that: its tunnels are made when its flows are there (Open
-vSwitch takes flows and groups over ports that do not exist yet), and what stands on neither of them is set up
-meanwhile. Pure; works on plans.
+A bridge without tunnels and flows needs none of that: its tunnels are made when flows and routes are there (Open
+vSwitch takes flows and groups over ports that do not exist yet). No packet meets anything of it before that, so
+flows and the Node's own side are set up side by side. Pure; works on plans.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from dataclasses import replace
 
 from mcagent.core.diff import STAGES
 from mcagent.model.plan import Op, Plan, Stage, Step
-from mcagent.model.resources import Backend, Bridge, Resource, TunnelPort
+from mcagent.model.resources import Backend, Resource, TunnelPort
 
 _CREATE, _FLOWS, _NEW, _USE = (
     next(kind for kind in STAGES if kind.title == title)
     for title in (
         "create bridge and tunnels",
         "program flows",
-        "create tunnels of a new bridge",
+        "create tunnels of an empty bridge",
         "take tunnels into use",
     )
 )
+_BESIDE = ("set up devices", "set packet marks and NAT rules", _FLOWS.title, "add routes")
 
 
 def path_down(port: TunnelPort) -> TunnelPort:
@@ -49,8 +50,8 @@ def flows_first(plan: Plan, ports: Iterable[Resource], *, blank: bool) -> Plan:
     `ports` is what OVSDB holds now; `blank` says that the bridge has no flow now, or that ovs-vswitchd is gone.
     """
     stages = {stage.title: stage.steps for stage in plan.stages}
-    if _FLOWS.title in stages and any(_makes_bridge(step) for step in stages.get(_CREATE.title, ())):
-        create = stages[_CREATE.title]
+    if blank and _FLOWS.title in stages and not any(isinstance(port, TunnelPort) for port in ports):
+        create = stages.get(_CREATE.title, ())
         stages[_CREATE.title] = tuple(step for step in create if not isinstance(step.new, TunnelPort))
         stages[_NEW.title] = tuple(step for step in create if isinstance(step.new, TunnelPort))
         return _ordered(stages)
@@ -84,23 +85,20 @@ def needs_flows(stage: Stage) -> bool:
     return stage.title == _NEW.title
 
 
-def turns(plan: Plan) -> Iterator[tuple[Stage, ...]]:
-    """Return the stages in order; those together that may be applied side by side.
+Lane = tuple[Stage, ...]  # stages that are applied one after the other
 
-    That is what comes between a new bridge and its tunnels: no packet meets any of it yet.
-    """
-    stages = list(plan.stages)
-    titles = [stage.title for stage in stages]
-    first = last = 0
-    if _NEW.title in titles and _CREATE.title in titles:
-        first, last = titles.index(_CREATE.title) + 1, titles.index(_NEW.title)
-    for place, stage in enumerate(stages):
-        if first <= place < last:
-            if place == first:
-                # flows first: they take longest
-                yield tuple(sorted(stages[first:last], key=lambda one: one.title != _FLOWS.title))
-        else:
-            yield (stage,)
+
+def turns(plan: Plan) -> Iterator[tuple[Lane, ...]]:
+    """Return the stages in order: turns one after the other, lanes of one turn side by side."""
+    titles = [stage.title for stage in plan.stages]
+    new = titles.index(_NEW.title) if _NEW.title in titles else 0
+    beside = [stage for stage in plan.stages[:new] if stage.title in _BESIDE]
+    for stage in plan.stages:
+        if stage not in beside:
+            yield ((stage,),)
+        elif stage is beside[0]:
+            lanes = [tuple(s for s in beside if (s.title == _FLOWS.title) is flows) for flows in (True, False)]
+            yield tuple(lane for lane in lanes if lane)
 
 
 def _ordered(stages: Mapping[str, tuple[Step, ...]]) -> Plan:
@@ -111,10 +109,6 @@ def _ordered(stages: Mapping[str, tuple[Step, ...]]) -> Plan:
             if stages.get(kind.title)
         )
     )
-
-
-def _makes_bridge(step: Step) -> bool:
-    return step.op is Op.ADD and isinstance(step.new, Bridge)
 
 
 def _is_down(port: TunnelPort) -> bool:

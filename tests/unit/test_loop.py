@@ -14,7 +14,7 @@ from mcagent.core.fights import AT_ONCE
 from mcagent.model.errors import BackendError, InputError
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Op
-from mcagent.model.resources import Backend, FlowEntry, Route, TunnelPort
+from mcagent.model.resources import Backend, Bridge, FlowEntry, HostPort, Route, TunnelPort
 from tests.unit.agentworld import Facility, World, cluster, gateway, node
 
 
@@ -57,7 +57,7 @@ def routes(world: World) -> set[str]:
 
 
 def test_nothing_is_touched_before_all_needed_kinds_are_listed(world: World) -> None:
-    """While input is incomplete neither is anything removed nor added; then it happens."""
+    """While input is incomplete nothing is removed, and nothing added but the bare bridge; then it happens."""
     stranger = FlowEntry(table=9, priority=1, match="ip", cookie=1, actions="drop")
     world.facilities[Backend.OPENFLOW].world[stranger.key] = stranger
     world.inbox.replace(Kind.NODE, [node()])
@@ -69,7 +69,8 @@ def test_nothing_is_touched_before_all_needed_kinds_are_listed(world: World) -> 
     assert world.loop.report.backends[0].right is False
     world.inbox.replace(Kind.GATEWAY, [gateway()])
     world.wait(lambda: "Service" in world.loop.report.waiting_for)  # it is a gateway, and needs more
-    assert world.applied == []
+    assert {type(step.new) for step in world.applied} == {Bridge, HostPort}
+    assert {step.op for step in world.applied} == {Op.ADD}
     assert Kind.SERVICE in world.wanted[-1]
     for kind in (Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE):
         world.inbox.replace(kind, [])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.diff import diff
-from mcagent.core.path_down import flows_first, path_down, takes_into_use
+from mcagent.core.path_down import flows_first, needs_flows, path_down, takes_into_use, turns
 from mcagent.model.facts import DatapathType
 from mcagent.model.plan import Desired, Op, Plan, Unit
 from mcagent.model.resources import (
@@ -16,6 +16,7 @@ from mcagent.model.resources import (
     Bfd,
     Bridge,
     FlowEntry,
+    NftChain,
     PeerKind,
     Resource,
     ResourceKey,
@@ -78,7 +79,7 @@ def test_no_tunnel_is_used_before_the_flows_are_there(before: World, after: Worl
     plan = flows_first(diff(found, desired_of(after)), found[Backend.OVSDB].values(), blank=blank)
     world, opened = dict(before), False
     for stage in plan.stages:
-        opened = opened or stage.title == "take tunnels into use"
+        opened = opened or stage.title in ("take tunnels into use", "create tunnels of an empty bridge")
         for step in stage.steps:
             assert world.get((step.backend, step.key)) == step.old
             if step.new is None:
@@ -96,6 +97,25 @@ def test_no_tunnel_is_used_before_the_flows_are_there(before: World, after: Worl
     assert world == after
     late = [step for stage in plan.stages if stage.title == "take tunnels into use" for step in stage.steps]
     assert all(map(takes_into_use, late))
+
+
+def test_an_empty_bridge_gets_its_tunnels_when_all_else_is_there() -> None:
+    """Flows stand beside what the Node itself needs; tunnels come after both, in use at once."""
+    bridge = Bridge(name="br-mc", datapath=DatapathType.NETDEV)
+    chain = NftChain(table="t", name="c", type="nat", hook="postrouting", priority=99, rules=())
+    route = Route(table=1, destination=ip_network("10.1.0.0/16"))
+    wanted = Desired(units={"u": Unit(name="u", resources=(bridge, tunnel(1), FLOW, route, chain))})
+    worlds: tuple[dict[ResourceKey, Resource], ...] = ({}, {bridge.key: bridge})
+    for found in worlds:
+        plan = flows_first(diff({Backend.OVSDB: found}, wanted), found.values(), blank=True)
+        order = [[[stage.title for stage in lane] for lane in turn] for turn in turns(plan)]
+        assert order == [
+            *([] if found else [[["create bridge and tunnels"]]]),
+            [["program flows"], ["set packet marks and NAT rules", "add routes"]],
+            [["create tunnels of an empty bridge"]],
+        ]
+        assert [step.new for step in plan.stages[-1].steps] == [tunnel(1)]
+        assert needs_flows(plan.stages[-1])
 
 
 @given(WORLDS)
