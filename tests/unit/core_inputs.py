@@ -24,6 +24,7 @@ from mcagent.model.objects import (
     ServicePort,
     Snapshot,
 )
+from mcagent.model.resources import Bfd, PeerKind, TunnelPort, TunnelType
 
 ATTRIBUTES = {
     Kind.GATEWAY: "gateways",
@@ -148,3 +149,19 @@ HOME: tuple[ApiObject, ...] = (
     gateway("g1", "192.0.2.1"),
     gateway("g2", "192.0.2.2"),
 )
+
+
+def tunnel_port(number: int, peer: str, kind: PeerKind, *, seen: bool = False) -> TunnelPort:
+    """Return the port of a tunnel with BFD; its name, number and the peer's address follow from `number`."""
+    return TunnelPort(
+        bridge="br-mc",
+        name=f"mc-{number}",
+        type=TunnelType.GENEVE,
+        remote_ip=ip_address(f"192.0.2.{number}"),
+        dst_port=0,
+        ofport=number,
+        peer_kind=kind,
+        peer=peer,
+        bfd=Bfd(min_tx=100, min_rx=100),
+        bfd_seen=seen,
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from ipaddress import ip_address
 
 import pytest
 
@@ -14,34 +13,19 @@ from mcagent.core.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.liveness import Advance, Damping, Liveness, Observation, advance
 from mcagent.core.observations import group_of
 from mcagent.kube.events import Notice
-from mcagent.model.resources import Bfd, PeerKind, TunnelPort, TunnelType
+from mcagent.model.resources import PeerKind
 from mcagent.observe.gateway_metrics import liveness_metrics
 from mcagent.observe.gateways import LiveReport, drain_of, gateways_of
 from mcagent.observe.report import PassReport, Report
-
-
-def port(number: int, peer: str, kind: PeerKind) -> TunnelPort:
-    """Return a tunnel."""
-    return TunnelPort(
-        bridge="br-mc",
-        name=f"mc-{number}",
-        type=TunnelType.GENEVE,
-        remote_ip=ip_address(f"192.0.2.{number}"),
-        dst_port=0,
-        ofport=number,
-        peer_kind=kind,
-        peer=peer,
-        bfd=Bfd(min_tx=100, min_rx=100),
-    )
-
+from tests.unit.core_inputs import tunnel_port
 
 PORTS = {
     p.name: p
     for p in (
-        port(2, "node-2", PeerKind.GATEWAY),
-        port(3, "east", PeerKind.REMOTE),
-        port(4, "east", PeerKind.REMOTE),
-        port(5, "worker", PeerKind.NODE),
+        tunnel_port(2, "node-2", PeerKind.GATEWAY),
+        tunnel_port(3, "east", PeerKind.REMOTE),
+        tunnel_port(4, "east", PeerKind.REMOTE),
+        tunnel_port(5, "worker", PeerKind.NODE),
     )
 }
 COUNTERS = {"mc-3": {"tx_packets": 75, "rx_packets": 7}, "mc-4": {"tx_packets": 25}}

@@ -13,8 +13,9 @@ from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Drain, Facts
 from mcagent.model.objects import Gateway, Kind, Meta, Node, Snapshot
 from mcagent.model.plan import Desired
-from mcagent.model.resources import Bfd, PeerKind, TunnelPort, TunnelType
+from mcagent.model.resources import PeerKind
 from mcagent.observe.gateways import gateways_of
+from tests.unit.core_inputs import tunnel_port
 
 UP = {"state": "up", "forwarding": "true", "flap_count": "1", "remote_diagnostic": "No Diagnostic"}
 DOWN = {"state": "down", "forwarding": "false", "flap_count": "2"}
@@ -22,19 +23,7 @@ DOWN = {"state": "down", "forwarding": "false", "flap_count": "2"}
 
 def tunnel(number: int, peer: str, kind: PeerKind, status: dict[str, str], seen: bool = False) -> TunnelState:
     """Return a tunnel to a peer, with its BFD."""
-    port = TunnelPort(
-        bridge="br-mc",
-        name=f"mc-{number}",
-        type=TunnelType.GENEVE,
-        remote_ip=ip_address(f"192.0.2.{number}"),
-        dst_port=0,
-        ofport=number,
-        peer_kind=kind,
-        peer=peer,
-        bfd=Bfd(min_tx=100, min_rx=100),
-        bfd_seen=seen,
-    )
-    return TunnelState(port=port, status=status)
+    return TunnelState(port=tunnel_port(number, peer, kind, seen=seen), status=status)
 
 
 def node(name: str, **more: bool) -> Node:
