@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from mcagent.agent.applying import Failure, Phases, apply_plan, error_for
+from mcagent.agent.applying import Failure, Phases, apply_plan
+from mcagent.agent.drift import Content, Drift, content, drifted
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
-from mcagent.core.fights import Fights
 from mcagent.core.local import ALWAYS_NEEDED
 from mcagent.core.path_down import flows_first, takes_into_use
 from mcagent.dataplane.base import DataplaneBackend
@@ -39,10 +39,6 @@ from mcagent.model.plan import Desired, Op, Plan, Step
 from mcagent.model.resources import Backend, FlowEntry, Resource, ResourceKey, TunnelPort
 
 log = logging.getLogger(__name__)
-
-FEW = 3  # things of one facility that another writer may fight for at a time, or a twentieth of all
-
-Content = Mapping[ResourceKey, Resource]
 
 
 Compile = Callable[[Snapshot, Facts, Config, Compiled | None], Compiled]
@@ -91,16 +87,6 @@ def kind_of(step: Step) -> str:
     return type(step.new if step.new is not None else step.old).__name__
 
 
-def content(desired: Desired, backend: Backend) -> dict[ResourceKey, Resource]:
-    """Return the part of the desired state that one backend holds."""
-    return {
-        resource.key: resource
-        for unit in desired.units.values()
-        for resource in unit.resources
-        if resource.backend is backend
-    }
-
-
 class Reconciler:
     """Makes the Node's dataplane equal to what a snapshot says. One thread."""
 
@@ -120,8 +106,7 @@ class Reconciler:
         self._read_facts = read_facts
         self._compile = compiler
         self._live = live
-        self._fights = Fights()
-        self._peace = math.inf  # when the next thing is put back that is left alone now
+        self._drift = Drift()
         self.config = config
         self._facts: Facts | None = None
         self._facts_for: Address | None = None
@@ -135,7 +120,7 @@ class Reconciler:
     @property
     def wake(self) -> float:
         """When the next pass is due though nothing is told, in seconds of the monotonic clock; may be inf."""
-        return min(self._peace, self._live.wake if self._live is not None else math.inf)
+        return min(self._drift.peace, self._live.wake if self._live is not None else math.inf)
 
     def forget(self) -> None:
         """Trust nothing that is remembered: the next pass reads everything."""
@@ -179,8 +164,9 @@ class Reconciler:
         seen = self._observe(read, failures)
         phases.enter("diff")
         plan = self._plan(desired, seen)
-        drift = self._drift(plan, seen.keys())
-        plan, fights = self._leave_alone(plan, drift)
+        lasts = {name: content(self._last[name], name) for name in seen.keys() & self._last.keys()}
+        drift = drifted(plan, lasts) - {(Backend.OVSDB, key) for key in self._held_back}
+        plan, fights = self._drift.leave_alone(plan, drift, lasts, time.monotonic())
         plan = flows_first(plan, self._tunnels(seen), blank=_blank(seen, failures))
         left_alone = blocked | frozenset(failures)
         done = (*self._early, *apply_plan(self._backends, plan, left_alone, failures, phases))
@@ -304,48 +290,6 @@ class Reconciler:
             else:
                 actual[name] = content(self._known.get(name, desired), name)
         return diff(actual, desired)
-
-    def _drift(self, plan: Plan, seen: Iterable[Backend]) -> set[tuple[Backend, ResourceKey]]:
-        """Return the steps that put back what somebody else changed: the input did not ask for them."""
-        found: set[tuple[Backend, ResourceKey]] = set()
-        for name in set(seen) & self._last.keys():
-            held = content(self._last[name], name)
-            found |= {
-                (name, step.key)
-                for step in plan.steps
-                if step.backend is name and held.get(step.key) == step.new and step.key not in self._held_back
-            }
-        return found
-
-    def _leave_alone(
-        self, plan: Plan, drift: set[tuple[Backend, ResourceKey]]
-    ) -> tuple[Plan, dict[Backend, tuple[str, ...]]]:
-        """Return the plan without what somebody else changes again and again, and what is told of that."""
-        now = time.monotonic()
-        counts = Counter(name for name, _ in drift)
-        # Where much is gone at once a facility, or a device, was restarted: that is nobody's fight with us.
-        few = {
-            name for name, count in counts.items() if count <= max(FEW, len(content(self._last[name], name)) // 20)
-        }
-        self._fights, alone = self._fights.judge(sorted((one for one in drift if one[0] in few), key=repr), now)
-        self._peace = min((fight.until for fight in alone.values()), default=math.inf)
-        if not alone:
-            return plan, {}
-        told: dict[Backend, tuple[str, ...]] = {}
-        stages = []
-        for stage in plan.stages:
-            kept = tuple(step for step in stage.steps if (step.backend, step.key) not in alone)
-            for step in stage.steps:
-                fight = alone.get((step.backend, step.key))
-                if fight is not None:
-                    reason = (
-                        f"somebody else changes it again and again: put back {fight.count} times, "
-                        f"now left alone for {fight.until - fight.at:g} s"
-                    )
-                    told[step.backend] = (*told.get(step.backend, ()), str(error_for(step, reason)))
-            if kept:
-                stages.append(replace(stage, steps=kept))
-        return Plan(stages=tuple(stages)), told
 
     def _learn(
         self,

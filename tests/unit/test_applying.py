@@ -1,0 +1,90 @@
+"""apply_plan: what may go on side by side does, and what stands on others waits for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from ipaddress import ip_network
+
+import pytest
+
+from mcagent.agent.applying import Failure, Phases, apply_plan
+from mcagent.core.diff import diff
+from mcagent.core.path_down import flows_first
+from mcagent.dataplane.fake import FakeBackend
+from mcagent.model.facts import DatapathType
+from mcagent.model.plan import ApplyResult, Desired, Plan, Step, Unit
+from mcagent.model.resources import Backend, Bridge, FlowEntry, PeerKind, Route
+from tests.unit.core_inputs import tunnel_port
+
+BRIDGE = Bridge(name="br-mc", datapath=DatapathType.NETDEV)
+TUNNEL = tunnel_port(2, "n2", PeerKind.GATEWAY)
+FLOW = FlowEntry(table=0, priority=0, match="", cookie=1, actions="drop")
+ROUTE = Route(table=1, destination=ip_network("10.1.0.0/16"))
+
+
+class Meeting(FakeBackend):
+    """A facility whose `apply` ends when another one's has begun, too."""
+
+    def __init__(self, name: Backend, barrier: threading.Barrier) -> None:
+        super().__init__(name)
+        self._barrier = barrier
+
+    def apply(self, steps: Sequence[Step]) -> ApplyResult:
+        """Wait for the other, then apply."""
+        self._barrier.wait(10)
+        return super().apply(steps)
+
+
+def plan() -> Plan:
+    """Return the plan of a Node with nothing on it."""
+    desired = Desired(units={"u": Unit(name="u", resources=(BRIDGE, TUNNEL, FLOW, ROUTE))})
+    return flows_first(diff({}, desired), (), blank=True)
+
+
+def facilities() -> dict[Backend, FakeBackend]:
+    """Return one of each kind."""
+    return {backend: FakeBackend(backend) for backend in Backend}
+
+
+def test_flows_and_routes_of_an_empty_bridge_go_side_by_side() -> None:
+    """Neither waits for the other; the bridge is there before both, its tunnel after both."""
+    barrier = threading.Barrier(2)
+    backends = facilities()
+    backends |= {name: Meeting(name, barrier) for name in (Backend.OPENFLOW, Backend.NETLINK)}
+    failures: dict[Backend, Failure] = {}
+    done = apply_plan(backends, plan(), frozenset(), failures, Phases())
+    assert not failures
+    order = [step.new for step in done]
+    assert order[0] == BRIDGE
+    assert order[-1] == TUNNEL
+    assert set(order[1:-1]) == {FLOW, ROUTE}
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_without_its_flows_an_empty_bridge_gets_no_tunnel(away: bool) -> None:
+    """The tunnel is held back, and said to be, when flows are refused or cannot be sent; routes are added."""
+    backends = facilities()
+    if away:
+        backends[Backend.OPENFLOW].unreachable()
+    else:
+        backends[Backend.OPENFLOW].refuse_all()
+    failures: dict[Backend, Failure] = {}
+    done = apply_plan(backends, plan(), frozenset(), failures, Phases())
+    assert [step.new for step in done] == [BRIDGE, ROUTE]
+    assert failures.keys() == {Backend.OPENFLOW, Backend.OVSDB}
+    assert "held back until the flows" in str(failures[Backend.OVSDB].errors[0])
+    assert failures[Backend.OVSDB].retryable
+    assert not failures[Backend.OVSDB].unreachable
+
+
+def test_a_bug_in_one_lane_comes_through() -> None:
+    """What is no refusal of a facility is not swallowed, wherever it happens."""
+
+    class Broken(FakeBackend):
+        def apply(self, steps: Sequence[Step]) -> ApplyResult:
+            raise RuntimeError("bug")
+
+    backends = facilities() | {Backend.NETLINK: Broken(Backend.NETLINK)}
+    with pytest.raises(RuntimeError, match="bug"):
+        apply_plan(backends, plan(), frozenset(), {}, Phases())
