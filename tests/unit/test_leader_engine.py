@@ -1,0 +1,171 @@
+"""The leader's reconcilers in the engine, over an API server with schemas: what is written, and how often."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mcagent.controller import names
+from mcagent.controller.engine import Engine
+from mcagent.controller.leader import leader_reconcilers
+from mcagent.controller.settings import LeaderSettings
+from mcagent.kube.client import Client
+from mcagent.kube.source import RawObject
+from mcagent.lab.apiserver import ApiServer
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+from tests.unit.controlworld import COMMON_AREA, QUICK, Objects, client_of, until
+from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, service
+
+CRDS = Path(__file__).parents[2] / "deploy/crds"
+KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
+
+
+class World:
+    """An API server with a leader's engine. The engine is known by its user agent only, so writes are counted."""
+
+    def __init__(self, api: ApiServer, client: Client, timeout: float) -> None:
+        self.api, self.client, self.objects = api, client, Objects(api)
+        self._settings = LeaderSettings(namespace=COMMON_AREA, heartbeat_timeout=timeout)
+        self.engine = self.start()
+
+    def start(self) -> Engine:
+        """Start an engine anew."""
+        engine = Engine(
+            leader_reconcilers(self._settings), self.client, namespace=COMMON_AREA, member=False, timing=QUICK
+        )
+        engine.start()
+        return engine
+
+    def put(self, *objects: RawObject) -> None:
+        """Write objects as members do; what the leader added stays."""
+        for obj in objects:
+            fields = {k: v for k, v in obj.items() if k not in ("kind", "metadata", "apiVersion")}
+            kind, name = Kind(obj["kind"]), obj["metadata"]["name"]
+            if self.objects.get(kind, name, COMMON_AREA) is None:
+                meta = {k: v for k, v in obj["metadata"].items() if k not in ("name", "namespace")}
+                self.objects.put(kind, name, COMMON_AREA, metadata=meta, **fields)
+                continue
+
+            def change(old: Any, fields: RawObject = fields, meta: RawObject = obj["metadata"]) -> Any:
+                annotations = {"annotations": meta["annotations"]} if "annotations" in meta else {}
+                return {**old, **fields, "metadata": {**old["metadata"], **annotations}}
+
+            self.objects.change(kind, name, change, COMMON_AREA)
+
+    def get(self, kind: Kind, name: str) -> Any:
+        """Return an object or None."""
+        return self.objects.get(kind, name, COMMON_AREA)
+
+    def addresses(self) -> list[str]:
+        """Return the imported endpoints."""
+        found = self.get(Kind.RESOURCE_IMPORT, "default-nginx-endpoints")
+        return [a["ip"] for s in found["spec"]["endpoints"]["subsets"] for a in s["addresses"]] if found else []
+
+    def verdict(self, name: str) -> str:
+        """Return the type of an export's condition, "" while there is none."""
+        found = self.get(Kind.RESOURCE_EXPORT, name) or {}
+        conditions = found.get("status", {}).get("conditions") or [{}]
+        return str(conditions[0].get("type", ""))
+
+    def ready(self) -> int:
+        """Return how many members are Ready."""
+        return int((self.get(Kind.CLUSTER_SET, "clusterset1") or {}).get("status", {}).get("readyClusters", -1))
+
+    def writes(self) -> list[str]:
+        """Return the writes of the engine so far: tests write past the server."""
+        return self.objects.writes("/multicluster.crd.antrea.io/")
+
+    def settled(self) -> list[str]:
+        """Wait until nothing has been written for half a second; return the writes."""
+        last, since = self.writes(), time.monotonic()
+
+        def quiet() -> bool:
+            nonlocal last, since
+            now = self.writes()
+            if now != last:
+                last, since = now, time.monotonic()
+            return time.monotonic() - since > 0.5
+
+        until(quiet, 20)
+        return last
+
+
+@pytest.fixture
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    """Give a leader with the members east and west. The parameter is its heartbeat timeout in seconds."""
+    with ApiServer() as api:
+        client = client_of(api, tmp_path)
+        for file in CRDS.glob("*.yaml"):
+            path = object_path(Kind.CUSTOM_RESOURCE_DEFINITION, "")
+            client.request("POST", path, body=yaml.safe_load(file.read_text()))
+        found = World(api, client, getattr(request, "param", 60.0))
+        found.put(cluster_set(), announce("east", 1.0), announce("west", 1.0))
+        until(lambda: found.ready() == 2)
+        yield found
+        found.engine.stop()
+        client.close()
+
+
+def test_from_exports_to_imports_and_back(world: World) -> None:
+    """Exports are merged, a conflict is told, and a member that leaves takes all of it along."""
+    world.put(service("east"), endpoints("east", ["10.1.0.1"]), cluster_info("east", "10.1.0.0/16", key=KEY))
+    until(lambda: world.addresses() == ["10.1.0.1"])
+    world.put(service("west"), endpoints("west", ["10.2.0.1"]))
+    until(lambda: world.addresses() == ["10.1.0.1", "10.2.0.1"])
+    until(lambda: world.verdict("west-default-nginx-service") == "Succeeded")
+    until(lambda: world.get(Kind.RESOURCE_IMPORT, "east-clusterinfo"))
+    info = world.get(Kind.RESOURCE_IMPORT, "east-clusterinfo")["spec"]["clusterinfo"]
+    assert info["wireGuard"] == {"publicKey": KEY}
+    world.put(service("west", ports=81))
+    services = [f"{cluster}-default-nginx-service" for cluster in ("east", "west")]
+    until(lambda: "Failure" in map(world.verdict, services))
+    world.objects.remove(Kind.MEMBER_CLUSTER_ANNOUNCE, names.announce("east"), COMMON_AREA)
+    until(lambda: world.get(Kind.MEMBER_CLUSTER_ANNOUNCE, names.announce("east")) is None)
+    until(lambda: world.addresses() == ["10.2.0.1"])
+    assert [name for name in world.objects.names(Kind.RESOURCE_EXPORT) if name.startswith("east")] == []
+    assert world.get(Kind.RESOURCE_IMPORT, "east-clusterinfo") is None
+
+
+def test_one_change_of_endpoints_is_one_write(world: World) -> None:
+    """Whatever else there is, nothing but the one ResourceImport is written, and nothing again and again."""
+    for number in range(10):
+        target = f"default/s{number}"
+        for cluster in ("east", "west"):
+            world.put(service(cluster, target), endpoints(cluster, ["10.1.0.1"], target))
+    world.put(service("east"), endpoints("east", ["10.1.0.1"]))
+    until(lambda: world.addresses() == ["10.1.0.1"])
+    before = world.settled()
+    world.put(endpoints("east", ["10.1.0.1", "10.1.0.2"]))
+    until(lambda: world.addresses() == ["10.1.0.1", "10.1.0.2"])
+    (write,) = world.settled()[len(before) :]
+    assert write.startswith(("patch", "update"))
+    assert "resourceimports/default-nginx-endpoints" in write
+
+
+@pytest.mark.parametrize("world", [1.0], indirect=True)
+def test_heartbeats_keep_members_ready_without_a_write(world: World) -> None:
+    """While announcements change nothing is written; who stops is not Ready; who goes on again is."""
+    until(lambda: world.ready() == 0)  # in silence, longer than the timeout
+    before = world.settled()
+    for beat in range(2, 30):
+        world.put(announce("east", float(beat)))
+        until(lambda: world.ready() == 1)
+    after = world.writes()
+    assert 1 <= len(after) - len(before) <= 5, after[len(before) :]
+
+
+def test_a_restart_writes_nothing(world: World) -> None:
+    """An engine that starts over a settled API has nothing to write."""
+    world.put(service("east"), endpoints("east", ["10.1.0.1"]), cluster_info("east", "10.1.0.0/16", key=KEY))
+    world.put(service("west", ports=81))
+    until(lambda: world.addresses() == ["10.1.0.1"])
+    before = world.settled()
+    world.engine.stop()
+    world.engine = world.start()
+    assert world.settled() == before
