@@ -1,7 +1,7 @@
-"""Wakes the loop when somebody else changes our WireGuard device, or wireguard-go dies.
+"""Wakes the loop when somebody else changes our WireGuard device or the key file, or wireguard-go dies.
 
-Owns a thread with an event socket (links and addresses), a descriptor for each wireguard-go process, and a look at
-the peers from time to time, since no event tells of them. What is wrong, the backend's `observe` says.
+Owns a thread with an event socket (links and addresses), a descriptor for each wireguard-go process, and looks
+from time to time at what no event tells of: keys and peers. What is wrong, the backend's `observe` says.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable, Collection
 
 from mcagent.dataplane import rtmsg
@@ -23,7 +24,8 @@ from mcagent.model.errors import BackendError
 
 log = logging.getLogger(__name__)
 
-PERIOD = 5.0  # seconds between looks at the peers
+TICK = 0.25  # seconds between looks at the key file
+PERIOD = 5.0  # seconds between looks at the peers: of a thousand, one takes 20 to 100 ms
 GROUPS = sum(1 << (group - 1) for group in (1, 5, 9))  # LINK, IPV4_IFADDR, IPV6_IFADDR of linux/rtnetlink.h
 _IN_LINK = frozenset({rtmsg.RTM_NEWLINK, rtmsg.RTM_DELLINK})
 _IN_ADDRESS = frozenset({rtmsg.RTM_NEWADDR, rtmsg.RTM_DELADDR})
@@ -49,6 +51,8 @@ class WireGuardWatch:
         self._devices = frozenset(devices)
         self._period = period
         self._thread: threading.Thread | None = None
+        self._public_keys: tuple[str, str] | None = None
+        self._look_at = 0.0  # monotonic seconds
         self._stop_reader, self._stop_writer = socket.socketpair()
         self._indexes: set[int] = set()  # of our devices, so that their own addresses are told from the underlay's
 
@@ -89,10 +93,11 @@ class WireGuardWatch:
             readers = {self._stop_reader.fileno(), *processes.values()}
             if events is not None:
                 readers.add(events.fileno())
-            ready = _wait(readers, self._period if events is not None else RETRY)
+            ready = _wait(readers, TICK if events is not None else RETRY)
             if self._stop_reader.fileno() in ready:
                 break
-            look = not ready or any(descriptor in ready for descriptor in processes.values())
+            look = any(descriptor in ready for descriptor in processes.values())
+            look = time.monotonic() >= self._look_at or look
             for pid in [pid for pid, descriptor in processes.items() if descriptor in ready]:
                 os.close(processes.pop(pid))
             if events is None:
@@ -106,7 +111,7 @@ class WireGuardWatch:
                     events.close()
                     events = None
                     look = True
-            if look and self._different():
+            if self._other_keys() or (look and self._different()):
                 self._wake()
         for descriptor in processes.values():
             os.close(descriptor)
@@ -150,7 +155,18 @@ class WireGuardWatch:
                 log.warning("%s", error)
         return ours
 
+    def _other_keys(self) -> bool:
+        """Tell whether the key to use, or the one to announce, is another one than at the last look."""
+        before = self._public_keys
+        try:
+            self._public_keys = self._backend.public_keys()
+        except BackendError as error:
+            log.debug("%s", error)
+            self._public_keys = ("", "")  # where it is needed, the loop tells what is wrong
+        return before is not None and before != self._public_keys
+
     def _different(self) -> bool:
+        self._look_at = time.monotonic() + self._period
         try:
             return self._backend.disturbed()
         except BackendError as error:

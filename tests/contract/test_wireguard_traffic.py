@@ -19,8 +19,8 @@ from tests.contract.wireguard_nodes import PORT, Ping, WireGuardNode, connect, m
 
 pytestmark = pytest.mark.contract
 
-PINGS = 1000
-INTERVAL = 0.002  # seconds
+PINGS = 600
+INTERVAL = 0.005  # seconds
 
 
 def wait(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:

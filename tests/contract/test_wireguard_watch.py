@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.dataplane.wireguard_watch import WireGuardWatch
+from mcagent.dataplane.wireguard_watch import TICK, WireGuardWatch
 from mcagent.lab import netns
 from mcagent.model.wireguard import WireGuardImplementation
 from tests.contract.inside import make, steps_to
@@ -92,6 +92,16 @@ def test_a_change_of_peers_wakes_with_the_next_look(node: WireGuardNode, watchin
     assert not woken.within(3 * PERIOD)
     node.wg("set", "peer", KEYS[0], "remove")
     assert woken.within(PERIOD + 2.0)
+
+
+def test_another_key_in_the_key_file_wakes(node: WireGuardNode, watching: Start) -> None:
+    """`mcagent wireguard rotate` is another process: what it writes is seen within a moment."""
+    woken = watching(node, 3600.0)
+    assert not woken.within(3 * TICK)
+    for change in (node.store.prepare_next, node.store.promote_next):
+        woken.forget()
+        change()
+        assert woken.within(TICK + 2.0)
 
 
 def test_our_own_changes_do_not_wake(node: WireGuardNode, watching: Start) -> None:
