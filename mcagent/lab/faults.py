@@ -23,7 +23,7 @@ from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
 
 BRIDGE = "br-mc"
-SETTLE_TIMEOUT = 60.0
+SETTLE_TIMEOUT = 90.0
 CALM = 0.5  # seconds in which nothing may change
 
 

@@ -307,7 +307,7 @@ def plot(results: Sequence[Json]) -> str:
     )
     words = (
         "Longest silence of a TCP connection: bar to p99, dark mark p50, red line what is allowed"
-        " (from the end of the fault where that is said to be)"
+        " (where something returns: from then until all is answered)"
     )
     background = f'<rect width="{width:.0f}" height="{y}" fill="#fff"/>'
     return "\n".join(

@@ -27,7 +27,7 @@ PAIRS = 3  # of faults at once
 VOLUME = Volume(datagrams=100, connections=10, interval=0.05)
 FAULTS = [name for name, row in ROWS.items() if not row.lossless and row.counted is Counted.SILENCE]
 LOSSLESS = [name for name, row in ROWS.items() if row.lossless]
-RETURNS = [name for name, row in ROWS.items() if row.counted is Counted.HEAL]
+RETURNS = [name for name, row in ROWS.items() if row.counted in (Counted.HEAL, Counted.WAY)]
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ SPELL = 4.0  # seconds that a fault lasts; TCP tries again 0.2, 0.6, 1.4 and 3.0
 SILENCE = 3.6
 BACK = 15.0  # seconds in which every connection must be answered again
 STALLED = 0.1  # seconds: a machine that stops for so long loses datagrams by itself
-# Thrice the default inside a cluster: three packets missed must not be the machine's fault.
-INTERVALS = Intervals(name="300x3", local=300, remote=300, bound=1.8)
+# Four times the default inside a cluster: three packets missed must not be the machine's fault.
+INTERVALS = Intervals(name="400x3", local=400, remote=400, bound=2.4)
 VOLUME = Volume(datagrams=60, connections=8, interval=0.1)
 
 
