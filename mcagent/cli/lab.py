@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mcagent.cli import exit_codes
 from mcagent.lab import matrix, netns, picture, state, topology_file
+from mcagent.lab.api import ApiKind
 from mcagent.lab.lab import Lab
 from mcagent.lab.progress import Progress
 from mcagent.lab.topology import Cni, Topology, generate
@@ -34,6 +35,8 @@ Everything is in network namespaces whose names begin with mcl-NAME-, and in {st
 
 {exit_codes.EXPLAINED}
 """
+
+_API_HELP = "what serves the API: one Python process each, or kube-apiserver and etcd [%(default)s]"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +72,7 @@ def _add_shape(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--pods", type=int, default=1, metavar="N", help="of each Node [%(default)s]")
     _add_choice(parser, "--tunnel", TunnelType, TunnelType.GENEVE, "encapsulation")
     _add_choice(parser, "--cni", Cni, Cni.FLANNEL, "how Pods get addresses and get out")
+    parser.add_argument("--api", choices=list(ApiKind), default="embedded", help=_API_HELP)
     _add_choice(parser, "--datapath", DatapathChoice, DatapathChoice.AUTO, "of Open vSwitch; netdev is userspace")
 
 
@@ -120,7 +124,7 @@ def _up(args: argparse.Namespace) -> int:
     wanted = replace(topology_file.load(args.file), name=args.name) if args.file else _shape(args)
     say = Progress()
     with _terminable():
-        Lab.up(wanted, progress=say, agents=not args.no_agents)
+        Lab.up(wanted, progress=say, agents=not args.no_agents, api=ApiKind(args.api))
     _draw(say, wanted)
     name = "" if args.name == "lab" else f" --name {args.name}"
     first = next((pod.name for _, _, pod in wanted.pods()), wanted.clusters[0].nodes[0].name)
@@ -145,7 +149,7 @@ def _demo(args: argparse.Namespace) -> int:
     with _terminable():
         for kind in kinds:
             args.cni = str(kind)
-            bad, tried = _demo_one(_shape(args), say, keep=args.keep)
+            bad, tried = _demo_one(_shape(args), say, api=ApiKind(args.api), keep=args.keep)
             wrong, shown = wrong + bad, shown + tried
     if wrong:
         say.line(say.paint(f"{wrong} of {shown} are not as they should be ({say.elapsed:.0f} s).", "31;1"))
@@ -154,12 +158,12 @@ def _demo(args: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-def _demo_one(wanted: Topology, say: Progress, *, keep: bool) -> tuple[int, int]:
+def _demo_one(wanted: Topology, say: Progress, *, api: ApiKind, keep: bool) -> tuple[int, int]:
     """Make a lab, show the matrix, take it down; return how many cases were wrong, and how many there were."""
     _draw(say, wanted)
     lab = Lab(wanted.name)
     try:
-        lab = Lab.up(wanted, progress=say)
+        lab = Lab.up(wanted, progress=say, api=api)
         every = list(matrix.cases(wanted))
         results = []
         with say.step(f"packets: {len(every)} ways between clusters, TCP and UDP, copies counted by capture"):
@@ -203,6 +207,7 @@ def _about(lab: Lab) -> dict[str, str]:
     return {
         "tunnel": str(lab.topology.tunnel),
         "datapath": "userspace" if lab.userspace else "kernel",
+        "api": str(lab.api_kind),
         "directory": str(lab.state.directory),
     }
 
@@ -238,7 +243,7 @@ def _exec(args: argparse.Namespace) -> int:
                 environment |= lab.ovs(node.name).environment
                 environment["MCAGENT_CONFIG"] = str(lab.directory(node.name) / "agent.yaml")
         if args.where in {cluster.name, *(node.name for node in cluster.nodes)}:
-            environment["KUBECONFIG"] = str(lab.state.directory / "api" / cluster.name / "kubeconfig")
+            environment["KUBECONFIG"] = str(lab.kubeconfig(cluster.name))
     if args.where not in known:
         raise LabError(f"lab {name} has no {args.where}; it has {', '.join(known)}")
     command = args.command[1:] if args.command[:1] == ["--"] else args.command

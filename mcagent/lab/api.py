@@ -1,7 +1,8 @@
-"""A small client of one cluster's API server: plain HTTP and JSON over a socket opened inside a namespace.
+"""A small client of one cluster's API server: HTTP and JSON over a socket opened inside a namespace.
 
 Owns that one connection. The lab and its tests are the users and the control plane of the cluster: they create,
-change and delete objects through it, and switch the embedded server's faults.
+change and delete objects through it, and switch the embedded server's faults. Address of the authority and token
+of the administrator are read from the kubeconfig that the server wrote.
 """
 
 from __future__ import annotations
@@ -10,15 +11,31 @@ import contextlib
 import http.client
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+import yaml
 
 from mcagent.lab import netns
+from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
 
 Json = dict[str, object]
 PORT = 6443
 TIMEOUT = 10.0  # seconds
+
+CRDS = Path(__file__).resolve().parents[2] / "deploy" / "crds"
+
+
+class ApiKind(StrEnum):
+    """What serves the API of a lab's clusters."""
+
+    EMBEDDED = "embedded"  # mcagent.lab.apiserver, one Python process
+    REAL = "real"  # kube-apiserver, etcd and kube-controller-manager
+
 
 # kind -> (API prefix, plural, namespaced, is the status a subresource that a create does not fill)
 _RESOURCES = {
@@ -33,10 +50,15 @@ _RESOURCES = {
 
 
 class ApiClient:
-    """Requests to the API server at `address`, made from inside `namespace`. May be used from several threads."""
+    """Requests to the API server at `address`, made from inside `namespace`. May be used from several threads.
 
-    def __init__(self, namespace: str, address: str, port: int = PORT) -> None:
+    `kubeconfig` need not be there before the first request.
+    """
+
+    def __init__(self, namespace: str, address: str, kubeconfig: Path, port: int = PORT) -> None:
         self._namespace, self._address, self._port = namespace, address, port
+        self._kubeconfig = kubeconfig
+        self._headers: dict[str, str] = {}
         self._connection: http.client.HTTPConnection | None = None
         self._lock = threading.Lock()
 
@@ -45,12 +67,22 @@ class ApiClient:
     ) -> tuple[int, Json]:
         """Make one request; return status and decoded body. Raises LabError when there is no answer."""
         data = None if body is None else json.dumps(body).encode()
+        status, text = self._exchange(method, path, data, content_type)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            raise LabError(f"API server {self._address}: {method} {path}: not JSON: {text[:80]!r}") from None
+        return status, found
+
+    def _exchange(self, method: str, path: str, data: bytes | None, content_type: str) -> tuple[int, bytes]:
         with self._lock:
             for last in (False, True):
                 fresh = self._connection is None
                 try:
                     connection = self._connection = self._connection or self._connect()
-                    connection.request(method, path, body=data, headers={"Content-Type": content_type})
+                    connection.request(
+                        method, path, body=data, headers={"Content-Type": content_type, **self._headers}
+                    )
                     answer = connection.getresponse()
                     text = answer.read()
                 except (OSError, http.client.HTTPException) as error:
@@ -58,22 +90,26 @@ class ApiClient:
                     if last or fresh:  # an old connection may have been closed by the server: once more
                         raise LabError(f"API server {self._address}: {method} {path}: {error!r}") from None
                     continue
-                try:
-                    found = json.loads(text)
-                except ValueError:
-                    raise LabError(
-                        f"API server {self._address}: {method} {path}: not JSON: {text[:80]!r}"
-                    ) from None
-                return answer.status, found
+                return answer.status, text
         raise AssertionError("unreachable")
 
     def _connect(self) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection(self._address, self._port, timeout=TIMEOUT)
-        connection.sock = netns.call(
+        config = json.loads(self._kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        if token := user.get("token"):
+            self._headers = {"Authorization": f"Bearer {token}"}
+        plain = netns.call(
             self._namespace, lambda: socket.create_connection((self._address, self._port), timeout=TIMEOUT)
         )
-        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if cluster["server"].startswith("http:"):
+            connection = http.client.HTTPConnection(self._address, self._port, timeout=TIMEOUT)
+            connection.sock = plain
+            return connection
+        context = ssl.create_default_context(cafile=cluster["certificate-authority"])
+        secure = http.client.HTTPSConnection(self._address, self._port, timeout=TIMEOUT, context=context)
+        secure.sock = context.wrap_socket(plain, server_hostname=self._address)
+        return secure
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
@@ -82,9 +118,9 @@ class ApiClient:
             self._connection = None
 
     def ready(self) -> bool:
-        """Tell whether the server answers."""
+        """Tell whether the server answers, and serves all that it has."""
         with contextlib.suppress(LabError):
-            return self.request("GET", "/version")[0] == 200
+            return self._exchange("GET", "/readyz", None, "")[0] == 200
         return False
 
     def _ask(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> Json:
@@ -92,6 +128,24 @@ class ApiClient:
         if status >= 300:
             raise LabError(f"API server {self._address}: {method} {path}: {status} {found.get('message', found)}")
         return found
+
+    def apply_crds(self) -> None:
+        """Apply the CRDs of the repository and return when they are served."""
+        base = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        plurals = []
+        for file in sorted(CRDS.glob("*.yaml")):
+            crd = yaml.safe_load(file.read_text())
+            query = "?fieldManager=mcagent-lab&force=true"
+            self._ask("PATCH", f"{base}/{crd['metadata']['name']}{query}", crd, "application/apply-patch+yaml")
+            version = crd["spec"]["versions"][0]["name"]
+            plurals.append(f"/apis/{crd['spec']['group']}/{version}/{crd['spec']['names']['plural']}")
+        if not plurals:
+            raise LabError(f"there are no CRDs in {CRDS}: the lab runs from a clone of the repository")
+        wait_until(
+            lambda: all(self.request("GET", f"{path}?limit=1")[0] == 200 for path in plurals),
+            f"API server {self._address} to serve the CRDs",
+            timeout=30,
+        )
 
     def get(self, kind: str, name: str, namespace: str = "default") -> Json | None:
         """Return an object, None if there is none."""

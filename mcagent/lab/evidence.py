@@ -47,7 +47,8 @@ def collect(lab: Lab, folder: Path) -> Path:
     for path in lab.state.directory.glob("*.log"):
         _copy(path, folder)
     for cluster in lab.topology.clusters:
-        for path in (lab.state.directory / "api" / cluster.name).glob("*"):
+        api = lab.state.directory / "api" / cluster.name
+        for path in (*api.glob("*.log"), *api.glob("objects.json"), *api.glob("data/*.log")):
             _copy(path, folder / cluster.name)
         for node in cluster.nodes:
             _node(lab, node, folder / cluster.name / node.name)

@@ -16,8 +16,10 @@ from typing import TypeVar
 
 from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.lab import cni, kubeproxy, netns, node, objects, state, underlay
+from mcagent.lab.api import ApiKind
 from mcagent.lab.ovs import OvsInstance
 from mcagent.lab.progress import Progress
+from mcagent.lab.realapi import binaries
 from mcagent.lab.running import RunningLab
 from mcagent.lab.topology import Cluster, Node, Topology
 from mcagent.lab.waiting import wait_until
@@ -25,7 +27,7 @@ from mcagent.model.config import DatapathChoice
 from mcagent.model.errors import LabError
 
 T = TypeVar("T")
-TOOLS = ("ip", "nft", "iptables", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "ovs-ofctl", "ping")
+TOOLS = ("ip", "nft", "iptables", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "ovs-ofctl", "ping", "openssl")
 PARALLEL = 4
 
 
@@ -40,6 +42,7 @@ class Lab(RunningLab):
         root: Path | None = None,
         progress: Progress | None = None,
         agents: bool = True,
+        api: ApiKind = ApiKind.EMBEDDED,
     ) -> Lab:
         """Make the whole lab and return when every agent is ready. With `agents` False no agent is started.
 
@@ -49,24 +52,28 @@ class Lab(RunningLab):
         lab = cls(topology.name, root)
         say = progress or Progress(quiet=True)
         _check_machine()
+        if api is ApiKind.REAL:
+            binaries.require()
         with lab.state.lock():
-            if lab._runs(topology, agents=agents):
+            if lab._runs(topology, agents=agents, api=api):
                 say.line(f"lab {topology.name} runs already")
                 return lab
             if lab.state.directory.exists():
                 with say.step(f"removing what was left of lab {topology.name}"):
                     lab._remove()
             try:
-                lab._build(topology, say, agents=agents)
+                lab._build(topology, say, agents=agents, api=api)
             except BaseException:
                 if not os.environ.get("MCAGENT_LAB_KEEP"):
                     lab._remove()
                 raise
         return lab
 
-    def _runs(self, topology: Topology, *, agents: bool) -> bool:
+    def _runs(self, topology: Topology, *, agents: bool, api: ApiKind) -> bool:
         """Whether just this lab is there, complete and with all its processes."""
         if not self.state.exists or not self.state.noted("complete") or self.state.topology() != topology:
+            return False
+        if self.api_kind is not api:
             return False
         processes = self.state.processes()
         there = all(process.alive for process in processes.values())
@@ -77,7 +84,7 @@ class Lab(RunningLab):
         """Pids of the daemons of every Node's Open vSwitch."""
         return [pid for _, one in self.topology.nodes() for pid in self.ovs(one.name).pids.values()]
 
-    def _build(self, topology: Topology, say: Progress, *, agents: bool) -> None:
+    def _build(self, topology: Topology, say: Progress, *, agents: bool, api: ApiKind) -> None:
         self._topology = topology
         userspace = _userspace(topology)
         spaces = [self.underlay, *(self.api_namespace(c) for c in topology.clusters)]
@@ -85,12 +92,15 @@ class Lab(RunningLab):
         spaces += [self.namespace(p) for _, _, p in topology.pods()]
         self.state.create(topology, spaces)
         self.state.note("userspace", userspace)
+        self.state.note("api", str(api))
         number_of = {cluster.name: n for n, cluster in enumerate(topology.clusters, start=1)}
         with say.step(f"underlay: a router, {_count(len(topology.clusters), 'subnet')}"):
             apis = {cluster.name: self.api_namespace(cluster) for cluster in topology.clusters}
             underlay.build(self.underlay, topology, apis, userspace=userspace)
-        with say.step(f"API servers: {_count(len(topology.clusters), 'cluster')}"):
+        what = "kube-apiserver, etcd" if api is ApiKind.REAL else "embedded"
+        with say.step(f"API servers ({what}): {_count(len(topology.clusters), 'cluster')}"):
             self._each(self.start_api, topology.clusters)
+            self._each(lambda cluster: self.api(cluster.name).apply_crds(), topology.clusters)
         kind = "userspace" if userspace else "kernel"
         total = len(list(topology.nodes()))
         with say.step(f"Nodes: {_count(total, 'namespace')} with an Open vSwitch each ({kind} datapath)"):

@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from mcagent.lab import netns, node, objects
-from mcagent.lab.api import PORT, ApiClient
+from mcagent.lab.api import PORT, ApiClient, ApiKind
 from mcagent.lab.ovs import OvsInstance
 from mcagent.lab.state import Process, State
 from mcagent.lab.topology import Cluster, Topology
@@ -100,18 +100,36 @@ class RunningLab:
         """A client of a cluster's API server."""
         if cluster_name not in self._apis:
             cluster = self.topology.cluster(cluster_name)
-            self._apis[cluster_name] = ApiClient(self.api_namespace(cluster), str(cluster.api_address))
+            namespace, address = self.api_namespace(cluster), str(cluster.api_address)
+            self._apis[cluster_name] = ApiClient(namespace, address, self.kubeconfig(cluster_name))
         return self._apis[cluster_name]
+
+    @property
+    def api_kind(self) -> ApiKind:
+        """What serves the API of this lab's clusters."""
+        return ApiKind(str(self.state.noted("api") or ApiKind.EMBEDDED))
+
+    def kubeconfig(self, cluster_name: str) -> Path:
+        """Return the administrator's kubeconfig of a cluster."""
+        return self.state.directory / "api" / cluster_name / "kubeconfig"
 
     def start_api(self, cluster: Cluster) -> None:
         """Start a cluster's API server, with the objects it had if it ran before; return when it answers."""
         directory = self.state.directory / "api" / cluster.name
         directory.mkdir(parents=True, exist_ok=True)
-        argv = [sys.executable, "-m", "mcagent.lab.apiserver", "--listen", f"{cluster.api_address}:{PORT}"]
-        argv += ["--data", str(directory / "objects.json"), "--kubeconfig", str(directory / "kubeconfig")]
+        real = self.api_kind is ApiKind.REAL
+        module = "mcagent.lab.realapi" if real else "mcagent.lab.apiserver"
+        argv = [sys.executable, "-m", module, "--listen", f"{cluster.api_address}:{PORT}"]
+        argv += ["--kubeconfig", str(self.kubeconfig(cluster.name)), "--service-cidr", str(cluster.service_cidr)]
+        if real:
+            argv += ["--data", str(directory / "data")]
+        else:
+            argv += ["--data", str(directory / "objects.json"), "--rbac", "--tls", str(directory / "pki")]
+            argv += ["--token-file", str(directory / "pki" / "token")]
         key = f"api-{cluster.name}"
         self.state.spawn(key, self.api_namespace(cluster), argv, log=directory / "api.log", env=_environment())
-        self._wait(self.api(cluster.name).ready, key, directory / "api.log", f"API server of {cluster.name}", 20)
+        what, timeout = f"API server of {cluster.name}", 120 if real else 20
+        self._wait(self.api(cluster.name).ready, key, directory / "api.log", what, timeout)
 
     def stop_api(self, cluster_name: str) -> None:
         """End a cluster's API server; its objects stay for the next start."""
@@ -145,7 +163,7 @@ class RunningLab:
         config = objects.agent_config(
             *(self.topology, cluster, one),
             ovsdb=self.ovs(node_name).socket,
-            kubeconfig=str(self.state.directory / "api" / cluster.name / "kubeconfig"),
+            kubeconfig=str(self.kubeconfig(cluster.name)),
             run_directory=str(directory / "run"),
         )
         (directory / "agent.yaml").write_text(yaml.safe_dump(config, sort_keys=False))

@@ -1,8 +1,8 @@
 """The lab's physical network: one namespace with a bridge per cluster subnet and a router between them.
 
-Owns that namespace. A packet between subnets passes only from Node to Node (as between peered networks whose
-route tables know no Pods); the router's own address `OUTSIDE` plays the internet. In an aws-vpc subnet every
-bridge port drops packets whose source, or destination, does not belong to the Node behind it (the
+Owns that namespace. A packet between subnets passes only between Nodes and API servers (as between peered
+networks whose route tables know no Pods); the router's own address `OUTSIDE` plays the internet. In an aws-vpc
+subnet every bridge port drops packets whose source, or destination, does not belong to the Node behind it (the
 source/destination check of cloud networks).
 """
 
@@ -117,6 +117,7 @@ def _attach_api(namespace: str, number: int, cluster: Cluster, api: str) -> None
 
 def _filter(topology: Topology) -> str:
     nodes = ", ".join(str(node.address) for _, node in topology.nodes())
+    apis = ", ".join(str(cluster.api_address) for cluster in topology.clusters)
     checked: list[str] = []
     for number, cluster in enumerate(topology.clusters, start=1):
         if cluster.cni is Cni.AWS_VPC:
@@ -126,9 +127,13 @@ def _filter(topology: Topology) -> str:
     text = f"""\
 table ip underlay {{
   set nodes {{ type ipv4_addr; elements = {{ {nodes} }}; }}
+  set apis {{ type ipv4_addr; elements = {{ {apis} }}; }}
   chain between {{
     type filter hook forward priority 0; policy drop;
     ip saddr @nodes ip daddr @nodes accept
+    ip saddr @nodes ip daddr @apis accept
+    ip saddr @apis ip daddr @nodes accept
+    ip saddr @apis ip daddr @apis accept
   }}
 }}
 """

@@ -91,7 +91,7 @@ class World:
         self.server = subprocess.Popen(netns.command(namespace, argv), stdout=subprocess.PIPE, text=True)
         assert self.server.stdout is not None
         self.server.stdout.readline()
-        self.api = ApiClient(namespace, API)
+        self.api = ApiClient(namespace, API, directory / "kubeconfig")
         config = {
             "nodeName": NODE,
             "clusterID": "west",

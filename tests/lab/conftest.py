@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mcagent.lab import evidence
+from mcagent.lab.api import ApiKind
 from mcagent.lab.lab import Lab
 from mcagent.lab.topology import Topology
 from mcagent.model.config import DatapathChoice
@@ -22,7 +23,7 @@ _NUMBERS = count(1)
 _LABS: list[Lab] = []
 FAILURES = Path(os.environ.get("MCAGENT_LAB_FAILURES") or Path(tempfile.gettempdir()) / "mcagent-lab-failures")
 
-MakeLab = Callable[[Topology], Lab]
+MakeLab = Callable[..., Lab]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,11 +57,11 @@ def fresh_name() -> str:
 
 @pytest.fixture(scope="module")
 def make_lab(datapath: DatapathType) -> Iterator[Callable[..., Lab]]:
-    """Make labs for a module (`make_lab(topology, agents=True)`); down after it, if not before (`with`)."""
+    """Make labs for a module (`make_lab(topology, agents=True, api=…)`); down after it, if not before."""
 
-    def make(topology: Topology, *, agents: bool = True) -> Lab:
+    def make(topology: Topology, *, agents: bool = True, api: ApiKind = ApiKind.EMBEDDED) -> Lab:
         choice = DatapathChoice(datapath.value)
-        lab = Lab.up(replace(topology, name=fresh_name(), datapath=choice), agents=agents)
+        lab = Lab.up(replace(topology, name=fresh_name(), datapath=choice), agents=agents, api=api)
         _LABS.append(lab)
         evidence.record(lab)
         return lab

@@ -28,6 +28,7 @@ def _tokens(path: Path | None) -> frozenset[str] | None:
     if path is None:
         return None
     if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(32))
     return frozenset({path.read_text().strip()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import ssl
@@ -229,10 +230,10 @@ class Connection(BaseHTTPRequestHandler):
         if self.server.api.stopping.is_set():
             return True
         try:
-            if isinstance(self.connection, ssl.SSLSocket):
-                return False  # TLS cannot be peeked into: the next write will tell
-            readable, _, _ = select.select([self.connection], [], [], 0)
-            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+            # Below TLS, which cannot be peeked into: an end of the connection shows there too.
+            with socket.socket(fileno=os.dup(self.connection.fileno())) as plain:
+                readable, _, _ = select.select([plain], [], [], 0)
+                return bool(readable) and not plain.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):
             return True
 
