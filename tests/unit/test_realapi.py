@@ -1,0 +1,106 @@
+"""Where kube-apiserver and etcd are looked for, by mcagent and by the tests' script; keys and certificates."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mcagent.lab import certificates
+from mcagent.lab.realapi.binaries import cache_directory, find
+from mcagent.model.errors import LabError
+
+SCRIPT = Path(__file__).parents[1] / "kube" / "find-apiserver"
+PROGRAMS = ("kube-apiserver", "etcd", "kube-controller-manager")
+
+
+def put(directory: Path, *names: str) -> Path:
+    """Make programs of these names in a directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (directory / name).write_text("#!/bin/sh\n")
+        (directory / name).chmod(0o755)
+    return directory
+
+
+def both(environment: dict[str, str]) -> list[str]:
+    """Return what `find` and the script find; they must agree."""
+    found = find(environment)
+    paths = [found.kube_apiserver, found.etcd, found.kube_controller_manager] if found else []
+    ours = [str(path) for path in paths if path is not None]
+    told = subprocess.run([SCRIPT], env=environment, capture_output=True, text=True, check=False)
+    assert told.stdout.splitlines() == ours
+    assert (told.returncode == 0) == bool(ours)
+    return ours
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """Give an environment with the tools of the script, but without any API server."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "dirname", "readlink", "sha256sum", "cut", "cat", "env", "ln", "sed", "sort"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    return {"PATH": str(tools), "HOME": str(tmp_path / "home")}
+
+
+def test_nothing_is_found_where_nothing_is(environment: dict[str, str]) -> None:
+    """No programs: none found, and one alone is none."""
+    assert both(environment) == []
+    put(Path(environment["PATH"]), "etcd")
+    assert both(environment) == []
+
+
+def test_the_order_of_the_places(environment: dict[str, str], tmp_path: Path) -> None:
+    """KUBEBUILDER_ASSETS comes before PATH; envtest's has no kube-controller-manager."""
+    path = put(tmp_path / "path", *PROGRAMS)
+    environment["PATH"] += f":{path}"
+    assert both(environment) == [str(path / name) for name in PROGRAMS]
+    assets = put(tmp_path / "assets", *PROGRAMS[:2])
+    environment["KUBEBUILDER_ASSETS"] = str(assets)
+    assert both(environment) == [str(assets / name) for name in PROGRAMS[:2]]
+
+
+def test_assets_that_were_meant_must_be_there(environment: dict[str, str], tmp_path: Path) -> None:
+    """A KUBEBUILDER_ASSETS without the programs is an error, even where others could be found."""
+    environment["PATH"] += f":{put(tmp_path / 'path', *PROGRAMS)}"
+    environment["KUBEBUILDER_ASSETS"] = str(tmp_path)
+    with pytest.raises(LabError, match="no kube-apiserver and etcd in that directory"):
+        find(environment)
+    assert subprocess.run([SCRIPT], env=environment, capture_output=True, check=False).returncode == 1
+
+
+def test_the_cache_is_the_last_place(environment: dict[str, str], tmp_path: Path) -> None:
+    """What was built last is found in the cache, wherever that is."""
+    for base in (tmp_path / "home" / ".cache", tmp_path / "xdg"):
+        built = put(base / "mcagent" / "kubernetes" / "0123", *PROGRAMS)
+        cache_directory({"XDG_CACHE_HOME": str(base)}).symlink_to(built.name)
+    found = find(environment)
+    assert found is not None
+    assert found.etcd == tmp_path / "home/.cache/mcagent/kubernetes/current/etcd"
+    found = find(environment | {"XDG_CACHE_HOME": str(tmp_path / "xdg")})
+    assert found is not None
+    assert found.etcd == tmp_path / "xdg/mcagent/kubernetes/current/etcd"
+
+
+def test_without_go_nothing_is_built(environment: dict[str, str]) -> None:
+    """--build without a Go toolchain says what is needed and ends with status 1, not 2: it is no failed build."""
+    told = subprocess.run([SCRIPT, "--build"], env=environment, capture_output=True, text=True, check=False)
+    assert told.returncode == 1
+    assert "takes Go 1." in told.stderr
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_an_identity_is_made_once(tmp_path: Path) -> None:
+    """A server that starts again has the same certificate; its key is for its owner only."""
+    first = certificates.server_identity(tmp_path / "pki", ["127.0.0.1", "localhost"])
+    text = first.certificate.read_bytes()
+    assert certificates.server_identity(tmp_path / "pki", ["127.0.0.1", "localhost"]) == first
+    assert first.certificate.read_bytes() == text
+    assert first.key.stat().st_mode & 0o077 == 0
+    context = ssl.create_default_context(cafile=str(first.ca))
+    assert len(context.get_ca_certs()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["pki"]
