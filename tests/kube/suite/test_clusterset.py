@@ -1,0 +1,288 @@
+"""A cluster that is leader and member at once: all that both controllers write, on a real API server too."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mcagent.controller.engine import Engine, EngineTiming
+from mcagent.controller.leader import leader_reconcilers
+from mcagent.controller.member import member_reconcilers
+from mcagent.controller.member.discovery import discover_service_cidr
+from mcagent.controller.reconciler import Reconciler
+from mcagent.controller.settings import LeaderSettings, MemberSettings, WriteEndpoints
+from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.lab.waiting import wait_until
+from mcagent.model.kinds import KINDS, object_path
+from mcagent.model.objects import Kind
+from tests.kube.conftest import SERVICE_CIDR, Cluster
+
+HOST = "192.168.77.1"
+RULES = [
+    {
+        "apiGroups": ["multicluster.crd.antrea.io"],
+        "resources": ["memberclusterannounces", "resourceexports"],
+        "verbs": ["get", "list", "watch", "create", "update", "patch", "delete"],
+    },
+    {
+        "apiGroups": ["multicluster.crd.antrea.io"],
+        "resources": ["resourceimports"],
+        "verbs": ["get", "list", "watch"],
+    },
+]  # what the contract's Role of members has, as far as ours need it
+
+
+class World:
+    """One API server; the namespaces of the leader (`area`), of the member (`home`) and of a Service (`shop`)."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.client = cluster.client
+        self.home = cluster.namespace
+        self.area, self.shop = (f"{cluster.namespace}-{word}" for word in ("area", "shop"))
+        self.node = f"node-{uuid.uuid4().hex[:8]}"
+        self.kubeconfig = str(cluster.server.kubeconfig)
+        self.engines: list[Engine] = []
+        for name in (self.area, self.shop):
+            self.put(Kind.NAMESPACE, name)
+        self.put(
+            Kind.NODE,
+            self.node,
+            metadata={"annotations": {"multicluster.antrea.io/gateway": "true"}},
+        )
+        self.status(Kind.NODE, self.node, "", self.node_status("True"))
+        self.put(
+            Kind.CLUSTER_SET, "set", self.area, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+        )
+        annotations = {"multicluster.antrea.io/cluster-id": "north"}
+        self.put(Kind.SERVICE_ACCOUNT, "member", self.area, metadata={"annotations": annotations})
+        role = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": {"name": "member"},
+            "rules": RULES,
+        }
+        rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{self.area}"
+        self.client.request("POST", f"{rbac}/roles", body=role)
+        self.put(
+            Kind.ROLE_BINDING,
+            "member",
+            self.area,
+            roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "member"},
+            subjects=[{"kind": "ServiceAccount", "name": "member", "namespace": self.area}],
+        )
+
+    def node_status(self, ready: str) -> dict[str, Any]:
+        """Return the status of a Node."""
+        return {
+            "addresses": [{"type": "InternalIP", "address": HOST}],
+            "conditions": [{"type": "Ready", "status": ready}],
+        }
+
+    def put(self, kind: Kind, name: str, namespace: str = "", **fields: Any) -> None:
+        """Create an object."""
+        meta = {"name": name, **fields.pop("metadata", {})}
+        body = {"apiVersion": KINDS[kind].api_version, "kind": str(kind), "metadata": meta, **fields}
+        self.client.request("POST", object_path(kind, namespace), body=body)
+
+    def status(self, kind: Kind, name: str, namespace: str, status: dict[str, Any]) -> None:
+        """Change the status of an object."""
+        path = object_path(kind, namespace, name) + "/status"
+        content_type = "application/merge-patch+json"
+        self.client.request("PATCH", path, body={"status": status}, content_type=content_type)
+
+    def get(self, kind: Kind, name: str, namespace: str = "") -> Any:
+        """Return an object or None."""
+        try:
+            return self.client.request("GET", object_path(kind, namespace, name))
+        except ApiRefusalError as err:
+            if err.code == 404:
+                return None
+            raise
+
+    def names(self, kind: Kind, namespace: str) -> list[str]:
+        """Return the names of the objects of a namespace."""
+        items = self.client.request("GET", object_path(kind, namespace))["items"]
+        return [item["metadata"]["name"] for item in items]
+
+    def remove(self, kind: Kind, name: str, namespace: str = "") -> None:
+        """Delete an object if it is there."""
+        if self.get(kind, name, namespace) is not None:
+            self.client.request("DELETE", object_path(kind, namespace, name))
+
+    def start(self, namespace: str, reconcilers: Sequence[Reconciler], *, member: bool) -> Engine:
+        """Start a controller."""
+        engine = Engine(
+            reconcilers,
+            Client(self.kubeconfig),
+            namespace=namespace,
+            member=member,
+            timing=EngineTiming(workers=2, look=0.1),
+        )
+        self.engines.append(engine)
+        engine.start()
+        return engine
+
+    def start_both(self, **changes: Any) -> None:
+        """Start the leader's controller and the member's."""
+        self.start(self.area, leader_reconcilers(LeaderSettings(namespace=self.area)), member=False)
+        given: dict[str, Any] = {"service_cidr": str(SERVICE_CIDR), "heartbeat_period": 2.0}
+        settings = MemberSettings(namespace=self.home, **(given | changes))
+        self.start(self.home, member_reconcilers(settings), member=True)
+
+    def join(self) -> None:
+        """Make Secret and ClusterSet of the member."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        path = object_path(Kind.SERVICE_ACCOUNT, self.area, "member") + "/token"
+        token = str(self.client.request("POST", path, body=body)["status"]["token"])
+        config = yaml.safe_load(Path(self.kubeconfig).read_text())["clusters"][0]["cluster"]
+        ca = config.get("certificate-authority-data")
+        ca = ca or base64.b64encode(Path(config["certificate-authority"]).read_bytes()).decode()
+        data = {"ca.crt": ca, "token": base64.b64encode(token.encode()).decode()}
+        self.put(Kind.SECRET, "token", self.home, data=data)
+        leader = {"clusterID": "north", "server": config["server"], "secret": "token"}
+        spec = {"clusterID": "north", "namespace": self.area, "leaders": [leader]}
+        self.put(Kind.CLUSTER_SET, "set", self.home, spec=spec)
+
+    def serve(self, name: str, ready: bool = True) -> None:
+        """Make a Service with an endpoint, and its ServiceExport."""
+        ports = [{"name": "http", "port": 80, "targetPort": 8080}]
+        self.put(Kind.SERVICE, name, self.shop, spec={"ports": ports, "sessionAffinity": "ClientIP"})
+        self.put(
+            Kind.ENDPOINT_SLICE,
+            f"{name}-slice",
+            self.shop,
+            metadata={"labels": {"kubernetes.io/service-name": name}},
+            addressType="IPv4",
+            endpoints=[{"addresses": ["10.10.1.1"], "conditions": {"ready": ready}}],
+            ports=[{"name": "http", "port": 8080, "protocol": "TCP"}],
+        )
+        self.put(Kind.SERVICE_EXPORT, name, self.shop)
+
+    def address(self, name: str) -> str:
+        """Return the ClusterIP of a Service."""
+        return str(self.get(Kind.SERVICE, name, self.shop)["spec"]["clusterIP"])
+
+    def slices(self) -> list[Any]:
+        """Return the EndpointSlices that the member made."""
+        query = {"labelSelector": "endpointslice.kubernetes.io/managed-by=controller.mcagent.io"}
+        found: list[Any] = self.client.request("GET", object_path(Kind.ENDPOINT_SLICE, self.shop), query)["items"]
+        return found
+
+    def conditions(self, kind: Kind, name: str, namespace: str) -> dict[str, str]:
+        """Return the status of each condition of an object."""
+        raw = self.get(kind, name, namespace)
+        found = raw.get("status", {}).get("conditions", []) if raw else []
+        return {item["type"]: item["status"] for item in found}
+
+
+@pytest.fixture
+def world(cluster: Cluster) -> Iterator[World]:
+    """Give the namespaces; afterwards all that was made in them, and the Node, goes."""
+    made = World(cluster)
+    yield made
+    for engine in made.engines:
+        assert engine.stop()
+        assert not engine.dead()
+    made.remove(Kind.NODE, made.node)
+    for name in (made.area, made.shop):
+        made.remove(Kind.NAMESPACE, name)
+
+
+def soon(condition: Callable[[], object], what: str) -> None:
+    """Wait for something that the controllers bring about."""
+    wait_until(lambda: bool(condition()), what, timeout=20)
+
+
+def test_from_export_to_import_and_back(world: World) -> None:
+    """Join, gateway, export, import, withdraw, leave: each object is as the API server keeps it, and then gone."""
+    world.start_both(write_endpoints=WriteEndpoints.ALWAYS)
+    world.join()
+    soon(lambda: world.conditions(Kind.CLUSTER_SET, "set", world.home) == {"Ready": "True"}, "the member to join")
+    soon(lambda: world.names(Kind.GATEWAY, world.home) == [world.node], "the gateway")
+    soon(lambda: world.get(Kind.RESOURCE_IMPORT, "north-clusterinfo", world.area), "the cluster information")
+    world.serve("web")
+    soon(world.slices, "the import")
+    soon(
+        lambda: world.conditions(Kind.SERVICE_EXPORT, "web", world.shop) == {"Valid": "True", "Conflict": "False"},
+        "the leader's verdict",
+    )
+    imported = world.get(Kind.SERVICE, "antrea-mc-web", world.shop)
+    assert imported["spec"]["ports"] == [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 80}]
+    assert imported["spec"]["sessionAffinity"] == "ClientIP"
+    (made,) = world.slices()
+    assert [item["addresses"] for item in made["endpoints"]] == [[world.address("web")]]
+    soon(
+        lambda: (
+            world.get(Kind.SERVICE_IMPORT, "web", world.shop)["spec"]["ips"] == [world.address("antrea-mc-web")]
+        ),
+        "the ServiceImport to have the address",
+    )
+    found = world.get(Kind.SERVICE_IMPORT, "web", world.shop)
+    assert found["status"]["clusters"] == [{"cluster": "north"}]
+    subsets = world.get(Kind.ENDPOINTS, "antrea-mc-web", world.shop)["subsets"]
+    assert subsets[0]["addresses"] == [{"ip": world.address("web")}]
+
+    world.remove(Kind.SERVICE_EXPORT, "web", world.shop)
+    soon(lambda: world.get(Kind.SERVICE, "antrea-mc-web", world.shop) is None and not world.slices(), "it to go")
+    world.remove(Kind.CLUSTER_SET, "set", world.home)
+    soon(lambda: world.get(Kind.CLUSTER_SET, "set", world.home) is None, "the member to leave")
+    assert world.names(Kind.GATEWAY, world.home) == []
+    soon(lambda: world.names(Kind.RESOURCE_EXPORT, world.area) == [], "its exports to go")
+    soon(lambda: world.names(Kind.MEMBER_CLUSTER_ANNOUNCE, world.area) == [], "its announcement to go")
+
+
+def test_a_second_look_writes_nothing(world: World) -> None:
+    """What the API server fills in by itself is no reason to write: after a restart every version stays."""
+    world.start_both()
+    world.join()
+    world.serve("web")
+    soon(
+        lambda: world.conditions(Kind.SERVICE_EXPORT, "web", world.shop) == {"Valid": "True", "Conflict": "False"},
+        "the leader's verdict",
+    )
+    soon(lambda: (world.get(Kind.SERVICE_IMPORT, "web", world.shop) or {}).get("status"), "the import")
+    soon(lambda: all(engine.idle() for engine in world.engines), "all to come to rest")
+    for engine in world.engines:
+        assert engine.stop()
+    world.engines.clear()
+
+    def versions() -> dict[str, str]:
+        found = {}
+        for kind, namespace in (
+            (Kind.SERVICE, world.shop),
+            (Kind.ENDPOINT_SLICE, world.shop),
+            (Kind.SERVICE_IMPORT, world.shop),
+            (Kind.SERVICE_EXPORT, world.shop),
+            (Kind.GATEWAY, world.home),
+            (Kind.RESOURCE_EXPORT, world.area),
+            (Kind.RESOURCE_IMPORT, world.area),
+        ):
+            for item in world.client.request("GET", object_path(kind, namespace))["items"]:
+                found[f"{kind} {item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
+        return found
+
+    before = versions()
+    world.start_both()
+
+    def announced() -> Any:
+        return world.get(Kind.MEMBER_CLUSTER_ANNOUNCE, "member-announce-from-north", world.area)["metadata"]
+
+    beat = announced()
+    soon(lambda: announced() != beat, "the next heartbeat")
+    soon(lambda: all(engine.idle() for engine in world.engines), "all to come to rest")
+    assert versions() == before
+
+
+def test_the_service_cidr_is_found(cluster: Cluster) -> None:
+    """By the ServiceCIDR object, or by the refusal of a Service that is never made."""
+    try:
+        assert discover_service_cidr(cluster.client, cluster.namespace) == str(SERVICE_CIDR)
+    finally:
+        items = cluster.client.request("GET", cluster.path("services"))["items"]
+    assert items == []
