@@ -222,6 +222,22 @@ def test_overlaps_and_mixed_encryption_stand_in_the_status_with_names() -> None:
     assert leader.status()["conditions"][1]["status"] == "True"
 
 
+def test_settings_that_differ_stand_in_the_status() -> None:
+    """Where clusters say how they are configured, differences are named; a cluster that says nothing is none."""
+    leader = Leader("east", "west", "south")
+    for cluster, number, text in (("east", 1, "ClusterIP"), ("west", 2, "PodIP"), ("south", 3, "")):
+        info = cluster_info(cluster, f"10.{number}.0.0/16")
+        info["metadata"]["annotations"] = {names.ENDPOINT_IP_TYPE_ANNOTATION: text} if text else {}
+        leader.put(info)
+    condition = leader.status()["conditions"][1]
+    assert condition["reason"] == "SettingsDiffer"
+    assert condition["message"] == "endpointIPType is ClusterIP in east, PodIP in west"
+    again = cluster_info("west", "10.2.0.0/16")
+    again["metadata"]["annotations"] = {names.ENDPOINT_IP_TYPE_ANNOTATION: "ClusterIP"}
+    leader.put(again)
+    assert leader.status()["conditions"][1]["status"] == "True"
+
+
 def test_fifty_members_joining_at_once_settle_in_few_writes() -> None:
     """Each member costs its finalizer; the status is written once for all that is in the queue."""
     leader = Leader()

@@ -63,9 +63,7 @@ class Lookup(Protocol):
 class Accounts:
     """The names of ServiceAccounts that are the ClusterSet's own: Antrea's and ours."""
 
-    controllers: frozenset[str] = frozenset(
-        {"antrea-mc-controller", "mcagent-controller", "mcagent-leader", "mcagent-member"}
-    )
+    controllers: frozenset[str] = frozenset({"antrea-mc-controller", "mcagent-controller"})
     agents: frozenset[str] = frozenset({"antrea-agent", "mcagent-agent"})
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mcagent.controller import names
 from mcagent.controller.conditions import FALSE, TRUE, UNKNOWN, condition, find, time_of, time_text
 from mcagent.controller.leader.exports import CLUSTER_INFOS, cluster_of
 from mcagent.controller.leader.members import announce_ref, announces, heartbeat
@@ -20,6 +21,7 @@ from mcagent.controller.raw import is_deleting, text_at, value_at
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
+from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 
 READY = "Ready"
@@ -161,7 +163,13 @@ def _overall(before: object, statuses: Sequence[RawObject], ready: int, now: flo
 
 
 def _published(raw: RawObject | None) -> object:
-    return (ranges(raw), _encrypts(raw), is_deleting(raw))
+    return (ranges(raw), _encrypts(raw), _settings(raw), is_deleting(raw))
+
+
+def _settings(raw: RawObject | None) -> dict[str, str]:
+    """Return what a cluster says of settings that should be the same everywhere; Antrea's say nothing."""
+    found = {key: text_at(raw, "metadata", "annotations", key) for key in names.SETTING_ANNOTATIONS}
+    return {key: printable(text) for key, text in found.items() if text}
 
 
 def _encrypts(raw: RawObject | None) -> bool | None:
@@ -190,6 +198,15 @@ def _consistent(view: View, area: str, members: set[str], before: object, now: f
     if encrypting and plain:
         reason = reason or "EncryptionDiffers"
         notes.append(f"WireGuard is on in {_some(encrypting)} and off in {_some(plain)}")
+    for key, what in names.SETTING_ANNOTATIONS.items():
+        values: dict[str, list[str]] = {}
+        for raw in infos:
+            if value := _settings(raw).get(key):
+                values.setdefault(value, []).append(cluster_of(raw))
+        if len(values) > 1:
+            reason = reason or "SettingsDiffer"
+            shown = [f"{value} in {_some(sorted(values[value]))}" for value in sorted(values)]
+            notes.append(f"{what} is {', '.join(shown)}")
     status = FALSE if notes else TRUE if infos or not members else UNKNOWN
     if status == UNKNOWN:
         reason, notes = "NoClusterInfo", ["no member has published its CIDRs yet"]
