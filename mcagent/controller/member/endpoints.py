@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.controller import names
 from mcagent.controller.member.exports import ENDPOINTS, export_ref
 from mcagent.controller.member.import_content import CLUSTER_INFO, Ports, Subsets
 from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS
-from mcagent.controller.member.networks import address_of, cidrs_of, cluster_of, networks
+from mcagent.controller.member.networks import Networks, address_of, cidrs_of, cluster_of, networks
 from mcagent.controller.raw import items_at, text_at, texts_at
 from mcagent.controller.reconciler import Leader, Ref, Side, View
 from mcagent.controller.settings import MemberSettings
+from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 
@@ -41,20 +43,46 @@ def own_addresses(view: View, leader: Leader, namespace: str, name: str) -> froz
     )
 
 
+class KnownNetworks:
+    """This cluster's networks and the others', by what the leader passes on.
+
+    All imports ask the same, so the last answer is kept, with the very objects that it was made from.
+    """
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self._settings = settings
+        self._last: tuple[str, Sequence[RawObject], tuple[Networks, Networks]] | None = None
+
+    def read(self, view: View, leader: Leader) -> tuple[Networks, Networks]:
+        """Return this cluster's networks, and those of others."""
+        infos = view.indexed(CLUSTER_INFOS.name, CLUSTER_INFO, Side.LEADER)
+        last = self._last
+        if last is not None and last[0] == leader.cluster_id and _same(last[1], infos):
+            return last[2]
+        announced = tuple(
+            (cluster_of(raw), cidrs_of(raw)) for raw in infos if cluster_of(raw) != leader.cluster_id
+        )
+        here = [text for raw in infos if cluster_of(raw) == leader.cluster_id for text in cidrs_of(raw)]
+        if self._settings.service_cidr is not None:
+            here.append(self._settings.service_cidr)
+        found = networks(announced, (*here, *self._settings.pod_cidrs), self._settings.allowed_endpoint_cidrs)
+        self._last = (leader.cluster_id, infos, found)
+        return found
+
+
+def _same(some: Sequence[RawObject], others: Sequence[RawObject]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
 def accept(
-    given: Subsets, own: frozenset[str] | None, view: View, leader: Leader, settings: MemberSettings
+    given: Subsets, own: frozenset[str] | None, view: View, leader: Leader, known: KnownNetworks
 ) -> Accepted:
     """Return the endpoints that are used.
 
     What this cluster exports itself is. Else an address of this cluster (of its CIDRs, Nodes, API servers) is not,
     and any other only if it lies in what another cluster announces, or in what the settings allow.
     """
-    infos = view.indexed(CLUSTER_INFOS.name, CLUSTER_INFO, Side.LEADER)
-    announced = tuple((cluster_of(raw), cidrs_of(raw)) for raw in infos if cluster_of(raw) != leader.cluster_id)
-    here = [text for raw in infos if cluster_of(raw) == leader.cluster_id for text in cidrs_of(raw)]
-    if settings.service_cidr is not None:
-        here.append(settings.service_cidr)
-    mine, others = networks(announced, (*here, *settings.pod_cidrs), settings.allowed_endpoint_cidrs)
+    mine, others = known.read(view, leader)
     servers = _api_servers(view) if given else frozenset()
     kept: dict[Ports, list[str]] = {}
     clusters: dict[str, None] = {}

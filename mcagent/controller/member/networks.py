@@ -7,7 +7,7 @@ the imported Service against it; and a loopback or link-local address means anot
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
@@ -90,9 +90,8 @@ class Networks:
         return sorted(set(found))
 
 
-@lru_cache(maxsize=64)
-def networks(announced: Announced, own: tuple[str, ...], allowed: Sequence[str] = ()) -> tuple[Networks, Networks]:
-    """Return this cluster's networks, and the others'. Equal arguments give the very same values.
+def networks(announced: Announced, own: Iterable[str], allowed: Iterable[str] = ()) -> tuple[Networks, Networks]:
+    """Return this cluster's networks, and the others'.
 
     What `allowed` holds belongs to "", no cluster in particular.
     """

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mcagent.controller import names
 from mcagent.controller.conditions import TRUE, find
-from mcagent.controller.member.endpoints import Accepted, accept, own_addresses
+from mcagent.controller.member.endpoints import Accepted, KnownNetworks, accept, own_addresses
 from mcagent.controller.member.import_content import (
     ENDPOINTS,
     SERVICE_IMPORT,
@@ -86,6 +86,7 @@ class ServiceImports:
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
+        self._known = KnownNetworks(settings)
         if settings.write_endpoints is WriteEndpoints.ALWAYS:
             self.kinds = {**self.kinds, Side.LOCAL: self.kinds[Side.LOCAL] | {Kind.ENDPOINTS}}
 
@@ -152,7 +153,7 @@ class ServiceImports:
         if obstacle is not None:
             return Outcome(told=[obstacle])
         own = own_addresses(view, leader, namespace, name)
-        accepted = accept(given, own, view, leader, self._settings)
+        accepted = accept(given, own, view, leader, self._known)
         outcome = self._outcome(target, wanted, accepted, _clusters(imports) or accepted.clusters, view)
         told = [*outcome.told]
         if failure := view.failure(target.service):
