@@ -17,7 +17,7 @@ from mcagent.model.plan import Desired, Step
 from mcagent.model.resources import Backend
 
 # Routes go first, so that the Node's packets take their ordinary way; the bridge goes when nothing uses it.
-ORDER = (Backend.NETLINK, Backend.NFT, Backend.OPENFLOW, Backend.OVSDB)
+ORDER = (Backend.NETLINK, Backend.NFT, Backend.OPENFLOW, Backend.OVSDB, Backend.WIREGUARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ The only place where a key is declared: reading (`mcagent.agent.config`), flags 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from mcagent.config import values as kinds
 from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
@@ -23,6 +24,14 @@ from mcagent.model.config import (
 from mcagent.model.resources import TunnelType
 
 
+class WireGuardChoice(StrEnum):
+    """Which WireGuard is used."""
+
+    AUTO = "auto"  # the kernel's where it exists, else wireguard-go
+    KERNEL = "kernel"
+    USERSPACE = "userspace"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The whole configuration: what `compile` needs (`core`), and what the process needs. Times in seconds."""
@@ -36,6 +45,7 @@ class Settings:
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.TEXT
     run_dir: str = "/run/mcagent"
+    wireguard_implementation: WireGuardChoice = WireGuardChoice.AUTO
     wireguard_key_dir: str = "/var/lib/mcagent/wireguard"
     stretched_network_policy: bool = False
     drain_on_stop: bool = False
@@ -106,6 +116,9 @@ KEYS: tuple[Key, ...] = (
     _key(path="wireGuard.keepalive", attribute="wireguard_keepalive", value=kinds.Int(1, 3600),
         meaning="Seconds without a packet after which an empty one is sent, so that a gateway that comes back, or "
                 "whose address is translated on the way, is reached."),
+    _key(path="wireGuard.implementation", attribute="wireguard_implementation", core=False,
+        value=kinds.Choice(WireGuardChoice),
+        meaning="auto: the kernel's WireGuard where it exists, else wireguard-go (userspace), which is slower."),
     _key(path="wireGuard.keyDirectory", attribute="wireguard_key_dir", core=False,
         value=kinds.Text(_PATH, "an absolute path"),
         meaning="Directory of this Node's private key. It must outlive the agent: other clusters know the gateway "

@@ -40,6 +40,7 @@ from mcagent.model.resources import Backend, FlowEntry, Resource, ResourceKey, T
 
 log = logging.getLogger(__name__)
 
+FACTS_FROM = frozenset({Backend.OVSDB, Backend.NETLINK, Backend.WIREGUARD})  # facts are read again with these
 
 Compile = Callable[[Snapshot, Facts, Config, Compiled | None], Compiled]
 
@@ -145,7 +146,7 @@ class Reconciler:
         phases.enter("facts")
         stale = frozenset(self._backends) - self._known.keys() - blocked
         address = own_address(snapshot, self.config.node_name)
-        if self._facts is None or address != self._facts_for or stale & {Backend.OVSDB, Backend.NETLINK}:
+        if self._facts is None or address != self._facts_for or stale & FACTS_FROM:
             self._refresh_facts(address, failures)
         if self._facts is None:
             return Outcome(failures=failures, phases=phases.end())

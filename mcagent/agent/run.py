@@ -24,12 +24,23 @@ from mcagent.agent.reconcile import Reconciler
 from mcagent.agent.reporting import Reporter
 from mcagent.agent.schedule import Timing
 from mcagent.agent.telling import Teller
-from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_monitor, make_source, selectors
+from mcagent.agent.wireguard import Watch
+from mcagent.agent.wiring import (
+    Api,
+    facts_reader,
+    make_facilities,
+    make_live,
+    make_monitor,
+    make_source,
+    selectors,
+)
 from mcagent.core.local import ALWAYS_NEEDED, GATEWAY_NEEDS
+from mcagent.core.secrecy import Summary
 from mcagent.core.snapshot import ATTRIBUTE
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError, McagentError
 from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.plan import Desired
 from mcagent.model.problem import Problem
 from mcagent.model.resources import Backend
 from mcagent.observe.http import HttpServer
@@ -67,10 +78,10 @@ class Agent:
     def __init__(self, settings: Settings) -> None:
         """Put it together; nothing is connected or changed yet. Raises SourceError, BackendError, OSError."""
         self.settings = settings
-        self._facilities = make_facilities(settings)
+        self._facilities = make_facilities(settings, self._wireguard_changed)
         self._inbox = Inbox(self._changed)
-        self._source, self._events = make_source(settings, self._inbox, self._changed)
-        self._teller = Teller(settings.core.node_name, self._events.tell) if self._events is not None else None
+        self._source, self._api = make_source(settings, self._inbox, self._changed)
+        self._teller = Teller(settings.core.node_name, self._api.events.tell) if self._api is not None else None
         self._wanted: frozenset[Kind] = ALWAYS_NEEDED
         self._snapshot = Snapshot()
         self._notifier = Notifier()
@@ -78,6 +89,7 @@ class Agent:
         self._began = time.monotonic()
         self._told: tuple[Problem, ...] = ()
         self._monitor = make_monitor(settings, self._facilities, self._kernel_changed)
+        self._wireguard = Watch(self._facilities.wireguard, self._wireguard_changed)
         self.metrics = Metrics()
         self._reporter = Reporter(self._facilities.by_name, self.metrics)
         self.live = make_live(settings, self._facilities)
@@ -136,8 +148,8 @@ class Agent:
         """Begin to read objects and to reconcile."""
         threading.Thread(target=self._connect, name="connect", daemon=True).start()
         self._source.start(sorted(ALWAYS_NEEDED))
-        if self._events is not None:
-            self._events.start()
+        if self._api is not None:
+            self._api.start()
         self._thread.start()
 
     def _connect(self) -> None:
@@ -150,11 +162,12 @@ class Agent:
         self._notifier.stopping()
         self.loop.stop()
         self._source.stop()
-        if self._events is not None:
-            self._events.stop()
+        if self._api is not None:
+            self._api.stop()
         self._thread.join()
         self._http.close()
         self._monitor.stop()
+        self._wireguard.stop()
         self._facilities.close()
 
     def hand_over(self, interrupted: Callable[[], bool]) -> None:
@@ -189,6 +202,11 @@ class Agent:
     def _kernel_changed(self) -> None:
         self.loop.suspect(Backend.NETLINK)
         self.loop.suspect(Backend.NFT)
+        if self.settings.core.encrypts:
+            self.loop.suspect(Backend.WIREGUARD)
+
+    def _wireguard_changed(self) -> None:
+        self.loop.suspect(Backend.WIREGUARD)
 
     # --- what the loop asks for: the loop's thread -------------------------------------------------------
 
@@ -216,9 +234,8 @@ class Agent:
             gc.collect()
             gc.freeze()
             gc.enable()
-        if self._events is not None and report.desired is not None and report.desired.problems != self._told:
-            self._told = report.desired.problems
-            self._events.problems(self._told)
+        if self._api is not None and report.desired is not None:
+            self._tell_api(self._api, report.desired)
         ready = report.converged
         if report.error:
             status = f"nothing is changed: {report.error}"
@@ -231,6 +248,15 @@ class Agent:
             status = "; ".join(text for backend in report.backends for text in backend.errors) or "starting"
         self._notifier.turn(ready=ready, status=status[:500])
 
+    def _tell_api(self, api: Api, desired: Desired) -> None:
+        if desired.problems != self._told:
+            self._told = desired.problems
+            api.events.problems(self._told)
+        summary = desired.summary.get("encryption")
+        if isinstance(summary, Summary) and summary.publication is not None:
+            found = summary.publication
+            api.publisher.want(found.meta, found.there, found.wanted)
+
     def _watch(self, report: Report) -> None:
         """Begin to watch the facilities after the first whole pass: what changed before is told at once then."""
         if self._watching or report.passes == 0 or report.waiting_for:
@@ -242,6 +268,8 @@ class Agent:
         self._facilities.openflow.watch(
             lambda: self.loop.suspect(Backend.OPENFLOW), lambda: self.loop.restarted(*lost)
         )
+        if self.settings.core.encrypts:
+            self._wireguard.start()
         try:
             self._monitor.start()
         except BackendError as error:

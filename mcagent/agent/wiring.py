@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.mc.declaration import ORIGIN_NODE, ORIGIN_REMOTE, SOURCE
-from mcagent.agent.config_keys import Settings
+from mcagent.agent.config_keys import Settings, WireGuardChoice
 from mcagent.agent.inbox import Inbox
+from mcagent.agent.wireguard import FactsReader
 from mcagent.core.draining import Packets
 from mcagent.core.liveness import Damping
 from mcagent.dataplane.base import DataplaneBackend
@@ -19,6 +20,7 @@ from mcagent.model.facts import Facts
 from mcagent.model.net import Address
 from mcagent.model.objects import Kind
 from mcagent.model.resources import Backend
+from mcagent.model.wireguard import WireGuardImplementation
 
 if TYPE_CHECKING:
     from mcagent.agent.live import Live
@@ -28,10 +30,37 @@ if TYPE_CHECKING:
     from mcagent.dataplane.openflow import OpenFlowBackend
     from mcagent.dataplane.openflow_text import FlowStatistics
     from mcagent.dataplane.ovsdb import OvsdbBackend
+    from mcagent.dataplane.wireguard import WireGuardBackend
+    from mcagent.dataplane.wireguard_keys import KeyStore
     from mcagent.kube.events import Reporter as EventReporter
+    from mcagent.kube.publish import Publisher
     from mcagent.kube.source import Source
 
 log = logging.getLogger(__name__)
+
+_IMPLEMENTATIONS = {
+    WireGuardChoice.AUTO: None,
+    WireGuardChoice.KERNEL: WireGuardImplementation.KERNEL,
+    WireGuardChoice.USERSPACE: WireGuardImplementation.USERSPACE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """What writes to the API: Events of problems, and this Node's key."""
+
+    events: EventReporter
+    publisher: Publisher
+
+    def start(self) -> None:
+        """Begin to write."""
+        self.events.start()
+        self.publisher.start()
+
+    def stop(self) -> None:
+        """Stop; what is not written yet is not."""
+        self.events.stop()
+        self.publisher.stop()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +71,7 @@ class Facilities:
     openflow: OpenFlowBackend
     netlink: NetlinkBackend
     nft: NftBackend
+    wireguard: WireGuardBackend
 
     @property
     def by_name(self) -> Mapping[Backend, DataplaneBackend]:
@@ -51,6 +81,7 @@ class Facilities:
             Backend.OPENFLOW: self.openflow,
             Backend.NETLINK: self.netlink,
             Backend.NFT: self.nft,
+            Backend.WIREGUARD: self.wireguard,
         }
 
     def close(self) -> None:
@@ -59,12 +90,16 @@ class Facilities:
             backend.close()
 
 
-def make_facilities(settings: Settings) -> Facilities:
-    """Return the backends; none connects before it is used. Raises BackendError for an unusable socket name."""
+def make_facilities(settings: Settings, changed: Callable[[], None] = lambda: None) -> Facilities:
+    """Return the backends; none connects before it is used. Raises BackendError for an unusable socket name.
+
+    `changed` is called, from any thread, when a backend has changed something by itself.
+    """
     from mcagent.dataplane.netlink import NetlinkBackend
     from mcagent.dataplane.nft import NftBackend
     from mcagent.dataplane.openflow import OpenFlowBackend
     from mcagent.dataplane.ovsdb import OvsdbBackend
+    from mcagent.dataplane.wireguard import WireGuardBackend
 
     core = settings.core
     # ovs-vswitchd makes the bridge's socket beside that of the database (ovs-vswitchd(8), --unixctl and .mgmt).
@@ -76,19 +111,32 @@ def make_facilities(settings: Settings) -> Facilities:
             route_tables=(core.route_table, core.reply_table),
             route_protocol=core.route_protocol,
             devices=(core.host_port,),
+            route_devices=(core.wireguard_device,),
         ),
         nft=NftBackend(table=core.nft_table),
+        wireguard=WireGuardBackend(
+            devices=(core.wireguard_device,),
+            keys=key_store(settings),
+            run_directory=Path(settings.run_dir),
+            implementation=_IMPLEMENTATIONS[settings.wireguard_implementation],
+            changed=changed,
+        ),
     )
 
 
-def make_source(
-    settings: Settings, inbox: Inbox, changed: Callable[[], None]
-) -> tuple[Source, EventReporter | None]:
-    """Return the source of objects, and what makes Events of problems where there is an API; neither is started.
+def key_store(settings: Settings) -> KeyStore:
+    """Return where this Node's WireGuard keys are kept."""
+    from mcagent.dataplane.wireguard_keys import KeyStore
+
+    return KeyStore(Path(settings.wireguard_key_dir) / f"{settings.core.wireguard_device}.json")
+
+
+def make_source(settings: Settings, inbox: Inbox, changed: Callable[[], None]) -> tuple[Source, Api | None]:
+    """Return the source of objects, and what writes to the API where there is one; neither is started.
 
     Raises SourceError when credentials cannot be read.
     """
-    events = None
+    api = None
     namespace = settings.core.namespace
     source: Source
     if settings.source.startswith("dir:"):
@@ -100,12 +148,13 @@ def make_source(
         from mcagent.kube.apiserver import ApiServerSource
         from mcagent.kube.client import Client
         from mcagent.kube.events import Reporter
+        from mcagent.kube.publish import Publisher
 
         client = Client(settings.kubeconfig)
         source = ApiServerSource(client, inbox, namespace=namespace)
-        events = Reporter(client, node=settings.core.node_name)
+        api = Api(events=Reporter(client, node=settings.core.node_name), publisher=Publisher(client))
     inbox.source_problems = source.problems
-    return source, events
+    return source, api
 
 
 def selectors(kinds: frozenset[Kind], node_name: str) -> Mapping[Kind, str]:
@@ -119,7 +168,12 @@ def facts_reader(settings: Settings, facilities: Facilities) -> Callable[[Addres
     """Return what reads the facts of this Node, given its address as the API knows it."""
     from mcagent.dataplane.facts import observe_facts
 
-    return lambda address: observe_facts(settings.core, address, facilities.ovsdb.ofports())
+    def read(address: Address | None) -> Facts:
+        facts = observe_facts(settings.core, address, facilities.ovsdb.ofports())
+        return wireguard.add(facts) if settings.core.encrypts else facts
+
+    wireguard = FactsReader(facilities.wireguard)
+    return read
 
 
 def make_live(settings: Settings, facilities: Facilities) -> Live:
@@ -163,7 +217,7 @@ def make_monitor(settings: Settings, facilities: Facilities, wake: Callable[[], 
         wake,
         route_tables=(core.route_table, core.reply_table),
         route_protocol=core.route_protocol,
-        devices=(core.host_port,),
+        devices=(core.host_port, core.wireguard_device),
         nft_table=core.nft_table,
         own_port=lambda: facilities.netlink.port,
     )

@@ -17,7 +17,7 @@ from mcagent.lab.api import ApiKind
 from mcagent.lab.lab import Lab
 from mcagent.lab.progress import Progress
 from mcagent.lab.topology import Cni, Topology, generate
-from mcagent.model.config import DatapathChoice
+from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.errors import LabError
 from mcagent.model.resources import TunnelType
 
@@ -71,6 +71,7 @@ def _add_shape(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--gateways", type=int, default=1, metavar="N", help="of each cluster [%(default)s]")
     parser.add_argument("--pods", type=int, default=1, metavar="N", help="of each Node [%(default)s]")
     _add_choice(parser, "--tunnel", TunnelType, TunnelType.GENEVE, "encapsulation")
+    _add_choice(parser, "--encryption", TrafficEncryption, TrafficEncryption.NONE, "between clusters")
     _add_choice(parser, "--cni", Cni, Cni.FLANNEL, "how Pods get addresses and get out")
     parser.add_argument("--api", choices=list(ApiKind), default="embedded", help=_API_HELP)
     _add_choice(parser, "--datapath", DatapathChoice, DatapathChoice.AUTO, "of Open vSwitch; netdev is userspace")
@@ -79,7 +80,7 @@ def _add_shape(parser: argparse.ArgumentParser, name: str) -> None:
 def _add_choice(
     parser: argparse.ArgumentParser,
     flag: str,
-    kind: type[TunnelType] | type[Cni] | type[DatapathChoice],
+    kind: type[TunnelType | TrafficEncryption | Cni | DatapathChoice],
     default: str,
     meaning: str,
 ) -> None:
@@ -103,6 +104,7 @@ def _shape(args: argparse.Namespace) -> Topology:
         tunnel=TunnelType(args.tunnel),
         cni=Cni(args.cni),
         datapath=DatapathChoice(args.datapath),
+        encryption=TrafficEncryption(args.encryption),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from flows import mc
 from mcagent.core.numbers import assign_ofports, number_names
+from mcagent.core.secrecy import secrecy_summary
 from mcagent.core.topology import Topology, build_topology
 from mcagent.core.tunnels import Tunnels, names_of, tunnels_of
 from mcagent.core.units import Shared, Units, build_units
@@ -64,6 +65,7 @@ def compile_desired(
         previous=previous.units if previous is not None else None,
     )
     summary = _summary(topology, tunnels, numbers)
+    summary["encryption"] = secrecy_summary(snapshot, topology, facts, config)
     return Compiled(
         desired=Desired(units=units.by_name, problems=topology.problems, summary=summary),
         needs=topology.local.needs,
@@ -129,9 +131,7 @@ def _summary(
     """Return what /status shows. Values are shared, not copied: nobody may change them."""
     local = topology.local
     networks: tuple[Network, ...] = local.published_pods
-    encryption = topology.encryption
     return {
-        "encryption": None if encryption is None else encryption.ends,
         "role": local.role or "none",
         "why": local.why,
         "gateways": local.gateways,

@@ -51,10 +51,10 @@ _DEVICE = (Link, LinkAddress, Neighbour)
 
 
 def _is_early(resource: Resource | None) -> bool:
-    """Tell whether a thing of netlink has to be there before flows use it: what keeps packets in does, too."""
-    return isinstance(resource, _DEVICE) or (
-        isinstance(resource, Route) and resource.type is RouteType.UNREACHABLE
-    )
+    """Tell whether a thing of netlink has to be there before flows use it: so have ways to tunnel endpoints."""
+    if isinstance(resource, Route):
+        return resource.via is None and resource.type is not RouteType.THROW
+    return isinstance(resource, _DEVICE)
 
 
 def diff(actual: Actual, desired: Desired) -> Plan:

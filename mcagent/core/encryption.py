@@ -17,11 +17,12 @@ from ipaddress import IPv4Network
 from mcagent.core.candidate import Remote, problem_of
 from mcagent.core.claims import Taken
 from mcagent.core.local import Local
+from mcagent.core.nodes import seniority
 from mcagent.core.remote import Remotes
 from mcagent.model.config import Config, EncryptionFallback
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, Network, host_network
-from mcagent.model.objects import ClusterInfoImport, WireGuardInfo
+from mcagent.model.objects import ClusterInfoImport, Meta, Snapshot, WireGuardInfo
 from mcagent.model.problem import Problem, Severity
 
 # Reserved, and routed by nobody (RFC 1112); Linux takes it for unicast. No two private addresses (RFC 1918) differ
@@ -82,6 +83,42 @@ def build_encryption(
         ends[cluster_id] = known if known == found and known is not None else found
     return Encryption(
         ends=ends, addresses=judge.addresses(), problems=tuple(sorted(set(judge.problems))), inputs=inputs
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """What this Node's Gateway object should say of WireGuard, and what it says."""
+
+    meta: Meta
+    there: WireGuardInfo | None
+    wanted: WireGuardInfo | None
+
+
+def publication(snapshot: Snapshot, local: Local, facts: Facts, config: Config) -> Publication | None:
+    """Return what to publish; None without a Gateway object of this Node."""
+    found = [
+        gateway
+        for gateway in snapshot.gateways.values()
+        if gateway.meta.name == config.node_name and config.namespace in ("", gateway.meta.namespace)
+    ]
+    if not found or local.role != "gateway":
+        return None
+    gateway = min(found, key=lambda one: seniority(one.meta))
+    wanted = None
+    if config.encrypts and can_encrypt(facts):
+        wanted = WireGuardInfo(
+            public_key=facts.wireguard_public_key,
+            next_public_key=facts.wireguard_next_key,
+            port=config.wireguard_port,
+        )
+    return Publication(meta=gateway.meta, there=gateway.wireguard, wanted=wanted)
+
+
+def can_encrypt(facts: Facts) -> bool:
+    """Tell whether this Node is able to send its tunnels through WireGuard."""
+    return (
+        facts.wireguard is not None and facts.wireguard_public_key != "" and facts.datapath is DatapathType.SYSTEM
     )
 
 

@@ -97,21 +97,28 @@ def endpoint_routes(config: Config, address: Address, source: Address | None) ->
     ]
 
 
-def clear_text_filter(config: Config, forbidden: Iterable[Network]) -> list[Resource]:
+def encrypted_netfilter(config: Config, forbidden: Iterable[Network]) -> list[Resource]:
     """Return what lets no tunnel packet to another cluster out but by the WireGuard device.
 
     `forbidden` are gateways of other clusters and tunnel endpoints behind the device. The kernel's tunnels pass
-    this hook, too (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out).
+    this hook, too (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out). What goes by the device is kept from
+    connection tracking: a CNI that translates the source of all that leaves the Node (the AWS VPC CNI) would give
+    it one that the peer does not take.
     """
-    port = config.tunnel_port or DEFAULT_PORTS[config.tunnel_type]
-    rule = f'oifname != "{config.wireguard_device}" ip daddr @mct_encrypted udp dport {port} drop'
+    device, port = config.wireguard_device, config.tunnel_port or DEFAULT_PORTS[config.tunnel_type]
+
+    def chain(name: str, hook: str, priority: int, rule: str) -> NftChain:
+        return NftChain(
+            table=config.nft_table, name=name, type="filter", hook=hook, priority=priority, rules=(rule,)
+        )
+
+    clear = f'oifname != "{device}" ip daddr @mct_encrypted udp dport {port} drop'
     return [
         NftSet(table=config.nft_table, name="mct_encrypted", elements=merged(forbidden)),
-        NftChain(
-            table=config.nft_table, name="mct_clear", type="filter", hook="postrouting", priority=300,
-            rules=(rule,),
-        ),
-    ]  # fmt: skip
+        chain("mct_clear", "postrouting", 300, clear),
+        chain("mct_untracked_in", "prerouting", -300, f'iifname "{device}" notrack'),
+        chain("mct_untracked_out", "output", -300, f'oifname "{device}" notrack'),
+    ]
 
 
 def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:

@@ -5,16 +5,18 @@ Turns the verdict of `mcagent.core.encryption` into resources; decides nothing a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcagent.core import kernel
-from mcagent.core.encryption import ENDPOINTS, RemoteEnd
+from mcagent.core.encryption import ENDPOINTS, Publication, RemoteEnd, publication
 from mcagent.core.topology import Topology
-from mcagent.model.config import Config
+from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import Facts
 from mcagent.model.net import Network, host_network
+from mcagent.model.objects import Snapshot
 from mcagent.model.resources import Resource
-from mcagent.model.wireguard import WireGuardDevice, WireGuardPeer
+from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,36 @@ class Secrecy:
     def resources(self, config: Config) -> list[Resource]:
         """Return what there is once on the Node."""
         device = [] if self.device is None else [self.device]
-        return [*device, *(kernel.clear_text_filter(config, self.forbidden) if self.forbidden else ())]
+        return [*device, *(kernel.encrypted_netfilter(config, self.forbidden) if self.forbidden else ())]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What pages show, and what is published."""
+
+    mode: TrafficEncryption
+    fallback: EncryptionFallback
+    implementation: WireGuardImplementation | None
+    public_key: str
+    next_public_key: str
+    device: str  # "": there is none
+    ends: Mapping[str, tuple[RemoteEnd, ...]]  # by cluster ID
+    publication: Publication | None
+
+
+def secrecy_summary(snapshot: Snapshot, topology: Topology, facts: Facts, config: Config) -> Summary:
+    """Return how traffic to other clusters is protected."""
+    found = topology.encryption
+    return Summary(
+        mode=config.encryption,
+        fallback=config.encryption_fallback,
+        implementation=facts.wireguard,
+        public_key=facts.wireguard_public_key,
+        next_public_key=facts.wireguard_next_key,
+        device=config.wireguard_device if found is not None and found.addresses else "",
+        ends=found.ends if found is not None else {},
+        publication=publication(snapshot, topology.local, facts, config),
+    )
 
 
 def way_to(end: RemoteEnd | None, config: Config) -> list[Resource]:

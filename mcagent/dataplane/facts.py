@@ -82,7 +82,7 @@ def _datapath(config: Config) -> DatapathType:
 
 
 def _ignored(netlink: RtSocket, config: Config) -> frozenset[int]:
-    names = (config.bridge, config.host_port, SERVICE_DEVICE, "ovs-system", "ovs-netdev")
+    names = (config.bridge, config.host_port, config.wireguard_device, SERVICE_DEVICE, "ovs-system", "ovs-netdev")
     links = (read_link(netlink, name) for name in names)
     return frozenset(link.index for link in links if link is not None)
 

@@ -23,7 +23,7 @@ from mcagent.lab.realapi import binaries
 from mcagent.lab.running import RunningLab
 from mcagent.lab.topology import Cluster, Node, Topology
 from mcagent.lab.waiting import wait_until
-from mcagent.model.config import DatapathChoice
+from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.errors import LabError
 
 T = TypeVar("T")
@@ -127,6 +127,8 @@ class Lab(RunningLab):
         with say.step("objects: Nodes, Pods, Services, ServiceExports, Gateways, ClusterInfoImports"):
             for cluster in topology.clusters:
                 self.api(cluster.name).create_all(objects.of_cluster(topology, cluster))
+        if topology.encryption is not TrafficEncryption.NONE:
+            self.start_exchange()
         if agents:
             with say.step(f"{_count(total, 'agent')}: started, and every dataplane programmed"):
                 for _, one in topology.nodes():

@@ -182,7 +182,14 @@ def import_object(cluster: Cluster) -> Json:
 
 
 def agent_config(
-    topology: Topology, cluster: Cluster, node: Node, *, ovsdb: str, kubeconfig: str, run_directory: str
+    topology: Topology,
+    cluster: Cluster,
+    node: Node,
+    *,
+    ovsdb: str,
+    kubeconfig: str,
+    run_directory: str,
+    key_directory: str,
 ) -> Json:
     """Return the configuration of a Node's agent, as it goes into its YAML file."""
     return {
@@ -194,6 +201,8 @@ def agent_config(
         "podCIDRs": [str(cluster.pod_cidr)],
         "tunnelType": str(topology.tunnel),
         "datapath": str(topology.datapath),
+        "trafficEncryptionMode": str(topology.encryption),
+        "wireGuard": {"keyDirectory": key_directory},
         "source": "kube",
         "kubeconfig": kubeconfig,
         "ovsdb": ovsdb,

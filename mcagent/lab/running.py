@@ -148,6 +148,12 @@ class RunningLab:
         self.state.spawn("servers", "", argv, log=log, env=_environment())
         self._wait(ready.exists, "servers", log, "servers in the Pods", 20)
 
+    def start_exchange(self) -> None:
+        """Start the process that carries WireGuard keys between the clusters."""
+        argv = [sys.executable, "-m", "mcagent.lab.exchange", self.name, str(self.state.root)]
+        log = self.state.directory / "exchange.log"
+        self.state.spawn("exchange", "", argv, log=log, env=_environment())
+
     def agent_command(self, *command: str) -> list[str]:
         """Return the argument list of an mcagent command with this very Python."""
         return [sys.executable, "-m", "mcagent.cli.main", *command]
@@ -165,6 +171,7 @@ class RunningLab:
             ovsdb=self.ovs(node_name).socket,
             kubeconfig=str(self.kubeconfig(cluster.name)),
             run_directory=str(directory / "run"),
+            key_directory=str(directory / "wireguard"),
         )
         (directory / "agent.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         argv = self.agent_command("agent", *self.agent_flags(node_name))

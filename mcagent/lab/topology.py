@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
-from mcagent.model.config import DatapathChoice
+from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.errors import InputError
 from mcagent.model.resources import TunnelType
 
@@ -126,6 +126,7 @@ class Topology:
     clusters: tuple[Cluster, ...]
     tunnel: TunnelType = TunnelType.GENEVE
     datapath: DatapathChoice = DatapathChoice.AUTO
+    encryption: TrafficEncryption = TrafficEncryption.NONE
 
     def nodes(self) -> Iterator[tuple[Cluster, Node]]:
         """Every Node with its cluster."""
@@ -193,6 +194,7 @@ def generate(
     tunnel: TunnelType = TunnelType.GENEVE,
     cni: Cni = Cni.FLANNEL,
     datapath: DatapathChoice = DatapathChoice.AUTO,
+    encryption: TrafficEncryption = TrafficEncryption.NONE,
 ) -> Topology:
     """Return a lab of so many clusters, each with so many gateways and workers and so many Pods per Node.
 
@@ -209,6 +211,7 @@ def generate(
         clusters=tuple(_cluster(n, workers, gateways, pods, cni) for n in range(1, clusters + 1)),
         tunnel=tunnel,
         datapath=datapath,
+        encryption=encryption,
     )
 
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import yaml
 
 from mcagent.lab.topology import Cluster, Cni, Node, Pod, Service, Topology, generate
-from mcagent.model.config import DatapathChoice
+from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.errors import InputError
 from mcagent.model.resources import TunnelType
 
@@ -63,20 +63,22 @@ def from_dict(raw: object, subject: str = "lab") -> Topology:
         clusters=clusters,
         tunnel=top.choice("tunnel", TunnelType, TunnelType.GENEVE),
         datapath=top.choice("datapath", DatapathChoice, DatapathChoice.AUTO),
+        encryption=top.choice("encryption", TrafficEncryption, TrafficEncryption.NONE),
     )
-    top.done("name", "clusters", "tunnel", "datapath")
+    top.done("name", "clusters", "tunnel", "datapath", "encryption")
     _check(topology, subject)
     return topology
 
 
 def _short(top: _Reader) -> Topology:
     numbers = {key: top.number(key) for key in _SHORT[1:] if key in top.mapping()}
-    top.done(*_SHORT, "tunnel", "cni", "datapath")
+    top.done(*_SHORT, "tunnel", "cni", "datapath", "encryption")
     return generate(
         name=top.text("name", "lab"),
         tunnel=top.choice("tunnel", TunnelType, TunnelType.GENEVE),
         cni=top.choice("cni", Cni, Cni.FLANNEL),
         datapath=top.choice("datapath", DatapathChoice, DatapathChoice.AUTO),
+        encryption=top.choice("encryption", TrafficEncryption, TrafficEncryption.NONE),
         **numbers,
     )
 

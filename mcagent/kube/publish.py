@@ -1,0 +1,101 @@
+"""Writes what this Node publishes of its WireGuard device into its Gateway object. Never in the dataplane's way.
+
+Calls only leave a value behind; a thread of its own writes, with back-off, and only what differs from what the API
+is known to hold. Which object and what is to be in it is decided by `mcagent.core.encryption`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from mcagent.kube.client import Client
+from mcagent.model.errors import InputError, SourceError
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Gateway, Kind, Meta, WireGuardInfo
+from mcagent.model.parse import parse_object
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST, RETRY_MAX = 0.5, 30.0  # seconds
+SEEN = 5.0  # seconds for which a written value may take to be seen
+
+
+def published(info: WireGuardInfo | None) -> dict[str, Any] | None:
+    """Return the field `wireGuard` as the API has it."""
+    if info is None:
+        return None
+    found: dict[str, Any] = {"publicKey": info.public_key, "nextPublicKey": info.next_public_key or None}
+    return found | {"port": info.port or None}
+
+
+class Publisher:
+    """Keeps one field of one object as it should be."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._wanted: tuple[Meta, WireGuardInfo | None] | None = None
+        self._kept: dict[WireGuardInfo | None, WireGuardInfo | None] = {}  # what the API makes of a value
+        self._dirty, self._stopping = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; what is not written yet is not."""
+        self._stopping.set()
+        self._dirty.set()
+        self._thread.join(timeout=1.0)
+
+    def want(self, meta: Meta, there: WireGuardInfo | None, wanted: WireGuardInfo | None) -> None:
+        """Say what should be in the Gateway `meta` and what is `there`. Returns at once."""
+        with self._lock:
+            if there == self._kept.get(wanted, wanted):
+                self._wanted = None
+            elif self._wanted != (meta, wanted):
+                self._wanted = (meta, wanted)
+                self._dirty.set()
+
+    def _run(self) -> None:
+        pause = RETRY_FIRST
+        while True:
+            self._dirty.wait()
+            if self._stopping.is_set():
+                return
+            self._dirty.clear()
+            with self._lock:
+                wanted = self._wanted
+            if wanted is None:
+                continue
+            try:
+                self._write(*wanted)
+            except SourceError as error:
+                log.warning("this Node's WireGuard key is not published yet: %s", error)
+                again, pause = pause, min(2 * pause, RETRY_MAX)
+            else:
+                again, pause = SEEN, RETRY_FIRST
+            # Until it is seen (`want`), it is written again.
+            if not self._dirty.wait(again) and not self._stopping.is_set():
+                self._dirty.set()
+
+    def _write(self, meta: Meta, wanted: WireGuardInfo | None) -> None:
+        path = object_path(Kind.GATEWAY, meta.namespace, meta.name)
+        change = {"wireGuard": published(wanted)}
+        found = self._client.request("PATCH", path, body=change, content_type="application/merge-patch+json")
+        log.info("published in %s: %s", meta.subject, wanted.public_key if wanted is not None else "no key")
+        try:
+            value = parse_object(found, Kind.GATEWAY).value
+        except InputError as error:
+            raise SourceError(f"the API server's answer cannot be used: {error}") from None
+        if isinstance(value, Gateway) and value.wireguard != wanted:
+            log.warning(
+                "%s: the API server keeps only a part of what is published of WireGuard (is its "
+                "CustomResourceDefinition an older one?): keys are not changed without loss",
+                meta.subject,
+            )
+            with self._lock:
+                self._kept[wanted] = value.wireguard
