@@ -27,10 +27,12 @@ from mcagent.model.resources import (
     Resource,
     ResourceKey,
     Route,
+    RouteType,
     Rule,
     TunnelPort,
     TunnelType,
 )
+from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 
 SMALL = st.integers(1, 4)
 
@@ -181,7 +183,7 @@ def test_stages_are_in_the_order_in_which_things_stand_on_each_other() -> None:
     """Tunnels, devices, nft, groups, flows, routes on adding; the other way round on removing."""
     resources: list[Resource] = [
         Rule(priority=300, table=1),
-        Route(table=1, destination=ip_network("10.1.0.0/16"), device="mc-gw0"),
+        Route(table=1, destination=ip_network("10.1.0.0/16"), device="mc-gw0", via=ip_address("169.254.77.2")),
         FlowEntry(table=0, priority=1, match="", cookie=1, actions="group:1"),
         GroupEntry(group_id=1, body="type=select"),
         chain(1, 1),
@@ -199,6 +201,40 @@ def test_stages_are_in_the_order_in_which_things_stand_on_each_other() -> None:
     assert [type(step.old).__name__ for step in down.steps] == (
         "NftChain NftSet FlowEntry GroupEntry Rule Route Neighbour Link TunnelPort Bridge".split()  # noqa: SIM905
     )
+
+
+def test_the_way_to_a_tunnel_endpoint_stands_before_flows_use_it() -> None:
+    """Device, peer, and both routes of an endpoint come before flows; its peer and device go last."""
+    endpoint = ip_network("240.0.0.1/32")
+    resources: list[Resource] = [
+        WireGuardPeer(
+            device="mc-wg0",
+            public_key="b",
+            endpoint=(ip_address("192.0.2.1"), 1),
+            allowed_ips=(endpoint,),
+            keepalive=1,
+        ),
+        WireGuardDevice(
+            name="mc-wg0",
+            listen_port=1,
+            mtu=1440,
+            public_key="a",
+            addresses=(),
+            implementation=WireGuardImplementation.KERNEL,
+        ),
+        Route(table=1, destination=endpoint, type=RouteType.UNREACHABLE),
+        Route(table=1, destination=endpoint, device="mc-wg0"),
+        FlowEntry(table=0, priority=1, match="", cookie=1, actions="drop"),
+        tunnel(1, 2),
+    ]
+    up = diff({}, desired_of(world_of(resources), [0]))
+    assert [type(step.new).__name__ for step in up.steps] == [
+        "WireGuardDevice", "WireGuardPeer", "TunnelPort", "Route", "Route", "FlowEntry"
+    ]  # fmt: skip
+    down = diff(actual_of(world_of(resources)), Desired(units={}))
+    assert [type(step.old).__name__ for step in down.steps] == [
+        "FlowEntry", "Route", "Route", "TunnelPort", "WireGuardPeer", "WireGuardDevice"
+    ]  # fmt: skip
 
 
 def test_a_tunnel_to_the_same_end_under_another_name_makes_room_first() -> None:
