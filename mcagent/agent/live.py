@@ -18,6 +18,7 @@ from mcagent.core.draining import NO_GATEWAY, Draining, Packets, Phase
 from mcagent.core.gateways import Lingering
 from mcagent.core.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
 from mcagent.core.observations import OWN_CLUSTER, active_order, isolated, observations
+from mcagent.core.secrecy import Summary
 from mcagent.dataplane.ovsdb_liveness import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Facts
@@ -219,9 +220,13 @@ def _announced(desired: Desired) -> dict[str, Sequence[str]]:
     """Return the gateways of each group in the API's order."""
     found: dict[str, Sequence[str]] = {}
     local, clusters = desired.summary.get("gateways"), desired.summary.get("clusters")
+    secrecy = desired.summary.get("encryption")
+    ends = secrecy.ends if isinstance(secrecy, Summary) else {}
     if isinstance(local, tuple):
         found[OWN_CLUSTER] = [gateway.node for gateway in local]
     if isinstance(clusters, Mapping):
         for name, remote in clusters.items():
-            found[f"cluster/{name}"] = [str(address) for address in remote.gateways]
+            # As tunnels have them: behind WireGuard they end elsewhere than at the gatewayIP.
+            addresses = [end.address for end in ends[name]] if name in ends else remote.gateways
+            found[f"cluster/{name}"] = [str(address) for address in addresses]
     return found

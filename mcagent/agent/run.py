@@ -24,7 +24,7 @@ from mcagent.agent.reconcile import Reconciler
 from mcagent.agent.reporting import Reporter
 from mcagent.agent.schedule import Timing
 from mcagent.agent.telling import Teller
-from mcagent.agent.wireguard import Watch
+from mcagent.agent.wireguard import Watch, wireguard_report
 from mcagent.agent.wiring import (
     Api,
     facts_reader,
@@ -114,6 +114,7 @@ class Agent:
             tunnels=lambda: tunnel_samples(self._facilities.ovsdb),
             drops=lambda: drop_counts(self._facilities.openflow),
             live=lambda: self.live.report,
+            wireguard=lambda: wireguard_report(self._facilities.wireguard),
         )
         self.metrics.watch(sources)
         identity = Identity(

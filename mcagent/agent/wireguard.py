@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
-from mcagent.model.wireguard import WireGuardImplementation
+from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
+from mcagent.observe.wireguard import WireGuardReport
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,13 @@ class WireGuard(Protocol):
 
     def keys(self) -> Pairs:
         """Return this Node's keys. Raises BackendError."""
+
+    def statuses(self) -> Sequence[WireGuardPeerStatus]:
+        """Return what each device says of its peers. Raises BackendError."""
+
+    @property
+    def restarts(self) -> int:
+        """How many wireguard-go processes were started in place of one that died."""
 
     def disturbed(self) -> bool:
         """Tell whether something was changed by somebody. Raises BackendError."""
@@ -126,3 +134,18 @@ class Watch:
         except BackendError:
             return ()
         return (keys.current.public, keys.next.public if keys.next is not None else "")
+
+
+def wireguard_report(backend: WireGuard) -> WireGuardReport:
+    """Return what the devices say now, for pages: from any thread."""
+    try:
+        statuses = backend.statuses()
+        return WireGuardReport(
+            peers=tuple(statuses),
+            key_created=backend.keys().current.created if statuses else 0.0,
+            restarts=backend.restarts,
+            now=time.time(),
+        )
+    except BackendError as error:
+        log.debug("%s", error)
+        return WireGuardReport(now=time.time())

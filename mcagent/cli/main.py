@@ -23,6 +23,7 @@ COMMANDS = {
     "gateways": "tell which gateways are used, live or why not, since when and who decided",
     "drain": "let other gateways take over from a Node, without losing a packet",
     "undrain": "let a drained Node be a gateway again",
+    "wireguard": "show the encryption between clusters, or change this Node's key without loss",
     "plan": "tell what the agent would change now, and change nothing",
     "cleanup": "remove everything from this Node that is mcagent's, and only that",
     "config": "check a configuration, or show the one in force",

@@ -88,6 +88,11 @@ def text(status: Mapping[str, Any]) -> str:
             [_tunnel(tunnel) for tunnel in status["tunnels"]],
         ),
     ]
+    encryption = status.get("encryption", {"mode": "none"})
+    if encryption["mode"] != "none":
+        from mcagent.cli.wireguard import text as encryption_text
+
+        lines += ["", encryption_text(encryption)]
     if status["problemCount"]:
         lines += ["", f"{status['problemCount']} problems:"]
         lines += [f"  {p['severity']}: {p['subject']} {p['path']}: {p['message']}" for p in status["problems"]]

@@ -34,8 +34,13 @@ class LiveReport:
     epoch: float = 0.0
 
 
-def gateways_of(live: LiveReport, counters: TunnelCounters, *, own_gateway: str) -> list[dict[str, object]]:
-    """Return the clusters with their gateways; `own_gateway` is this Node's name if it is one."""
+def gateways_of(
+    live: LiveReport, counters: TunnelCounters, *, own_gateway: str, ends: Mapping[str, str] | None = None
+) -> list[dict[str, object]]:
+    """Return the clusters with their gateways; `own_gateway` is this Node's name if it is one.
+
+    `ends` tells the gatewayIP of tunnel endpoints that are none (encryption).
+    """
     groups: dict[str, list[TunnelPort]] = {}
     for port in sorted(live.ports.values(), key=lambda one: (one.peer, str(one.remote_ip), one.name)):
         if port.peer_kind is not PeerKind.NODE and port.name in live.peers:
@@ -48,7 +53,7 @@ def gateways_of(live: LiveReport, counters: TunnelCounters, *, own_gateway: str)
             "own": group == OWN_CLUSTER,
             "gateways": [
                 *([_own(live, own_gateway)] if group == OWN_CLUSTER and own_gateway else []),
-                *(_gateway(live, port, counters, ports) for port in ports),
+                *(_gateway(live, port, counters, ports, ends or {}) for port in ports),
             ],
         }
         for group, ports in sorted(groups.items(), key=lambda item: (item[0] != OWN_CLUSTER, item[0]))
@@ -75,14 +80,19 @@ def drain_of(live: LiveReport) -> dict[str, object]:
 
 
 def _gateway(
-    live: LiveReport, port: TunnelPort, counters: TunnelCounters, ports: Iterable[TunnelPort]
+    live: LiveReport,
+    port: TunnelPort,
+    counters: TunnelCounters,
+    ports: Iterable[TunnelPort],
+    ends: Mapping[str, str],
 ) -> dict[str, object]:
     peer = live.peers[port.name]
     name = gateway_name(port)
     found = counters.get(port.name, {})
     return {
-        "name": name,
-        "address": str(port.remote_ip),
+        "name": ends.get(name, name),
+        "address": ends.get(str(port.remote_ip), str(port.remote_ip)),
+        "encrypted": str(port.remote_ip) in ends and ends[str(port.remote_ip)] != str(port.remote_ip),
         "tunnel": port.name,
         "live": peer.live,
         "active": peer.live and (not live.active_order or name in live.active_order),
@@ -119,6 +129,7 @@ def _own(live: LiveReport, name: str) -> dict[str, object]:
     return {
         "name": name,
         "address": "",
+        "encrypted": False,
         "tunnel": "",
         "live": serving and not live.isolated,
         "active": serving and not live.isolated,

@@ -28,15 +28,20 @@ from mcagent.observe.gateway_metrics import liveness_metrics
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.report import InformerReport, Report
 from mcagent.observe.version import version
+from mcagent.observe.wireguard import WireGuardReport, wireguard_metrics
 
-BACKENDS = ("ovsdb", "openflow", "netlink", "nft")
+BACKENDS = ("ovsdb", "openflow", "netlink", "nft", "wireguard")
 PHASES = ("facts", "compile", "observe", "diff", *(f"apply_{name}" for name in BACKENDS))
 RESULTS = ("unchanged", "changed", "failed", "waiting")
 KINDS = (
     "Bridge", "HostPort", "TunnelPort", "FlowEntry", "GroupEntry",
     "Link", "LinkAddress", "Neighbour", "Route", "Rule", "NftChain", "NftSet",
+    "WireGuardDevice", "WireGuardPeer",
 )  # fmt: skip
-_BACKEND_OF = dict(zip(KINDS, ("ovsdb",) * 3 + ("openflow",) * 2 + ("netlink",) * 5 + ("nft",) * 2, strict=True))
+_COUNTS = (3, 2, 5, 2, 2)  # of kinds of each facility, in order
+_BACKEND_OF = dict(
+    zip(KINDS, (name for name, n in zip(BACKENDS, _COUNTS, strict=True) for _ in range(n)), strict=True)
+)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 # Interface.statistics of ovs-vswitchd.conf.db(5) -> metric and its direction.
@@ -74,6 +79,7 @@ class Sources:
     tunnels: Callable[[], Iterable[TunnelSample]]
     drops: Callable[[], Mapping[str, int]]  # packets by reason
     live: Callable[[], LiveReport] = LiveReport
+    wireguard: Callable[[], WireGuardReport] = WireGuardReport
 
 
 class Metrics:
@@ -170,6 +176,7 @@ class StateCollector(Collector):
             samples = list(self._sources.tunnels())
             yield from _of_desired(report.desired)
             yield from _of_tunnels(report.desired, samples)
+            yield from wireguard_metrics(report.desired, self._sources.wireguard())
             yield from liveness_metrics(self._sources.live(), {s.name: s.statistics for s in samples})
         drops = CounterMetricFamily(
             "mcagent_dropped_packets", "Packets that the pipeline dropped, by reason.", labels=["reason"]

@@ -20,6 +20,7 @@ from mcagent.observe.http import Page, Pages
 from mcagent.observe.metrics import Metrics, Sources, TunnelSample
 from mcagent.observe.report import InformerReport, Report
 from mcagent.observe.version import version
+from mcagent.observe.wireguard import WireGuardReport, encryption_of, ends_of, summary_of
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHOWN_PROBLEMS = 1000
@@ -98,6 +99,7 @@ def make_pages(
             found=current_checks(),
             alive=alive(),
             live=sources.live(),
+            wireguard=sources.wireguard(),
         )
         return Page(body=json.dumps(found, indent=1) + "\n", content_type="application/json")
 
@@ -120,9 +122,11 @@ def status_of(
     found: tuple[Check, ...],
     alive: bool,
     live: LiveReport | None = None,
+    wireguard: WireGuardReport | None = None,
 ) -> dict[str, object]:
     """Return /status as plain values."""
     desired = report.desired
+    encryption = summary_of(desired)
     live = live or LiveReport()
     samples = {sample.name: sample for sample in tunnels}
     ports = (
@@ -140,13 +144,15 @@ def status_of(
         "ready": all(check.good for check in found),
         "alive": alive,
         "checks": [asdict(check) for check in found],
-        "summary": plain(desired.summary) if desired is not None else {},
+        "summary": plain({k: v for k, v in desired.summary.items() if k != "encryption"}) if desired else {},
         "tunnels": [_tunnel(port, samples.get(port.name)) for port in sorted(ports, key=lambda port: port.name)],
+        "encryption": encryption_of(encryption, wireguard or WireGuardReport()),
         "drain": drain_of(live),
         "gateways": gateways_of(
             live,
             {name: sample.statistics for name, sample in samples.items()},
             own_gateway=identity.node if desired is not None and desired.summary.get("role") == "gateway" else "",
+            ends=ends_of(encryption),
         ),
         "problems": [problem_json(problem) for problem in problems[:SHOWN_PROBLEMS]],
         "problemCount": len(problems),

@@ -1,0 +1,144 @@
+"""`mcagent wireguard`: this Node's key, the peers, and a change of the key without a lost packet."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mcagent.agent.config_keys import Settings
+from mcagent.agent.wiring import key_store
+from mcagent.cli import exit_codes
+from mcagent.cli.settings import add_setting_flags, load_settings
+from mcagent.cli.status import ask, size, table
+from mcagent.model.errors import McagentError
+
+LOOK = 0.5  # seconds between looks at how far it is
+SETTLE = 30.0  # seconds that other clusters may take to learn a key that was published
+
+_EPILOG = f"""\
+examples:
+  mcagent wireguard show
+  mcagent wireguard show -o json | jq '.peers[] | select(.state != "established")'
+  mcagent wireguard rotate                      on the gateway Node itself (in the agent's container)
+  mcagent wireguard rotate --settle 120         where ClusterInfo takes long from cluster to cluster
+  mcagent wireguard rotate --cancel             take back a key that is announced, not in use yet
+
+`rotate` makes a key, lets the agent publish it beside the one in use, waits until the other clusters have learned
+it (--settle), and changes over. Until then everything goes by the old key; the change itself loses no packet.
+Ended in between, it goes on where it was when it is run again.
+
+The exit code of `show` is 1 when a peer never shook hands, or has not for three minutes.
+
+{exit_codes.EXPLAINED}
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the actions with their flags."""
+    parser.description = "Encryption between clusters on this Node: show its state, or change the key."
+    parser.epilog = _EPILOG
+    parser.add_argument("action", choices=["show", "rotate"], help="what to do")
+    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of `show`")
+    parser.add_argument(
+        "--settle",
+        type=float,
+        default=SETTLE,
+        metavar="SECONDS",
+        help="of rotate: time for other clusters to learn the new key [%(default)g]",
+    )
+    parser.add_argument("--cancel", action="store_true", help="of rotate: forget the key that was announced")
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long for the agent [%(default)g]"
+    )
+    add_setting_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show or rotate."""
+    settings = load_settings(args, node_needed=False)
+    return _show(settings, args.output) if args.action == "show" else _rotate(settings, args)
+
+
+def _state(settings: Settings) -> Mapping[str, Any]:
+    found = ask(*settings.listen_address).get("encryption")
+    if not isinstance(found, dict):
+        raise McagentError("the agent says nothing about encryption")
+    return found
+
+
+def _show(settings: Settings, output: str) -> int:
+    found = _state(settings)
+    print(json.dumps(found, indent=2) if output == "json" else text(found))
+    return exit_codes.OK if all(peer["state"] == "established" for peer in found["peers"]) else exit_codes.FAILED
+
+
+def text(found: Mapping[str, Any]) -> str:
+    """Return the state of encryption for people."""
+    if found["mode"] == "none":
+        return "encryption  none: traffic between clusters is not encrypted"
+    by = {"kernel": "in the kernel", "userspace": "by wireguard-go (userspace: slower)"}
+    how = by.get(found["implementation"], "NOT AVAILABLE on this Node")
+    lines = [f"encryption  {found['mode']}, {how}"]
+    if found["device"]:
+        announced = f", next {found['nextPublicKey']}" if found["nextPublicKey"] else ""
+        told = "" if found["published"] else " (NOT PUBLISHED yet)"
+        lines += [f"  device    {found['device']}, key {found['publicKey']}{told}{announced}"]
+    if found["peers"]:
+        head = ("CLUSTER", "GATEWAY", "STATE", "HANDSHAKE", "HEARD AT", "RECEIVED", "SENT")
+        lines += ["", *table(head, [_row(peer) for peer in found["peers"]])]
+    for peer in found["peers"]:
+        if peer["causes"]:
+            lines += ["", f"{peer['cluster']} {peer['gateway']}: {peer['text']}. Likely causes:"]
+            lines += [f"  - {cause}" for cause in peer["causes"]]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _row(peer: Mapping[str, Any]) -> tuple[str, ...]:
+    age = peer["handshakeAge"]
+    return (
+        peer["cluster"],
+        peer["gateway"],
+        peer["state"] if peer["state"] == "established" else peer["state"].upper(),
+        "never" if age is None else f"{age:.0f} s ago",
+        peer["endpoint"] or "-",
+        size(peer["received"]),
+        size(peer["sent"]),
+    )
+
+
+def _rotate(settings: Settings, args: argparse.Namespace) -> int:
+    store = key_store(settings)
+    if args.cancel:
+        store.drop_next()
+        print("no key is announced any more")
+        return exit_codes.OK
+    if _state(settings)["mode"] == "none":
+        raise McagentError("encryption is off: there is no key to change")
+    keys = store.prepare_next()
+    assert keys.next is not None
+    wanted = keys.next.public
+    _wait(settings, lambda now: now["publishedNextKey"] == wanted, "the new key to be published", args.timeout)
+    print(f"announced: {wanted}; {args.settle:g} s for other clusters to learn it", flush=True)
+    time.sleep(args.settle)
+    store.promote_next()
+    _wait(
+        settings,
+        lambda now: now["publicKey"] == wanted and now["published"],
+        "the new key to be used and published",
+        args.timeout,
+    )
+    print(f"in use: {wanted}")
+    return exit_codes.OK
+
+
+def _wait(settings: Settings, done: Callable[[Mapping[str, Any]], bool], what: str, timeout: float) -> None:
+    deadline = time.monotonic() + timeout
+    while not done(_state(settings)):
+        if time.monotonic() > deadline:
+            raise McagentError(
+                f"waited {timeout:g} s in vain for {what}: see the agent's log; run it again to go on"
+            )
+        time.sleep(LOOK)

@@ -1,0 +1,205 @@
+"""Encryption as people see it: which peer shook hands when, what may be wrong with one that did not. And metrics.
+
+Turns what the device says and what is wanted into plain values for /status, `mcagent wireguard` and Prometheus.
+Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from mcagent.core.encryption import RemoteEnd
+from mcagent.core.secrecy import Summary
+from mcagent.model.net import Address
+from mcagent.model.plan import Desired
+from mcagent.model.resources import TunnelPort
+from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
+
+# A session ends 180 s after its handshake, and a new one is made after 120 s while there is something to send
+# (WireGuard whitepaper, section 6.1); keepalives and BFD are something to send.
+STALE = 180.0  # seconds
+NEVER_PATIENCE = 10.0  # seconds after which a peer that never shook hands is told with causes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireGuardReport:
+    """What the device says, read when somebody asks. `now` and times are seconds since the epoch."""
+
+    peers: tuple[WireGuardPeerStatus, ...] = ()
+    key_created: float = 0.0  # 0: there is no key
+    restarts: int = 0  # of wireguard-go
+    now: float = 0.0
+
+
+def encryption_of(summary: Summary | None, report: WireGuardReport) -> dict[str, object]:
+    """Return /status' part about encryption."""
+    if summary is None:
+        return {"mode": "unknown", "peers": []}
+    found = summary.publication
+    there = found.there if found is not None else None
+    status = {peer.public_key: peer for peer in report.peers}
+    return {
+        "mode": str(summary.mode),
+        "fallback": str(summary.fallback),
+        "implementation": str(summary.implementation) if summary.implementation is not None else "",
+        "device": summary.device,
+        "publicKey": summary.public_key,
+        "nextPublicKey": summary.next_public_key,
+        "keyAge": report.now - report.key_created if report.key_created else None,
+        "published": there is not None and there.public_key == summary.public_key,
+        "publishedNextKey": there.next_public_key if there is not None else "",
+        "restarts": report.restarts,
+        "peers": [
+            _peer(summary, cluster_id, end, status, report.now)
+            for cluster_id, ends in sorted(summary.ends.items())
+            for end in ends
+        ],
+    }
+
+
+def _status(end: RemoteEnd, status: Mapping[str, WireGuardPeerStatus]) -> WireGuardPeerStatus | None:
+    return status.get(end.public_key) or status.get(end.next_public_key)
+
+
+def _peer(
+    summary: Summary, cluster_id: str, end: RemoteEnd, status: Mapping[str, WireGuardPeerStatus], now: float
+) -> dict[str, object]:
+    seen = _status(end, status)
+    state, words = _state(end, seen, now)
+    age = now - seen.last_handshake if seen is not None and seen.last_handshake else None
+    return {
+        "cluster": cluster_id,
+        "gateway": str(end.gateway),
+        "tunnelEndpoint": str(end.address),
+        "publicKey": end.public_key,
+        "port": end.port,
+        "state": state,
+        "text": words,
+        "causes": list(_causes(summary, end, seen, state)),
+        "handshakeAge": age,
+        "endpoint": f"{seen.endpoint[0]}:{seen.endpoint[1]}" if seen is not None and seen.endpoint else "",
+        "received": seen.received if seen is not None else 0,
+        "sent": seen.sent if seen is not None else 0,
+    }
+
+
+def _state(end: RemoteEnd, seen: WireGuardPeerStatus | None, now: float) -> tuple[str, str]:
+    if not end.public_key:
+        return "clear", "is reached unencrypted (encryptionFallback: allowClear)"
+    if seen is None:
+        return "missing", "is not on the device"
+    if not seen.last_handshake:
+        return "never", "has never shaken hands"
+    if now - seen.last_handshake > STALE:
+        return "stale", f"has not shaken hands for {now - seen.last_handshake:.0f} s"
+    return "established", "shakes hands"
+
+
+def _causes(summary: Summary, end: RemoteEnd, seen: WireGuardPeerStatus | None, state: str) -> Iterator[str]:
+    """Name what is usually wrong, the likeliest first."""
+    if state not in ("never", "stale") or seen is None:
+        return
+    found = summary.publication
+    if found is not None and found.there != found.wanted:
+        yield f"this Node's key is not published yet ({found.meta.subject}): the other side cannot know it"
+    if state == "never" and not seen.received:
+        yield (
+            f"UDP port {end.port} of {end.gateway}, or this Node's on the way back, is closed by a firewall or "
+            "security group"
+        )
+        yield "the other cluster has not learned this Node's key: compare its ClusterInfoImport with this Gateway"
+        yield "the other cluster's gateway does not encrypt, or listens on another port (wireGuard.port)"
+    elif state == "never":
+        yield "the gateway answers but no session comes up: its key was replaced, and ours of it is an old one"
+    else:
+        yield f"the gateway, or the network to {end.gateway}, is down"
+        yield "its key was replaced, and the new one has not come here yet"
+
+
+def summary_of(desired: Desired | None) -> Summary | None:
+    """Return what a desired state says of encryption."""
+    found = desired.summary.get("encryption") if desired is not None else None
+    return found if isinstance(found, Summary) else None
+
+
+def ends_of(summary: Summary | None) -> Mapping[str, str]:
+    """Return the gatewayIP of each tunnel endpoint behind the device, both as text."""
+    if summary is None:
+        return {}
+    return {str(end.address): str(end.gateway) for ends in summary.ends.values() for end in ends}
+
+
+def wireguard_metrics(desired: Desired, report: WireGuardReport) -> Iterator[Metric]:
+    """Return the metrics of encryption; nothing while it is off."""
+    summary = summary_of(desired)
+    if summary is None or str(summary.mode) == "none":
+        return
+    info = GaugeMetricFamily(
+        "mcagent_encryption_info",
+        "1 for what encrypts traffic between clusters.",
+        labels=["mode", "implementation"],
+    )
+    for one in (*WireGuardImplementation, None):
+        info.add_metric([str(summary.mode), str(one) if one else "none"], float(summary.implementation is one))
+    published = GaugeMetricFamily(
+        "mcagent_wireguard_key_published", "1 when this Node's Gateway object says what it should of WireGuard."
+    )
+    found = summary.publication
+    published.add_metric([], float(found is not None and found.there == found.wanted))
+    created = GaugeMetricFamily(
+        "mcagent_wireguard_key_created_timestamp_seconds", "When this Node's key was made."
+    )
+    if report.key_created:
+        created.add_metric([], report.key_created)
+    restarts = CounterMetricFamily(
+        "mcagent_wireguard_process_restarts", "wireguard-go processes started in place of one that died."
+    )
+    restarts.add_metric([], report.restarts)
+    yield from (info, published, created, restarts)
+    tunnels = {
+        resource.remote_ip: resource.name
+        for unit in desired.units.values()
+        for resource in unit.resources
+        if isinstance(resource, TunnelPort)
+    }
+    yield from _of_peers(summary, tunnels, {peer.public_key: peer for peer in report.peers})
+
+
+def _of_peers(
+    summary: Summary, tunnels: Mapping[Address, str], status: Mapping[str, WireGuardPeerStatus]
+) -> Iterable[Metric]:
+    labels = ["peer", "tunnel"]
+    handshake = GaugeMetricFamily(
+        "mcagent_wireguard_peer_last_handshake_timestamp_seconds",
+        "When a gateway of another cluster last shook hands; 0: never.",
+        labels=labels,
+    )
+    received = CounterMetricFamily(
+        "mcagent_wireguard_peer_receive_bytes", "Encrypted bytes received.", labels=labels
+    )
+    sent = CounterMetricFamily("mcagent_wireguard_peer_transmit_bytes", "Encrypted bytes sent.", labels=labels)
+    where = GaugeMetricFamily(
+        "mcagent_wireguard_peer_endpoint_info",
+        "1 where a gateway was last heard at its configured endpoint, 0 where elsewhere (it roams).",
+        labels=labels,
+    )
+    clear = GaugeMetricFamily(
+        "mcagent_wireguard_peer_unencrypted",
+        "1 for a gateway that is reached in the clear (encryptionFallback: allowClear).",
+        labels=labels,
+    )
+    for cluster_id, ends in sorted(summary.ends.items()):
+        for end in ends:
+            values = [cluster_id, tunnels.get(end.address, "")]
+            clear.add_metric(values, float(not end.public_key))
+            seen = _status(end, status)
+            if seen is None or not end.public_key:
+                continue
+            handshake.add_metric(values, seen.last_handshake)
+            received.add_metric(values, seen.received)
+            sent.add_metric(values, seen.sent)
+            where.add_metric(values, float(seen.endpoint == (end.gateway, end.port)))
+    return (handshake, received, sent, where, clear)
