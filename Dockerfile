@@ -13,9 +13,9 @@ RUN /opt/mcagent/bin/pip install --no-cache-dir --no-deps . \
     && /opt/mcagent/bin/python -m compileall -q /opt/mcagent/lib
 
 FROM debian:trixie-slim
-# openvswitch-common: ovs-ofctl; nftables: nft. No daemon is started here.
+# openvswitch-common: ovs-ofctl; nftables: nft; wireguard-go: for kernels without WireGuard (needs /dev/net/tun).
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends python3 openvswitch-common nftables iproute2 \
+    && apt-get install -y --no-install-recommends python3 openvswitch-common nftables iproute2 wireguard-go \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/mcagent /opt/mcagent
 ENV PATH=/opt/mcagent/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

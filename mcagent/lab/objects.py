@@ -192,6 +192,8 @@ def agent_config(
     key_directory: str,
 ) -> Json:
     """Return the configuration of a Node's agent, as it goes into its YAML file."""
+    wireguard = cluster.config.get("wireGuard", {})
+    assert isinstance(wireguard, dict)
     return {
         "nodeName": node.name,
         "clusterID": cluster.name,
@@ -202,11 +204,11 @@ def agent_config(
         "tunnelType": str(topology.tunnel),
         "datapath": str(topology.datapath),
         "trafficEncryptionMode": str(topology.encryption),
-        "wireGuard": {"keyDirectory": key_directory},
+        "wireGuard": {"keyDirectory": key_directory, **wireguard},
         "source": "kube",
         "kubeconfig": kubeconfig,
         "ovsdb": ovsdb,
         "listen": "127.0.0.1:10351",
         "runDirectory": run_directory,
-        **cluster.config,
+        **{key: value for key, value in cluster.config.items() if key != "wireGuard"},
     }

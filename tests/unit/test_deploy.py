@@ -51,11 +51,12 @@ def test_manifests_are_well_formed(manifest: dict[str, Any]) -> None:
 
 
 def test_rights_are_those_that_are_used() -> None:
-    """Reading for the kinds that are read and creating Events: nothing else, no wildcards, no other writes."""
+    """Reading what is read, creating Events, a Gateway's key: nothing else, no wildcards, no other writes."""
     allowed = {
         (info.group, info.plural): {"get", "list", "watch"} for kind, info in KINDS.items() if kind in AGENT_KINDS
     }
     allowed |= {("", "events"): {"create"}}
+    allowed["multicluster.crd.antrea.io", "gateways"].add("patch")
     granted: dict[tuple[str, str], set[str]] = {}
     for rule in one("ClusterRole")["rules"]:
         assert rule.keys() == {"apiGroups", "resources", "verbs"}
@@ -82,22 +83,22 @@ def test_the_binding_binds_role_and_account() -> None:
 
 
 def test_nothing_is_privileged() -> None:
-    """NET_ADMIN is the only capability; no privileged, no escalation, root file system read-only, no host PIDs."""
+    """Two capabilities on the network; no privileged, no escalation, root file system read-only, no host PIDs."""
     security = container()["securityContext"]
     assert "privileged" not in security
     assert security["allowPrivilegeEscalation"] is False
     assert security["readOnlyRootFilesystem"] is True
-    assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}
     assert pod()["hostNetwork"] is True
     assert pod().keys().isdisjoint({"hostPID", "hostIPC", "initContainers"})
     assert pod()["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_the_host_shares_two_directories() -> None:
-    """Open vSwitch's sockets and the lock; every mount has its volume and the other way round."""
+def test_the_host_shares_three_directories() -> None:
+    """Open vSwitch's sockets, the lock, the WireGuard key; every mount has its volume and the other way round."""
     volumes = {volume["name"]: volume for volume in pod()["volumes"]}
     paths = {volume["hostPath"]["path"] for volume in volumes.values() if "hostPath" in volume}
-    assert paths == {"/run/openvswitch", "/run/mcagent"}
+    assert paths == {"/run/openvswitch", "/run/mcagent", "/var/lib/mcagent"}
     mounts = {mount["name"]: mount for mount in container()["volumeMounts"]}
     assert mounts.keys() == volumes.keys()
     assert mounts["config"]["readOnly"] is True

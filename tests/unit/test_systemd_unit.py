@@ -69,8 +69,8 @@ def test_the_lock_lies_where_systemd_lets_the_agent_write(service: dict[str, lis
 
 
 def test_stopping_leaves_the_dataplane_alone(service: dict[str, list[str]]) -> None:
-    """SIGTERM to the agent only, and no command that cleans up."""
-    assert service["KillMode"] == ["mixed"]
+    """SIGTERM to the agent only, wireguard-go goes on, and no command that cleans up."""
+    assert service["KillMode"] == ["process"]
     assert "KillSignal" not in service
     assert not [key for key in service if key.startswith("ExecStop")]
     assert directives()["Unit"].keys().isdisjoint({"BindsTo", "PartOf", "Requires", "StopPropagatedFrom"})
@@ -85,17 +85,27 @@ def test_a_hung_agent_is_ended_and_a_waiting_one_is_not(service: dict[str, list[
     assert service["RestartPreventExitStatus"] == [str(exit_codes.USAGE)]
 
 
-def test_it_has_one_capability_and_the_sockets_it_uses(service: dict[str, list[str]]) -> None:
-    """NET_ADMIN is all that links, routes, rules and nft need; no new privileges come by a program it runs."""
-    assert service["CapabilityBoundingSet"] == ["CAP_NET_ADMIN"]
+def test_it_has_the_capabilities_and_sockets_it_uses(service: dict[str, list[str]]) -> None:
+    """NET_ADMIN, and NET_RAW with packet sockets for encryption; no new privileges come by a program it runs."""
+    assert service["CapabilityBoundingSet"] == ["CAP_NET_ADMIN CAP_NET_RAW"]
     assert set(service["RestrictAddressFamilies"][0].split()) == {
         "AF_UNIX",
         "AF_NETLINK",
+        "AF_PACKET",
         "AF_INET",
         "AF_INET6",
     }
-    for key in ("NoNewPrivileges", "PrivateTmp", "PrivateDevices", "ProtectKernelTunables", "RestrictNamespaces"):
+    for key in ("NoNewPrivileges", "PrivateTmp", "ProtectKernelTunables", "RestrictNamespaces"):
         assert service[key] == ["yes"], key
+    assert service["DevicePolicy"] == ["closed"]
+    assert service["DeviceAllow"] == ["/dev/net/tun rw"]
+
+
+def test_the_key_lies_where_systemd_lets_the_agent_write(service: dict[str, list[str]]) -> None:
+    """The directory of the WireGuard key is inside the one that systemd makes, for root alone."""
+    default = str(Settings.__dataclass_fields__["wireguard_key_dir"].default)
+    assert default.startswith(f"/var/lib/{service['StateDirectory'][0]}/")
+    assert service["StateDirectoryMode"] == ["0700"]
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")

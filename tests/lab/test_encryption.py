@@ -1,0 +1,358 @@
+"""Encrypted between clusters: everything works as in the clear, and nothing but WireGuard is on the wire, ever."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcagent.lab import faults, matrix, netns, traffic, underlay
+from mcagent.lab.capture import ETHERNET_HEADER, Capture
+from mcagent.lab.lab import Lab
+from mcagent.lab.load import Kind, Load, Stream
+from mcagent.lab.topology import POD_PORT, Cluster, Cni, Node, generate
+from mcagent.lab.waiting import wait_until
+from mcagent.model.config import TrafficEncryption
+from mcagent.model.errors import LabError
+from mcagent.model.facts import DatapathType
+from mcagent.model.resources import TunnelType
+
+PORT = 51821
+_SHAPES = [
+    (Cni.FLANNEL, TunnelType.GENEVE, "auto"),
+    (Cni.AWS_VPC, TunnelType.VXLAN, "auto"),
+    (Cni.FLANNEL, TunnelType.GENEVE, "userspace"),
+]
+
+
+@pytest.fixture(scope="module", params=_SHAPES, ids=lambda shape: "-".join(map(str, shape)))
+def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: DatapathType) -> Iterator[Lab]:
+    """Two clusters of two gateways and a worker."""
+    if datapath is not DatapathType.SYSTEM:
+        pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
+    cni, tunnel, implementation = request.param
+    shape = generate(cni=cni, tunnel=tunnel, gateways=2, encryption=TrafficEncryption.WIREGUARD)
+    config: dict[str, object] = {"wireGuard": {"implementation": implementation}}
+    shape = replace(shape, clusters=tuple(replace(one, config=config) for one in shape.clusters))
+    with make_lab(shape) as made:
+        wait_until(
+            lambda: all(established(made, g.name) for c in shape.clusters for g in c.gateways),
+            "handshakes",
+            timeout=60,
+        )
+        faults.Settled(made)
+        yield made
+
+
+def encryption(lab: Lab, name: str) -> dict[str, Any]:
+    """Return what a Node's agent says of encryption."""
+    found = lab.status(name)["encryption"]
+    assert isinstance(found, dict)
+    return found
+
+
+def established(lab: Lab, name: str) -> bool:
+    """Tell whether a gateway has a session with every gateway of the other cluster."""
+    peers = encryption(lab, name)["peers"]
+    return len(peers) == 2 and all(peer["state"] == "established" for peer in peers)
+
+
+class Wire:
+    """All that the Nodes of a lab send beyond their subnet, to the router; `clear` is what is no WireGuard."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._captures = [
+            (cluster, Capture(lab.underlay, underlay.bridge(number)))
+            for number, cluster in enumerate(lab.topology.clusters, start=1)
+        ]
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.encrypted = self.longest = 0
+        self.clear: list[str] = []
+
+    def _run(self) -> None:
+        while not self._done.wait(0.02):
+            self.look()
+
+    def look(self) -> None:
+        """Sort what has come."""
+        for cluster, capture in self._captures:
+            frames = capture.frames()
+            for frame in frames:
+                self._sort(cluster, frame)
+            frames.clear()
+
+    def _sort(self, cluster: Cluster, frame: bytes) -> None:
+        head = frame[ETHERNET_HEADER:]
+        length, fragment = struct.unpack("!H2xH", head[2:8])
+        source, destination = IPv4Address(head[12:16]), IPv4Address(head[16:20])
+        if destination in cluster.subnet or destination in IPv4Network("224.0.0.0/4"):
+            return
+        header = 4 * (head[0] & 15)
+        to = struct.unpack("!H", head[header + 2 : header + 4])[0]
+        if head[9] == 17 and to == PORT and not fragment & 0x3FFF:
+            self.encrypted += 1
+            self.longest = max(self.longest, length)
+        else:
+            self.clear.append(f"{source} > {destination} protocol {head[9]} port {to} length {length}")
+
+    def __enter__(self) -> Wire:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self.look()
+        for _, capture in self._captures:
+            capture.__exit__(None, None, None)
+
+
+@pytest.fixture
+def wire(lab: Lab) -> Iterator[Wire]:
+    """Watch the wire during a test: at its end nothing in the clear has been on it, and something encrypted."""
+    with Wire(lab) as watching:
+        yield watching
+    assert watching.clear == []
+    assert watching.encrypted > 0
+
+
+@pytest.fixture
+def load(lab: Lab) -> Iterator[Load]:
+    """Streams both ways: UDP and TCP to Pods, and connections to the exported Service."""
+    streams = []
+    for source, target in (lab.topology.clusters, reversed(lab.topology.clusters)):
+        namespace = lab.namespace(source.workers[0].pods[0])
+        pod = str(target.workers[0].pods[0].address)
+        tcp = Stream(
+            kind=Kind.TCP, name=f"{source.name} pod", namespace=namespace, address=pod, port=POD_PORT, count=8
+        )
+        streams += [
+            *(replace(tcp, kind=Kind.UDP, name=f"{source.name} udp {n}", count=1) for n in range(4)),
+            tcp,
+            replace(tcp, name=f"{source.name} service", address=str(target.services[0].cluster_ip), port=80),
+        ]
+    with Load(streams) as running:
+        yield running
+
+
+def lost(load: Load, since: float) -> dict[str, tuple[int, int]]:
+    """Return what was lost or broken since then, by stream."""
+    time.sleep(0.5)  # what is under way is not lost
+    report = load.report(since, time.monotonic() - 0.5)
+    return {n: (one.lost, one.broken) for n, one in report.streams.items() if one.lost or one.broken}
+
+
+def silence(load: Load, since: float) -> float:
+    """Return the longest time without an answer since then, of any stream."""
+    return max(one.longest for one in load.report(since).streams.values())
+
+
+def test_every_way_of_the_matrix(lab: Lab, wire: Wire) -> None:
+    """Pods and exported Services are reached, one copy each, with the right source; nothing else is."""
+    results = [matrix.run(lab, case) for case in matrix.cases(lab.topology)]
+    assert [f"{r.case.source.name} -> {r.case.target}: {r.problem}" for r in results if not r.ok] == []
+
+
+def test_nothing_that_is_said_can_be_read(lab: Lab, wire: Wire) -> None:
+    """A text that a Pod sends arrives, and is in no packet between the clusters."""
+    east, west = lab.topology.clusters
+    token = os.urandom(16)
+    target = west.workers[0].pods[0]
+    with Capture(lab.underlay, underlay.bridge(1)) as between, Capture(lab.namespace(target)) as arrived:
+        traffic.udp(lab.namespace(east.gateways[0].pods[0]), target.address, POD_PORT, token)
+        assert arrived.count(token) == 1
+        assert between.frames()
+        assert between.count(token) == 0
+
+
+def test_the_largest_packet_fills_the_wire_and_is_not_cut(lab: Lab, wire: Wire) -> None:
+    """What the host port takes is exactly what the underlay carries; one byte more is refused, not fragmented."""
+    east, west = lab.topology.clusters
+    source = lab.namespace(east.workers[0].pods[0])
+    mtu = 1500 - 60 - 50
+
+    def ping(size: int) -> int:
+        argv = ["ping", "-n", "-q", "-c", "2", "-i", "0.2", "-W", "2", "-M", "do", "-s", str(size - 28)]
+        return netns.execute(source, [*argv, str(west.workers[0].pods[0].address)], check=False).returncode
+
+    assert ping(mtu) == 0
+    wire.look()
+    assert wire.longest == 1500
+    assert ping(mtu + 1) != 0
+
+
+def test_a_device_that_somebody_removes_comes_back(lab: Lab, wire: Wire, load: Load) -> None:
+    """Without the device nothing leaves; the agent makes it again with the same key, in less than 2 s."""
+    east = lab.topology.clusters[0]
+    gateway = east.gateways[0]
+    before = encryption(lab, gateway.name)["publicKey"]
+    began = time.monotonic()
+    netns.ip(lab.namespace(gateway), "link", "delete", "mc-wg0")
+    wait_until(lambda: _device(lab, gateway), "the device", timeout=10)
+    assert time.monotonic() - began < 2
+    wait_until(lambda: established(lab, gateway.name), "sessions", timeout=20)
+    assert encryption(lab, gateway.name)["publicKey"] == before
+    assert not any(broken for _, broken in lost(load, began).values())
+    faults.Settled(lab)
+
+
+def _device(lab: Lab, node: Node) -> bool:
+    return "mc-wg0" in netns.ip(lab.namespace(node), "-br", "link")
+
+
+def test_without_agent_and_device_nothing_leaves(lab: Lab, wire: Wire) -> None:
+    """With both agents killed and the devices gone packets stay in; the next agents bring everything back."""
+    east, west = lab.topology.clusters
+    pod, target = lab.namespace(east.workers[0].pods[0]), west.workers[0].pods[0].address
+    traffic.udp(pod, target, POD_PORT, b"before")
+    names = [gateway.name for gateway in east.gateways]
+    for gateway in east.gateways:
+        lab.stop_agent(gateway.name, kill=True)
+        netns.ip(lab.namespace(gateway), "link", "delete", "mc-wg0")
+    for _ in range(20):
+        with pytest.raises(LabError):
+            traffic.udp(pod, target, POD_PORT, b"nobody", timeout=0.1)
+    for name in names:
+        lab.start_agent(name)
+    lab.wait_ready(*names)
+    wait_until(lambda: all(established(lab, name) for name in names), "sessions", timeout=30)
+    wait_until(lambda: _answers(pod, target), "answers", timeout=30)
+    faults.Settled(lab)
+
+
+def _answers(pod: str, target: IPv4Address) -> bool:
+    try:
+        traffic.udp(pod, target, POD_PORT, b"again", timeout=0.5)
+    except LabError:
+        return False
+    return True
+
+
+def test_a_killed_agent_changes_nothing(lab: Lab, wire: Wire, load: Load) -> None:
+    """SIGKILL of the agents on both sides and their return: not one packet is lost."""
+    names = [cluster.gateways[0].name for cluster in lab.topology.clusters]
+    began = time.monotonic()
+    for name in names:
+        lab.stop_agent(name, kill=True)
+    for name in names:
+        lab.start_agent(name)
+    lab.wait_ready(*names)
+    assert lost(load, began) == {}
+
+
+def test_a_peer_that_restarts_is_back_at_once(lab: Lab, wire: Wire, load: Load) -> None:
+    """The device (or the process of wireguard-go) dies on a gateway: the silence is shorter than 2 s."""
+    gateway = lab.topology.clusters[1].gateways[0]
+    began = time.monotonic()
+    pids = _processes(lab, gateway)
+    for pid in pids:
+        os.kill(pid, 9)
+    if not pids:
+        netns.ip(lab.namespace(gateway), "link", "delete", "mc-wg0")
+    wait_until(lambda: not pids or set(_processes(lab, gateway)) - set(pids), "another process", timeout=10)
+    wait_until(lambda: established(lab, gateway.name), "sessions", timeout=20)
+    assert silence(load, began) < 2
+    faults.Settled(lab)
+
+
+def _processes(lab: Lab, node: Node) -> list[int]:
+    """Return the wireguard-go processes of a Node."""
+    pids = netns.run(["ip", "netns", "pids", lab.namespace(node)]).stdout.split()
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "wireguard-go":
+                found.append(int(pid))
+    return found
+
+
+@pytest.mark.parametrize("sides", [(0,), (1,), (0, 1)], ids=["one", "other", "both"])
+def test_rotation_loses_nothing(lab: Lab, wire: Wire, load: Load, sides: tuple[int, ...]) -> None:
+    """A new key on either side, or on both at once, under traffic: not one packet is lost."""
+    names = [lab.topology.clusters[side].gateways[0].name for side in sides]
+    before = {name: encryption(lab, name)["publicKey"] for name in names}
+    began = time.monotonic()
+    threads = [
+        threading.Thread(target=lab.mcagent, args=(name, "wireguard", "rotate", "--settle", "3")) for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in names:
+        assert encryption(lab, name)["publicKey"] != before[name]
+    wait_until(
+        lambda: all(established(lab, g.name) for c in lab.topology.clusters for g in c.gateways),
+        "sessions",
+        timeout=30,
+    )
+    assert lost(load, began) == {}
+
+
+def test_a_peer_whose_address_changes_is_followed(lab: Lab, wire: Wire, load: Load) -> None:
+    """Behind an address translation that changes its mind WireGuard follows, and the agent leaves it alone."""
+    east, west = lab.topology.clusters
+    gateway = east.gateways[0]
+    rule = (
+        "add table ip roam; add chain ip roam c { type nat hook postrouting priority 100; }; "
+        f"add rule ip roam c ip saddr {gateway.address} udp sport {PORT} snat to {gateway.address}:40000"
+    )
+    corrections = lab.status(west.gateways[0].name)["driftCorrections"]
+    netns.execute(lab.underlay, ["nft", rule])
+    try:
+        netns.execute(lab.underlay, ["conntrack", "-F"], check=False)
+        began = time.monotonic()
+        wait_until(
+            lambda: (
+                f"{gateway.address}:40000"
+                in [p["endpoint"] for p in encryption(lab, west.gateways[0].name)["peers"]]
+            ),
+            "the peer at its new endpoint",
+            timeout=20,
+        )
+        assert silence(load, began) < 1
+        assert lab.status(west.gateways[0].name)["driftCorrections"] == corrections
+    finally:
+        netns.execute(lab.underlay, ["nft", "delete table ip roam"])
+        netns.execute(lab.underlay, ["conntrack", "-F"], check=False)
+    faults.Settled(lab)
+
+
+def test_a_lost_gateway_is_left(lab: Lab, wire: Wire, load: Load) -> None:
+    """A gateway without its cable: the other takes over within the time of the clear, no connection breaks."""
+    gateway = lab.topology.clusters[1].gateways[0]
+    settled = faults.Settled(lab)
+    began = time.monotonic()
+    fault = faults.link_cut(lab, gateway.name)
+    fault.inject()
+    try:
+        time.sleep(3)  # the span that is judged
+        report = load.report(began, began + 3)
+        assert {n: one.broken for n, one in report.streams.items() if one.broken} == {}
+        assert max(one.longest for one in report.streams.values()) < 2
+    finally:
+        fault.heal()
+    settled.wait()
+
+
+def test_the_agents_find_nothing_left_to_do(lab: Lab) -> None:
+    """After all that every dataplane equals what should be, and nothing is wrong in the input."""
+    for _, node in lab.topology.nodes():
+        lab.wait_ready(node.name)
+        lab.mcagent(node.name, "plan", "--exit-code")
+        assert lab.status(node.name)["problems"] == []
+    for cluster in lab.topology.clusters:
+        for gateway in cluster.gateways:
+            shown = lab.mcagent(gateway.name, "wireguard", "show")
+            assert "established" in shown
+            assert "Likely causes" not in shown
