@@ -13,6 +13,7 @@ from flows.fields import (
     ETH_SRC,
     IN_PORT,
     PKT_MARK,
+    Address,
     Term,
     ct_state,
     destination_in,
@@ -39,7 +40,7 @@ FROM_HOST, FROM_NODE, FROM_GATEWAY, FROM_REMOTE = (d.ORIGIN.is_(n) for n in (1, 
 LOCAL_GATEWAYS = d.GROUP_GATEWAYS.group_id(0)
 
 _COOKIE = d.COOKIES.cookie(d.FOR_BASE)
-_STATE_NEW, _STATE_EST = ct_state("+new-rpl+trk"), ct_state("+est-rpl+trk")
+STATE_NEW, _STATE_EST = ct_state("+new-rpl+trk"), ct_state("+est-rpl+trk")
 _STATE_OPENER, _STATE_REPLY = ct_state("-new-rpl-inv+trk"), ct_state("-inv+rpl+trk")
 _STATE_REVERSED = ct_state("-rel-inv+rpl+trk")
 _STATE_INVALID, _STATE_TRACKED, _STATE_TRANSLATED = ct_state("+inv+trk"), ct_state("+trk"), ct_state("+trk+dnat")
@@ -108,7 +109,7 @@ def _departure(env: Env) -> Iterator[Flow]:
     for family in d.FAMILIES:
         yield drop(table, d.SPECIAL, (family, _STATE_INVALID), d.DROP_INVALID, table.number)
         # Committed, or the replies would look like connections opened by the other side.
-        yield _flow(table, d.NORMAL, (family, _STATE_NEW), Ct(env.zones.arrival, commit=True), route)
+        yield _flow(table, d.NORMAL, (family, STATE_NEW), Ct(env.zones.arrival, commit=True), route)
         yield _flow(table, d.NORMAL, (family, _STATE_OPENER), route)
         to_undo = (AS_TRANSLATED, *NUMBERED)
         translated, raw = d.MARK_TRANSLATED.is_(1), d.MARK_TRANSLATED.is_(0)
@@ -148,7 +149,7 @@ def _arrive(env: Env) -> Iterator[Flow]:
         if env.gateway:  # the way back is by this Node itself
             yield _flow(d.ARRIVE, d.NORMAL, (family, FROM_REMOTE), set_bits(d.CAME_BY, d.HOST_PORT), track)
         table = d.ARRIVE_STATE
-        for state in (_STATE_NEW, _STATE_EST):
+        for state in (STATE_NEW, _STATE_EST):
             for what, commit in remember:
                 yield _flow(table, d.NORMAL, (family, state, what), commit, *deliver)
         # A request that is called a reply: conntrack was lost (with the userspace datapath's process), and the
@@ -197,7 +198,7 @@ def _untranslate(env: Env) -> Iterator[Flow]:
         known = set_bits(d.TRANSLATED, 1)
         # Not "established": the userspace datapath translates, but calls a UDP connection new until a reply.
         yield _flow(d.SERVICE, d.EXACT, (family, _STATE_TRANSLATED), known, *NUMBERED, Goto(d.DELIVER.number))
-        yield drop(d.SERVICE, d.ELSE, (family, _STATE_NEW), d.DROP_NOT_EXPORTED)
+        yield drop(d.SERVICE, d.ELSE, (family, STATE_NEW), d.DROP_NOT_EXPORTED)
         yield _flow(d.UNDNAT, d.NORMAL, (family, _STATE_REPLY), *UNTRANSLATED, route)
 
 
@@ -223,13 +224,18 @@ def _snat(env: Env) -> Iterator[Flow]:
             # those that this Node opens by itself, even if its address counts as a Pod's.
             yield _flow(d.SNAT_TABLE, d.EXACT, (family, d.SNAT.is_(0), source_in(ip_network(own))), look_up)
         yield _flow(d.SNAT_STATE, d.NORMAL, (family, _STATE_OPENER), out)
-        yield _flow(
-            d.SNAT_STATE, d.NORMAL, (family, _STATE_NEW),
-            Ct(
-                env.zones.snat, table=d.EXIT.number, commit=True, nat=Nat("src", own),
-                exec_=(Move(d.CAME_BY, d.LABEL_PORT),),
-            ),
-        )  # fmt: skip
+        yield _flow(d.SNAT_STATE, d.NORMAL, (family, STATE_NEW), translate_source(env, own))
+
+
+def translate_source(env: Env, address: Address) -> Ct:
+    """Give a new connection the gateway's address, and remember the port it came from."""
+    return Ct(
+        env.zones.snat,
+        table=d.EXIT.number,
+        commit=True,
+        nat=Nat("src", address),
+        exec_=(Move(d.CAME_BY, d.LABEL_PORT),),
+    )
 
 
 def _groups(env: Env, choice: Choice) -> Iterator[Group]:

@@ -168,7 +168,7 @@ SNAT_STATE = Table(
     number=52,
     name="SnatState",
     purpose="Gateway: new connections take the gateway's address and remember the port they came from.",
-    fields=(ETH_TYPE, CT_STATE),
+    fields=(ETH_TYPE, CT_STATE, CLUSTER),
     next=(54,),
 )
 EXIT = Table(

@@ -24,7 +24,6 @@ from flows.fields import (
     Field,
     Network,
     Term,
-    ct_state,
     destination_in,
     destination_is,
     eth_type_of,
@@ -42,15 +41,16 @@ from flows.mc.base import (
     FROM_REMOTE,
     LOCAL_GATEWAYS,
     PLAIN,
+    STATE_NEW,
     UNMARKED,
     UNTRANSLATED,
     drop,
+    translate_source,
 )
 from flows.mc.choice import candidate, choose, passing_on, select, watching
 from flows.mc.topology import Endpoint, Env, LocalNode, LocalService, Part, RemoteCluster, RemoteGateway
 
 _MAX_BUCKET = 0x7FFFFFFF
-_STATE_NEW = ct_state("+new-rpl+trk")
 
 
 def _flow(cookie: int, table: Table, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:
@@ -170,6 +170,9 @@ def _to_cluster(env: Env, c: RemoteCluster, cookie: int, tunnels: dict[int, Remo
     out = (PLAIN, DecTtl(), ToGroup(d.GROUP_CLUSTER.group_id(c.number)))
     for family in d.FAMILIES:
         yield _flow(cookie, d.EXIT, d.NORMAL, (family, number), *out)
+    if c.snat_address is not None:
+        opening = (eth_type_of(c.snat_address), STATE_NEW, number)
+        yield _flow(cookie, d.SNAT_STATE, d.EXACT, opening, translate_source(env, c.snat_address))
     # Replies to connections that were SNATed over there go to the gateway that knows them.
     for port, gateway in tunnels.items():
         reply = (eth_type_of(gateway.address), d.REPLY.is_(1), destination_is(gateway.address))
@@ -255,7 +258,7 @@ def service(env: Env, s: LocalService) -> Part:
         exact(IP_PROTO, protocol),
         destination_is(s.address),
         exact(PORTS_DST[protocol], s.port),
-        _STATE_NEW,
+        STATE_NEW,
     )
     if not s.endpoints:
         return Part(flows=(drop(d.SERVICE, d.NORMAL, terms, d.DROP_NO_ENDPOINT, s.number),))

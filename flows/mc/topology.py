@@ -69,13 +69,15 @@ class RemoteGateway:
 class RemoteCluster:
     """A remote cluster. `number` (1..2^24-1) is the same on every Node of this cluster.
 
-    `snat`: connections from here to there take the address of the gateway they leave by. `ordered`: see `Choice`.
+    `snat`: connections from here to there take the address of the gateway they leave by, or `snat_address`
+    (one of `Env.own_gateway_ips`) where that cluster knows the gateway by another one. `ordered`: see `Choice`.
     """
 
     number: int
     cidrs: tuple[Network, ...]
     gateways: tuple[RemoteGateway, ...]
     snat: bool
+    snat_address: Address | None = None
     ordered: bool = False
 
 

@@ -98,6 +98,9 @@ class Judge:
         accepted: list[Claim] = []
         pods_whole = config.enable_pod_to_pod and bool(info.pod_cidrs)
         gateways = self._gateways(info, problems)
+        if not config.encrypts and (info.wireguard is not None or info.gateway_wireguard):
+            message = "this cluster encrypts and we do not (trafficEncryptionMode): it takes nothing in the clear"
+            problems.append(problem_of(info, "spec.wireGuard", "PeerEncrypts", message, Severity.WARNING))
         ends = {host_network(address) for address, _ in gateways}
         for network, path, pod in asked:
             problem = self._network_problem(info, network, path)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from flows import mc
 from mcagent.core.numbers import assign_ofports, number_names
-from mcagent.core.secrecy import secrecy_summary
+from mcagent.core.secrecy import also_known_by, secrecy_summary
 from mcagent.core.topology import Topology, build_topology
 from mcagent.core.tunnels import Tunnels, names_of, tunnels_of
 from mcagent.core.units import Shared, Units, build_units
@@ -117,7 +117,7 @@ def _environment(
         local_gateways=tuple(
             sorted(ofports[tunnel.name] for unit in gateways if unit in tunnels for tunnel in tunnels[unit][1])
         ),
-        own_gateway_ips=() if local.own_gateway_ip is None else (local.own_gateway_ip,),
+        own_gateway_ips=() if local.own_gateway_ip is None else (local.own_gateway_ip, *also_known_by(topology)),
         service_cidrs=local.service_cidrs,
         published_pods=local.published_pods,
     )

@@ -40,6 +40,9 @@ class RemoteEnd:
     next_public_key: str = ""  # the peer has announced that it will use this one
     port: int = 0  # UDP
     source: Address | None = None  # of this Node's end of the tunnel
+    own_key: bool = (
+        True  # False: it has its cluster's only key, and Antrea's addresses; so has this Node towards it
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +248,7 @@ class _Judge:
             next_public_key=published.next_public_key,
             port=published.port or self._config.wireguard_port,
             source=source,
+            own_key=address != first_endpoint(info.service_cidr),
         )
 
     def _without_key(

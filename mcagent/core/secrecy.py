@@ -13,7 +13,7 @@ from mcagent.core.encryption import ENDPOINTS, Publication, RemoteEnd, publicati
 from mcagent.core.topology import Topology
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import Facts
-from mcagent.model.net import Network, host_network
+from mcagent.model.net import Address, Network, host_network
 from mcagent.model.objects import Snapshot
 from mcagent.model.resources import Resource
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
@@ -81,6 +81,12 @@ def secrecy_summary(snapshot: Snapshot, topology: Topology, facts: Facts, config
         ends=found.ends if found is not None else {},
         publication=publication(snapshot, topology.local, facts, config),
     )
+
+
+def also_known_by(topology: Topology) -> tuple[Address, ...]:
+    """Return the address, beside the gatewayIP, by which clusters with a single key know this gateway."""
+    found = topology.encryption
+    return tuple(a for a in found.addresses if a not in ENDPOINTS) if found is not None else ()
 
 
 def way_to(end: RemoteEnd | None, config: Config) -> list[Resource]:

@@ -211,6 +211,7 @@ class _Builder:
         number = self.numbers["cluster"][remote.cluster_id]
         ends, tunnels = self.tunnels[unit] if env.gateway else (None, ())
         ports = self.ways.ports(tunnels)
+        known_by = next((t.end.source for t in tunnels if t.end is not None and not t.end.own_key), None)
 
         def make() -> list[Resource]:
             gateways = (
@@ -224,7 +225,12 @@ class _Builder:
                 else tuple(mc.RemoteGateway(address=address, ofport=None) for address in remote.gateways)
             )
             cluster = mc.RemoteCluster(
-                number=number, cidrs=remote.cidrs, gateways=gateways, snat=remote.snat, ordered=ordered
+                number=number,
+                cidrs=remote.cidrs,
+                gateways=gateways,
+                snat=remote.snat,
+                snat_address=known_by,
+                ordered=ordered,
             )
             direct = remote.direct if env.gateway else ()
             return [

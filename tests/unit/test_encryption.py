@@ -15,7 +15,7 @@ from mcagent.core.encryption import ENDPOINTS, endpoint_of
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
-from mcagent.model.resources import HostPort, NftChain, NftSet, Resource, Route, RouteType, TunnelPort
+from mcagent.model.resources import FlowEntry, HostPort, NftChain, NftSet, Resource, Route, RouteType, TunnelPort
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 from tests.unit.core_inputs import HOME, cluster, config, snapshot
 
@@ -106,6 +106,27 @@ def test_a_cluster_with_one_key_is_reached_as_antrea_does() -> None:
     assert peer.allowed_ips == (ip_network("10.97.0.0/32"),)
     (route,) = [r for r in found if isinstance(r, Route) and r.device == "mc-wg0"]
     assert (route.destination, route.source) == (ip_network("10.97.0.0/32"), ip_address("10.96.0.0"))
+
+
+def test_such_a_cluster_sees_connections_from_the_address_it_knows() -> None:
+    """Sources are translated to the first address of our Service CIDR towards it, to the gatewayIP for others."""
+    antrea = replace(
+        cluster("east", "10.97.0.0/16", gateways=("203.0.113.1",)), wireguard=WireGuardInfo(public_key=key(5))
+    )
+    west = keyed(cluster("west", "10.98.0.0/16", gateways=("203.0.113.9",)), key(20))
+    result = compiled(antrea, west)
+    assert "nat(src=10.96.0.0)" in _flows(result, "cluster/east")
+    assert "nat(src=" not in _flows(result, "cluster/west")
+    assert "nat(src=192.0.2.1)" in _flows(result, "base")
+
+
+def _flows(result: Compiled, unit: str) -> str:
+    return "\n".join(r.actions for r in result.desired.units[unit].resources if isinstance(r, FlowEntry))
+
+
+def test_one_side_alone_encrypting_is_told() -> None:
+    """A cluster that publishes a key while encryption is off here gets a warning."""
+    assert reasons(compiled(EAST, settings=config("g1"))) == {"PeerEncrypts"}
 
 
 def test_of_a_cluster_with_one_key_only_the_first_gateway_is_used() -> None:
