@@ -1,12 +1,13 @@
 """How fast packets go between clusters, path by path, as ratios within one run.
 
     python -m tests.bench.throughput [--datapath system|netdev] [--tunnels geneve,vxlan] [--seconds S]
-                                     [--rounds N] [--paths NAME,...] [--json FILE]
+                                     [--rounds N] [--paths NAME,...] [--encrypted yes|no|only] [--json FILE]
 
 Three clusters of one gateway and one worker: `east` keeps its source addresses, `north` translates them
-(sourceNAT: always), `west` serves. Rounds go over all paths, so that what else the machine does meets all
-of them alike; a ratio is the median of the rounds' own ratios. Where this kernel has no openvswitch, the
-run takes place in a test kernel (tests/kernel/run-in-kernel); otherwise it needs root.
+(sourceNAT: always), `west` serves. A table of its own is about encryption: pairs of clusters side by side, one in the
+clear, one with the kernel's WireGuard, one with wireguard-go. Rounds go over all paths, so that what else the machine
+does meets all of them alike; a ratio is the median of the rounds' own ratios. Where this kernel has no openvswitch,
+the run takes place in a test kernel (tests/kernel/run-in-kernel); otherwise it needs root.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from mcagent.lab import netns, traffic
 from mcagent.lab.lab import Lab
 from mcagent.lab.topology import POD_PORT, Service, Topology, generate
 from mcagent.lab.waiting import wait_until
-from mcagent.model.config import DatapathChoice
+from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.errors import LabError
 from mcagent.model.resources import TunnelType
 
@@ -102,6 +103,45 @@ def topology(tunnel: TunnelType, datapath: DatapathChoice) -> Topology:
     return replace(plain, clusters=(replace(east, services=()), replace(west, services=services), north))
 
 
+PAIRS: dict[str, dict[str, object]] = {  # what each pair of clusters adds to its agents' configuration
+    "": {"trafficEncryptionMode": "none"},
+    "+wireguard": {"wireGuard": {"implementation": "kernel"}},
+    "+wireguard-go": {"wireGuard": {"implementation": "userspace"}},
+}
+
+
+def encrypted_topology(tunnel: TunnelType) -> Topology:
+    """Return a pair of clusters for each kind of encryption."""
+    plain = generate(
+        name=f"bench-{os.getpid()}",
+        clusters=2 * len(PAIRS),
+        workers=0,
+        tunnel=tunnel,
+        datapath=DatapathChoice.SYSTEM,
+        encryption=TrafficEncryption.WIREGUARD,
+    )
+    configs = [config for config in PAIRS.values() for _ in range(2)]
+    clusters = zip(plain.clusters, configs, strict=True)
+    return replace(plain, clusters=tuple(replace(one, services=(), config=config) for one, config in clusters))
+
+
+def encrypted_paths(lab: Lab) -> list[Way]:
+    """Return the ways between the Nodes of each pair, and the underlay."""
+    gates = [cluster.gateways[0] for cluster in lab.topology.clusters]
+    ways = [Way(name="underlay", client=lab.namespace(gates[0]), address=str(gates[1].address), nodes=())]
+    for place, suffix in enumerate(PAIRS):
+        first, last = gates[2 * place : 2 * place + 2]
+        ways.append(
+            Way(
+                name=f"{BASE}{suffix}",
+                client=lab.namespace(first.pods[0]),
+                address=str(last.pods[0].address),
+                nodes=(first.name, last.name),
+            )
+        )
+    return ways
+
+
 def paths(lab: Lab) -> list[Way]:
     """Return the paths of the benchmark in the order of the table."""
     east, west, north = lab.topology.clusters
@@ -126,9 +166,9 @@ def paths(lab: Lab) -> list[Way]:
 @contextlib.contextmanager
 def servers(lab: Lab) -> Iterator[None]:
     """iperf3 in the serving Pods and on the serving gateway Node, and the echo server on that Node too."""
-    west = lab.topology.clusters[1]
-    node = west.gateways[0]
-    targets = [lab.namespace(node), *(lab.namespace(n.pods[0]) for n in west.nodes)]
+    serving = lab.topology.clusters[1::2]
+    node = serving[0].gateways[0]
+    targets = [lab.namespace(node), *(lab.namespace(n.pods[0]) for one in serving for n in one.nodes)]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcagent-bench.")))
         (folder / "spec").write_text(json.dumps({"node": lab.namespace(node)}))
@@ -288,12 +328,14 @@ def table(results: list[Result]) -> Iterator[str]:
             yield "|" + "|".join("-" * (width + 2) for width in widths) + "|"
 
 
-def run(tunnel: TunnelType, args: argparse.Namespace) -> list[Result]:
+def run(tunnel: TunnelType, args: argparse.Namespace, *, encrypted: bool = False) -> list[Result]:
     """Measure in a lab of its own."""
-    with Lab.up(topology(tunnel, DatapathChoice(args.datapath))) as lab, servers(lab):
-        ways = [way for way in paths(lab) if not args.paths or way.name in {*args.paths, BASE}]
+    shape = encrypted_topology(tunnel) if encrypted else topology(tunnel, DatapathChoice(args.datapath))
+    with Lab.up(shape) as lab, servers(lab):
+        every = encrypted_paths(lab) if encrypted else paths(lab)
+        ways = [way for way in every if not args.paths or way.name in {*args.paths, BASE}]
         for way in ways:  # every path works, and neighbours are known, before anything is timed
-            connections(way, 0.1)
+            wait_until(lambda way=way: _works(way), f"{way.name} to work", timeout=60)  # type: ignore[misc]
         rounds: list[dict[str, Numbers]] = []
         for number in range(args.rounds):
             rounds.append({})
@@ -302,6 +344,13 @@ def run(tunnel: TunnelType, args: argparse.Namespace) -> list[Result]:
                 print(f"\r{tunnel}: round {number + 1} of {args.rounds}: {way.name:40}", end="", file=sys.stderr)
         print(file=sys.stderr)
         return summary(rounds)
+
+
+def _works(way: Way) -> bool:
+    try:
+        return connections(way, 0.1) > 0
+    except OSError:
+        return False
 
 
 def in_test_kernel(args: argparse.Namespace, argv: list[str]) -> int:
@@ -325,6 +374,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement [%(default)s]")
     parser.add_argument("--rounds", type=int, default=3, help="[%(default)s]")
     parser.add_argument("--paths", type=lambda text: text.split(","), default=[], help="only these, and the base")
+    parser.add_argument("--encrypted", choices=["yes", "no", "only"], default="yes", help="[%(default)s]")
     parser.add_argument("--cpus", type=int, default=1, help="of a test kernel [%(default)s]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
     args = parser.parse_args(argv)
@@ -341,10 +391,14 @@ def main(argv: list[str]) -> int:
     }
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
     found: dict[str, object] = {}
-    for tunnel in args.tunnels:
-        results = run(tunnel, args)
-        print(f"\n{tunnel}: medians (ratio to {BASE}; more is better)", *table(results), sep="\n", flush=True)
-        found[str(tunnel)] = {r.path: {"median": r.median, "ratio": r.ratio, "rounds": r.rounds} for r in results}
+    tables = [(tunnel, False) for tunnel in args.tunnels if args.encrypted != "only"]
+    if args.encrypted != "no" and args.datapath == "system":
+        tables.append((args.tunnels[0], True))
+    for tunnel, encrypted in tables:
+        results = run(tunnel, args, encrypted=encrypted)
+        name = f"{tunnel}, encrypted" if encrypted else str(tunnel)
+        print(f"\n{name}: medians (ratio to {BASE}; more is better)", *table(results), sep="\n", flush=True)
+        found[name] = {r.path: {"median": r.median, "ratio": r.ratio, "rounds": r.rounds} for r in results}
     if args.json:
         args.json.write_text(json.dumps({"about": about, "results": found}, indent=1))
     return 0

@@ -27,20 +27,20 @@ from mcagent.model.facts import DatapathType
 from mcagent.model.resources import TunnelType
 
 PORT = 51821
-_SHAPES = [
-    (Cni.FLANNEL, TunnelType.GENEVE, "auto"),
-    (Cni.AWS_VPC, TunnelType.VXLAN, "auto"),
-    (Cni.FLANNEL, TunnelType.GENEVE, "userspace"),
+_SHAPES = [  # CNI, encapsulation, WireGuard's implementation, gateways of each cluster
+    (Cni.FLANNEL, TunnelType.GENEVE, "auto", 1),
+    (Cni.AWS_VPC, TunnelType.VXLAN, "userspace", 1),
+    (Cni.AWS_VPC, TunnelType.VXLAN, "auto", 2),
 ]
 
 
 @pytest.fixture(scope="module", params=_SHAPES, ids=lambda shape: "-".join(map(str, shape)))
 def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: DatapathType) -> Iterator[Lab]:
-    """Two clusters of two gateways and a worker."""
+    """Two clusters of one or two gateways and a worker."""
     if datapath is not DatapathType.SYSTEM:
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
-    cni, tunnel, implementation = request.param
-    shape = generate(cni=cni, tunnel=tunnel, gateways=2, encryption=TrafficEncryption.WIREGUARD)
+    cni, tunnel, implementation, gateways = request.param
+    shape = generate(cni=cni, tunnel=tunnel, gateways=gateways, encryption=TrafficEncryption.WIREGUARD)
     config: dict[str, object] = {"wireGuard": {"implementation": implementation}}
     shape = replace(shape, clusters=tuple(replace(one, config=config) for one in shape.clusters))
     with make_lab(shape) as made:
@@ -63,7 +63,9 @@ def encryption(lab: Lab, name: str) -> dict[str, Any]:
 def established(lab: Lab, name: str) -> bool:
     """Tell whether a gateway has a session with every gateway of the other cluster."""
     peers = encryption(lab, name)["peers"]
-    return len(peers) == 2 and all(peer["state"] == "established" for peer in peers)
+    return len(peers) == len(lab.topology.clusters[0].gateways) and all(
+        peer["state"] == "established" for peer in peers
+    )
 
 
 class Wire:
@@ -133,14 +135,10 @@ def load(lab: Lab) -> Iterator[Load]:
     for source, target in (lab.topology.clusters, reversed(lab.topology.clusters)):
         namespace = lab.namespace(source.workers[0].pods[0])
         pod = str(target.workers[0].pods[0].address)
-        tcp = Stream(
-            kind=Kind.TCP, name=f"{source.name} pod", namespace=namespace, address=pod, port=POD_PORT, count=8
-        )
-        streams += [
-            *(replace(tcp, kind=Kind.UDP, name=f"{source.name} udp {n}", count=1) for n in range(4)),
-            tcp,
-            replace(tcp, name=f"{source.name} service", address=str(target.services[0].cluster_ip), port=80),
-        ]
+        service = str(target.services[0].cluster_ip)
+        udp = Stream(kind=Kind.UDP, name=f"{source.name} udp", namespace=namespace, address=pod, port=POD_PORT)
+        tcp = replace(udp, kind=Kind.TCP, name=f"{source.name} pod", count=4, interval=0.05)
+        streams += [udp, tcp, replace(tcp, name=f"{source.name} service", address=service, port=80)]
     with Load(streams) as running:
         yield running
 
@@ -330,6 +328,8 @@ def test_a_peer_whose_address_changes_is_followed(lab: Lab, wire: Wire, load: Lo
 
 def test_a_lost_gateway_is_left(lab: Lab, wire: Wire, load: Load) -> None:
     """A gateway without its cable: the other takes over within the time of the clear, no connection breaks."""
+    if len(lab.topology.clusters[1].gateways) < 2:
+        pytest.skip("only one gateway")
     gateway = lab.topology.clusters[1].gateways[0]
     settled = faults.Settled(lab)
     began = time.monotonic()
