@@ -135,7 +135,7 @@ def _lost_replies(env: Env, c: RemoteCluster, cookie: int) -> Iterator[Flow]:
     for address in dict.fromkeys(gateway.address for gateway in c.gateways):
         family = eth_type_of(address)
         if not any(address in net for net in c.cidrs if eth_type_of(net) == family):
-            terms = (family, _STATE_NEW, destination_is(address))
+            terms = (family, STATE_NEW, destination_is(address))
             yield _flow(cookie, d.DEPARTURE, d.EXACT, terms, *AS_REPLY, go_on)
 
 

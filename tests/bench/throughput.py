@@ -4,10 +4,10 @@
                                      [--rounds N] [--paths NAME,...] [--encrypted yes|no|only] [--json FILE]
 
 Three clusters of one gateway and one worker: `east` keeps its source addresses, `north` translates them
-(sourceNAT: always), `west` serves. A table of its own is about encryption: pairs of clusters side by side, one in the
-clear, one with the kernel's WireGuard, one with wireguard-go. Rounds go over all paths, so that what else the machine
-does meets all of them alike; a ratio is the median of the rounds' own ratios. Where this kernel has no openvswitch,
-the run takes place in a test kernel (tests/kernel/run-in-kernel); otherwise it needs root.
+(sourceNAT: always), `west` serves. A table of its own is about encryption: pairs of clusters side by side, one in
+the clear, one with the kernel's WireGuard, one with wireguard-go. Rounds go over all paths, so that what else the
+machine does meets all of them alike; a ratio is the median of the rounds' own ratios. Where this kernel has no
+openvswitch, the run takes place in a test kernel (tests/kernel/run-in-kernel); otherwise it needs root.
 """
 
 from __future__ import annotations
