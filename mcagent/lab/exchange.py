@@ -19,7 +19,7 @@ from mcagent.lab.objects import NAMESPACE
 from mcagent.lab.running import RunningLab
 from mcagent.model.errors import LabError
 
-LOOK = 0.1  # seconds
+LOOK = 0.4  # seconds
 
 
 def carried(spec: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def everything() -> list[Resource]:
         remote("10.20.0.0/16"),
         remote("10.21.7.7/32"),
         Route(table=TABLE, destination=ip_network("10.20.0.9/32"), type=RouteType.THROW),
+        Route(table=TABLE, destination=ip_network("240.0.2.1/32"), type=RouteType.UNREACHABLE),
         Route(table=REPLY, destination=ip_network("0.0.0.0/0"), device=DEVICE, via=NEXT_HOP),
         Rule(priority=300, table=TABLE),
         Rule(priority=301, table=REPLY, fwmark=BIT, fwmask=BIT),
@@ -341,3 +342,36 @@ def test_switches_that_netlink_refuses_are_written_to_proc(backend: Inside, node
     missing = Link(name="nosuchdev0", mtu=1450)
     with pytest.raises(RefusedError, match=r"not supported .*/nosuchdev0/rp_filter: No such file"):
         netns.call(node, lambda: write_sysctls(missing, refusal))
+
+
+def test_an_unreachable_route_stays_when_the_device_of_the_other_goes(node: str) -> None:
+    """Of two routes to one destination the kernel takes the device's away with it; then the last one counts."""
+    netns.ip(node, "link", "add", "wg", "type", "veth", "peer", "name", "gw")
+    netns.ip(node, "link", "set", "wg", "up")
+    netns.ip(node, "route", "add", "default", "via", "192.0.2.1", "dev", "uplink")
+    endpoint = ip_network("240.0.2.1/32")
+    last = Route(table=TABLE, destination=endpoint, type=RouteType.UNREACHABLE)
+    way = Route(table=TABLE, destination=endpoint, device="wg", source=NODE)
+    backend = Inside(
+        node,
+        NetlinkBackend(
+            route_tables=(TABLE, REPLY), route_protocol=PROTOCOL, devices=(DEVICE,), route_devices=("wg",)
+        ),
+    )
+    try:
+        make(backend, [last, way, Rule(priority=300, table=TABLE)])
+        assert backend.observe().keys() >= {last.key, way.key}
+        assert "dev wg" in netns.ip(node, "route", "get", "240.0.2.1")
+        netns.ip(node, "link", "delete", "wg")
+        assert way.key not in backend.observe()
+        assert last.key in backend.observe()
+        done = netns.execute(node, ["ip", "route", "get", "240.0.2.1"], check=False)
+        assert "unreachable" in (done.stdout + done.stderr).lower() or done.returncode == 2
+        # Taking the device's route away, though it is gone already, takes nothing else.
+        result = backend.apply([Step(op=Op.DELETE, backend=Backend.NETLINK, key=way.key, old=way, new=None)])
+        assert result.failed == ()
+        assert last.key in backend.observe()
+        backend.apply([Step(op=Op.DELETE, backend=Backend.NETLINK, key=last.key, old=last, new=None)])
+        assert last.key not in backend.observe()
+    finally:
+        backend.close()

@@ -1,0 +1,246 @@
+"""Encryption as people see it, as it is published, and as the lab carries it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from mcagent.agent.wireguard import FactsReader, Watch
+from mcagent.cli.wireguard import text
+from mcagent.core.compile import compile_desired
+from mcagent.core.secrecy import Summary
+from mcagent.dataplane.wireguard_keys import KeyPair, Keys
+from mcagent.kube.publish import Publisher
+from mcagent.lab.exchange import carried
+from mcagent.lab.waiting import wait_until
+from mcagent.model.errors import BackendError, SourceError
+from mcagent.model.facts import Facts
+from mcagent.model.objects import Kind, WireGuardInfo
+from mcagent.model.plan import Desired
+from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
+from mcagent.observe.metrics import Metrics, Sources
+from mcagent.observe.report import Report
+from mcagent.observe.wireguard import WireGuardReport, encryption_of, summary_of
+from tests.unit.core_inputs import HOME, meta, snapshot
+from tests.unit.test_encryption import EAST, FACTS, OWN, encrypting, key
+
+NOW = 1_800_000_000.0
+
+
+def desired(published: WireGuardInfo | None = None, **facts: Any) -> Desired:
+    """Return what gateway g1 wants, with this in its Gateway object."""
+    home = [replace(one, wireguard=published) if one.meta.key == "mc/g1" else one for one in HOME]  # type: ignore[call-arg]
+    return compile_desired(snapshot(*home, EAST), replace(FACTS, **facts), encrypting()).desired
+
+
+def summary(published: WireGuardInfo | None = None) -> Summary:
+    """Return its part about encryption."""
+    found = summary_of(desired(published))
+    assert found is not None
+    return found
+
+
+def status(number: int, **values: Any) -> WireGuardPeerStatus:
+    """Return what the device says of the n-th peer."""
+    plain = WireGuardPeerStatus(
+        device="mc-wg0",
+        public_key=key(number),
+        endpoint=(ip_address(f"203.0.113.{number - 10}"), 51821),
+        last_handshake=NOW - 10,
+        received=1000,
+        sent=2000,
+    )
+    return replace(plain, **values)
+
+
+def test_a_peer_that_never_shook_hands_is_told_with_causes() -> None:
+    """State, age and the likely causes; the first is that our own key is not published."""
+    report = WireGuardReport(peers=(status(11), status(12, last_handshake=0.0, received=0)), now=NOW)
+    found = encryption_of(summary(), report)
+    first, second = found["peers"]  # type: ignore[misc]
+    assert (first["state"], first["handshakeAge"], first["causes"]) == ("established", 10, [])
+    assert second["state"] == "never"
+    assert "not published" in second["causes"][0]
+    assert any("UDP port 51821 of 203.0.113.2" in cause for cause in second["causes"])
+    shown = text(found)
+    assert "NEVER" in shown
+    assert "NOT PUBLISHED" in shown
+    assert "Likely causes" in shown
+    published = encryption_of(summary(WireGuardInfo(public_key=OWN, port=51821)), report)
+    assert not any("published" in c for c in published["peers"][1]["causes"])  # type: ignore[index]
+
+
+def test_a_stale_peer_and_one_that_is_missing() -> None:
+    """A handshake older than a session's life, and a peer that is not on the device."""
+    report = WireGuardReport(peers=(status(11, last_handshake=NOW - 500),), now=NOW)
+    states = [peer["state"] for peer in encryption_of(summary(), report)["peers"]]  # type: ignore[attr-defined]
+    assert states == ["stale", "missing"]
+
+
+def test_a_peer_under_its_announced_key_is_the_same_peer() -> None:
+    """While the device has it under the key to come, it is shown as established."""
+    ends = summary().ends["east"]
+    moved = replace(summary(), ends={"east": (replace(ends[0], next_public_key=key(99)),)})
+    found = encryption_of(moved, WireGuardReport(peers=(status(99),), now=NOW))
+    assert [peer["state"] for peer in found["peers"]] == ["established"]  # type: ignore[attr-defined]
+
+
+def test_metrics_have_tunnels_and_no_addresses_as_labels() -> None:
+    """Handshake, bytes and endpoint of each peer; what encrypts; nothing while encryption is off."""
+    wanted = desired(WireGuardInfo(public_key=OWN, port=51821))
+    roams = (ip_address("198.51.100.7"), 40000)
+    found = WireGuardReport(peers=(status(11), status(12, endpoint=roams)), key_created=5.0, restarts=3, now=NOW)
+    metrics = Metrics()
+    metrics.watch(
+        Sources(
+            report=lambda: Report(desired=wanted),
+            informers=list,
+            ready=lambda: True,
+            tunnels=list,
+            drops=dict,
+            wireguard=lambda: found,
+        )
+    )
+    lines = [line for line in metrics.text().splitlines() if line.startswith(("mcagent_wireguard", "mcagent_enc"))]
+    assert 'mcagent_encryption_info{implementation="kernel",mode="wireGuard"} 1.0' in lines
+    assert "mcagent_wireguard_key_published 1.0" in lines
+    assert "mcagent_wireguard_process_restarts_total 3.0" in lines
+    endpoints = [line for line in lines if line.startswith("mcagent_wireguard_peer_endpoint_info")]
+    assert sorted(line.split()[-1] for line in endpoints) == ["0.0", "1.0"]
+    assert not any("203.0.113" in line or "240." in line for line in lines)
+
+
+def test_the_keys_of_gateways_are_carried_into_the_entries_that_are_there() -> None:
+    """Each entry gets its gateway's key, one without loses it; the first is for old readers, too."""
+    spec = {"gatewayInfos": [{"gatewayIP": "a"}, {"gatewayIP": "b", "wireGuard": {"publicKey": "old"}}]}
+    found = carried(spec, {"a": {"publicKey": "x"}})
+    assert found["gatewayInfos"] == [{"gatewayIP": "a", "wireGuard": {"publicKey": "x"}}, {"gatewayIP": "b"}]
+    assert found["wireGuard"] == {"publicKey": "x"}
+    assert carried({}, {}) == {"gatewayInfos": [], "wireGuard": None}
+
+
+class Server:
+    """What of a client the publisher uses: an API server that may refuse, or drop fields."""
+
+    def __init__(self, *, refuse: int = 0, prunes: bool = False) -> None:
+        self.requests: list[Any] = []
+        self._refuse, self._prunes = refuse, prunes
+
+    def request(self, method: str, path: str, *, body: Any, content_type: str) -> Any:
+        """Take a patch."""
+        self.requests.append((method, path, body))
+        if len(self.requests) <= self._refuse:
+            raise SourceError("refused")
+        found = dict(body["wireGuard"] or {})
+        if self._prunes:
+            found = {"publicKey": found["publicKey"]}
+        return {
+            "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
+            "kind": "Gateway",
+            "metadata": {"name": "g1", "namespace": "mc"},
+            "gatewayIP": "192.0.2.1",
+            "internalIP": "192.0.2.1",
+            "wireGuard": {name: value for name, value in found.items() if value is not None},
+        }
+
+
+GATEWAY = meta(Kind.GATEWAY, "g1")
+INFO = WireGuardInfo(public_key=OWN, next_public_key=key(2), port=51821)
+
+
+@pytest.mark.parametrize("refused", [0, 2])
+def test_a_key_is_published_until_it_is_there(refused: int) -> None:
+    """By a merge patch of one field, again after a refusal; nothing more once it is seen."""
+    server = Server(refuse=refused)
+    publisher = Publisher(server)  # type: ignore[arg-type]
+    publisher.start()
+    try:
+        publisher.want(GATEWAY, None, INFO)
+        wait_until(lambda: len(server.requests) == 1 + refused, "the patch", timeout=10)
+        publisher.want(GATEWAY, INFO, INFO)
+        method, path, body = server.requests[-1]
+        assert (method, path.rsplit("/", 1)[-1]) == ("PATCH", "g1")
+        assert body == {"wireGuard": {"publicKey": OWN, "nextPublicKey": key(2), "port": 51821}}
+    finally:
+        publisher.stop()
+    assert len(server.requests) == 1 + refused
+
+
+def test_what_an_old_definition_drops_is_not_written_again_and_again() -> None:
+    """The API server keeps only the key: that is as good as it gets."""
+    server = Server(prunes=True)
+    publisher = Publisher(server)  # type: ignore[arg-type]
+    publisher.start()
+    try:
+        publisher.want(GATEWAY, None, INFO)
+        wait_until(lambda: bool(publisher._kept), "the patch", timeout=10)
+        for _ in range(3):
+            publisher.want(GATEWAY, WireGuardInfo(public_key=OWN), INFO)
+        assert publisher._wanted is None
+    finally:
+        publisher.stop()
+    assert len(server.requests) == 1
+
+
+class Backend:
+    """What the agent asks of the backend."""
+
+    restarts = 0
+
+    def __init__(self) -> None:
+        pair = KeyPair(private=bytes(32), public=OWN, created=1.0)
+        self.found: Keys | BackendError = Keys(current=pair)
+        self.changed = False
+
+    def implementation(self) -> WireGuardImplementation | None:
+        """The kernel's."""
+        return WireGuardImplementation.KERNEL
+
+    def keys(self) -> Keys:
+        """Return the keys, or fail."""
+        if isinstance(self.found, BackendError):
+            raise self.found
+        return self.found
+
+    def statuses(self) -> tuple[WireGuardPeerStatus, ...]:
+        """Nothing."""
+        return ()
+
+    def disturbed(self) -> bool:
+        """Tell whether it was changed."""
+        return self.changed
+
+
+def test_a_key_file_that_cannot_be_used_means_no_key(caplog: pytest.LogCaptureFixture) -> None:
+    """It is told once, and the facts say that nothing can be encrypted."""
+    backend = Backend()
+    reader = FactsReader(backend)
+    assert reader.add(Facts()).wireguard_public_key == OWN
+    backend.found = BackendError("wireguard", "read", "key file x", "has mode 0644", retryable=False)
+    for _ in range(3):
+        assert reader.add(Facts()) == Facts()
+    assert [record.message for record in caplog.records].count(str(backend.found)) == 1
+
+
+@pytest.mark.parametrize("what", ["device", "key"])
+def test_a_change_that_no_event_tells_wakes_the_loop(what: str) -> None:
+    """A device or peer that is not as it was, and a key file with another key."""
+    backend = Backend()
+    told = threading.Event()
+    watch = Watch(backend, told.set)
+    watch.start()
+    try:
+        time.sleep(0.6)  # looks at what is right wake nobody
+        assert not told.is_set()
+        if what == "device":
+            backend.changed = True
+        else:
+            backend.found = Keys(current=KeyPair(private=bytes(32), public=key(7), created=2.0))
+        assert told.wait(5)
+    finally:
+        watch.stop()
