@@ -280,8 +280,14 @@ def test_rotation_loses_nothing(lab: Lab, wire: Wire, load: Load, sides: tuple[i
     names = [lab.topology.clusters[side].gateways[0].name for side in sides]
     before = {name: encryption(lab, name)["publicKey"] for name in names}
     began = time.monotonic()
+    rotate = ["rotate", "--settle", "4", "--timeout", "90"]
     threads = [
-        threading.Thread(target=lab.mcagent, args=(name, "wireguard", "rotate", "--settle", "3")) for name in names
+        threading.Thread(
+            target=netns.execute,
+            args=(lab.namespace(name), lab.agent_command("wireguard", *lab.agent_flags(name), *rotate)),
+            kwargs={"timeout": 200.0},
+        )
+        for name in names
     ]
     for thread in threads:
         thread.start()
