@@ -212,8 +212,9 @@ def _device(lab: Lab, node: Node) -> bool:
     return "mc-wg0" in netns.ip(lab.namespace(node), "-br", "link")
 
 
-def test_without_agent_and_device_nothing_leaves(lab: Lab, wire: Wire) -> None:
-    """With both agents killed and the devices gone packets stay in; the next agents bring everything back."""
+@pytest.mark.parametrize("more", ["", "rules", "nft"])
+def test_without_agent_and_device_nothing_leaves(lab: Lab, wire: Wire, more: str) -> None:
+    """With agents killed, devices gone, and rules or the nft table too, packets stay in until all is back."""
     east, west = lab.topology.clusters
     pod, target = lab.namespace(east.workers[0].pods[0]), west.workers[0].pods[0].address
     traffic.udp(pod, target, POD_PORT, b"before")
@@ -221,7 +222,11 @@ def test_without_agent_and_device_nothing_leaves(lab: Lab, wire: Wire) -> None:
     for gateway in east.gateways:
         lab.stop_agent(gateway.name, kill=True)
         netns.ip(lab.namespace(gateway), "link", "delete", "mc-wg0")
-    for _ in range(20):
+        if more == "rules":
+            netns.ip(lab.namespace(gateway), "rule", "delete", "priority", "300")
+        elif more == "nft":
+            netns.execute(lab.namespace(gateway), ["nft", "delete", "table", "ip", "mcagent"])
+    for _ in range(10):
         with pytest.raises(LabError):
             traffic.udp(pod, target, POD_PORT, b"nobody", timeout=0.1)
     for name in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
@@ -20,7 +21,7 @@ from mcagent.lab.exchange import carried
 from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import BackendError, SourceError
 from mcagent.model.facts import Facts
-from mcagent.model.objects import Kind, WireGuardInfo
+from mcagent.model.objects import Gateway, Kind, WireGuardInfo
 from mcagent.model.plan import Desired
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.metrics import Metrics, Sources
@@ -34,7 +35,10 @@ NOW = 1_800_000_000.0
 
 def desired(published: WireGuardInfo | None = None, **facts: Any) -> Desired:
     """Return what gateway g1 wants, with this in its Gateway object."""
-    home = [replace(one, wireguard=published) if one.meta.key == "mc/g1" else one for one in HOME]  # type: ignore[call-arg]
+    home = [
+        replace(one, wireguard=published) if isinstance(one, Gateway) and one.meta.name == "g1" else one
+        for one in HOME
+    ]
     return compile_desired(snapshot(*home, EAST), replace(FACTS, **facts), encrypting()).desired
 
 
@@ -58,11 +62,18 @@ def status(number: int, **values: Any) -> WireGuardPeerStatus:
     return replace(plain, **values)
 
 
+def peers_of(found: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Return the peers in /status."""
+    peers = found["peers"]
+    assert isinstance(peers, list)
+    return peers
+
+
 def test_a_peer_that_never_shook_hands_is_told_with_causes() -> None:
     """State, age and the likely causes; the first is that our own key is not published."""
     report = WireGuardReport(peers=(status(11), status(12, last_handshake=0.0, received=0)), now=NOW)
     found = encryption_of(summary(), report)
-    first, second = found["peers"]  # type: ignore[misc]
+    first, second = peers_of(found)
     assert (first["state"], first["handshakeAge"], first["causes"]) == ("established", 10, [])
     assert second["state"] == "never"
     assert "not published" in second["causes"][0]
@@ -72,13 +83,13 @@ def test_a_peer_that_never_shook_hands_is_told_with_causes() -> None:
     assert "NOT PUBLISHED" in shown
     assert "Likely causes" in shown
     published = encryption_of(summary(WireGuardInfo(public_key=OWN, port=51821)), report)
-    assert not any("published" in c for c in published["peers"][1]["causes"])  # type: ignore[index]
+    assert not any("published" in cause for cause in peers_of(published)[1]["causes"])
 
 
 def test_a_stale_peer_and_one_that_is_missing() -> None:
     """A handshake older than a session's life, and a peer that is not on the device."""
     report = WireGuardReport(peers=(status(11, last_handshake=NOW - 500),), now=NOW)
-    states = [peer["state"] for peer in encryption_of(summary(), report)["peers"]]  # type: ignore[attr-defined]
+    states = [peer["state"] for peer in peers_of(encryption_of(summary(), report))]
     assert states == ["stale", "missing"]
 
 
@@ -87,7 +98,7 @@ def test_a_peer_under_its_announced_key_is_the_same_peer() -> None:
     ends = summary().ends["east"]
     moved = replace(summary(), ends={"east": (replace(ends[0], next_public_key=key(99)),)})
     found = encryption_of(moved, WireGuardReport(peers=(status(99),), now=NOW))
-    assert [peer["state"] for peer in found["peers"]] == ["established"]  # type: ignore[attr-defined]
+    assert [peer["state"] for peer in peers_of(found)] == ["established"]
 
 
 def test_metrics_have_tunnels_and_no_addresses_as_labels() -> None:
