@@ -194,14 +194,14 @@ def test_the_largest_packet_fills_the_wire_and_is_not_cut(lab: Lab, wire: Wire) 
 
 
 def test_a_device_that_somebody_removes_comes_back(lab: Lab, wire: Wire, load: Load) -> None:
-    """Without the device nothing leaves; the agent makes it again with the same key, in less than 2 s."""
+    """Without the device nothing leaves; the agent makes it again, with the same key, in seconds."""
     east = lab.topology.clusters[0]
     gateway = east.gateways[0]
     before = encryption(lab, gateway.name)["publicKey"]
     began = time.monotonic()
     netns.ip(lab.namespace(gateway), "link", "delete", "mc-wg0")
     wait_until(lambda: _device(lab, gateway), "the device", timeout=10)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     wait_until(lambda: established(lab, gateway.name), "sessions", timeout=40, interval=0.2)
     assert encryption(lab, gateway.name)["publicKey"] == before
     assert not any(broken for _, broken in lost(load, began).values())
@@ -257,8 +257,9 @@ def test_a_killed_agent_changes_nothing(lab: Lab, wire: Wire, load: Load) -> Non
     assert lost(load, began) == {}
 
 
+@pytest.mark.failover
 def test_a_peer_that_restarts_is_back_at_once(lab: Lab, wire: Wire, load: Load) -> None:
-    """The device (or the process of wireguard-go) dies on a gateway: the silence is shorter than 2 s."""
+    """The device (or the process of wireguard-go) dies on a gateway: the silence is shorter than 1 s."""
     gateway = lab.topology.clusters[1].gateways[0]
     began = time.monotonic()
     pids = _processes(lab, gateway)
@@ -268,7 +269,7 @@ def test_a_peer_that_restarts_is_back_at_once(lab: Lab, wire: Wire, load: Load) 
         netns.ip(lab.namespace(gateway), "link", "delete", "mc-wg0")
     wait_until(lambda: not pids or set(_processes(lab, gateway)) - set(pids), "another process", timeout=10)
     wait_until(lambda: established(lab, gateway.name), "sessions", timeout=40, interval=0.2)
-    assert silence(load, began) < 2
+    assert silence(load, began) < 1
     faults.Settled(lab)
 
 
@@ -343,6 +344,7 @@ def test_a_peer_whose_address_changes_is_followed(lab: Lab, wire: Wire, load: Lo
     faults.Settled(lab)
 
 
+@pytest.mark.failover
 def test_a_lost_gateway_is_left(lab: Lab, wire: Wire, load: Load) -> None:
     """A gateway without its cable: the other takes over within the time of the clear, no connection breaks."""
     if len(lab.topology.clusters[1].gateways) < 2:
