@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from bisect import bisect_left, insort
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +22,7 @@ from mcagent.model.objects import Kind
 
 Key = tuple[str, str]  # namespace ("" if cluster-scoped), name
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_REMEMBERED = 20_000  # deleted objects of a kind
 _INTERN = 64  # strings up to this length are shared between objects
 
 # Of kinds that are read in great numbers and never written: the fields that are kept, below the top level.
@@ -65,9 +66,6 @@ def _shared(value: Any) -> Any:
     return value
 
 
-_DEAD = 4096  # so many uids are kept of what has gone
-
-
 def _is_gone(obj: RawObject) -> bool:
     """Tell whether the answer to a write tells an object's end: what held it was taken away."""
     meta, spec = obj["metadata"], obj.get("spec")
@@ -85,8 +83,8 @@ class _Table:
         self.order: list[Key] = []
         self.indexes = {index.name: index for index in indexes}
         self.filed: dict[str, dict[str, list[Key]]] = {index.name: defaultdict(list) for index in indexes}
-        self.gone: dict[Key, str] = {}  # uid of what we deleted, until its event comes
-        self.dead: dict[str, None] = {}  # uids of what went last: an answer that comes late does not revive it
+        self.dead: OrderedDict[str, None] = OrderedDict()  # uids of what was deleted of late
+        self.unconfirmed: dict[Key, float] = {}  # known from an answer only, since when; monotonic
         self.synced = False
 
     def put(self, key: Key, obj: RawObject) -> RawObject | None:
@@ -107,9 +105,9 @@ class _Table:
 
     def drop(self, key: Key) -> RawObject | None:
         old = self.objects.pop(key, None)
+        self.unconfirmed.pop(key, None)
         if old is not None:
             del self.seen[key]
-            self.bury(old)
             del self.order[bisect_left(self.order, key)]
             for name, index in self.indexes.items():
                 for value in set(index.values(old)):
@@ -117,10 +115,11 @@ class _Table:
         return old
 
     def bury(self, obj: RawObject) -> None:
-        """Remember that an object is gone for good."""
-        self.dead[_uid(obj)] = None
-        if len(self.dead) > _DEAD:
-            del self.dead[next(iter(self.dead))]
+        """Remember that an object is gone for good: answers and events that are under way may still tell of it."""
+        if uid := _uid(obj):
+            self.dead[uid] = None
+            if len(self.dead) > _REMEMBERED:
+                self.dead.popitem(last=False)
 
     def _unfile(self, name: str, value: str, key: Key) -> None:
         keys = self.filed[name][value]
@@ -222,12 +221,14 @@ class Cache:
         with self._lock:
             table = self._table(side, kind)
             table.synced = True
-            table.gone.clear()
+            table.dead.clear()
             incoming = {_key(obj): obj for obj in objects}
+            # Not buried: one that we made while the list was under way is not in it, and its event will come.
             changes.extend(
                 Change(side=side, kind=kind, old=table.drop(key), new=None)
                 for key in [key for key in table.order if key not in incoming]
             )
+            table.unconfirmed.clear()
             for key, obj in incoming.items():
                 old = table.objects.get(key)
                 # A list is the truth, also when it goes back (a restored etcd); what it missed comes by watch.
@@ -245,18 +246,15 @@ class Cache:
         change: Change | None = None
         with self._lock:
             table = self._table(side, kind)
+            table.unconfirmed.pop(key, None)
             old = table.objects.get(key)
             if event.type is EventType.DELETED:
                 table.bury(obj)
-                if table.gone.get(key) == _uid(obj):
-                    del table.gone[key]
                 # one that was deleted and made again: the event is about the earlier one
                 if old is not None and (_uid(old) == _uid(obj) or _newer(old, obj)):
                     table.drop(key)
                     change = Change(side=side, kind=kind, old=old, new=None)
-            elif table.gone.get(key) == _uid(obj):
-                pass  # on its way out
-            elif old is None or _newer(old, obj):
+            elif _uid(obj) not in table.dead and (old is None or _newer(old, obj)):
                 table.put(key, obj)
                 change = Change(side=side, kind=kind, old=old, new=obj)
         if change is not None:
@@ -274,15 +272,29 @@ class Cache:
             if new is None:
                 if old is None:
                     return
-                table.gone[key] = _uid(old)
+                table.bury(old)
                 table.drop(key)
-            elif old is not None and _uid(old) == _uid(new) and not _newer(old, new):
+            elif _uid(new) in table.dead or (old is not None and not _newer(old, new)):
                 return
-            elif _uid(new) and _uid(new) in table.dead:
-                return  # its end was seen before this answer
             else:
                 table.put(key, new)
+                if old is None:
+                    table.unconfirmed[key] = time.monotonic()
         self._listen([Change(side=ref.side, kind=ref.kind, old=old, new=new)])
+
+    def doubt(self, seconds: float) -> None:
+        """Forget what was told by answers only, and by no event for so long: it may have been deleted meanwhile.
+
+        If it is there after all, the next write finds out.
+        """
+        before = time.monotonic() - seconds
+        changes: list[Change] = []
+        with self._lock:
+            for (side, kind), table in self._tables.items():
+                doubtful = [key for key, since in table.unconfirmed.items() if since < before]
+                changes += [Change(side=side, kind=kind, old=table.drop(key), new=None) for key in doubtful]
+        if changes:
+            self._listen(changes)
 
     def absent(self, side: Side, kind: Kind) -> None:
         """Take that the API server does not know a kind: there are no objects of it, and that is all to know."""

@@ -57,6 +57,7 @@ class EngineTiming:
     resync: float = 300.0
     spread: float = 30.0  # over which the keys of a resync are spread, at most
     look: float = 0.5
+    doubt: float = 30.0  # after which an object that we made, and of which no watch told, is doubted
     stop: float = 12.0  # for what is under way; a little more than a write may take
     patience: Patience = field(default_factory=Patience)
     informers: Timing = field(default_factory=Timing)
@@ -116,6 +117,7 @@ class Engine:
             gate=self._gate,
             permit=permit,
             clock=clock,
+            writes_to_leader=self._writes_to_leader,
         )
         self._queues = {side: WorkQueue(self._timing.patience) for side in Side}
         self._side_of = {
@@ -145,7 +147,7 @@ class Engine:
         self._threads.append(threading.Thread(target=self._supervise, name="engine", daemon=True))
 
     def _sides(self) -> Sequence[Side]:
-        return [side for side in Side if side in self._side_of.values()]
+        return list(Side) if self.link is not None else [Side.LOCAL]
 
     # --- any thread ---------------------------------------------------------------------------------------
 
@@ -298,6 +300,7 @@ class Engine:
                     self._reconcilers.values(), spread=min(self._timing.spread, self._timing.resync / 2)
                 )
             self.worker.damping.prune(time.monotonic())
+            self.cache.doubt(self._timing.doubt)
             if (told := self.worker.take_told()) is not None:
                 self._tell(told)
 
@@ -318,6 +321,12 @@ class Engine:
         while (entry := queue.take()) is not None:
             failed = True
             try:
-                failed = not self.worker.work(entry, queue)
+                own = self._side_of[entry[0]] is side
+                failed = own and not self.worker.work(entry, queue, side)
             finally:
                 queue.done(entry, failed=failed)
+            if self._side_of[entry[0]] is not side:  # it turned out to write to the leader
+                self._queues[self._side_of[entry[0]]].add([entry])
+
+    def _writes_to_leader(self, reconciler: str) -> None:
+        self._side_of[reconciler] = Side.LEADER

@@ -49,31 +49,15 @@ _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _EVENTS_PER_MINUTE = 60.0
 
 
-def reconcilers_of(role: Role, settings: Settings, home: str, client: Client) -> list[Reconciler]:
-    """Return what runs in a role. Raises SourceError when the API server has to be asked for that, and is away."""
+def reconcilers_of(role: Role, settings: Settings, home: str) -> list[Reconciler]:
+    """Return what runs in a role."""
     if role is Role.LEADER:
         from mcagent.controller.leader import leader_reconcilers
 
         return leader_reconcilers(settings.leader(home))
     from mcagent.controller.member import member_reconcilers
 
-    member = settings.member(home)
-    if member.service_cidr is None:
-        member = replace(member, service_cidr=_service_cidr(client, home))
-    return member_reconcilers(member)
-
-
-def _service_cidr(client: Client, home: str) -> str | None:
-    """Return the cluster's Service CIDR; None, and a word in the log, when it cannot be found out."""
-    from mcagent.controller.member.discovery import UnknownCidrError, discover_service_cidr
-
-    try:
-        found = discover_service_cidr(client, home)
-    except UnknownCidrError as err:
-        log.warning("%s", err)
-        return None
-    log.info("Service CIDR of this cluster: %s", found)
-    return found
+    return member_reconcilers(settings.member(home))
 
 
 def reviews_of(engine: Engine, client: Client, namespace: str) -> Mapping[str, Review]:
@@ -123,7 +107,7 @@ class Controller:
             else None
         )
         self.engine = Engine(
-            reconcilers_of(role, settings, home, client) if reconcilers is None else reconcilers,
+            reconcilers_of(role, settings, home) if reconcilers is None else reconcilers,
             client,
             namespace=namespace,
             home=home,

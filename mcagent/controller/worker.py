@@ -14,7 +14,7 @@ from mcagent.controller.apply import plan
 from mcagent.controller.cache import Cache
 from mcagent.controller.connection import LeaderLink
 from mcagent.controller.damping import Damping
-from mcagent.controller.reconciler import Outcome, Reconciler, Ref, Side, Told
+from mcagent.controller.reconciler import Outcome, Reconciler, Ref, Side, Told, Wanted
 from mcagent.controller.tally import Tally
 from mcagent.controller.view import EngineView
 from mcagent.controller.workqueue import Entry, WorkQueue
@@ -27,7 +27,48 @@ log = logging.getLogger(__name__)
 
 # What a reconciler raises when it trips over an object that it did not expect: a bug, but of one key only.
 BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+MEMO = 60.0  # seconds for which the answer to a read is used again
 _WELL = ("changed", "unchanged", "not-leading")
+
+
+class Memo:
+    """What was last read or written of kinds that are not watched, for a minute: a heartbeat need not read first.
+
+    Safe to use from many threads. A write that was made from it names its version, so an old memory is found out.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[Ref, tuple[int, float, RawObject]] = {}
+
+    def get(self, ref: Ref, epoch: int, now: float) -> RawObject | None:
+        """Return what is remembered; None if it has to be read."""
+        with self._lock:
+            found = self._known.get(ref)
+        return found[2] if found is not None and found[0] == epoch and now < found[1] + MEMO else None
+
+    def read(self, ref: Ref, epoch: int, now: float, obj: RawObject | None) -> RawObject | None:
+        """Remember, and return, what was read."""
+        with self._lock:
+            if len(self._known) > 1000:
+                self._known = {key: item for key, item in self._known.items() if now < item[1] + MEMO}
+            if obj is not None:
+                self._known[ref] = (epoch, now, obj)
+            else:
+                self._known.pop(ref, None)
+        return obj
+
+    def wrote(self, ref: Ref, epoch: int, obj: RawObject | None) -> None:
+        """Take what a write left there; how old the memory is does not change by it."""
+        with self._lock:
+            found = self._known.pop(ref, None)
+            if found is not None and obj is not None:
+                self._known[ref] = (epoch, found[1], obj)
+
+    def forget(self, ref: Ref) -> None:
+        """Read it anew next time."""
+        with self._lock:
+            self._known.pop(ref, None)
 
 
 class Worker:
@@ -47,6 +88,7 @@ class Worker:
         gate: Callable[[Reconciler], bool],
         permit: Callable[[], float],
         clock: Callable[[], float],
+        writes_to_leader: Callable[[str], None],
     ) -> None:
         self._reconcilers, self._client, self._cache, self._view, self._link = (
             reconcilers,
@@ -56,6 +98,8 @@ class Worker:
             link,
         )
         self._gate, self._permit, self._clock = gate, permit, clock
+        self._writes_to_leader = writes_to_leader
+        self._memo = Memo()
         self.counts, self.tally, self.damping = Counts(), Tally(), Damping()
         self._lock = threading.Lock()
         self._told: dict[Entry, frozenset[Told]] = {}
@@ -67,8 +111,11 @@ class Worker:
             dirty, self._told_dirty = self._told_dirty, False
             return frozenset[Told]().union(*self._told.values()) if dirty else None
 
-    def work(self, entry: Entry, queue: WorkQueue) -> bool:
-        """Work on a key. Returns whether it went well; else it is tried again later."""
+    def work(self, entry: Entry, queue: WorkQueue, side: Side) -> bool:
+        """Work on a key. Returns whether it went well; else it is tried again later.
+
+        `side` is whose worker this is: one of this cluster never waits for the leader.
+        """
         name, key = entry
         reconciler = self._reconcilers[name]
         epoch = self._link.epoch if self._link is not None else 0
@@ -83,6 +130,9 @@ class Worker:
             return False
         if self._link is not None and self._link.epoch != epoch:
             return True  # it was about another leader
+        if side is Side.LOCAL and any(_ref_of(step).side is Side.LEADER for step in outcome.steps):
+            self._writes_to_leader(name)
+            return True
         self._remember_told(entry, outcome)
         result = self._carry_out(entry, queue, outcome, epoch)
         self.tally.worked(name, result, time.perf_counter() - began)
@@ -94,17 +144,21 @@ class Worker:
         """Write what is wanted, in order. Returns how it went, as metrics name it."""
         result = "unchanged"
         writer = self._writer(epoch)
+
+        def took(ref: Ref, obj: RawObject | None) -> None:
+            self._took(ref, obj, epoch)
+
         for step in outcome.steps:
-            ref = step if isinstance(step, Ref) else step.ref
+            ref = _ref_of(step)
             try:
-                present = self._present(writer, ref)
+                present = self._present(writer, ref, epoch)
                 if (write := plan(step, present)) is None:
                     self._succeeded(entry, queue, ref)
                     continue
                 if (wait := self.damping.wait(write, time.monotonic())) > 0:
                     queue.add_after(entry, wait)
                     return result
-                for done in writer.carry_out(step, present, self._cache.wrote):
+                for done in writer.carry_out(step, present, took):
                     if self.damping.wrote(done, time.monotonic()):
                         log.warning("%s: %s is changed back again and again: writing it less often", entry[0], ref)
                     self.tally.wrote(entry[0], done)
@@ -112,13 +166,15 @@ class Worker:
                 result = "changed"
             except ConflictError as err:
                 log.debug("%s", err)
-                self._cache.wrote(ref, err.present)
+                self._memo.forget(ref)
+                took(ref, err.present)
                 return "conflict"
             except NotLeadingError:
                 return "not-leading"
             except AwayError:
                 return "away"
             except SourceError as err:
+                self._memo.forget(ref)
                 if self._view.failed(ref, str(err)):
                     log.warning("%s: %s: %s", entry[0], ref, err)
                 return "failed"
@@ -139,10 +195,18 @@ class Worker:
 
         return Writer(client, self._permit, self.counts, noted=noted)
 
-    def _present(self, writer: Writer, ref: Ref) -> RawObject | None:
+    def _present(self, writer: Writer, ref: Ref, epoch: int) -> RawObject | None:
         if ref.kind in self._cache.kinds(ref.side):
             return self._cache.get(ref)
-        return writer.read(ref)
+        now = time.monotonic()
+        found = self._memo.get(ref, epoch, now)
+        return found if found is not None else self._memo.read(ref, epoch, now, writer.read(ref))
+
+    def _took(self, ref: Ref, obj: RawObject | None, epoch: int) -> None:
+        if ref.kind in self._cache.kinds(ref.side):
+            self._cache.wrote(ref, obj)
+        else:
+            self._memo.wrote(ref, epoch, obj)
 
     def _succeeded(self, entry: Entry, queue: WorkQueue, ref: Ref) -> None:
         if self._view.succeeded(ref):
@@ -159,3 +223,7 @@ class Worker:
             else:
                 del self._told[entry]
             self._told_dirty = True
+
+
+def _ref_of(step: Wanted | Ref) -> Ref:
+    return step if isinstance(step, Ref) else step.ref

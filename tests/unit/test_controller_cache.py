@@ -1,0 +1,198 @@
+"""The cache of the control plane: nothing goes back in time; indexes and order agree with the objects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.controller.cache import Cache, trim
+from mcagent.controller.reconciler import Change, Index, Ref, Side
+from mcagent.kube.source import EventType, ObjectEvent
+from mcagent.model.objects import Kind
+
+KIND = Kind.CONFIG_MAP
+COLOURS = Index(
+    name="colours", kind=KIND, side=Side.LOCAL, values=lambda obj: [str(obj.get("data", {}).get("colour", ""))]
+)
+
+
+def obj(name: str, version: int, colour: str = "red", uid: str = "u", namespace: str = "ns") -> dict[str, Any]:
+    """Return an object as a server gives it."""
+    meta = {"name": name, "namespace": namespace, "uid": f"{uid}-{name}", "resourceVersion": str(version)}
+    return {"kind": str(KIND), "metadata": meta, "data": {"colour": colour}}
+
+
+def ref(name: str) -> Ref:
+    """Return the Ref of an object in the namespace ns."""
+    return Ref(kind=KIND, namespace="ns", name=name)
+
+
+class World:
+    """A cache, and what it told."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.cache = Cache({Side.LOCAL: [KIND]}, [COLOURS], self.changes.extend)
+
+    def event(self, kind: EventType, thing: dict[str, Any]) -> None:
+        """Deliver an event."""
+        self.cache.apply(Side.LOCAL, KIND, ObjectEvent(type=kind, object=thing))
+
+    def version(self, name: str) -> str | None:
+        """Return the version known of an object."""
+        found = self.cache.get(ref(name))
+        return None if found is None else str(found["metadata"]["resourceVersion"])
+
+
+@pytest.fixture
+def world() -> World:
+    """Give an empty, synced cache."""
+    made = World()
+    made.cache.replace(Side.LOCAL, KIND, [])
+    return made
+
+
+_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["event", "delete", "wrote", "list"]),
+        st.sampled_from(["a", "b", "c", "d"]),
+        st.sampled_from(["red", "blue"]),
+        st.sampled_from(["ns", "other"]),
+    ),
+    max_size=30,
+)
+
+
+@given(_STEPS)
+def test_order_indexes_and_changes_agree_with_the_objects(steps: list[tuple[str, str, str, str]]) -> None:
+    """After any history the index files exactly what is there, sorted, and the changes told lead to it."""
+    world = World()
+    cache = world.cache
+    for version, (what, name, colour, namespace) in enumerate(steps, start=1):
+        thing = obj(name, version, colour, uid=f"{version}", namespace=namespace)
+        if what == "event":
+            world.event(EventType.MODIFIED, thing)
+        elif what == "delete":
+            world.event(EventType.DELETED, thing)
+        elif what == "wrote":
+            cache.wrote(Ref(kind=KIND, namespace=namespace, name=name), thing)
+        else:
+            cache.replace(Side.LOCAL, KIND, [thing])
+    mirror: dict[tuple[str, str], Any] = {}
+    for change in world.changes:
+        told = change.new or change.old
+        assert told is not None
+        key = (told["metadata"]["namespace"], told["metadata"]["name"])
+        assert mirror.get(key) == change.old
+        mirror[key] = change.new
+    there = {key: value for key, value in mirror.items() if value is not None}
+    listed = list(cache.list(KIND, Side.LOCAL))
+    assert listed == [there[key] for key in sorted(there)]
+    for namespace in ("ns", "other", "n"):
+        assert list(cache.list(KIND, Side.LOCAL, namespace)) == [
+            there[key] for key in sorted(there) if key[0] == namespace
+        ]
+    for colour in ("red", "blue"):
+        assert list(cache.indexed("colours", colour, Side.LOCAL)) == [
+            thing for thing in listed if thing["data"]["colour"] == colour
+        ]
+
+
+def test_an_event_older_than_our_own_write_is_passed_over(world: World) -> None:
+    """What a write returned stays until something newer comes."""
+    world.event(EventType.ADDED, obj("a", 5))
+    world.cache.wrote(ref("a"), obj("a", 9))
+    world.event(EventType.MODIFIED, obj("a", 7))
+    assert world.version("a") == "9"
+    world.event(EventType.MODIFIED, obj("a", 11))
+    assert world.version("a") == "11"
+
+
+def test_the_late_answer_to_a_write_does_not_bring_back_what_was_deleted(world: World) -> None:
+    """An object that was deleted while our write's answer was under way stays gone."""
+    world.event(EventType.ADDED, obj("a", 5))
+    world.event(EventType.DELETED, obj("a", 8))
+    world.cache.wrote(ref("a"), obj("a", 7))
+    assert world.version("a") is None
+    world.event(EventType.ADDED, obj("a", 9, uid="second"))
+    assert world.version("a") == "9"
+
+
+def test_events_of_what_we_deleted_do_not_bring_it_back(world: World) -> None:
+    """Between our delete and its event, older events of that object say nothing."""
+    world.event(EventType.ADDED, obj("a", 5))
+    world.cache.wrote(ref("a"), None)
+    world.event(EventType.MODIFIED, obj("a", 6))
+    assert world.version("a") is None
+
+
+def test_a_list_that_missed_our_create_is_mended_by_its_event(world: World) -> None:
+    """An object made while a list was under way is forgotten by the list, and known again by the watch."""
+    world.cache.wrote(ref("a"), obj("a", 5))
+    world.cache.replace(Side.LOCAL, KIND, [])
+    world.event(EventType.ADDED, obj("a", 5))
+    assert world.version("a") == "5"
+
+
+def test_what_no_event_confirms_is_doubted(world: World) -> None:
+    """An object known from an answer alone is forgotten after a while; one that a watch told of is not."""
+    world.cache.wrote(ref("a"), obj("a", 5))
+    world.cache.wrote(ref("b"), obj("b", 6))
+    world.event(EventType.ADDED, obj("b", 6))
+    world.cache.doubt(3600.0)
+    assert world.version("a") == "5"
+    world.cache.doubt(-1.0)
+    assert (world.version("a"), world.version("b")) == (None, "6")
+
+
+def test_a_list_may_go_back_in_time(world: World) -> None:
+    """After etcd was restored from a backup versions are smaller: a list is the truth all the same."""
+    world.event(EventType.ADDED, obj("a", 500, "red"))
+    world.cache.replace(Side.LOCAL, KIND, [obj("a", 20, "blue")])
+    assert world.version("a") == "20"
+
+
+def test_an_unchanged_object_of_a_list_is_no_change(world: World) -> None:
+    """A relist tells only what differs."""
+    world.cache.replace(Side.LOCAL, KIND, [obj("a", 1), obj("b", 2)])
+    world.changes.clear()
+    world.cache.replace(Side.LOCAL, KIND, [obj("a", 1), obj("b", 3)])
+    assert [change.new and change.new["metadata"]["name"] for change in world.changes] == ["b"]
+
+
+def test_quiet_time_begins_with_a_version_and_survives_a_relist(world: World) -> None:
+    """It is 0 for what is not there, grows, and starts again with another version only."""
+    assert world.cache.quiet_for(ref("a")) == 0.0
+    world.event(EventType.ADDED, obj("a", 1))
+    first = world.cache.quiet_for(ref("a"))
+    world.cache.replace(Side.LOCAL, KIND, [obj("a", 1)])
+    second = world.cache.quiet_for(ref("a"))
+    assert second > first
+    world.event(EventType.MODIFIED, obj("a", 2))
+    assert world.cache.quiet_for(ref("a")) < second
+
+
+def test_bookkeeping_is_not_kept_and_secrets_are_never() -> None:
+    """managedFields, what kubectl applied last, and the data of Secrets do not stay in memory."""
+    thing = obj("a", 1)
+    thing["metadata"] |= {
+        "managedFields": [{}],
+        "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "mine": "1"},
+    }
+    assert trim(KIND, thing)["metadata"].keys() == thing["metadata"].keys() - {"managedFields"}
+    assert trim(KIND, thing)["metadata"]["annotations"] == {"mine": "1"}
+    assert "data" not in trim(Kind.SECRET, thing)
+    assert trim(KIND, thing)["data"] == thing["data"]
+
+
+def test_indexes_that_cannot_work_are_refused() -> None:
+    """Two of one name, or one over a kind that nobody reads, is a mistake found at start."""
+    Cache({Side.LOCAL: [KIND]}, [COLOURS, COLOURS])  # two reconcilers may share one
+    with pytest.raises(ValueError, match="two of this name"):
+        Cache({Side.LOCAL: [KIND]}, [COLOURS, replace(COLOURS, values=lambda _obj: [])])
+    with pytest.raises(ValueError, match="not read"):
+        Cache({Side.LOCAL: [Kind.NODE]}, [COLOURS])
