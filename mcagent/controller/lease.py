@@ -27,6 +27,11 @@ log = logging.getLogger(__name__)
 _JITTER = 1.2  # client-go's JitterFactor: of the wait between two tries to acquire
 
 
+def _steady() -> float:
+    """Return the time of a clock that never steps, and goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTiming:
     """client-go's three numbers; seconds. Raises ValueError unless duration > renew_deadline > retry."""
@@ -120,7 +125,7 @@ class Elector:
         gained: Callable[[], None],
         lost: Callable[[], None],
         timing: LeaseTiming | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = _steady,
     ) -> None:
         self._client, self._namespace, self._name = client, namespace, name
         self._gained, self._lost, self._clock = gained, lost, clock

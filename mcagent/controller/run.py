@@ -29,8 +29,9 @@ from mcagent.controller.tally import Durations
 from mcagent.controller.webhook.keeper import DirectoryKeeper, Keeper, SecretKeeper
 from mcagent.controller.webhook.lookup import NEEDED, ClusterLookup
 from mcagent.controller.webhook.server import Review, WebhookServer
-from mcagent.kube.client import Client
+from mcagent.kube.client import ApiUnreachableError, Client
 from mcagent.kube.events import Notice, Reporter
+from mcagent.kube.source import Backoff
 from mcagent.model.errors import McagentError
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
@@ -58,6 +59,31 @@ def reconcilers_of(role: Role, settings: Settings, home: str) -> list[Reconciler
     from mcagent.controller.member import member_reconcilers
 
     return member_reconcilers(settings.member(home))
+
+
+def complete(role: Role, settings: Settings, stop: threading.Event) -> Settings:
+    """Return the settings with the Service CIDR, if it has to be discovered. Tries until it is found, or `stop`.
+
+    Raises SourceError when it cannot be found out by any number of tries.
+    """
+    if role is not Role.MEMBER or settings.service_cidr:
+        return settings
+    from mcagent.controller.member.discovery import discover_service_cidr
+
+    backoff, said = Backoff(0.5, 10.0), ""
+    while not stop.is_set():
+        try:
+            client = Client(settings.kubeconfig, user_agent=f"mcagent-{role}/{version()}")
+            found = discover_service_cidr(client)
+            client.close()
+            log.info("Service CIDR of this cluster: %s", found)
+            return replace(settings, service_cidr=found)
+        except ApiUnreachableError as err:
+            if str(err) != said:
+                said = str(err)
+                log.warning("the Service CIDR is not known yet: %s", err)
+            stop.wait(backoff.next())
+    return settings
 
 
 def reviews_of(engine: Engine, client: Client, namespace: str) -> Mapping[str, Review]:
@@ -281,6 +307,9 @@ def run_controller(
 
     for which in (signal.SIGTERM, signal.SIGINT):
         signal.signal(which, on_signal)
+    settings = complete(role, settings, stop)
+    if stop.is_set():
+        return
     controller = Controller(role, settings)
     notifier = Notifier()
     log.info("mcagent %s: controller of a %s, namespace %s", version(), role, controller.namespace or "(all)")

@@ -22,6 +22,7 @@ from mcagent.model.errors import SourceError
 MAX_ANSWER = 256 * 1024 * 1024  # bytes of one answer; more is no list but an accident
 MAX_LINE = 16 * 1024 * 1024  # bytes of one watch event (an object is at most 1.5 MiB in etcd)
 _BLOCK = 64 * 1024
+_CONNECTIONS = 64  # kept open for further requests; each watch has one
 
 
 class ApiRefusalError(SourceError):
@@ -251,6 +252,7 @@ def _load(kubeconfig: str | RawObject, context: str) -> Any:
         else:
             config.load_incluster_config(configuration)
         configuration.retries = False
+        configuration.connection_pool_maxsize = _CONNECTIONS
         return client.ApiClient(configuration)
     except (
         config.ConfigException,

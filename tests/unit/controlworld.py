@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +124,12 @@ class Copier:
         self.name = f"copier-{side}"
         self.needs_leader = side is Side.LEADER
         self.target = Kind.RESOURCE_EXPORT if self.needs_leader else Kind.CONFIG_MAP
-        self.kinds = {
-            Side.LOCAL: frozenset({Kind.SERVICE_EXPORT}) | (frozenset() if self.needs_leader else {self.target})
-        }
-        if self.needs_leader:
-            self.kinds[Side.LEADER] = frozenset({self.target, Kind.RESOURCE_IMPORT})
+        exports = frozenset({Kind.SERVICE_EXPORT})
+        self.kinds: Mapping[Side, frozenset[Kind]] = (
+            {Side.LOCAL: exports, Side.LEADER: frozenset({self.target, Kind.RESOURCE_IMPORT})}
+            if self.needs_leader
+            else {Side.LOCAL: exports | {self.target}}
+        )
         self.indexes: Sequence[Index] = ()
         self.looks: list[str] = []
         self.bad: set[str] = set()  # keys that it trips over

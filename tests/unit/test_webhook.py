@@ -1,0 +1,314 @@
+"""The admission webhook over real TLS: reviews, limits, and a certificate that is shared and renewed."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from mcagent.controller.admission.decision import Decision
+from mcagent.controller.webhook import certs
+from mcagent.controller.webhook.keeper import DirectoryKeeper, SecretKeeper
+from mcagent.controller.webhook.server import MAX_BODY, WebhookServer, context_of
+from mcagent.lab.apiserver import ApiServer
+from mcagent.model.errors import SourceError
+from mcagent.model.objects import Kind
+from tests.unit.controlworld import NAMESPACE, Objects, client_of, until
+
+NAMES = ("mcagent-leader.mc.svc",)
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def review(**request: Any) -> bytes:
+    """Return the body of an AdmissionReview."""
+    full = {"uid": "123", "operation": "CREATE", "kind": {"kind": "ClusterSet"}, "name": "x", **request}
+    return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": full}).encode()
+
+
+class Hook:
+    """A server with a certificate, and a client that trusts its authority only."""
+
+    def __init__(self, reviews: Mapping[str, Callable[[Mapping[str, Any]], Decision]]) -> None:
+        self.server = WebhookServer(("127.0.0.1", 0), reviews)
+        self.material = certs.current(None, NAMES, datetime.now(UTC))
+
+    def use(self) -> None:
+        """Give the server its certificate."""
+        self.server.use(context_of(self.material.certificate, self.material.key))
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Return a connection that was verified as API servers do: authority and name of the Service."""
+        return connection(self.server.port, self.material.authorities)
+
+    def post(self, body: bytes, path: str = "/validate") -> tuple[int, Any]:
+        """Return status and JSON (or text) of the answer."""
+        made = self.connect()
+        try:
+            made.request("POST", path, body, {"Content-Type": "application/json"})
+            answer = made.getresponse()
+            text = answer.read()
+        finally:
+            made.close()
+        is_json = answer.headers["Content-Type"] == "application/json"
+        return answer.status, json.loads(text) if is_json else text.decode()
+
+
+def connection(port: int, authorities: bytes) -> http.client.HTTPConnection:
+    """Return a connection to a port of this machine that is trusted as the Service."""
+    context = ssl.create_default_context(cadata=authorities.decode())
+    made = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    raw = socket.create_connection(("127.0.0.1", port), timeout=5)
+    try:
+        made.sock = context.wrap_socket(raw, server_hostname=NAMES[0])
+    except BaseException:
+        raw.close()
+        raise
+    return made
+
+
+def decide(request: Mapping[str, Any]) -> Decision:
+    """Decide by the name of the object."""
+    match request.get("name"):
+        case "bad":
+            return Decision(allowed=False, code=412, message="there is one already")
+        case "away":
+            raise SourceError("the API server is away")
+        case "bug":
+            raise KeyError("spec")
+        case "patched":
+            return Decision(allowed=True, patch=[{"op": "add", "path": "/x", "value": 1}])
+    return Decision(allowed=True)
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    """Give a webhook that serves."""
+    made = Hook({"/validate": decide})
+    made.use()
+    yield made
+    made.server.close()
+
+
+def test_decisions_become_answers(hook: Hook) -> None:
+    """Allowed, denied with code and reason, patched: each names the uid of the request."""
+    status, answer = hook.post(review())
+    assert (status, answer["response"]) == (200, {"uid": "123", "allowed": True})
+    assert (answer["kind"], answer["apiVersion"]) == ("AdmissionReview", "admission.k8s.io/v1")
+    denied = hook.post(review(name="bad"))[1]["response"]
+    assert denied == {
+        "uid": "123",
+        "allowed": False,
+        "status": {"code": 412, "message": "there is one already"},
+    }
+    patched = hook.post(review(name="patched"))[1]["response"]
+    assert patched["patchType"] == "JSONPatch"
+    assert json.loads(base64.b64decode(patched["patch"])) == [{"op": "add", "path": "/x", "value": 1}]
+
+
+def test_what_cannot_be_decided_is_refused(hook: Hook) -> None:
+    """A look-up that fails, and a bug, allow nothing; the server goes on."""
+    away = hook.post(review(name="away"))[1]["response"]
+    assert (away["allowed"], away["status"]["code"]) == (False, 503)
+    bug = hook.post(review(name="bug"))[1]["response"]
+    assert (bug["allowed"], bug["status"]["code"]) == (False, 500)
+    assert hook.post(review())[1]["response"]["allowed"]
+    assert hook.server.counts() == {("ClusterSet", "error"): 2, ("ClusterSet", "allowed"): 1}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[" * 100_000,
+        b'{"kind": "AdmissionReview"}',
+        b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": {}}',
+        b'{"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1beta1", "request": {"uid": "1"}}',
+        b"\xff\xfe",
+    ],
+)
+def test_what_is_no_review_is_an_error(hook: Hook, body: bytes) -> None:
+    """Garbage gets 400, never an answer that allows something."""
+    assert hook.post(body)[0] == 400
+
+
+def test_limits_hold(hook: Hook) -> None:
+    """A body that is too large is not read; another path and another method are refused."""
+    made = hook.connect()
+    made.putrequest("POST", "/validate")
+    made.putheader("Content-Length", str(MAX_BODY + 1))
+    made.endheaders()
+    assert made.getresponse().status == 413
+    made.close()
+    assert hook.post(review(), "/other")[0] == 404
+    made = hook.connect()
+    made.request("GET", "/validate")
+    assert made.getresponse().status == 501
+    made.close()
+
+
+def test_a_client_that_says_nothing_holds_up_nobody(hook: Hook) -> None:
+    """Connections without a handshake do not keep others from being served."""
+    silent = [socket.create_connection(("127.0.0.1", hook.server.port)) for _ in range(20)]
+    assert hook.post(review())[0] == 200
+    for sock in silent:
+        sock.close()
+
+
+def test_without_a_certificate_nothing_is_served() -> None:
+    """Until there is one, connections are closed."""
+    made = Hook({"/validate": decide})
+    assert not made.server.has_certificate
+    with pytest.raises(OSError, match=r".*"):
+        made.connect()
+    made.use()
+    assert made.post(review())[0] == 200
+    made.server.close()
+
+
+# --- the certificate ----------------------------------------------------------------------------------------
+
+
+def subject(pem: bytes) -> x509.Certificate:
+    """Return the first certificate of a PEM text."""
+    return x509.load_pem_x509_certificates(pem)[0]
+
+
+def test_nothing_is_renewed_before_its_time() -> None:
+    """Two thirds of a year later the certificate is made anew by the same authority; before that all stays."""
+    first = certs.current(None, NAMES, START)
+    assert certs.current(first, NAMES, START + timedelta(days=200)) is first
+    later = certs.current(first, NAMES, START + timedelta(days=250))
+    assert later.certificate != first.certificate
+    assert (later.authorities, later.authority_key) == (first.authorities, first.authority_key)
+    assert certs.expiry(later) > certs.expiry(first)
+
+
+def test_another_name_needs_another_certificate() -> None:
+    """A Service that was renamed is served under its new name."""
+    first = certs.current(None, NAMES, START)
+    later = certs.current(first, ("other.mc.svc",), START)
+    assert later.certificate != first.certificate
+    assert later.authorities == first.authorities
+
+
+def test_a_new_authority_is_trusted_before_it_is_used() -> None:
+    """At every moment of twenty years the certificate verifies against the authorities of a look before."""
+    material = certs.current(None, NAMES, START)
+    now, rotated = START, 0
+    while now < START + timedelta(days=7300):
+        now += timedelta(days=37)
+        for pause in (timedelta(0), timedelta(minutes=1), timedelta(minutes=30)):
+            renewed = certs.current(material, NAMES, now + pause)
+            known = x509.load_pem_x509_certificates(material.authorities)
+            used = subject(renewed.certificate)
+            assert any(used.issuer == authority.subject for authority in known)
+            assert used.not_valid_after_utc > now
+            rotated += renewed.authority_key != material.authority_key
+            material = renewed
+    assert rotated >= 2
+
+
+@pytest.mark.parametrize("part", ["authorities", "authority_key", "certificate", "key"])
+def test_a_broken_secret_is_made_anew(part: str) -> None:
+    """Whatever is missing or does not fit together, the outcome is whole again."""
+    first = certs.current(None, NAMES, START)
+    other = certs.current(None, NAMES, START)
+    for value in (b"", b"garbage", getattr(other, part)):
+        broken = certs.Material(
+            **{name: getattr(first, name) for name in certs.Material.__slots__} | {part: value}
+        )
+        mended = certs.current(broken, NAMES, START)
+        context_of(mended.certificate, mended.key)
+        subject(mended.certificate).verify_directly_issued_by(subject(mended.authorities))
+
+
+def test_keys_are_not_shown() -> None:
+    """What holds private keys tells nothing of them when it is printed."""
+    assert "BEGIN" not in repr(certs.current(None, NAMES, START))
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """Give a running server."""
+    with ApiServer() as server:
+        yield server
+
+
+def test_replicas_share_one_certificate_and_the_leader_makes_it_trusted(api: ApiServer, tmp_path: Path) -> None:
+    """Two replicas come to the same certificate; caBundle is written by the one that leads."""
+    objects = Objects(api)
+    kind = Kind.VALIDATING_WEBHOOK_CONFIGURATION
+    objects.put(kind, "mcagent-leader", webhooks=[{"name": "a.b.c", "clientConfig": {"service": {"name": "x"}}}])
+    servers = [WebhookServer(("127.0.0.1", 0), {"/validate": decide}) for _ in range(2)]
+    keepers = [
+        SecretKeeper(
+            client_of(api, tmp_path),
+            server,
+            namespace=NAMESPACE,
+            service="mcagent-leader",
+            leading=lambda leads=leads: leads,  # type: ignore[misc]
+            configurations=[kind],
+            look=0.1,
+            retry=0.1,
+        )
+        for server, leads in zip(servers, (False, True), strict=True)
+    ]
+    for keeper in keepers:
+        keeper.start()
+    until(lambda: all(server.has_certificate for server in servers))
+    until(lambda: "caBundle" in objects.get(kind, "mcagent-leader")["webhooks"][0]["clientConfig"])
+    hook = objects.get(kind, "mcagent-leader")["webhooks"][0]
+    assert hook["clientConfig"]["service"] == {"name": "x"}
+    trusted = base64.b64decode(hook["clientConfig"]["caBundle"])
+    for server in servers:
+        made = ssl.create_default_context(cadata=trusted.decode())
+        raw = socket.create_connection(("127.0.0.1", server.port), timeout=5)
+        with made.wrap_socket(raw, server_hostname=f"mcagent-leader.{NAMESPACE}.svc") as secured:
+            assert secured.version() == "TLSv1.3"
+    secret = objects.get(Kind.SECRET, "mcagent-leader-webhook")
+    assert sorted(secret["data"]) == ["ca.crt", "ca.key", "tls.crt", "tls.key"]
+    assert not [name for name in objects.names(Kind.CONFIG_MAP) if "webhook" in name]
+    settled = len(api.requests)
+    until(lambda: len(api.requests) > settled + 12)
+    writes = [write for write in objects.writes() if "webhook" in write]
+    assert sorted(write.split()[0] for write in writes) == ["create", "patch"] or len(writes) == 3
+    for keeper in keepers:
+        keeper.stop()
+        assert keeper.error == ""
+    for server in servers:
+        server.close()
+
+
+def test_a_certificate_of_somebody_else_is_taken_up_when_it_changes(tmp_path: Path) -> None:
+    """With certDir the files are used, and looked at again."""
+    server = WebhookServer(("127.0.0.1", 0), {"/validate": decide})
+    keeper = DirectoryKeeper(tmp_path, server, look=0.05, retry=0.05)
+    keeper.start()
+    until(lambda: keeper.error)
+    for _ in range(2):
+        material = certs.current(None, NAMES, datetime.now(UTC))
+        (tmp_path / "tls.crt").write_bytes(material.certificate)
+        (tmp_path / "tls.key").write_bytes(material.key)
+
+        def served(wanted: bytes = material.authorities) -> bool:
+            try:
+                connection(server.port, wanted).close()
+            except OSError:
+                return False
+            return True
+
+        until(served)
+    assert keeper.expires > 0
+    keeper.stop()
+    server.close()
