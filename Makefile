@@ -57,6 +57,7 @@ docs: setup ## Write the generated pages again (tests fail when they are stale)
 	@$(PY) -m flows.docs > docs/pipeline.md
 	@for page in README.md docs/configuration.md; do $(PY) -m mcagent.agent.config_doc $$page; done
 	@$(PY) -m mcagent.controller.config_doc docs/configuration.md
+	@$(PY) deploy/generate
 
 lock: setup ## Resolve the locked versions anew (needs uv)
 	uv pip compile -q -U --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

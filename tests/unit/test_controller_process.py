@@ -1,0 +1,311 @@
+"""Leader and member as they are deployed: with the rights of the manifests, behind the webhook, as processes."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mcagent.controller.config import Role, Settings
+from mcagent.controller.run import Controller
+from mcagent.kube.client import Client, token_kubeconfig
+from mcagent.lab.apiserver import ApiServer
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+from tests.unit.controlworld import CA, Objects, until
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+COMMON_AREA = "antrea-multicluster"
+MEMBER_HOME = "kube-system"
+
+
+def free_port() -> int:
+    """Return a port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    """Return status and text of a page."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+class Cluster:
+    """An API server that checks rights, with the manifests of a role applied."""
+
+    def __init__(self, role: Role, path: Path, cidr: str = "10.96.0.0/16") -> None:
+        self.role, self.path = role, path
+        self.home = COMMON_AREA if role is Role.LEADER else MEMBER_HOME
+        self.api = ApiServer(rbac=True, service_cidr=IPv4Network(cidr), tokens=frozenset({"admin"})).start()
+        self.objects = Objects(self.api)
+        self.admin = Client(token_kubeconfig(self.api.url, b"", "admin"))
+        self.port = free_port()
+        self.controllers: list[Controller] = []
+        for manifest in yaml.safe_load_all((DEPLOY / f"{role}.yaml").read_text()):
+            self.apply(copy.deepcopy(manifest))
+
+    def apply(self, manifest: dict[str, Any]) -> None:
+        """Create an object of the manifests, as far as this server knows its kind."""
+        kind = manifest["kind"]
+        if kind in ("MutatingWebhookConfiguration", "PodDisruptionBudget", "CustomResourceDefinition"):
+            return
+        if kind == "ValidatingWebhookConfiguration":
+            for hook in manifest["webhooks"]:
+                hook.pop("matchConditions", None)  # so that our own requests are reviewed, too
+                hook["clientConfig"] = copy.deepcopy(hook["clientConfig"])
+                hook["clientConfig"]["service"]["port"] = self.port
+        if kind == "Service":  # leads to this machine
+            manifest["spec"] = {"type": "ExternalName", "externalName": "127.0.0.1"}
+        group, _, version = manifest["apiVersion"].rpartition("/")
+        (rt,) = [t for t in self.api.registry.all() if (t.group, t.kind) == (group, kind)]
+        base = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        scope = f"/namespaces/{manifest['metadata']['namespace']}" if rt.namespaced else ""
+        if kind != "Namespace" or self.objects.get(Kind.NAMESPACE, manifest["metadata"]["name"]) is None:
+            self.admin.request("POST", f"{base}{scope}/{rt.plural}", body=manifest)
+
+    def token(self, name: str) -> str:
+        """Return a token of a ServiceAccount."""
+        return self.api.accounts.issue(self.home, name, 3600)[0]
+
+    def start(self, **more: Any) -> Controller:
+        """Start a controller with its own rights."""
+        file = self.path / f"{self.role}-{self.port}-{len(self.controllers)}"
+        file.write_text(json.dumps(token_kubeconfig(self.api.url, b"", self.token("mcagent-controller"))))
+        settings = Settings(
+            kubeconfig=str(file),
+            pod_namespace=self.home,
+            listen="127.0.0.1:0",
+            webhook_host="127.0.0.1",
+            webhook_port=self.port,
+            **more,
+        )
+        controller = Controller(self.role, settings)
+        self.controllers.append(controller)
+        controller.start()
+        return controller
+
+    def bind_member(self, cluster: str) -> str:
+        """Make what `mcagent membertoken create` makes; return the token."""
+        meta = {"name": cluster, "namespace": COMMON_AREA}
+        annotated = {**meta, "annotations": {"multicluster.antrea.io/cluster-id": cluster}}
+        self.admin.request("POST", object_path(Kind.SERVICE_ACCOUNT, COMMON_AREA), body={"metadata": annotated})
+        self.admin.request(
+            "POST",
+            object_path(Kind.ROLE_BINDING, COMMON_AREA),
+            body={
+                "metadata": meta,
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io",
+                    "kind": "Role",
+                    "name": "antrea-mc-member-cluster-role",
+                },
+                "subjects": [{"kind": "ServiceAccount", "name": cluster, "namespace": COMMON_AREA}],
+            },
+        )
+        return self.token(cluster)
+
+    def join(self, leader: Cluster, cluster: str, token: str) -> None:
+        """Make Secret and ClusterSet of a member, and a Node that can be a gateway."""
+        data = {"ca.crt": base64.b64encode(CA).decode(), "token": base64.b64encode(token.encode()).decode()}
+        self.objects.put(Kind.SECRET, "leader-access", data=data)
+        self.objects.put(
+            Kind.NODE,
+            "node-1",
+            metadata={"annotations": {"multicluster.antrea.io/gateway": "true"}},
+            spec={},
+            status={
+                "addresses": [{"type": "InternalIP", "address": "192.168.7.1"}],
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        )
+        spec = {
+            "clusterID": cluster,
+            "namespace": COMMON_AREA,
+            "leaders": [{"clusterID": "north", "server": leader.api.url, "secret": "leader-access"}],
+        }
+        self.objects.put(Kind.CLUSTER_SET, "blue", spec=spec)
+
+    def close(self) -> None:
+        """Stop everything."""
+        for controller in self.controllers:
+            controller.stop()
+        self.admin.close()
+        self.api.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Give a function that makes a cluster; all are closed at the end."""
+    made: list[Cluster] = []
+
+    def make(role: Role, **more: Any) -> Cluster:
+        found = Cluster(role, tmp_path, **more)
+        made.append(found)
+        return found
+
+    yield make
+    for found in reversed(made):
+        found.close()
+
+
+def ready(objects: Objects, namespace: str) -> bool:
+    """Tell whether the ClusterSet is Ready."""
+    found = objects.get(Kind.CLUSTER_SET, "blue", namespace)
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return any((item["type"], item["status"]) == ("Ready", "True") for item in conditions)
+
+
+def test_the_rights_of_the_manifests_suffice(cluster: Callable[..., Cluster]) -> None:
+    """From nothing to an imported Service and back, with the manifests' rights and webhooks in force."""
+    leader = cluster(Role.LEADER)
+    leading = leader.start()
+    until(leading.ready)
+    until(leading.leading)
+    east = cluster(Role.MEMBER, cidr="10.97.0.0/16")
+    leader.objects.put(
+        Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    )
+    member = east.start(service_cidr="10.97.0.0/16")
+    east.join(leader, "east", leader.bind_member("east"))
+    until(lambda: ready(east.objects, MEMBER_HOME), timeout=20)
+    until(lambda: ready(leader.objects, COMMON_AREA), timeout=20)
+    until(lambda: leader.objects.get(Kind.RESOURCE_IMPORT, "east-clusterinfo", COMMON_AREA), timeout=20)
+    ports = [{"port": 80, "protocol": "TCP", "targetPort": 80}]
+    east.objects.put(Kind.SERVICE, "web", "default", spec={"type": "ClusterIP", "ports": ports})
+    east.objects.put(
+        Kind.ENDPOINT_SLICE,
+        "web-1",
+        "default",
+        metadata={"labels": {"kubernetes.io/service-name": "web"}},
+        addressType="IPv4",
+        endpoints=[{"addresses": ["10.1.0.4"], "conditions": {"ready": True}}],
+        ports=[{"port": 80, "protocol": "TCP", "name": ""}],
+    )
+    east.objects.put(Kind.SERVICE_EXPORT, "web", "default")
+    until(lambda: east.objects.get(Kind.SERVICE_IMPORT, "web", "default"), timeout=20)
+    until(lambda: member.engine.idle() and leading.engine.idle(), timeout=20)
+    assert leading.webhook is not None
+    answers = leading.webhook.counts()
+    assert answers["ResourceExport", "allowed"] >= 3
+    assert answers["MemberClusterAnnounce", "allowed"] >= 1
+    for controller in (leading, member):
+        assert not controller.engine.view.failures()
+        assert not [key for key in controller.engine.worker.counts.read() if key[2] in ("403", "401")]
+        states = [state for states in controller.engine.informers().values() for state in states]
+        assert not [state for state in states if state.last_error and state.kind is not Kind.CLUSTER_CLAIM]
+    # leaving takes back all of it
+    east.objects.remove(Kind.CLUSTER_SET, "blue")
+    until(lambda: east.objects.get(Kind.CLUSTER_SET, "blue") is None, timeout=20)
+    until(lambda: leader.objects.names(Kind.RESOURCE_EXPORT) == [], timeout=20)
+    until(lambda: leader.objects.names(Kind.MEMBER_CLUSTER_ANNOUNCE) == [], timeout=20)
+    assert east.objects.names(Kind.GATEWAY) == []
+    assert "antrea-mc-web" not in east.objects.names(Kind.SERVICE)
+
+
+def test_a_member_that_claims_to_be_another_is_refused(cluster: Callable[..., Cluster]) -> None:
+    """The token of west announces nothing for east, and the member says why."""
+    leader = cluster(Role.LEADER)
+    leading = leader.start()
+    until(leading.ready)
+    until(leading.leading)
+    leader.objects.put(
+        Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    )
+    member = cluster(Role.MEMBER)
+    running = member.start(service_cidr="10.96.0.0/16")
+    member.join(leader, "east", leader.bind_member("west"))
+    until(lambda: any("denied the request" in why for why in running.engine.view.failures().values()), timeout=20)
+    assert leader.objects.names(Kind.MEMBER_CLUSTER_ANNOUNCE) == []
+    assert leader.objects.names(Kind.RESOURCE_EXPORT) == []
+    until(lambda: any("AnnounceFailed" in name for name in events(member)), timeout=20)
+
+
+def events(cluster: Cluster) -> list[str]:
+    """Return the reasons of all Events."""
+    return [
+        str(cluster.objects.get(Kind.EVENT, name)["reason"])
+        for name in cluster.objects.names(Kind.EVENT)
+        if cluster.objects.get(Kind.EVENT, name)
+    ]
+
+
+def test_pages_tell_how_it_is(cluster: Callable[..., Cluster]) -> None:
+    """Ready when all is listed and the webhook has a certificate; metrics and status name both sides."""
+    leader = cluster(Role.LEADER)
+    controller = leader.start()
+    until(lambda: get(controller.port, "/readyz")[0] == 200)
+    assert get(controller.port, "/healthz") == (200, "ok\n")
+    status = json.loads(get(controller.port, "/status")[1])
+    assert status["ready"]
+    assert status["role"] == "leader"
+    until(lambda: "mcagent_controller_is_leader 1.0" in get(controller.port, "/metrics")[1])
+    text = get(controller.port, "/metrics")[1]
+    for line in (
+        'mcagent_controller_queue_depth{reconciler="service-merge"} 0.0',
+        'mcagent_controller_objects{kind="ClusterSet",side="local"} 0.0',
+        'mcagent_controller_informer_connected{kind="ResourceExport",side="local"} 1.0',
+        "mcagent_controller_webhook_certificate_expiry_timestamp_seconds ",
+    ):
+        assert line in text, text
+    assert "mcagent_controller_leader_connected" not in text  # a member's
+
+
+def test_a_process_starts_and_ends_in_order(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    """`mcagent controller member`: ready, ends on SIGTERM with exit code 0, and gives its Lease up."""
+    member = cluster(Role.MEMBER)
+    kubeconfig = tmp_path / "kubeconfig"
+    token = member.token("mcagent-controller")
+    kubeconfig.write_text(json.dumps(token_kubeconfig(member.api.url, b"", token)))
+    port = free_port()
+    config = tmp_path / "controller.yaml"
+    config.write_text(
+        "apiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: MultiClusterConfig\n"
+        f"health: {{healthProbeBindAddress: '127.0.0.1:{port}'}}\n"
+        f"webhook: {{host: 127.0.0.1, port: {member.port}}}\npodCIDRs: ['']\nserviceCIDR: ''\n"
+    )
+    command = [sys.executable, "-m", "mcagent.cli.main", "controller", "member", "--config", str(config)]
+    process = subprocess.Popen(
+        [*command, "--kubeconfig", str(kubeconfig), "--pod-namespace", MEMBER_HOME],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+
+        def is_ready() -> bool:
+            assert process.poll() is None
+            try:
+                return get(port, "/readyz")[0] == 200
+            except OSError:
+                return False
+
+        until(is_ready, timeout=30)
+        until(lambda: member.objects.get(Kind.LEASE, "mcagent-member"), timeout=10)
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, log
+    assert "Service CIDR of this cluster: 10.96.0.0/16" in log
+    assert token not in log
+    assert "Traceback" not in log
+    assert member.objects.get(Kind.LEASE, "mcagent-member")["spec"]["holderIdentity"] == ""

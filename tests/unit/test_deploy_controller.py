@@ -1,0 +1,178 @@
+"""The manifests of leader and member: current, no more rights than used, no more privilege than needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mcagent.controller.config import Role, Settings, load
+from mcagent.controller.run import reconcilers_of
+from mcagent.model.kinds import KINDS
+
+ROOT = Path(__file__).parents[2] / "deploy"
+MULTICLUSTER = "multicluster.crd.antrea.io"
+HOME = {Role.LEADER: "antrea-multicluster", Role.MEMBER: "kube-system"}
+Manifest = dict[str, Any]
+
+
+def manifests(role: Role) -> list[Manifest]:
+    """Return all objects of a role's file."""
+    return list(yaml.safe_load_all((ROOT / f"{role}.yaml").read_text()))
+
+
+def one(role: Role, kind: str, name: str = "") -> Manifest:
+    """Return the one object of a kind (and name)."""
+    (found,) = [m for m in manifests(role) if m["kind"] == kind and name in ("", m["metadata"]["name"])]
+    return found
+
+
+def rules(role: Role) -> dict[tuple[str, str], set[str]]:
+    """Return all that the controller may do, by group and resource."""
+    granted: dict[tuple[str, str], set[str]] = {}
+    for kind in ("Role", "ClusterRole"):
+        for rule in one(role, kind, f"mcagent-{role}")["rules"]:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    granted.setdefault((group, resource), set()).update(rule["verbs"])
+    return granted
+
+
+def test_the_files_are_current() -> None:
+    """deploy/leader.yaml and deploy/member.yaml are what deploy/generate makes."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "generate", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_every_object_says_its_namespace_and_whose_it_is(role: Role) -> None:
+    """One `kubectl apply -f` needs no -n; accounts, roles and Pods name each other."""
+    home = HOME[role]
+    for manifest in manifests(role):
+        if manifest["kind"] == "CustomResourceDefinition":
+            continue
+        assert manifest["metadata"]["labels"]["app.kubernetes.io/name"] == "mcagent"
+        cluster_scoped = manifest["kind"].startswith("Cluster") or manifest["kind"].endswith(
+            "WebhookConfiguration"
+        )
+        if not cluster_scoped and manifest["kind"] != "Namespace":
+            assert manifest["metadata"]["namespace"] == home
+        if manifest["kind"].endswith("Binding"):
+            assert manifest["roleRef"]["name"] == manifest["metadata"]["name"]
+            (subject,) = manifest["subjects"]
+            assert (subject["name"], subject["namespace"]) == ("mcagent-controller", home)
+    deployment = one(role, "Deployment")
+    pod = deployment["spec"]["template"]
+    assert pod["spec"]["serviceAccountName"] == one(role, "ServiceAccount")["metadata"]["name"]
+    labels = pod["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"] == labels
+    assert one(role, "Service")["spec"]["selector"] == labels
+    assert one(role, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_what_reconcilers_read_may_be_read_and_secrets_hardly(role: Role) -> None:
+    """Every kind that is watched has its rule; nothing is granted by wildcard."""
+    granted = rules(role)
+    read = {
+        kind
+        for r in reconcilers_of(role, Settings(), "x")
+        for side, kinds in r.kinds.items()
+        for kind in kinds
+        if side == "local"
+    }
+    for kind in read:
+        info = KINDS[kind]
+        assert {"get", "list", "watch"} <= granted[info.group, info.plural], kind
+    assert not any("*" in text for key, verbs in granted.items() for text in (*key, *verbs))
+    for rule in one(role, "ClusterRole")["rules"]:
+        assert "secrets" not in rule["resources"]
+    for rule in one(role, "Role", f"mcagent-{role}")["rules"]:
+        if "secrets" in rule["resources"] and {"update", "delete", "patch"} & set(rule["verbs"]):
+            assert rule["resourceNames"] == [f"mcagent-{role}-webhook"]
+    if role is Role.LEADER:
+        assert "list" not in granted["", "secrets"]
+
+
+def test_a_member_writes_announces_and_exports_and_nothing_else() -> None:
+    """The Role that tokens are bound to gives no status, no imports, and no deletecollection."""
+    role = one(Role.LEADER, "Role", "antrea-mc-member-cluster-role")
+    writes = {"create", "update", "patch", "delete"}
+    for rule in role["rules"]:
+        resources = set(rule["resources"])
+        assert not {name for name in resources if "/" in name}
+        if resources == {"memberclusterannounces", "resourceexports"}:
+            assert set(rule["verbs"]) == writes | {"get", "list", "watch"}
+        elif resources == {"resourceimports"}:
+            assert set(rule["verbs"]) == {"get", "list", "watch"}
+        else:
+            assert (resources, rule["verbs"]) == ({"events"}, ["create"])
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_pods_have_no_privilege_and_two_replicas_apart(role: Role) -> None:
+    """No root, no capabilities, nothing writable but /tmp; on two Nodes if there are two."""
+    spec = one(role, "Deployment")["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert spec["replicas"] == 2
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert "hostNetwork" not in pod
+    assert [m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")] == ["/tmp"]
+    (term,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_command_configuration_and_ports_fit_the_program(role: Role, tmp_path: Path) -> None:
+    """The configuration in the ConfigMap is read without a finding, and the ports are those it listens on."""
+    config = one(role, "ConfigMap")
+    (name,) = config["data"]
+    file = tmp_path / name
+    file.write_text(config["data"][name])
+    settings = load(role, file, {}, {})
+    pod = one(role, "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["args"] == ["controller", str(role), "--config", f"/etc/mcagent/{name}"]
+    assert pod["volumes"][0]["configMap"]["name"] == config["metadata"]["name"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports == {"http": int(settings.listen.rpartition(":")[2]), "webhook": settings.webhook_port}
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["port"] == "http"
+    grace = pod["terminationGracePeriodSeconds"]
+    assert grace >= settings.renew_deadline + 12  # what is being written, and the Lease
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_webhooks_lead_to_the_service_and_identity_fails_closed(role: Role) -> None:
+    """Hooks are for our CRDs in the role's namespace; an absent webhook lets nobody claim an identity."""
+    service = one(role, "Service")["metadata"]
+    crds = {m["spec"]["names"]["plural"] for m in manifests(role) if m["kind"] == "CustomResourceDefinition"}
+    configurations = [m for m in manifests(role) if m["kind"].endswith("WebhookConfiguration")]
+    for configuration in configurations:
+        assert configuration["metadata"]["name"] == f"mcagent-{role}"
+        for hook in configuration["webhooks"]:
+            target = hook["clientConfig"]["service"]
+            assert (target["name"], target["namespace"]) == (service["name"], service["namespace"])
+            assert target["path"] in ("/validate", "/mutate")
+            assert hook["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": HOME[role]}
+            (rule,) = hook["rules"]
+            (resource,) = rule["resources"]
+            assert resource in crds
+            assert rule["apiGroups"] == [MULTICLUSTER]
+            if resource in ("memberclusterannounces", "resourceexports", "gateways"):
+                closed = configuration["kind"] == "ValidatingWebhookConfiguration"
+                assert hook["failurePolicy"] == ("Fail" if closed else "Ignore")
+            assert hook["timeoutSeconds"] <= 5
