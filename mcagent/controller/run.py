@@ -29,10 +29,10 @@ from mcagent.controller.tally import Durations
 from mcagent.controller.webhook.keeper import DirectoryKeeper, Keeper, SecretKeeper
 from mcagent.controller.webhook.lookup import NEEDED, ClusterLookup
 from mcagent.controller.webhook.server import Review, WebhookServer
-from mcagent.kube.client import ApiUnreachableError, Client
+from mcagent.kube.client import Client
 from mcagent.kube.events import Notice, Reporter
 from mcagent.kube.source import Backoff
-from mcagent.model.errors import McagentError
+from mcagent.model.errors import McagentError, SourceError
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 from mcagent.observe.http import HttpServer
@@ -61,24 +61,26 @@ def reconcilers_of(role: Role, settings: Settings, home: str) -> list[Reconciler
     return member_reconcilers(settings.member(home))
 
 
-def complete(role: Role, settings: Settings, stop: threading.Event) -> Settings:
-    """Return the settings with the Service CIDR, if it has to be discovered. Tries until it is found, or `stop`.
+def complete(role: Role, settings: Settings, client: Client, stop: threading.Event) -> Settings:
+    """Return the settings with the Service CIDR, where it has to be discovered. Tries until there is an answer.
 
-    Raises SourceError when it cannot be found out by any number of tries.
+    Without one that tells it (or after `stop`) they are returned as they are.
     """
     if role is not Role.MEMBER or settings.service_cidr:
         return settings
-    from mcagent.controller.member.discovery import discover_service_cidr
+    from mcagent.controller.member.discovery import UnknownCidrError, discover_service_cidr
 
     backoff, said = Backoff(0.5, 10.0), ""
+    home = settings.pod_namespace or _own_namespace()
     while not stop.is_set():
         try:
-            client = Client(settings.kubeconfig, user_agent=f"mcagent-{role}/{version()}")
-            found = discover_service_cidr(client)
-            client.close()
+            found = discover_service_cidr(client, home)
             log.info("Service CIDR of this cluster: %s", found)
             return replace(settings, service_cidr=found)
-        except ApiUnreachableError as err:
+        except UnknownCidrError as err:
+            log.warning("%s", err)
+            return settings
+        except SourceError as err:
             if str(err) != said:
                 said = str(err)
                 log.warning("the Service CIDR is not known yet: %s", err)
@@ -307,7 +309,9 @@ def run_controller(
 
     for which in (signal.SIGTERM, signal.SIGINT):
         signal.signal(which, on_signal)
-    settings = complete(role, settings, stop)
+    client = Client(settings.kubeconfig, user_agent=f"mcagent-{role}/{version()}")
+    settings = complete(role, settings, client, stop)
+    client.close()
     if stop.is_set():
         return
     controller = Controller(role, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.discovery import cidr_in_refusal, discover_service_cidr, first_ipv4
 from mcagent.controller.reconciler import Change, Side
-from mcagent.controller.run import reconcilers_of
+from mcagent.controller.run import complete, reconcilers_of
 from mcagent.kube.client import ApiRefusalError, ApiUnreachableError, Client
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
@@ -218,15 +219,18 @@ def test_what_cannot_be_found_out_says_what_to_configure(last: Any) -> None:
 
 
 def test_a_member_asks_for_its_service_cidr_once_and_does_without() -> None:
-    """What is configured is not asked for; a refusal leaves the member without, an API that is away ends it."""
-    known = Answers()
-    assert reconcilers_of(Role.MEMBER, Settings(service_cidr="10.96.0.0/16"), HOME, known)
+    """What is configured is not asked for; a refusal leaves the member without; one that is away is waited for."""
+    stop, known = threading.Event(), Answers()
+    given = Settings(service_cidr="10.96.0.0/16")
+    assert complete(Role.MEMBER, given, known, stop) == given
     assert known.requests == []
     refused = Answers(ApiRefusalError("no", code=404), ApiRefusalError("forbidden", code=403))
-    names = {found.name for found in reconcilers_of(Role.MEMBER, Settings(), HOME, refused)}
+    without = complete(Role.MEMBER, Settings(), refused, stop)
+    names = {found.name for found in reconcilers_of(Role.MEMBER, without, HOME)}
     assert {"membership", "gateway-election", "service-export", "service-import"} <= names
-    with pytest.raises(ApiUnreachableError):
-        reconcilers_of(Role.MEMBER, Settings(), HOME, Answers(ApiUnreachableError("away")))
+    told = (ApiRefusalError("no", code=404), ApiRefusalError(REFUSALS[0][0], code=422))
+    away = Answers(ApiUnreachableError("away"), *told)
+    assert complete(Role.MEMBER, Settings(), away, stop).service_cidr == "10.96.0.0/12"
 
 
 def test_the_first_usable_cidr_counts() -> None:

@@ -1,0 +1,130 @@
+"""Which leader a ClusterSet names, with which credentials, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.controller.target import credentials, membership
+from mcagent.model.errors import InputError
+
+PEM = b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
+LEADER = {"clusterID": "north", "server": "https://192.0.2.1:6443", "secret": "token"}
+
+
+def cluster_set(name: str = "blue", created: str = "2026-01-01T00:00:00Z", **spec: Any) -> dict[str, Any]:
+    """Return a member's ClusterSet."""
+    meta = {"name": name, "namespace": "kube-system", "uid": name, "creationTimestamp": created}
+    return {"metadata": meta, "spec": {"clusterID": "east", "namespace": "mc", "leaders": [LEADER], **spec}}
+
+
+def secret(**data: bytes) -> dict[str, Any]:
+    """Return a Secret; a_b stands for the key "a.b"."""
+    encoded = {key.replace("_", "."): base64.b64encode(value).decode() for key, value in data.items()}
+    return {"metadata": {"name": "token"}, "data": encoded}
+
+
+def test_the_oldest_cluster_set_with_a_server_counts() -> None:
+    """A leader's own ClusterSet is no membership; of two members' the older is it."""
+    leaders = cluster_set("led", "2020-01-01T00:00:00Z", leaders=[{"clusterID": "north"}])
+    younger, older = cluster_set("b", "2026-02-01T00:00:00Z"), cluster_set("c", "2026-01-01T00:00:00Z")
+    found = membership([leaders, younger, older])
+    assert found is not None
+    assert (found.cluster_set, found.cluster_id, found.namespace) == ("c", "east", "mc")
+    assert membership([leaders]) is None
+    assert membership([]) is None
+
+
+def test_an_id_from_before_the_field_comes_from_its_claim() -> None:
+    """ClusterSets of v1alpha1 left the cluster's ID to a ClusterClaim."""
+    claim = {"metadata": {"name": "id.k8s.io"}, "value": "old-east"}
+    found = membership([cluster_set(clusterID="")], [claim])
+    assert found is not None
+    assert found.cluster_id == "old-east"
+    with pytest.raises(InputError, match="clusterID"):
+        membership([cluster_set(clusterID="")])
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "http://192.0.2.1",  # the token would be readable on the wire
+        "ftp://192.0.2.1",
+        "192.0.2.1:6443",
+        "https://user:word@192.0.2.1",
+        "https://192.0.2.1/?x=1",
+        "https://192.0.2.1:99999",
+        "https://",
+        "https://exa mple",
+        "https://host\r\nX: y",
+        ["https://192.0.2.1"],
+    ],
+)
+def test_servers_that_are_none_are_refused(server: object) -> None:
+    """Only an https URL without user, query or control characters is asked; http only on the loopback."""
+    with pytest.raises(InputError, match=r"leaders\[0\]\.server"):
+        membership([cluster_set(leaders=[{**LEADER, "server": server}])])
+    assert membership([cluster_set(leaders=[{**LEADER, "server": "http://127.0.0.1:8080"}])]) is not None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("clusterID", "East"), ("clusterID", "e" * 64), ("clusterID", 5), ("namespace", ""), ("namespace", "a/b")],
+)
+def test_names_that_are_none_are_refused(field: str, value: object) -> None:
+    """The error names the field."""
+    changed = cluster_set()
+    changed["spec"][field] = value
+    with pytest.raises(InputError, match=f"spec.{field}"):
+        membership([changed])
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(spec=_JSON, leaders=_JSON, data=_JSON)
+def test_no_object_makes_anything_but_a_value_or_a_refusal(spec: Any, leaders: Any, data: Any) -> None:
+    """Whatever stands in a ClusterSet or Secret, nothing else is raised."""
+    for body in (spec, {**cluster_set()["spec"], "leaders": leaders}, {"leaders": [leaders]}):
+        with suppress(InputError):
+            assert membership([{"metadata": {"name": "x"}, "spec": body}]) is None or leaders
+    with suppress(InputError):
+        assert credentials("Secret x", {"metadata": {"name": "x"}, "data": data}).token
+
+
+def test_credentials_come_from_both_keys() -> None:
+    """ca.crt and token are needed, and are never shown."""
+    found = credentials("Secret x", secret(ca_crt=PEM, token=b"abc.def\n"))
+    assert (found.ca, found.token) == (PEM, "abc.def")
+    assert "abc" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        secret(ca_crt=PEM),
+        secret(token=b"abc"),
+        secret(ca_crt=b"none", token=b"abc"),
+        secret(ca_crt=PEM, token=b"a b"),
+        secret(ca_crt=PEM, token=b"a\r\nX: y"),
+        secret(ca_crt=PEM, token=b"\xff\xfe"),
+        secret(ca_crt=PEM, token=b"a" * 200_000),
+        {"metadata": {"name": "x"}, "data": {"ca.crt": "***", "token": "***"}},
+    ],
+)
+def test_unusable_secrets_are_refused_without_showing_them(wrong: Any) -> None:
+    """The error says which key is wrong, never what is in it."""
+    with pytest.raises(InputError) as caught:
+        credentials("Secret kube-system/token", wrong)
+    assert "Secret kube-system/token" in str(caught.value)
+    assert "abc" not in str(caught.value)
