@@ -102,3 +102,15 @@ def test_what_is_not_enforced_is_told() -> None:
         code, status, _ = call(api, "POST", f"{base}/validatingwebhookconfigurations", body)
         assert code == 422
         assert "matchConditions" in status["message"]
+
+
+def test_an_apply_may_be_yaml() -> None:
+    """The body of an apply is YAML, in block or in flow style; what is neither is refused."""
+    with ApiServer() as api:
+        bodies = {"a": "apiVersion: v1\nkind: ConfigMap\ndata: {k: v}\n", "b": "{apiVersion: v1, kind: ConfigMap}"}
+        for name, text in {**bodies, "c": "{apiVersion: [}"}.items():
+            connection = http.client.HTTPConnection(api.address, timeout=10)
+            path = f"/api/v1/namespaces/default/configmaps/{name}?fieldManager=tests"
+            connection.request("PATCH", path, text.encode(), {"Content-Type": "application/apply-patch+yaml"})
+            assert connection.getresponse().status == (201 if name in bodies else 400)
+            connection.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mcagent.lab import certificates
+from mcagent.lab.realapi import Binaries, RealApiServer
 from mcagent.lab.realapi.binaries import cache_directory, find
 from mcagent.model.errors import LabError
 
@@ -104,3 +105,11 @@ def test_an_identity_is_made_once(tmp_path: Path) -> None:
     context = ssl.create_default_context(cafile=str(first.ca))
     assert len(context.get_ca_certs()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["pki"]
+
+
+def test_a_path_too_long_for_a_socket_is_told(tmp_path: Path) -> None:
+    """etcd listens on a socket in the directory, whose path the kernel limits."""
+    directory = tmp_path / ("x" * 90)
+    programs = Binaries(kube_apiserver=tmp_path / "none", etcd=tmp_path / "none")
+    with pytest.raises(LabError, match="too long a path for a socket"):
+        RealApiServer(directory, binaries=programs).start()

@@ -26,6 +26,7 @@ from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
 
 SERVICE_CIDR = "10.96.0.0/16"
+_LONGEST = 107  # bytes of a socket's path
 START_TIMEOUT = 120.0  # seconds; idle machines need about five
 # Of kube-controller-manager only what makes the API itself whole. No controller of Nodes, Pods, endpoints or
 # garbage: in a lab nobody is a kubelet, and the lab writes EndpointSlices itself.
@@ -196,6 +197,8 @@ class RealApiServer:
     def _prepare(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._directory = self._directory.resolve()
+        if len(self._etcd) > _LONGEST + len("unix://"):
+            raise LabError(f"{self._directory}: too long a path for a socket in it (unix(7))")
         if not self._port:
             with socket.create_server((self._host, 0)) as free:
                 self._port = int(free.getsockname()[1])
