@@ -111,6 +111,18 @@ def test_cluster_info_is_written_once_for_a_failover_and_in_place() -> None:
     assert north_of(view).list(Kind.RESOURCE_EXPORT)[0]["metadata"]["uid"] == uid
 
 
+def test_cluster_info_keeps_the_failed_gateway_until_its_successor_is_there() -> None:
+    """Between a gateway's failure and the next Gateway object the old one is still published: never none."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"), node("n2", "10.0.0.2"))
+    run(view)
+    ready(view, "n1", "False")
+    north_of(view).writes.clear()
+    Controller(view, [ClusterInfoExport(settings())]).settle()  # the election has not run yet
+    assert north_of(view).writes == []
+    assert info(view)["gatewayInfos"] == [{"gatewayIP": "10.0.0.1"}]
+
+
 def test_the_last_gateway_stays_while_nobody_can_replace_it() -> None:
     """With no other candidate a gateway whose Node is not Ready stays; it goes with its annotation."""
     view = member()

@@ -19,11 +19,13 @@ from tests.unit.member_world import (
     SET,
     cluster_set,
     conditions_of,
+    export_of,
     leader,
     member,
     names_of,
     node,
     north_of,
+    service,
     settings,
     slice_of,
 )
@@ -79,6 +81,27 @@ def test_joining_announces_the_cluster() -> None:
     at = time_of(found["metadata"]["annotations"]["touch-ts"])
     assert at is not None
     assert 0 <= view.local.clock() - at <= 11
+
+
+def test_nothing_is_made_before_leaving_would_clean_it_up() -> None:
+    """Until the ClusterSet has our finalizer nothing is written on the leader, and nothing imported."""
+    view = member()
+    raw = cluster_set()
+    del raw["metadata"]["finalizers"]
+    view.local.put(raw)
+    for imported in (WEST, service_import(), endpoints_import("10.97.0.5")):
+        north_of(view).put(imported)
+    for made_here in (node("n1", "10.0.0.1"), service("web"), slice_of("web", "10.10.1.1"), export_of("web")):
+        view.local.put(made_here)
+    first, *others = member_reconcilers(settings())
+    assert first.name == "membership"
+    Controller(view, others).settle()
+    assert north_of(view).writes == []
+    assert set(made(view)) == {"Service", "EndpointSlice", "Gateway"}
+    assert names_of(view.local, Kind.SERVICE) == ["web"]
+    Controller(view, member_reconcilers(settings())).settle()
+    assert north_of(view).get(*ANNOUNCE) is not None
+    assert "antrea-mc-web" in names_of(view.local, Kind.SERVICE)
 
 
 def test_one_heartbeat_a_period_however_often_it_is_looked_at() -> None:
