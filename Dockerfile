@@ -1,4 +1,4 @@
-# The agent's image. The Node's own Open vSwitch does the forwarding: only its client tools are in here.
+# The image of agent and controllers. The Node's own Open vSwitch does the forwarding: only its client tools are in here.
 FROM debian:trixie-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*
 WORKDIR /src

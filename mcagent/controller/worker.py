@@ -104,6 +104,7 @@ class Worker:
         self._lock = threading.Lock()
         self._told: dict[Entry, frozenset[Told]] = {}
         self._told_dirty = False
+        self._refused: dict[Entry, Ref] = {}  # the write of a key that was refused last
 
     def take_told(self) -> frozenset[Told] | None:
         """Return all that should be told now, if that changed since the last call."""
@@ -135,6 +136,8 @@ class Worker:
             return True
         self._remember_told(entry, outcome)
         result = self._carry_out(entry, queue, outcome, epoch)
+        if result in _WELL and (refused := self._refused.pop(entry, None)) is not None:
+            self._view.succeeded(refused)  # it may not be wanted any more
         self.tally.worked(name, result, time.perf_counter() - began)
         if outcome.again is not None:
             queue.add_after(entry, outcome.again)
@@ -175,6 +178,7 @@ class Worker:
                 return "away"
             except SourceError as err:
                 self._memo.forget(ref)
+                self._refused[entry] = ref
                 if self._view.failed(ref, str(err)):
                     log.warning("%s: %s: %s", entry[0], ref, err)
                 return "failed"

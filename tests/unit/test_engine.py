@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,17 @@ import pytest
 
 from mcagent.controller.cache import Cache
 from mcagent.controller.engine import Engine
-from mcagent.controller.reconciler import Reconciler, Ref, Side, Told
+from mcagent.controller.reconciler import (
+    Change,
+    Index,
+    Outcome,
+    Reconciler,
+    Ref,
+    Side,
+    Told,
+    View,
+    Wanted,
+)
 from mcagent.kube.source import EventType, ObjectEvent
 from mcagent.lab.apiserver import GARBAGE, ApiServer, Fault, FaultKind
 from mcagent.model.objects import Kind
@@ -178,6 +188,18 @@ def test_a_refused_write_is_told_and_forgotten_when_it_works(
     until(lambda: said(local, "a") == "one")
     until(lambda: told[-1] == frozenset())
     assert not engine.view.failures()
+
+
+def test_a_refusal_of_what_is_wanted_no_longer_is_forgotten(
+    api: ApiServer, local: Objects, run: Callable[..., Engine]
+) -> None:
+    """An export whose copy could not be made goes: nothing is refused any more."""
+    api.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("create",), path="configmaps"))
+    engine = run(Copier())
+    export(local, "a", "one")
+    until(lambda: len(engine.view.failures()) == 1)
+    local.remove(Kind.SERVICE_EXPORT, "a")
+    until(lambda: not engine.view.failures())
 
 
 def test_the_same_write_again_and_again_becomes_rare(local: Objects, run: Callable[..., Engine]) -> None:
@@ -369,3 +391,64 @@ def test_an_answer_that_comes_late_revives_nothing() -> None:
     assert cache.get(ref) is not None
     cache.wrote(ref, {"metadata": {**freed["metadata"], "uid": "2", "resourceVersion": "8"}})
     assert cache.get(ref) is None
+
+
+class Beats:
+    """Writes something to the leader again and again, and says nothing of it in its kinds, as heartbeats do."""
+
+    name = "beats"
+    needs_leader = False
+    kinds: Mapping[Side, frozenset[Kind]] = {Side.LOCAL: frozenset({Kind.CLUSTER_SET})}
+    indexes: Sequence[Index] = ()
+
+    def __init__(self, keys: int = 1) -> None:
+        self.names = [f"beat-{number}" for number in range(keys)]
+        self.count = 0
+
+    def keys(self, change: Change, view: View) -> Iterable[str]:
+        """Return all."""
+        return self.names
+
+    def all_keys(self, view: View) -> Iterable[str]:
+        """Return all."""
+        return self.names
+
+    def desired(self, key: str, view: View, now: float) -> Outcome:
+        """Return an object that differs each time."""
+        if view.leader is None:
+            return Outcome()
+        self.count += 1
+        ref = Ref(side=Side.LEADER, kind=Kind.CONFIG_MAP, namespace=COMMON_AREA, name=key)
+        return Outcome(steps=[Wanted(ref=ref, body={"data": {"beat": str(self.count)}})], again=0.02)
+
+
+def test_what_is_not_watched_is_not_read_before_each_write(
+    local: Objects, leader_api: ApiServer, remote: Objects, run: Callable[..., Engine]
+) -> None:
+    """A heartbeat is one request; an object that somebody else changed meanwhile is read anew."""
+    run(Beats())
+    join(local, leader_api.url)
+    until(lambda: len(remote.writes("configmaps/beat-0")) >= 5)
+    reads = [path for _, verb, path in list(leader_api.requests) if verb == "get" and "beat-0" in path]
+    assert len(reads) <= 2
+    remote.change(
+        Kind.CONFIG_MAP, "beat-0", lambda old: {**old, "data": {**old["data"], "more": "1"}}, COMMON_AREA
+    )
+    so_far = len(remote.writes("configmaps/beat-0"))
+    until(lambda: len(remote.writes("configmaps/beat-0")) >= so_far + 3)
+    assert remote.get(Kind.CONFIG_MAP, "beat-0", COMMON_AREA)["data"]["more"] == "1"
+
+
+def test_who_writes_to_the_leader_without_saying_so_holds_up_nothing_local(
+    local: Objects, leader_api: ApiServer, remote: Objects, run: Callable[..., Engine]
+) -> None:
+    """With more such keys than workers and a leader that hangs, local objects are written at once."""
+    engine = run(Beats(keys=8), Copier())
+    join(local, leader_api.url)
+    until(lambda: len(remote.names(Kind.CONFIG_MAP)) >= 8)
+    leader_api.faults.add(Fault(kind=FaultKind.SILENT, verbs=("get", "create", "patch")))
+    until(lambda: engine.waiting()[1] >= 2)
+    export(local, "a", "one")
+    until(lambda: said(local, "a") == "one", timeout=3.0)
+    leader_api.faults.clear()
+    leader_api.drop_connections()
