@@ -24,7 +24,7 @@ from mcagent.agent.reconcile import Reconciler
 from mcagent.agent.reporting import Reporter
 from mcagent.agent.schedule import Timing
 from mcagent.agent.telling import Teller
-from mcagent.agent.wireguard import Watch, wireguard_report
+from mcagent.agent.wireguard import wireguard_report
 from mcagent.agent.wiring import (
     Api,
     facts_reader,
@@ -32,6 +32,7 @@ from mcagent.agent.wiring import (
     make_live,
     make_monitor,
     make_source,
+    make_wireguard_watch,
     selectors,
 )
 from mcagent.core.local import ALWAYS_NEEDED, GATEWAY_NEEDS
@@ -89,7 +90,7 @@ class Agent:
         self._began = time.monotonic()
         self._told: tuple[Problem, ...] = ()
         self._monitor = make_monitor(settings, self._facilities, self._kernel_changed)
-        self._wireguard = Watch(self._facilities.wireguard, self._wireguard_changed)
+        self._wireguard = make_wireguard_watch(settings, self._facilities, self._wireguard_changed)
         self.metrics = Metrics()
         self._reporter = Reporter(self._facilities.by_name, self.metrics)
         self.live = make_live(settings, self._facilities)
@@ -269,9 +270,9 @@ class Agent:
         self._facilities.openflow.watch(
             lambda: self.loop.suspect(Backend.OPENFLOW), lambda: self.loop.restarted(*lost)
         )
-        if self.settings.core.encrypts:
-            self._wireguard.start()
         try:
+            if self.settings.core.encrypts:
+                self._wireguard.start()
             self._monitor.start()
         except BackendError as error:
             log.error("%s: changes in the kernel are found every %g s only", error, self.settings.resync_period)

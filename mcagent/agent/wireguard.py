@@ -1,15 +1,13 @@
-"""WireGuard in the agent: what of `Facts` comes from it, and who notices what no event tells.
+"""WireGuard in the agent: what of `Facts` comes from it, and what pages show of it. Changes nothing.
 
-`read_facts` is called by the loop's thread. `Watch` has a thread of its own that looks whether devices, peers, the
-process of wireguard-go or the key file are other than they were, and wakes the loop. Changes nothing by itself.
+That somebody changed a device, a peer or the key file is noticed by `mcagent.dataplane.wireguard_watch`.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -19,9 +17,6 @@ from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.wireguard import WireGuardReport
 
 log = logging.getLogger(__name__)
-
-LOOK = 0.25  # seconds between looks, at least;
-SHARE = 50  # and so many times what a look took
 
 
 class Pair(Protocol):
@@ -57,15 +52,15 @@ class WireGuard(Protocol):
     def keys(self) -> Pairs:
         """Return this Node's keys. Raises BackendError."""
 
+    def public_keys(self) -> tuple[str, str]:
+        """Return the key to use now, and the one to announce ("": none). Raises BackendError."""
+
     def statuses(self) -> Sequence[WireGuardPeerStatus]:
         """Return what each device says of its peers. Raises BackendError."""
 
     @property
     def restarts(self) -> int:
         """How many wireguard-go processes were started in place of one that died."""
-
-    def disturbed(self) -> bool:
-        """Tell whether something was changed by somebody. Raises BackendError."""
 
 
 class FactsReader:
@@ -78,12 +73,12 @@ class FactsReader:
     def add(self, facts: Facts) -> Facts:
         """Return the facts with implementation and public keys."""
         try:
-            keys = self._backend.keys()
+            public_key, next_key = self._backend.public_keys()
             found = replace(
                 facts,
                 wireguard=self._backend.implementation(),
-                wireguard_public_key=keys.current.public,
-                wireguard_next_key=keys.next.public if keys.next is not None else "",
+                wireguard_public_key=public_key,
+                wireguard_next_key=next_key,
             )
         except BackendError as error:
             if str(error) != self._told:
@@ -92,48 +87,6 @@ class FactsReader:
             return facts
         self._told = ""
         return found
-
-
-class Watch:
-    """Calls `suspect` when something is not as it was."""
-
-    def __init__(self, backend: WireGuard, suspect: Callable[[], None]) -> None:
-        self._backend, self._suspect = backend, suspect
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="wireguard", daemon=True)
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=2.0)
-
-    def _run(self) -> None:
-        before: tuple[str, ...] | None = None
-        pause = LOOK
-        while not self._stopping.wait(pause):
-            began = time.monotonic()
-            try:
-                keys = self._keys()
-                disturbed = self._backend.disturbed()
-            except BackendError as error:
-                log.debug("%s", error)
-                continue
-            if disturbed or (before is not None and keys != before):
-                self._suspect()
-            before = keys
-            pause = max(LOOK, SHARE * (time.monotonic() - began))
-
-    def _keys(self) -> tuple[str, ...]:
-        try:
-            keys = self._backend.keys()
-        except BackendError:
-            return ()
-        return (keys.current.public, keys.next.public if keys.next is not None else "")
 
 
 def wireguard_report(backend: WireGuard) -> WireGuardReport:

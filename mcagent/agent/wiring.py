@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mcagent.dataplane.ovsdb import OvsdbBackend
     from mcagent.dataplane.wireguard import WireGuardBackend
     from mcagent.dataplane.wireguard_keys import KeyStore
+    from mcagent.dataplane.wireguard_watch import WireGuardWatch
     from mcagent.kube.events import Reporter as EventReporter
     from mcagent.kube.publish import Publisher
     from mcagent.kube.source import Source
@@ -221,3 +222,10 @@ def make_monitor(settings: Settings, facilities: Facilities, wake: Callable[[], 
         nft_table=core.nft_table,
         own_port=lambda: facilities.netlink.port,
     )
+
+
+def make_wireguard_watch(settings: Settings, facilities: Facilities, wake: Callable[[], None]) -> WireGuardWatch:
+    """Return what notices changes of the WireGuard device, its peers and the key file, not started."""
+    from mcagent.dataplane.wireguard_watch import WireGuardWatch
+
+    return WireGuardWatch(facilities.wireguard, wake, devices=(settings.core.wireguard_device,))

@@ -18,7 +18,14 @@ from pathlib import Path
 
 from mcagent.dataplane.wireguard_change import change_peers
 from mcagent.dataplane.wireguard_device import KINDS, device_resource, put_device
-from mcagent.dataplane.wireguard_driver import DeviceChange, Driver, Endpoint, RawDevice, wireguard_error
+from mcagent.dataplane.wireguard_driver import (
+    DeviceChange,
+    Driver,
+    Endpoint,
+    PeerChange,
+    RawDevice,
+    wireguard_error,
+)
 from mcagent.dataplane.wireguard_go import WireGuardGo
 from mcagent.dataplane.wireguard_handover import Handover
 from mcagent.dataplane.wireguard_kernel import KernelDriver
@@ -81,8 +88,9 @@ class WireGuardBackend:
         self._applied: dict[str, dict[str, WireGuardPeer]] = {}  # by device and public key
         self._made: dict[str, WireGuardDevice] = {}
         self._waiting = ("", 0.0)  # a promoted key, and until when (monotonic) it waits for its turn
+        self._unanswered: list[tuple[str, WireGuardPeer]] = []  # handed over, and no handshake seen yet
         self._handed: set[str] = set()  # keys that were announced, and that their owners use now
-        self._handover = Handover(self._private_keys, self._shaken_hands)
+        self._handover = Handover(self._private_keys, self._shaken_hands, self._look_back)
 
     # --- the backend's contract -------------------------------------------------------------------------
 
@@ -338,8 +346,23 @@ class WireGuardBackend:
         # Nothing is read before: with a thousand peers that takes long, and the peer is waiting.
         self._drivers[made.implementation].write(device, DeviceChange(peers=handover(peer)))
         self._handed.add(peer.successor)
+        self._unanswered.append((device, peer))
         log.info("peer %s of %s uses its next key now: %s", peer.public_key, device, peer.successor)
         self._changed()
+
+    def _look_back(self) -> None:
+        """Begin anew with peers that were handed over and did not shake hands: two handshakes had met."""
+        with self._lock:
+            unanswered, self._unanswered = self._unanswered, []
+            for device, peer in unanswered:
+                made = self._made.get(device)
+                raw = _read(device, self._drivers[made.implementation]) if made is not None else None
+                found = raw.peers.get(peer.successor) if raw is not None else None
+                if made is None or found is None or found.last_handshake:
+                    continue
+                again = [PeerChange(public_key=peer.successor, remove=True), *handover(peer)]
+                self._drivers[made.implementation].write(device, DeviceChange(peers=again))
+                self._unanswered.append((device, peer))
 
 
 def _device_of(step: Step) -> str:

@@ -22,6 +22,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from mcagent.dataplane.netlink_monitor import SO_ATTACH_FILTER
 from mcagent.dataplane.wireguard_driver import Endpoint
@@ -35,8 +36,11 @@ ETH_P_IP, ETH_P_IPV6 = 0x0800, 0x86DD  # linux/if_ether.h
 UDP = 17
 UDP_HEADER = 8  # bytes
 # Seconds in which what the peer sent under its old key arrives, as far as the handshake overtook it (it may:
-# packets are encrypted by several threads). The peer sends nothing more until we answer.
-GRACE = 0.001
+# packets are encrypted by several threads), and in which our side is done with the initiation itself. Were it
+# answered, while we begin a handshake of our own, neither would come to an end. The peer sends nothing meanwhile.
+GRACE = 0.003
+# Seconds to the looks whether hands were shaken, longer than a round trip: WireGuard itself tries again after 5 s.
+LOOKS = (0.5, 1.0, 2.0)
 BURST = 32  # messages looked into at a time, each 0.3 ms of work,
 PAUSE = 0.02  # seconds of rest after each such burst: a flood of initiations must not take a CPU
 
@@ -44,8 +48,18 @@ PAUSE = 0.02  # seconds of rest after each such burst: a flood of initiations mu
 class Handover:
     """Calls `seen(public key, endpoint)` for each proven initiation, from a thread of its own."""
 
-    def __init__(self, private_keys: Callable[[], Iterable[bytes]], seen: Callable[[str, Endpoint], None]) -> None:
-        """`private_keys` are those a message to us may be for; it may raise BackendError."""
+    def __init__(
+        self,
+        private_keys: Callable[[], Iterable[bytes]],
+        seen: Callable[[str, Endpoint], None],
+        look_back: Callable[[], None],
+    ) -> None:
+        """`private_keys` are those a message to us may be for. `look_back` is called some time after `seen`.
+
+        All of them may raise BackendError.
+        """
+        self._look_back = look_back
+        self._looks: list[float] = []  # when to look back: monotonic seconds
         self._private_keys = private_keys
         self._seen = seen
         self._port = 0
@@ -96,10 +110,14 @@ class Handover:
             poll.register(descriptor, select.POLLIN)
         try:
             while True:
-                for descriptor, _ in poll.poll():
+                wait = (self._looks[0] - time.monotonic()) * 1000 if self._looks else None
+                for descriptor, _ in poll.poll(wait if wait is None else max(0.0, wait)):
                     if descriptor == stop.fileno():
                         return
                     self._read(readers[descriptor])
+                if self._looks and self._looks[0] <= time.monotonic():
+                    del self._looks[0]
+                    _try(self._look_back)
         finally:
             for one in (*sockets, stop):
                 one.close()
@@ -113,10 +131,7 @@ class Handover:
             except OSError as error:  # the device it came by went down
                 log.debug("packet socket: %s", error)
                 return
-            try:
-                self._look(packet)
-            except BackendError as error:
-                log.warning("%s", error)
+            _try(partial(self._look, packet))
         time.sleep(PAUSE)
 
     def _look(self, packet: bytes) -> None:
@@ -126,9 +141,19 @@ class Handover:
         sender = initiator(message, self._private_keys())
         if sender is not None:
             time.sleep(GRACE)
+            now = time.monotonic()
+            self._looks = [now + sum(LOOKS[: place + 1]) for place in range(len(LOOKS))]
             source = packet[12:16] if packet[0] >> 4 == 4 else packet[8:24]
             port = int.from_bytes(packet[start : start + 2], "big")
             self._seen(sender, (parse_address(socket.inet_ntop(_FAMILY[len(source)], source)), port))
+
+
+def _try(work: Callable[[], None]) -> None:
+    """Do it; what fails is told, and ends nothing."""
+    try:
+        work()
+    except BackendError as error:
+        log.warning("%s", error)
 
 
 _FAMILY = {4: socket.AF_INET, 16: socket.AF_INET6}

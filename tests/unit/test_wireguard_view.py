@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mcagent.agent.wireguard import FactsReader, Watch
+from mcagent.agent.wireguard import FactsReader
 from mcagent.cli.wireguard import text
 from mcagent.core.compile import compile_desired
 from mcagent.core.secrecy import Summary
@@ -206,7 +204,6 @@ class Backend:
     def __init__(self) -> None:
         pair = KeyPair(private=bytes(32), public=OWN, created=1.0)
         self.found: Keys | BackendError = Keys(current=pair)
-        self.changed = False
 
     def implementation(self) -> WireGuardImplementation | None:
         """The kernel's."""
@@ -218,13 +215,14 @@ class Backend:
             raise self.found
         return self.found
 
+    def public_keys(self) -> tuple[str, str]:
+        """Return the public ones, or fail."""
+        keys = self.keys()
+        return keys.current.public, keys.next.public if keys.next is not None else ""
+
     def statuses(self) -> tuple[WireGuardPeerStatus, ...]:
         """Nothing."""
         return ()
-
-    def disturbed(self) -> bool:
-        """Tell whether it was changed."""
-        return self.changed
 
 
 def test_a_key_file_that_cannot_be_used_means_no_key(caplog: pytest.LogCaptureFixture) -> None:
@@ -236,22 +234,3 @@ def test_a_key_file_that_cannot_be_used_means_no_key(caplog: pytest.LogCaptureFi
     for _ in range(3):
         assert reader.add(Facts()) == Facts()
     assert [record.message for record in caplog.records].count(str(backend.found)) == 1
-
-
-@pytest.mark.parametrize("what", ["device", "key"])
-def test_a_change_that_no_event_tells_wakes_the_loop(what: str) -> None:
-    """A device or peer that is not as it was, and a key file with another key."""
-    backend = Backend()
-    told = threading.Event()
-    watch = Watch(backend, told.set)
-    watch.start()
-    try:
-        time.sleep(0.6)  # looks at what is right wake nobody
-        assert not told.is_set()
-        if what == "device":
-            backend.changed = True
-        else:
-            backend.found = Keys(current=KeyPair(private=bytes(32), public=key(7), created=2.0))
-        assert told.wait(5)
-    finally:
-        watch.stop()
