@@ -28,7 +28,8 @@ _CREATE, _FLOWS, _NEW, _USE = (
         "take tunnels into use",
     )
 )
-_BESIDE = ("set up devices", "set packet marks and NAT rules", _FLOWS.title, "add routes")
+# Not routes: ovs-vswitchd reads them, too, and both get slower.
+_BESIDE = ("set up devices", "set packet marks and NAT rules", _FLOWS.title)
 
 
 def path_down(port: TunnelPort) -> TunnelPort:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 import pytest
 
@@ -14,13 +14,14 @@ from mcagent.core.path_down import flows_first
 from mcagent.dataplane.fake import FakeBackend
 from mcagent.model.facts import DatapathType
 from mcagent.model.plan import ApplyResult, Desired, Plan, Step, Unit
-from mcagent.model.resources import Backend, Bridge, FlowEntry, PeerKind, Route
+from mcagent.model.resources import Backend, Bridge, FlowEntry, NftChain, PeerKind, Route
 from tests.unit.core_inputs import tunnel_port
 
 BRIDGE = Bridge(name="br-mc", datapath=DatapathType.NETDEV)
 TUNNEL = tunnel_port(2, "n2", PeerKind.GATEWAY)
 FLOW = FlowEntry(table=0, priority=0, match="", cookie=1, actions="drop")
-ROUTE = Route(table=1, destination=ip_network("10.1.0.0/16"))
+CHAIN = NftChain(table="t", name="c", type="nat", hook="postrouting", priority=99, rules=())
+ROUTE = Route(table=1, destination=ip_network("10.1.0.0/16"), device="mc-gw0", via=ip_address("192.0.2.9"))
 
 
 class Meeting(FakeBackend):
@@ -38,7 +39,7 @@ class Meeting(FakeBackend):
 
 def plan() -> Plan:
     """Return the plan of a Node with nothing on it."""
-    desired = Desired(units={"u": Unit(name="u", resources=(BRIDGE, TUNNEL, FLOW, ROUTE))})
+    desired = Desired(units={"u": Unit(name="u", resources=(BRIDGE, TUNNEL, FLOW, ROUTE, CHAIN))})
     return flows_first(diff({}, desired), (), blank=True)
 
 
@@ -47,18 +48,18 @@ def facilities() -> dict[Backend, FakeBackend]:
     return {backend: FakeBackend(backend) for backend in Backend}
 
 
-def test_flows_and_routes_of_an_empty_bridge_go_side_by_side() -> None:
-    """Neither waits for the other; the bridge is there before both, its tunnel after both."""
+def test_flows_and_nft_of_an_empty_bridge_go_side_by_side() -> None:
+    """Neither waits for the other; the bridge is there before both, its tunnel after both and the routes."""
     barrier = threading.Barrier(2)
     backends = facilities()
-    backends |= {name: Meeting(name, barrier) for name in (Backend.OPENFLOW, Backend.NETLINK)}
+    backends |= {name: Meeting(name, barrier) for name in (Backend.OPENFLOW, Backend.NFT)}
     failures: dict[Backend, Failure] = {}
     done = apply_plan(backends, plan(), frozenset(), failures, Phases())
     assert not failures
     order = [step.new for step in done]
     assert order[0] == BRIDGE
-    assert order[-1] == TUNNEL
-    assert set(order[1:-1]) == {FLOW, ROUTE}
+    assert set(order[1:3]) == {FLOW, CHAIN}
+    assert order[3:] == [ROUTE, TUNNEL]
 
 
 @pytest.mark.parametrize("away", [True, False])
@@ -71,7 +72,7 @@ def test_without_its_flows_an_empty_bridge_gets_no_tunnel(away: bool) -> None:
         backends[Backend.OPENFLOW].refuse_all()
     failures: dict[Backend, Failure] = {}
     done = apply_plan(backends, plan(), frozenset(), failures, Phases())
-    assert [step.new for step in done] == [BRIDGE, ROUTE]
+    assert [step.new for step in done] == [BRIDGE, CHAIN, ROUTE]
     assert failures.keys() == {Backend.OPENFLOW, Backend.OVSDB}
     assert "held back until the flows" in str(failures[Backend.OVSDB].errors[0])
     assert failures[Backend.OVSDB].retryable
@@ -85,6 +86,6 @@ def test_a_bug_in_one_lane_comes_through() -> None:
         def apply(self, steps: Sequence[Step]) -> ApplyResult:
             raise RuntimeError("bug")
 
-    backends = facilities() | {Backend.NETLINK: Broken(Backend.NETLINK)}
+    backends = facilities() | {Backend.NFT: Broken(Backend.NFT)}
     with pytest.raises(RuntimeError, match="bug"):
         apply_plan(backends, plan(), frozenset(), {}, Phases())

@@ -103,7 +103,7 @@ def test_an_empty_bridge_gets_its_tunnels_when_all_else_is_there() -> None:
     """Flows stand beside what the Node itself needs; tunnels come after both, in use at once."""
     bridge = Bridge(name="br-mc", datapath=DatapathType.NETDEV)
     chain = NftChain(table="t", name="c", type="nat", hook="postrouting", priority=99, rules=())
-    route = Route(table=1, destination=ip_network("10.1.0.0/16"))
+    route = Route(table=1, destination=ip_network("10.1.0.0/16"), via=ip_address("192.0.2.9"))
     wanted = Desired(units={"u": Unit(name="u", resources=(bridge, tunnel(1), FLOW, route, chain))})
     worlds: tuple[dict[ResourceKey, Resource], ...] = ({}, {bridge.key: bridge})
     for found in worlds:
@@ -111,7 +111,8 @@ def test_an_empty_bridge_gets_its_tunnels_when_all_else_is_there() -> None:
         order = [[[stage.title for stage in lane] for lane in turn] for turn in turns(plan)]
         assert order == [
             *([] if found else [[["create bridge and tunnels"]]]),
-            [["program flows"], ["set packet marks and NAT rules", "add routes"]],
+            [["program flows"], ["set packet marks and NAT rules"]],
+            [["add routes"]],
             [["create tunnels of an empty bridge"]],
         ]
         assert [step.new for step in plan.stages[-1].steps] == [tunnel(1)]
