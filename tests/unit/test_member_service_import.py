@@ -356,6 +356,24 @@ def test_endpoints_that_this_cluster_exports_are_taken() -> None:
     assert controller.all_told() == []  # it was right a moment ago
 
 
+def test_in_the_exporting_cluster_its_pods_stand_for_its_cluster_ip() -> None:
+    """kube-proxy translates once, so the own ClusterIP is no endpoint here; the Pods behind it are, as they change."""
+    view, controller = world(service_import(), endpoints_import("10.96.7.7", "10.97.0.5"))
+    north_of(view).put(own_export("10.96.7.7"))
+    exported = {"clusterIP": "10.96.7.7", "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}
+    view.local.put({"kind": "Service", "metadata": {"name": "web", "namespace": "shop"}, "spec": exported})
+    view.local.put(slice_of("web", "10.10.1.1", "10.10.1.2"))
+    controller.run()
+    pods = endpoints(view)
+    assert pods.pop("10.97.0.5") == [80]
+    assert sorted(pods) == ["10.10.1.1", "10.10.1.2"]
+    view.local.writes.clear()
+    view.local.put(slice_of("web", "10.10.1.2", "10.10.1.3"))
+    controller.run()
+    assert sorted(endpoints(view)) == ["10.10.1.2", "10.10.1.3", "10.97.0.5"]
+    assert len([write for write in view.local.writes if write.startswith(("create", "patch"))]) <= 2
+
+
 def test_endpoints_come_with_the_cluster_information() -> None:
     """Endpoints that are there before their cluster's CIDRs are taken when these come, and dropped with them."""
     north = cluster_info("north", "10.98.0.0/20")

@@ -8,6 +8,7 @@ the EndpointSlices with our label (and Endpoints where wanted), and the ServiceI
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from mcagent.controller import names
 from mcagent.controller.conditions import TRUE, find
@@ -41,6 +42,7 @@ from mcagent.controller.member.indexes import (
     import_target,
 )
 from mcagent.controller.member.networks import blocks_of, cidrs_of
+from mcagent.controller.member.own_endpoints import behind_own_address
 from mcagent.controller.member.slices import slices
 from mcagent.controller.member.state import (
     cluster_set_of,
@@ -49,7 +51,7 @@ from mcagent.controller.member.state import (
     is_for,
     membership,
 )
-from mcagent.controller.raw import is_deleting, items_at, name_of, text_at
+from mcagent.controller.raw import is_deleting, items_at, name_of, namespace_of, text_at
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject
@@ -110,7 +112,19 @@ class ServiceImports:
             case Kind.CLUSTER_SET:
                 return self.all_keys(view) if concerns_membership(change) else []
             case _:
-                return {owner_of(change.kind, change.new), owner_of(change.kind, change.old)} - {""}
+                found = {owner_of(change.kind, change.new), owner_of(change.kind, change.old)}
+                return (found | self._exported(change.kind, raw, view)) - {""}
+
+    def _exported(self, kind: Kind, raw: RawObject, view: View) -> set[str]:
+        """Return the imported Service whose endpoints here a Service of this cluster, or a slice of it, makes up."""
+        if view.leader is None or kind not in (Kind.SERVICE, Kind.ENDPOINT_SLICE):
+            return set()
+        name = name_of(raw)
+        if kind is Kind.ENDPOINT_SLICE:
+            name = text_at(raw, "metadata", "labels", names.SERVICE_NAME_LABEL)
+        namespace = namespace_of(raw)
+        exported = own_addresses(view, view.leader, namespace, name) is not None
+        return {f"{namespace}/{name}"} if exported else set()
 
     def _keys_of_import(self, change: Change, view: View) -> Iterable[str]:
         found = {import_target(change.old), import_target(change.new)} - {""}
@@ -154,6 +168,8 @@ class ServiceImports:
             return Outcome(told=[obstacle])
         own = own_addresses(view, leader, namespace, name)
         accepted = accept(given, own, view, leader, self._known)
+        subsets = behind_own_address(accepted.subsets, own, view, namespace, name)
+        accepted = replace(accepted, subsets=subsets)
         outcome = self._outcome(target, wanted, accepted, _clusters(imports) or accepted.clusters, view)
         told = [*outcome.told]
         if failure := view.failure(target.service):
