@@ -357,7 +357,7 @@ def test_endpoints_that_this_cluster_exports_are_taken() -> None:
 
 
 def test_in_the_exporting_cluster_its_pods_stand_for_its_cluster_ip() -> None:
-    """kube-proxy translates once, so the own ClusterIP is no endpoint here; the Pods behind it are, as they change."""
+    """The own ClusterIP is no endpoint here, for kube-proxy translates once; the Pods behind it are."""
     view, controller = world(service_import(), endpoints_import("10.96.7.7", "10.97.0.5"))
     north_of(view).put(own_export("10.96.7.7"))
     exported = {"clusterIP": "10.96.7.7", "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}

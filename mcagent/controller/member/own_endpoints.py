@@ -1,8 +1,8 @@
 """The part of an imported Service that this cluster exports itself: its Pods, not its ClusterIP. Pure.
 
-Every exporter's ClusterIP is an endpoint of the imported Service. kube-proxy, in every mode, translates a connection
-once: one that chose the ClusterIP of its own cluster would leave with that address as its destination, and go
-nowhere. So in the exporting cluster itself the Service's own ready endpoints stand in its place.
+Every exporter's ClusterIP is an endpoint of the imported Service. kube-proxy, in every mode, translates a
+connection once: one that chose the ClusterIP of its own cluster would leave with that address as its destination,
+and go nowhere. So in the exporting cluster itself the Service's own ready endpoints stand in its place.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def behind_own_address(
         if kept := [text for text in addresses if text not in ours]:
             found.setdefault(ports, {}).update(dict.fromkeys(kept))
     slices = view.indexed(SLICES_BY_SERVICE.name, f"{namespace}/{name}")
-    for ports, addresses in _behind(pod_ip_subsets(service, slices)):
-        found.setdefault(ports, {}).update(dict.fromkeys(addresses))
+    for ports, pods in _behind(pod_ip_subsets(service, slices)):
+        found.setdefault(ports, {}).update(dict.fromkeys(pods))
     return {ports: tuple(addresses) for ports, addresses in found.items()}
 
 

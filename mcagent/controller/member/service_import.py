@@ -116,7 +116,7 @@ class ServiceImports:
                 return (found | self._exported(change.kind, raw, view)) - {""}
 
     def _exported(self, kind: Kind, raw: RawObject, view: View) -> set[str]:
-        """Return the imported Service whose endpoints here a Service of this cluster, or a slice of it, makes up."""
+        """Return the import whose endpoints here a Service of this cluster, or a slice of it, makes up."""
         if view.leader is None or kind not in (Kind.SERVICE, Kind.ENDPOINT_SLICE):
             return set()
         name = name_of(raw)
