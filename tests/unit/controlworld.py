@@ -39,7 +39,7 @@ QUICK = EngineTiming(
 )
 
 
-def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
+def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
     """Wait for a condition that nobody announces."""
     end = time.monotonic() + timeout
     while not condition():

@@ -292,7 +292,7 @@ def test_a_leader_that_answers_badly_holds_up_nothing_local(
     join(local, leader_api.url)
     until(lambda: engine.view.leader is not None)
     export(local, "a", "one")
-    until(lambda: said(local, "a") == "one", timeout=3.0)
+    until(lambda: said(local, "a") == "one", timeout=4.5)
     assert copies(remote) == {}
     leader_api.faults.clear()
     leader_api.drop_connections()
@@ -449,6 +449,6 @@ def test_who_writes_to_the_leader_without_saying_so_holds_up_nothing_local(
     leader_api.faults.add(Fault(kind=FaultKind.SILENT, verbs=("get", "create", "patch")))
     until(lambda: engine.waiting()[1] >= 2)
     export(local, "a", "one")
-    until(lambda: said(local, "a") == "one", timeout=3.0)
+    until(lambda: said(local, "a") == "one", timeout=4.5)
     leader_api.faults.clear()
     leader_api.drop_connections()

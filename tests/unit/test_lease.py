@@ -17,7 +17,7 @@ from mcagent.lab.apiserver import ApiServer, Fault, FaultKind
 from mcagent.model.objects import Kind
 from tests.unit.controlworld import NAMESPACE, QUICK, Copier, Objects, client_of, until
 
-TIMING = LeaseTiming(duration=1.5, renew_deadline=1.0, retry=0.1)
+TIMING = LeaseTiming(duration=3.0, renew_deadline=2.0, retry=0.2)
 
 
 @pytest.fixture
