@@ -261,6 +261,7 @@ def test_a_leader_that_is_away_is_waited_for(
     join(local, leader_api.url)
     export(local, "a", "one")
     until(lambda: copies(remote) == {"a": "one"})
+    until(lambda: engine.cache.count(Side.LEADER, Kind.RESOURCE_EXPORT) == 1 and engine.idle())
     leader_api.refuse()
     until(
         lambda: (leader := engine.view.leader) is not None and not leader.connected and "refused" in leader.error
@@ -307,6 +308,7 @@ def test_an_expired_token_is_told_and_a_new_one_is_taken_up(
     join(local, leader_api.url)
     export(local, "a", "one")
     until(lambda: copies(remote) == {"a": "one"})
+    until(lambda: engine.cache.count(Side.LEADER, Kind.RESOURCE_EXPORT) == 1 and engine.idle())
     leader_api.tokens = frozenset({"fresh"})
     leader_api.drop_connections()
     until(lambda: (leader := engine.view.leader) is not None and "credentials were refused" in leader.error)
