@@ -6,6 +6,7 @@ asked by `make test-failover` and measured by tests/bench/failover.py.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ import pytest
 from mcagent.lab.faults import Settled
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import Load, Report
+from mcagent.model.errors import LabError
 from tests import failover
 from tests.failover import ROWS, Counted, Intervals, Volume, words
 
@@ -34,8 +36,23 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
 
 @pytest.fixture(scope="module")
 def settled(lab: Lab) -> Settled:
-    """How the lab is when all is well."""
-    return Settled(lab)
+    """How the lab is when all is well. A machine that itself stops for longer than BFD waits proves nothing."""
+    try:
+        return Settled(lab)
+    except LabError:
+        late = lateness()
+        if late > STALLED:
+            pytest.skip(f"this machine is too busy: it stops for {late:.2f} s at a time")
+        raise
+
+
+def lateness() -> float:
+    """Return by how many seconds this process is woken too late at most, in a while."""
+    late, end = 0.0, time.monotonic() + 5.0
+    while (due := time.monotonic() + 0.01) < end:
+        time.sleep(0.01)
+        late = max(late, time.monotonic() - due)
+    return late
 
 
 @pytest.fixture(scope="module")
