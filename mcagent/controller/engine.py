@@ -107,7 +107,7 @@ class Engine:
             if member
             else None
         )
-        self.view = EngineView(self.cache, home or namespace, self.link)
+        self.view = EngineView(self.cache, namespace or home, self.link)
         self.worker = Worker(
             self._reconcilers,
             client=client,

@@ -76,7 +76,7 @@ class View(Protocol):
 
     @property
     def namespace(self) -> str:
-        """Return the namespace that this controller runs in."""
+        """Return the namespace of the ClusterSet; the controller's own one where that may be any."""
         ...
 
     @property

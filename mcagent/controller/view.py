@@ -22,7 +22,7 @@ class EngineView:
 
     @property
     def namespace(self) -> str:
-        """Return the namespace that this controller runs in."""
+        """Return the namespace of the ClusterSet; the controller's own one where that may be any."""
         return self._namespace
 
     @property

@@ -121,6 +121,7 @@ class World:
             reconcilers,
             Client(self.kubeconfig),
             namespace=namespace,
+            home="default",
             member=member,
             timing=EngineTiming(workers=2, look=0.1),
         )

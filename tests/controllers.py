@@ -1,0 +1,221 @@
+"""API servers and controllers as processes of their own, for benchmarks and tests of the control plane.
+
+Owns the processes and the files in one directory. What is done with them is the caller's matter.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.lab.realapi import RealApiServer
+from mcagent.lab.waiting import wait_until
+from mcagent.model.kinds import KINDS, object_path
+from mcagent.model.objects import Kind
+
+REPOSITORY = Path(__file__).parents[1]
+Json = dict[str, Any]
+_SAMPLE = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$")
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+class Api:
+    """A running API server with the CRDs in it. `client` is the administrator's."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+        self.client = Client(str(kubeconfig), user_agent="bench")
+        config = yaml.safe_load(kubeconfig.read_text())
+        self.url = str(config["clusters"][0]["cluster"]["server"])
+        self.ca = Path(config["clusters"][0]["cluster"]["certificate-authority"]).read_bytes()
+        self.token = str(config["users"][0]["user"]["token"])
+        base = object_path(Kind.CUSTOM_RESOURCE_DEFINITION, "")
+        for file in sorted((REPOSITORY / "deploy/crds").glob("*.yaml")):
+            crd = yaml.safe_load(file.read_text())
+            self.client.request("POST", base, body=crd)
+            group, version = crd["spec"]["group"], crd["spec"]["versions"][-1]["name"]
+            path = f"/apis/{group}/{version}/{crd['spec']['names']['plural']}"
+            wait_until(partial(self._serves, path), f"{path} to be served", timeout=60)
+
+    def _serves(self, path: str) -> bool:
+        try:
+            self.client.request("GET", path)
+        except ApiRefusalError:
+            return False
+        return True
+
+    def put(self, kind: Kind, name: str, namespace: str = "", **fields: Any) -> Any:
+        """Create an object and return it."""
+        meta = {"name": name, **fields.pop("metadata", {})}
+        body = {"apiVersion": KINDS[kind].api_version, "kind": str(kind), "metadata": meta, **fields}
+        return self.client.request("POST", object_path(kind, namespace), body=body)
+
+    def patch(self, kind: Kind, name: str, namespace: str, body: Json, *, part: str = "") -> Any:
+        """Merge something into an object (`part`: "/status") and return it."""
+        path = object_path(kind, namespace, name) + part
+        return self.client.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+
+    def get(self, kind: Kind, name: str, namespace: str = "") -> Any:
+        """Return an object, None if there is none."""
+        try:
+            return self.client.request("GET", object_path(kind, namespace, name))
+        except ApiRefusalError as err:
+            if err.code == 404:
+                return None
+            raise
+
+    def join(self, leader: Api, cluster: str, *, area: str, home: str = "kube-system", token: str = "") -> None:
+        """Make Secret and ClusterSet of a member. Without `token` it uses that of the leader's administrator."""
+        values = {"ca.crt": leader.ca, "token": (token or leader.token).encode()}
+        data = {name: base64.b64encode(value).decode() for name, value in values.items()}
+        self.put(Kind.SECRET, "leader-token", home, data=data)
+        leaders = [{"clusterID": "north", "server": leader.url, "secret": "leader-token"}]
+        self.put(Kind.CLUSTER_SET, "set", home, spec={"clusterID": cluster, "namespace": area, "leaders": leaders})
+
+
+@contextmanager
+def api_server(kind: str, directory: Path, service_cidr: str = "10.96.0.0/16") -> Iterator[Api]:
+    """Run an API server, "embedded" or "real", over TLS with an administrator's token."""
+    directory.mkdir(parents=True, exist_ok=True)
+    kubeconfig = directory / "kubeconfig"
+    with ExitStack() as stack:
+        if kind == "real":
+            real = stack.enter_context(RealApiServer(directory / "real", service_cidr=service_cidr))
+            real.write_kubeconfig(kubeconfig)
+        else:
+            argv = ["-m", "mcagent.lab.apiserver", "--kubeconfig", str(kubeconfig), "--service-cidr", service_cidr]
+            argv += ["--tls", str(directory / "pki"), "--token-file", str(directory / "token"), "--rbac"]
+            argv += ["--history", "100000"]
+            process = stack.enter_context(_process(argv, directory / "apiserver.log", out=subprocess.PIPE))
+            assert process.stdout is not None
+            process.stdout.readline()
+        api = Api(kubeconfig)
+        stack.callback(api.client.close)
+        yield api
+
+
+@contextmanager
+def _process(argv: list[str], log: Path, out: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a Python program of this repository; end it afterwards."""
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, *argv],
+            stdout=file if out is None else out,
+            stderr=file,
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        finally:
+            process.kill()
+            process.wait(10)
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+class Controller:
+    """A running `mcagent controller`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+        self.process, self.port, self.log = process, port, log
+
+    def page(self, path: str) -> str:
+        """Return a page, "" while nobody answers or the answer is an error."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+    def ready(self) -> bool:
+        """Tell what /readyz tells. Raises AssertionError when the process has ended."""
+        assert self.process.poll() is None, self.log.read_text()[-3000:]
+        return "ready" in self.page("/readyz").splitlines()
+
+    def metric(self, name: str, text: str = "", page: str = "") -> float:
+        """Return the sum over the samples of a metric whose labels contain `text`."""
+        found = 0.0
+        for line in (page or self.page("/metrics")).splitlines():
+            sample = _SAMPLE.match(line)
+            if sample and sample[1] == name and text in (sample[2] or ""):
+                found += float(sample[3])
+        return found
+
+    def writes(self) -> float:
+        """Return how many objects it has written."""
+        return self.metric("mcagent_controller_writes_total")
+
+    def writes_by_kind(self) -> dict[str, int]:
+        """Return how many objects of each kind it has written."""
+        found: Counter[str] = Counter()
+        for line in self.page("/metrics").splitlines():
+            sample = _SAMPLE.match(line)
+            if sample and sample[1] == "mcagent_controller_writes_total":
+                found[sample[2].partition('kind="')[2].partition('"')[0]] += int(float(sample[3]))
+        return dict(found)
+
+    def idle(self, page: str = "") -> bool:
+        """Tell whether no key waits for a worker or is worked on."""
+        page = page or self.page("/metrics")
+        names = ("mcagent_controller_queue_depth", "mcagent_controller_queue_active")
+        return bool(page) and not any(self.metric(name, page=page) for name in names)
+
+    def memory(self, name: str = "VmRSS") -> float:
+        """Return resident memory in MiB (proc(5), status)."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) / 1024
+        raise AssertionError(name)
+
+    def processor(self) -> float:
+        """Return the processor time spent so far, in seconds (proc(5), stat: utime and stime)."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def controller(role: str, api: Api, namespace: str, directory: Path, **settings: Any) -> Iterator[Controller]:
+    """Run `mcagent controller ROLE` and wait until it is ready. `settings` are keys of its configuration."""
+    directory.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    config = {
+        "kubeconfig": str(api.kubeconfig),
+        "namespace": namespace,
+        "podNamespace": "kube-system",
+        "health": {"healthProbeBindAddress": f"127.0.0.1:{port}"},
+        "webhook": {"port": 0},
+        "leaderElection": {"leaderElect": False},
+        "logLevel": "warning",
+        **settings,
+    }
+    file, log = directory / f"{role}-{port}.yaml", directory / f"{role}-{port}.log"
+    file.write_text(yaml.safe_dump(config))
+    argv = ["-m", "mcagent.cli.main", "controller", role, "--config", str(file)]
+    with _process(argv, log) as process:
+        found = Controller(process, port, log)
+        wait_until(found.ready, f"the {role}'s controller to be ready", timeout=120, interval=0.05)
+        yield found
