@@ -113,3 +113,35 @@ def test_a_path_too_long_for_a_socket_is_told(tmp_path: Path) -> None:
     programs = Binaries(kube_apiserver=tmp_path / "none", etcd=tmp_path / "none")
     with pytest.raises(LabError, match="too long a path for a socket"):
         RealApiServer(directory, binaries=programs).start()
+
+
+FAKE_GO = """#!/bin/bash
+# Stands for the Go toolchain: "builds" programs that print more lines than anybody reads.
+[ "$1" != env ] || echo go9.99
+[ "$1" = build ] || exit 0
+while [ "$1" != -o ]; do shift; done
+printf '#!/bin/bash\\nfor i in {1..20000}; do echo line $i; done\\n' >"$2"
+chmod +x "$2"
+"""
+SYSTEM = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@pytest.mark.skipif(shutil.which("etcd", path=SYSTEM) is not None, reason="the machine has an etcd of its own")
+def test_what_was_built_is_kept_and_older_ones_are_not(tmp_path: Path) -> None:
+    """A build goes into the cache in one step; the second call builds nothing; nothing is left in between."""
+    go = put(tmp_path / "go", "go")
+    (go / "go").write_text(FAKE_GO)
+    old = put(tmp_path / "xdg" / "mcagent" / "kubernetes" / "0123", *PROGRAMS)
+    environment = {"PATH": f"{go}:{SYSTEM}", "XDG_CACHE_HOME": str(tmp_path / "xdg"), "TMPDIR": str(tmp_path)}
+    told = [
+        subprocess.run([SCRIPT, "--build"], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert "compiling etcd" in told[0].stderr
+    assert told[1].stderr == ""
+    assert told[0].stdout == told[1].stdout
+    found = find({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "xdg")})
+    assert found is not None
+    assert str(found.etcd.resolve()) in told[0].stdout
+    assert not old.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["go", "xdg"]
