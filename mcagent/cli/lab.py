@@ -26,6 +26,7 @@ examples:
   mcagent lab demo                              two clusters, all of it, in a minute
   mcagent lab demo --all-cnis --tunnel vxlan
   mcagent lab up --clusters 3 --workers 2 --cni aws-vpc --name big
+  mcagent lab up --control-plane --gateways 2   with controllers: a ClusterSet to play with
   mcagent lab status --name big
   mcagent lab exec east-w1-p1 -- ping -c 3 10.2.1.2
   mcagent lab exec east-gw1 -- ovs-ofctl -O OpenFlow15 dump-flows br-mc
@@ -74,6 +75,7 @@ def _add_shape(parser: argparse.ArgumentParser, name: str) -> None:
     _add_choice(parser, "--encryption", TrafficEncryption, TrafficEncryption.NONE, "between clusters")
     _add_choice(parser, "--cni", Cni, Cni.FLANNEL, "how Pods get addresses and get out")
     parser.add_argument("--api", choices=list(ApiKind), default="embedded", help=_API_HELP)
+    parser.add_argument("--control-plane", action="store_true", help="controllers, joined to a ClusterSet")
     _add_choice(parser, "--datapath", DatapathChoice, DatapathChoice.AUTO, "of Open vSwitch; netdev is userspace")
 
 
@@ -126,7 +128,13 @@ def _up(args: argparse.Namespace) -> int:
     wanted = replace(topology_file.load(args.file), name=args.name) if args.file else _shape(args)
     say = Progress()
     with _terminable():
-        Lab.up(wanted, progress=say, agents=not args.no_agents, api=ApiKind(args.api))
+        Lab.up(
+            wanted,
+            progress=say,
+            agents=not args.no_agents,
+            api=ApiKind(args.api),
+            control_plane=args.control_plane,
+        )
     _draw(say, wanted)
     name = "" if args.name == "lab" else f" --name {args.name}"
     first = next((pod.name for _, _, pod in wanted.pods()), wanted.clusters[0].nodes[0].name)

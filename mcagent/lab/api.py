@@ -27,7 +27,8 @@ Json = dict[str, object]
 PORT = 6443
 TIMEOUT = 10.0  # seconds
 
-CRDS = Path(__file__).resolve().parents[2] / "deploy" / "crds"
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+CRDS = DEPLOY / "crds"
 
 
 class ApiKind(StrEnum):
@@ -37,6 +38,7 @@ class ApiKind(StrEnum):
     REAL = "real"  # kube-apiserver, etcd and kube-controller-manager
 
 
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
 # kind -> (API prefix, plural, namespaced, is the status a subresource that a create does not fill)
 _RESOURCES = {
     "Node": ("/api/v1", "nodes", False, False),
@@ -46,6 +48,13 @@ _RESOURCES = {
     "ServiceExport": ("/apis/multicluster.x-k8s.io/v1alpha1", "serviceexports", True, False),
     "Gateway": ("/apis/multicluster.crd.antrea.io/v1alpha1", "gateways", True, False),
     "ClusterInfoImport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "clusterinfoimports", True, False),
+    "ServiceImport": ("/apis/multicluster.x-k8s.io/v1alpha1", "serviceimports", True, False),
+    "Namespace": ("/api/v1", "namespaces", False, False),
+    "ServiceAccount": ("/api/v1", "serviceaccounts", True, False),
+    "Role": (_RBAC, "roles", True, False),
+    "RoleBinding": (_RBAC, "rolebindings", True, False),
+    "ClusterRole": (_RBAC, "clusterroles", False, False),
+    "ClusterRoleBinding": (_RBAC, "clusterrolebindings", False, False),
 }
 
 
@@ -165,6 +174,20 @@ class ApiClient:
         """Create many."""
         for raw in objects:
             self.create(raw)
+
+    def apply(self, raw: Json) -> Json:
+        """Create an object or make it as given (server-side apply)."""
+        kind, name, namespace = _identity(raw)
+        path = f"{_collection(kind, namespace)}/{name}?fieldManager=mcagent-lab&force=true"
+        return self._ask("PATCH", path, raw, "application/apply-patch+yaml")
+
+    def account_token(self, namespace: str, name: str) -> str:
+        """Return a token of a ServiceAccount, good for a day (TokenRequest)."""
+        path = f"{_collection('ServiceAccount', namespace)}/{name}/token"
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+        status = self._ask("POST", path, {**body, "spec": {"expirationSeconds": 86400}})["status"]
+        assert isinstance(status, dict)
+        return str(status["token"])
 
     def patch(self, kind: str, name: str, change: Json, namespace: str = "default") -> Json:
         """Change an object by a JSON merge patch (RFC 7386)."""

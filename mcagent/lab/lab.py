@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mcagent.dataplane.facts import kernel_datapath_exists
-from mcagent.lab import cni, kubeproxy, netns, node, objects, state, underlay
+from mcagent.lab import cni, control, kubeproxy, netns, node, objects, state, underlay
 from mcagent.lab.api import ApiKind
 from mcagent.lab.ovs import OvsInstance
 from mcagent.lab.progress import Progress
@@ -43,8 +43,12 @@ class Lab(RunningLab):
         progress: Progress | None = None,
         agents: bool = True,
         api: ApiKind = ApiKind.EMBEDDED,
+        control_plane: bool = False,
     ) -> Lab:
         """Make the whole lab and return when every agent is ready. With `agents` False no agent is started.
+
+        With `control_plane` controllers run and the clusters join a ClusterSet; else the lab itself writes the
+        objects that controllers would.
 
         One that runs already and is the same is left as it is; anything else of that name is removed first.
         Raises LabError; what was made until then is taken down again (unless MCAGENT_LAB_KEEP is set).
@@ -55,25 +59,25 @@ class Lab(RunningLab):
         if api is ApiKind.REAL:
             binaries.require()
         with lab.state.lock():
-            if lab._runs(topology, agents=agents, api=api):
+            if lab._runs(topology, agents=agents, api=api, control_plane=control_plane):
                 say.line(f"lab {topology.name} runs already")
                 return lab
             if lab.state.directory.exists():
                 with say.step(f"removing what was left of lab {topology.name}"):
                     lab._remove()
             try:
-                lab._build(topology, say, agents=agents, api=api)
+                lab._build(topology, say, agents=agents, api=api, control_plane=control_plane)
             except BaseException:
                 if not os.environ.get("MCAGENT_LAB_KEEP"):
                     lab._remove()
                 raise
         return lab
 
-    def _runs(self, topology: Topology, *, agents: bool, api: ApiKind) -> bool:
+    def _runs(self, topology: Topology, *, agents: bool, api: ApiKind, control_plane: bool) -> bool:
         """Whether just this lab is there, complete and with all its processes."""
         if not self.state.exists or not self.state.noted("complete") or self.state.topology() != topology:
             return False
-        if self.api_kind is not api:
+        if self.api_kind is not api or bool(self.state.noted("control_plane")) != control_plane:
             return False
         processes = self.state.processes()
         there = all(process.alive for process in processes.values())
@@ -84,7 +88,9 @@ class Lab(RunningLab):
         """Pids of the daemons of every Node's Open vSwitch."""
         return [pid for _, one in self.topology.nodes() for pid in self.ovs(one.name).pids.values()]
 
-    def _build(self, topology: Topology, say: Progress, *, agents: bool, api: ApiKind) -> None:
+    def _build(
+        self, topology: Topology, say: Progress, *, agents: bool, api: ApiKind, control_plane: bool
+    ) -> None:
         self._topology = topology
         userspace = _userspace(topology)
         spaces = [self.underlay, *(self.api_namespace(c) for c in topology.clusters)]
@@ -93,6 +99,7 @@ class Lab(RunningLab):
         self.state.create(topology, spaces)
         self.state.note("userspace", userspace)
         self.state.note("api", str(api))
+        self.state.note("control_plane", control_plane)
         number_of = {cluster.name: n for n, cluster in enumerate(topology.clusters, start=1)}
         with say.step(f"underlay: a router, {_count(len(topology.clusters), 'subnet')}"):
             apis = {cluster.name: self.api_namespace(cluster) for cluster in topology.clusters}
@@ -124,10 +131,13 @@ class Lab(RunningLab):
         with say.step(f"{_count(len(pods), 'Pod')} behind the CNI {', '.join(names)}"):
             self._each(lambda p: node.add_pod(self.namespace(p[1]), self.namespace(p[2]), p[1], p[2]), pods)
             self.start_servers()
-        with say.step("objects: Nodes, Pods, Services, ServiceExports, Gateways, ClusterInfoImports"):
-            for cluster in topology.clusters:
-                self.api(cluster.name).create_all(objects.of_cluster(topology, cluster))
-        if topology.encryption is not TrafficEncryption.NONE:
+        if control_plane:
+            self._form_cluster_set(say)
+        else:
+            with say.step("objects: Nodes, Pods, Services, ServiceExports, Gateways, ClusterInfoImports"):
+                for cluster in topology.clusters:
+                    self.api(cluster.name).create_all(objects.of_cluster(topology, cluster))
+        if topology.encryption is not TrafficEncryption.NONE and not control_plane:
             self.start_exchange()
         if agents:
             with say.step(f"{_count(total, 'agent')}: started, and every dataplane programmed"):
@@ -135,6 +145,23 @@ class Lab(RunningLab):
                     self.start_agent(one.name)
                 self.wait_ready()
         self.state.note("complete", True)
+
+    def _form_cluster_set(self, say: Progress) -> None:
+        """Let controllers do what else the lab does itself: from Nodes and ServiceExports to everything."""
+        plane = control.ControlPlane(self)
+        clusters = self.topology.clusters
+        with say.step("objects: Nodes (gateways annotated), Pods, Services, ServiceExports"):
+            for cluster in clusters:
+                self.api(cluster.name).create_all(list(control.cluster_objects(self, cluster)))
+        with say.step(f"controllers: a leader, {_count(len(clusters), 'member')}"):
+            plane.start()
+        with say.step("ClusterSet: made on the leader, joined by every cluster"):
+            plane.init()
+            for cluster in clusters:
+                plane.join(cluster)
+        with say.step("Gateways elected, clusters and Services imported everywhere"):
+            plane.wait_joined()
+            self.start_kube_proxy()
 
     @staticmethod
     def _each(function: Callable[[T], object], items: Iterable[T]) -> None:

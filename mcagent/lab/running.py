@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -127,9 +128,9 @@ class RunningLab:
             argv += ["--data", str(directory / "objects.json"), "--rbac", "--tls", str(directory / "pki")]
             argv += ["--token-file", str(directory / "pki" / "token")]
         key = f"api-{cluster.name}"
-        self.state.spawn(key, self.api_namespace(cluster), argv, log=directory / "api.log", env=_environment())
+        self.state.spawn(key, self.api_namespace(cluster), argv, log=directory / "api.log", env=environment())
         what, timeout = f"API server of {cluster.name}", 120 if real else 20
-        self._wait(self.api(cluster.name).ready, key, directory / "api.log", what, timeout)
+        self.wait_process(self.api(cluster.name).ready, key, directory / "api.log", what, timeout)
 
     def stop_api(self, cluster_name: str) -> None:
         """End a cluster's API server; its objects stay for the next start."""
@@ -145,14 +146,20 @@ class RunningLab:
         spec.write_text(json.dumps({**where, "outside": self.underlay}))
         argv = [sys.executable, "-m", "mcagent.lab.traffic_server", str(spec), str(ready)]
         log = self.state.directory / "servers.log"
-        self.state.spawn("servers", "", argv, log=log, env=_environment())
-        self._wait(ready.exists, "servers", log, "servers in the Pods", 20)
+        self.state.spawn("servers", "", argv, log=log, env=environment())
+        self.wait_process(ready.exists, "servers", log, "servers in the Pods", 20)
 
     def start_exchange(self) -> None:
         """Start the process that carries WireGuard keys between the clusters."""
         argv = [sys.executable, "-m", "mcagent.lab.exchange", self.name, str(self.state.root)]
         log = self.state.directory / "exchange.log"
-        self.state.spawn("exchange", "", argv, log=log, env=_environment())
+        self.state.spawn("exchange", "", argv, log=log, env=environment())
+
+    def start_kube_proxy(self) -> None:
+        """Start the process that programs kube-proxy's rules as the API servers say."""
+        argv = [sys.executable, "-m", "mcagent.lab.kubeproxy_process", self.name, str(self.state.root)]
+        log = self.state.directory / "kube-proxy.log"
+        self.state.spawn("kube-proxy", "", argv, log=log, env=environment())
 
     def agent_command(self, *command: str) -> list[str]:
         """Return the argument list of an mcagent command with this very Python."""
@@ -176,7 +183,7 @@ class RunningLab:
         (directory / "agent.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         argv = self.agent_command("agent", *self.agent_flags(node_name))
         log = directory / "agent.log"
-        return self.state.spawn(f"agent-{node_name}", self.namespace(one), argv, log=log, env=_environment())
+        return self.state.spawn(f"agent-{node_name}", self.namespace(one), argv, log=log, env=environment())
 
     def stop_agent(self, node_name: str, *, kill: bool = False) -> None:
         """End a Node's agent: in an orderly way, or with SIGKILL."""
@@ -195,11 +202,11 @@ class RunningLab:
     def mcagent(self, node_name: str, *command: str, check: bool = True) -> str:
         """Run an mcagent command on a Node with the configuration of its agent; return its output."""
         argv = self.agent_command(command[0], *self.agent_flags(node_name), *command[1:])
-        return netns.execute(self.namespace(node_name), argv, check=check, env=_environment()).stdout
+        return netns.execute(self.namespace(node_name), argv, check=check, env=environment()).stdout
 
     def http(self, node_name: str, path: str) -> tuple[int, str]:
         """GET a path of a Node's agent; (0, reason) when nothing answers."""
-        return netns.call(self.namespace(node_name), lambda: _get(10351, path))
+        return netns.call(self.namespace(node_name), lambda: get(10351, path))
 
     def status(self, node_name: str) -> dict[str, object]:
         """Return the agent's own status. Raises LabError when it does not answer."""
@@ -218,9 +225,10 @@ class RunningLab:
         """Return when the agents of these Nodes (default: all) are ready. Raises LabError naming who is not."""
         for name in node_names or tuple(n.name for _, n in self.topology.nodes()):
             log = self.directory(name) / "agent.log"
-            self._wait(lambda name=name: self.ready(name), f"agent-{name}", log, f"agent of {name}", timeout)  # type: ignore[misc]
+            self.wait_process(partial(self.ready, name), f"agent-{name}", log, f"agent of {name}", timeout)
 
-    def _wait(self, ready: Callable[[], object], key: str, log: Path, what: str, timeout: float) -> None:
+    def wait_process(self, ready: Callable[[], object], key: str, log: Path, what: str, timeout: float) -> None:
+        """Return when a process is ready. Raises LabError, with the end of its log, when it ends or is late."""
         answers: list[object] = []
 
         def settled() -> bool:
@@ -237,7 +245,8 @@ class RunningLab:
             raise LabError(f"{problem}\nthe end of {log}:\n{_tail(log)}")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment of the lab's processes."""
     # The lab's own Python and source, wherever the process starts; no configuration of the caller's agent.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MCAGENT_")}
     root = str(Path(__file__).resolve().parents[2])
@@ -251,7 +260,8 @@ def _tail(path: Path, lines: int = 15) -> str:
     return "  (no log)"
 
 
-def _get(port: int, path: str) -> tuple[int, str]:
+def get(port: int, path: str) -> tuple[int, str]:
+    """GET a path from a port of the loopback address; (0, reason) when nothing answers."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         connection.request("GET", path)
