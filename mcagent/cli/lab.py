@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mcagent.cli import exit_codes
-from mcagent.lab import matrix, netns, picture, state, topology_file
+from mcagent.lab import matrix, netns, picture, state, story, topology_file
 from mcagent.lab.api import ApiKind
 from mcagent.lab.lab import Lab
 from mcagent.lab.progress import Progress
@@ -46,11 +46,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = actions.add_parser("up", help="make a lab and leave it running")
-    _add_shape(up, "lab")
+    _add_shape(up, "lab", gateways=1)
     up.add_argument("--file", type=Path, metavar="YAML", help="topology from a file, instead of the flags above")
+    up.add_argument("--control-plane", action="store_true", help="with controllers, joined to a ClusterSet")
     up.add_argument("--no-agents", action="store_true", help="everything but the agents")
     demo = actions.add_parser("demo", help="make a lab, show that it works, take it down again")
-    _add_shape(demo, "demo")
+    _add_shape(demo, "demo", gateways=2)
+    demo.add_argument(
+        "--no-control-plane",
+        action="store_false",
+        dest="control_plane",
+        help="no controllers: the lab writes Gateways, ClusterInfoImports and imported Services itself",
+    )
     demo.add_argument("--all-cnis", action="store_true", help="one lab after the other, for every CNI profile")
     demo.add_argument("--keep", action="store_true", help="leave the lab running")
     status = actions.add_parser("status", help="tell how labs are doing")
@@ -65,17 +72,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     down.add_argument("--all", action="store_true", help="every lab there is")
 
 
-def _add_shape(parser: argparse.ArgumentParser, name: str) -> None:
+def _add_shape(parser: argparse.ArgumentParser, name: str, *, gateways: int) -> None:
     parser.add_argument("--name", default=name, help="of the lab: several may run side by side [%(default)s]")
     parser.add_argument("--clusters", type=int, default=2, metavar="N", help="[%(default)s]")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="of each cluster [%(default)s]")
-    parser.add_argument("--gateways", type=int, default=1, metavar="N", help="of each cluster [%(default)s]")
+    parser.add_argument(
+        "--gateways", type=int, default=gateways, metavar="N", help="of each cluster [%(default)s]"
+    )
     parser.add_argument("--pods", type=int, default=1, metavar="N", help="of each Node [%(default)s]")
     _add_choice(parser, "--tunnel", TunnelType, TunnelType.GENEVE, "encapsulation")
     _add_choice(parser, "--encryption", TrafficEncryption, TrafficEncryption.NONE, "between clusters")
     _add_choice(parser, "--cni", Cni, Cni.FLANNEL, "how Pods get addresses and get out")
     parser.add_argument("--api", choices=list(ApiKind), default="embedded", help=_API_HELP)
-    parser.add_argument("--control-plane", action="store_true", help="controllers, joined to a ClusterSet")
     _add_choice(parser, "--datapath", DatapathChoice, DatapathChoice.AUTO, "of Open vSwitch; netdev is userspace")
 
 
@@ -159,7 +167,7 @@ def _demo(args: argparse.Namespace) -> int:
     with _terminable():
         for kind in kinds:
             args.cni = str(kind)
-            bad, tried = _demo_one(_shape(args), say, api=ApiKind(args.api), keep=args.keep)
+            bad, tried = _demo_one(_shape(args), say, args)
             wrong, shown = wrong + bad, shown + tried
     if wrong:
         say.line(say.paint(f"{wrong} of {shown} are not as they should be ({say.elapsed:.0f} s).", "31;1"))
@@ -168,13 +176,13 @@ def _demo(args: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-def _demo_one(wanted: Topology, say: Progress, *, api: ApiKind, keep: bool) -> tuple[int, int]:
+def _demo_one(wanted: Topology, say: Progress, args: argparse.Namespace) -> tuple[int, int]:
     """Make a lab, show the matrix, take it down; return how many cases were wrong, and how many there were."""
     _draw(say, wanted)
     lab = Lab(wanted.name)
     try:
-        lab = Lab.up(wanted, progress=say, api=api)
-        every = list(matrix.cases(wanted))
+        lab = Lab.up(wanted, progress=say, api=ApiKind(args.api), control_plane=args.control_plane)
+        every = list(matrix.cases(wanted, story.imported_addresses(lab) if args.control_plane else None))
         results = []
         with say.step(f"packets: {len(every)} ways between clusters, TCP and UDP, copies counted by capture"):
             results += [matrix.run(lab, case) for case in every]
@@ -188,10 +196,19 @@ def _demo_one(wanted: Topology, say: Progress, *, api: ApiKind, keep: bool) -> t
         wrong = sum(not result.ok for result in results)
         if not every:
             raise LabError("nothing to show: two clusters with Pods are needed")
-        return wrong, len(every)
+        claims = list(_told(lab, say)) if args.control_plane else []
+        say.line()
+        return wrong + sum(not claim.ok for claim in claims), len(every) + len(claims)
     finally:
-        if not keep:
+        if not args.keep:
             lab.down(say)
+
+
+def _told(lab: Lab, say: Progress) -> Iterator[story.Claim]:
+    """Show the ClusterSet at work, a line for each step."""
+    for claim in story.tell(lab):
+        say.line(claim.text if claim.ok else say.paint(f"WRONG: {claim.text}", "31"))
+        yield claim
 
 
 def _status(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -66,15 +66,22 @@ def expected_sources(source: Cluster, target: Cluster, pod: Pod) -> frozenset[IP
     return frozenset(node.address for node in source.gateways)
 
 
-def cases(topology: Topology) -> Iterator[Case]:
-    """Yield every case of every ordered pair of clusters."""
+Addresses = Mapping[tuple[str, str], IPv4Address]  # of imported Services: by cluster and name
+
+
+def cases(topology: Topology, imported: Addresses | None = None) -> Iterator[Case]:
+    """Yield every case of every ordered pair of clusters.
+
+    `imported`: where a control plane imports Services, their addresses; what the own cluster exports is among
+    their endpoints then, too.
+    """
     for source in topology.clusters:
         for target in topology.clusters:
             if source.name != target.name:
-                yield from _pair(topology, source, target)
+                yield from _pair(topology, source, target, imported)
 
 
-def _pair(topology: Topology, source: Cluster, target: Cluster) -> Iterator[Case]:
+def _pair(topology: Topology, source: Cluster, target: Cluster, addresses: Addresses | None) -> Iterator[Case]:
     for role, client in _senders(source):
         right = expected_sources(source, target, client)
         common = {"source": client, "source_role": role, "sources": right}
@@ -101,13 +108,17 @@ def _pair(topology: Topology, source: Cluster, target: Cluster) -> Iterator[Case
             if imported.backends == tuple(
                 s.cluster_ip for s in target.services if s.name == imported.service.name
             ):
-                service = imported.service
+                service, address = imported.service, imported.cluster_ip
+                names = list(service.pods)
+                if addresses is not None:
+                    address = addresses[source.name, service.name]
+                    names += [n for s in source.services if s.exported and s.name == service.name for n in s.pods]
                 yield Case(
-                    **common,  # type: ignore[arg-type]
+                    **common | {"sources": right | ({client.address} if addresses is not None else set())},  # type: ignore[arg-type]
                     target=f"by kube-proxy {imported.name}",
-                    address=imported.cluster_ip,
+                    address=address,
                     port=service.port,
-                    pods=tuple(topology.pod(name)[2] for name in service.pods),
+                    pods=tuple(topology.pod(name)[2] for name in names),
                 )
 
 
