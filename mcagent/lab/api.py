@@ -194,6 +194,11 @@ class ApiClient:
         path = f"{_collection(kind, namespace)}/{name}"
         return self._ask("PATCH", path, change, "application/merge-patch+json")
 
+    def patch_status(self, kind: str, name: str, status: Json, namespace: str = "default") -> Json:
+        """Change an object's status by a JSON merge patch, by its subresource."""
+        path = f"{_collection(kind, namespace)}/{name}/status"
+        return self._ask("PATCH", path, {"status": status}, "application/merge-patch+json")
+
     def delete(self, kind: str, name: str, namespace: str = "default") -> None:
         """Delete an object."""
         self._ask("DELETE", f"{_collection(kind, namespace)}/{name}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -21,6 +22,7 @@ from mcagent.lab.topology import POD_PORT, Cluster, Pod, Topology
 from mcagent.model.errors import LabError
 
 PACKETS = 5  # UDP round trips for the time and the copies
+TRIES = 20
 CLOSED_TIMEOUT = 0.7  # seconds without an answer that count as closed
 
 
@@ -136,10 +138,10 @@ def run(lab: Lab, case: Case) -> Result:
         return _run_closed(namespace, case)
     try:
         with contextlib.ExitStack() as stack:
-            captures = [stack.enter_context(Capture(lab.namespace(pod))) for pod in case.pods]
-            tcp = traffic.tcp(namespace, case.address, case.port)
-            one = stack.enter_context(traffic.udp_socket(namespace, case.address, case.port))
-            traffic.exchange(one, b"warm up")
+            others = [pod for pod in case.pods if pod != case.source]
+            captures = [stack.enter_context(Capture(lab.namespace(pod))) for pod in others]
+            tcp = _elsewhere(case, lambda: traffic.tcp(namespace, case.address, case.port))
+            one = stack.enter_context(_udp_elsewhere(namespace, case))
             tokens = [os.urandom(16) for _ in range(PACKETS)]
             replies = [traffic.exchange(one, token) for token in tokens]
             # A copy that came after its original has come before the last answer did: one more round trip.
@@ -151,6 +153,29 @@ def run(lab: Lab, case: Case) -> Result:
     found = Result(case=case, pod=tcp.pod, source=tcp.source, rtt=rtt, copies=copies)
     problem = _problem(case, [tcp, *replies], copies)
     return Result(case=case, pod=found.pod, source=found.source, rtt=rtt, copies=copies, problem=problem)
+
+
+def _elsewhere(case: Case, ask: Callable[[], traffic.Reply]) -> traffic.Reply:
+    """Ask until another Pod than the sender answers: one that reaches itself by kube-proxy says nothing here."""
+    for _ in range(TRIES):
+        reply = ask()
+        if reply.pod != case.source.name:
+            return reply
+    raise LabError(f"only {case.source.name} itself answered, {TRIES} times")
+
+
+@contextlib.contextmanager
+def _udp_elsewhere(namespace: str, case: Case) -> Iterator[socket.socket]:
+    """Give a socket whose connection another Pod than the sender answers."""
+    with contextlib.ExitStack() as stack:
+        found: list[socket.socket] = []
+
+        def ask() -> traffic.Reply:
+            found.append(stack.enter_context(traffic.udp_socket(namespace, case.address, case.port)))
+            return traffic.exchange(found[-1], b"warm up")
+
+        _elsewhere(case, ask)
+        yield found[-1]
 
 
 def _problem(case: Case, replies: list[traffic.Reply], copies: tuple[int, ...]) -> str:

@@ -20,6 +20,7 @@ from mcagent.lab.traffic import TcpClient
 from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
 
+EXPORTED = "hello"
 CONNECTIONS = 20
 LONGEST = 5.0  # seconds of silence that a demo on a busy machine forgives; what is promised is in docs/failover.md
 REACHED = 30.0  # seconds until an export must be usable elsewhere, likewise
@@ -45,7 +46,7 @@ def _export(lab: Lab, serving: Cluster, client: Cluster) -> Claim:
     """Export a new Service in one cluster, and wait until a Pod of another has an answer from it."""
     plane = ControlPlane(lab)
     pods = tuple(pod.name for node in serving.nodes for pod in node.pods)
-    service = Service(name="hello", cluster_ip=serving.service_cidr[200], pods=pods, protocols=("TCP",))
+    service = Service(name=EXPORTED, cluster_ip=serving.service_cidr[200], pods=pods, protocols=("TCP",))
     api = lab.api(serving.name)
     api.create(objects.service_object(service))
     api.create_all(list(objects.endpoint_slices(lab.topology, service)))
@@ -64,20 +65,19 @@ def _export(lab: Lab, serving: Cluster, client: Cluster) -> Claim:
     try:
         wait_until(answered, "the exported Service to be reached", timeout=REACHED, interval=0.05)
     except LabError:
-        return Claim(
-            text=f"Service hello, exported in {serving.name}, is not reached from {client.name}", ok=False
-        )
+        text = f"Service {EXPORTED}, exported in {serving.name}, is not reached from {client.name}"
+        return Claim(text=text, ok=False)
     taken = time.monotonic() - begin
-    text = f"Service hello, exported in {serving.name}, answers a Pod of {client.name} after {taken:.1f} s"
+    text = f"Service {EXPORTED}, exported in {serving.name}, answers a Pod of {client.name} after {taken:.1f} s"
     return Claim(text=text, ok=True)
 
 
 def _gateway_killed(lab: Lab, client: Cluster) -> Claim:
     """Stop everything of a gateway Node at once, under connections to an imported Service."""
-    address = ControlPlane(lab).imported_address(client, "web")
+    address = ControlPlane(lab).imported_address(client, EXPORTED)  # whose Pods are all elsewhere
     stream = Stream(
         kind=Kind.TCP,
-        name="web",
+        name=EXPORTED,
         namespace=lab.namespace(_sender(client)),
         address=str(address),
         port=80,
@@ -91,12 +91,12 @@ def _gateway_killed(lab: Lab, client: Cluster) -> Claim:
         fault.inject()
         moment = time.monotonic() + 3.0
         wait_until(lambda: time.monotonic() >= moment, "a moment", timeout=10)
-        outcome = load.report(begin).streams["web"]
+        outcome = load.report(begin).streams[EXPORTED]
     fault.heal()
     settled.wait()
     text = (
-        f"gateway Node {gateway} dies: of {CONNECTIONS} connections to antrea-mc-web {outcome.broken} broke; "
-        f"longest silence {outcome.longest:.2f} s"
+        f"gateway Node {gateway} dies: of {CONNECTIONS} to antrea-mc-{EXPORTED} {outcome.broken} broke, "
+        f"the longest silence was {outcome.longest:.2f} s"
     )
     return Claim(text=text, ok=outcome.broken == 0 and outcome.longest < LONGEST)
 
@@ -107,7 +107,7 @@ def _sender(cluster: Cluster) -> Pod:
 
 
 def imported_addresses(lab: Lab) -> dict[tuple[str, str], IPv4Address]:
-    """Return the ClusterIPs of imported Services by cluster and name, as controllers had them allocated."""
+    """Return the ClusterIPs of imported Services by cluster and name, as they were allocated."""
     plane = ControlPlane(lab)
     return {
         (cluster.name, imported.service.name): plane.imported_address(cluster, imported.service.name)

@@ -57,11 +57,18 @@ def fresh_name() -> str:
 
 @pytest.fixture(scope="module")
 def make_lab(datapath: DatapathType) -> Iterator[Callable[..., Lab]]:
-    """Make labs for a module (`make_lab(topology, agents=True, api=…)`); down after it, if not before."""
+    """Make labs for a module (`make_lab(topology, agents=True, api=…, …)`); down after it, if not before."""
 
-    def make(topology: Topology, *, agents: bool = True, api: ApiKind = ApiKind.EMBEDDED) -> Lab:
+    def make(
+        topology: Topology,
+        *,
+        agents: bool = True,
+        api: ApiKind = ApiKind.EMBEDDED,
+        control_plane: bool = False,
+    ) -> Lab:
         choice = DatapathChoice(datapath.value)
-        lab = Lab.up(replace(topology, name=fresh_name(), datapath=choice), agents=agents, api=api)
+        wanted = replace(topology, name=fresh_name(), datapath=choice)
+        lab = Lab.up(wanted, agents=agents, api=api, control_plane=control_plane)
         _LABS.append(lab)
         evidence.record(lab)
         return lab

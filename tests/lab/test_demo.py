@@ -15,25 +15,41 @@ from mcagent.lab.lab import Lab
 from mcagent.lab.state import labs
 from mcagent.lab.topology import Cni, generate
 from mcagent.lab.waiting import wait_until
+from mcagent.model.facts import DatapathType
 from tests.lab.conftest import fresh_name
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
     """Run `mcagent lab …` as people do."""
     argv = [sys.executable, "-m", "mcagent.cli.main", "lab", *args]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_the_demo_shows_the_topology_and_a_matrix_and_leaves_nothing() -> None:
     """One command: the picture, a line per step, every way between two clusters, exit code 0."""
     name = fresh_name()
-    done = run("demo", "--name", name, "--tunnel", "vxlan")
+    done = run("demo", "--name", name, "--tunnel", "vxlan", "--gateways", "1", "--no-control-plane")
     assert done.returncode == 0, done.stdout + done.stderr
     for word in ("cluster east (flannel)", "══vxlan", "ok  4 agents", "Pod on worker west-w1-p1", "(kept)"):
         assert word in done.stdout
     assert "All 20 are as they should be" in done.stdout
     assert "\033" not in done.stdout  # plain lines where the output is no terminal
     assert name not in labs()
+
+
+def test_the_demo_shows_a_cluster_set_at_work(datapath: DatapathType) -> None:
+    """Controllers make the ClusterSet; an exported Service is used elsewhere; connections outlive a gateway."""
+    if datapath is not DatapathType.NETDEV:
+        pytest.skip("the control plane is the same on any datapath")
+    done = run("demo", "--name", fresh_name())
+    assert done.returncode == 0, done.stdout + done.stderr
+    for word in (
+        "controllers: a leader, 2 members",
+        "answers a Pod of west",
+        "0 broke",
+        "All 22 are as they should",
+    ):
+        assert word in done.stdout
 
 
 @pytest.fixture(scope="module", params=list(Cni), ids=str)

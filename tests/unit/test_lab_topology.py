@@ -69,7 +69,8 @@ def test_a_service_exported_by_two_clusters_is_imported_once() -> None:
     assert imported.name == "antrea-mc-web"
     assert imported.backends == tuple(c.services[0].cluster_ip for c in topology.clusters[1:])
     assert imported.cluster_ip in topology.clusters[0].service_cidr
-    assert str(imported.backends[1]) in kubeproxy.ruleset(topology, topology.clusters[0])
+    cluster = topology.clusters[0]
+    assert str(imported.backends[1]) in kubeproxy.ruleset(kubeproxy.of_topology(topology, cluster), cluster)
 
 
 def test_profiles_differ_where_cnis_do() -> None:
