@@ -181,6 +181,11 @@ def import_object(cluster: Cluster) -> Json:
     }
 
 
+def wireguard_device(topology: Topology, cluster: Cluster, node: Node) -> str:
+    """Return the name of a Node's WireGuard device: of its own, for wireguard-go's sockets know no namespaces."""
+    return f"mc-wg{topology.clusters.index(cluster) + 1}-{cluster.nodes.index(node) + 1}"
+
+
 def agent_config(
     topology: Topology,
     cluster: Cluster,
@@ -194,6 +199,7 @@ def agent_config(
     """Return the configuration of a Node's agent, as it goes into its YAML file."""
     wireguard = cluster.config.get("wireGuard", {})
     assert isinstance(wireguard, dict)
+    device = wireguard_device(topology, cluster, node)
     return {
         "nodeName": node.name,
         "clusterID": cluster.name,
@@ -204,7 +210,7 @@ def agent_config(
         "tunnelType": str(topology.tunnel),
         "datapath": str(topology.datapath),
         "trafficEncryptionMode": str(topology.encryption),
-        "wireGuard": {"keyDirectory": key_directory, **wireguard},
+        "wireGuard": {"keyDirectory": key_directory, "deviceName": device, **wireguard},
         "source": "kube",
         "kubeconfig": kubeconfig,
         "ovsdb": ovsdb,

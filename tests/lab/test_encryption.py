@@ -19,6 +19,7 @@ from mcagent.lab import faults, matrix, netns, traffic, underlay
 from mcagent.lab.capture import ETHERNET_HEADER, Capture
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import Kind, Load, Stream
+from mcagent.lab.objects import wireguard_device
 from mcagent.lab.topology import POD_PORT, Cluster, Cni, Node, generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
@@ -201,7 +202,7 @@ def test_a_device_that_somebody_removes_comes_back(lab: Lab, wire: Wire, load: L
     gateway = east.gateways[0]
     before = encryption(lab, gateway.name)["publicKey"]
     began = time.monotonic()
-    netns.ip(lab.namespace(gateway), "link", "delete", "mc-wg0")
+    netns.ip(lab.namespace(gateway), "link", "delete", _device_name(lab, gateway))
     wait_until(lambda: _device(lab, gateway), "the device", timeout=10)
     assert time.monotonic() - began < 5
     wait_until(lambda: established(lab, gateway.name), "sessions", timeout=40, interval=0.2)
@@ -211,7 +212,12 @@ def test_a_device_that_somebody_removes_comes_back(lab: Lab, wire: Wire, load: L
 
 
 def _device(lab: Lab, node: Node) -> bool:
-    return "mc-wg0" in netns.ip(lab.namespace(node), "-br", "link")
+    return _device_name(lab, node) in netns.ip(lab.namespace(node), "-br", "link")
+
+
+def _device_name(lab: Lab, node: Node) -> str:
+    cluster, _ = lab.topology.node(node.name)
+    return wireguard_device(lab.topology, cluster, node)
 
 
 @pytest.mark.parametrize("more", ["", "rules", "nft"])
@@ -223,7 +229,7 @@ def test_without_agent_and_device_nothing_leaves(lab: Lab, wire: Wire, more: str
     names = [gateway.name for gateway in east.gateways]
     for gateway in east.gateways:
         lab.stop_agent(gateway.name, kill=True)
-        netns.ip(lab.namespace(gateway), "link", "delete", "mc-wg0")
+        netns.ip(lab.namespace(gateway), "link", "delete", _device_name(lab, gateway))
         if more == "rules":
             netns.ip(lab.namespace(gateway), "rule", "delete", "priority", "300")
         elif more == "nft":
@@ -268,7 +274,7 @@ def test_a_peer_that_restarts_is_back_at_once(lab: Lab, wire: Wire, load: Load) 
     for pid in pids:
         os.kill(pid, 9)
     if not pids:
-        netns.ip(lab.namespace(gateway), "link", "delete", "mc-wg0")
+        netns.ip(lab.namespace(gateway), "link", "delete", _device_name(lab, gateway))
     wait_until(lambda: not pids or set(_processes(lab, gateway)) - set(pids), "another process", timeout=10)
     wait_until(lambda: established(lab, gateway.name), "sessions", timeout=40, interval=0.2)
     assert silence(load, began) < 1
