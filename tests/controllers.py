@@ -198,12 +198,14 @@ class Controller:
 
 
 @contextmanager
-def controller(role: str, api: Api, namespace: str, directory: Path, **settings: Any) -> Iterator[Controller]:
+def controller(
+    role: str, kubeconfig: Path, namespace: str, directory: Path, **settings: Any
+) -> Iterator[Controller]:
     """Run `mcagent controller ROLE` and wait until it is ready. `settings` are keys of its configuration."""
     directory.mkdir(parents=True, exist_ok=True)
     port = free_port()
     config = {
-        "kubeconfig": str(api.kubeconfig),
+        "kubeconfig": str(kubeconfig),
         "namespace": namespace,
         "podNamespace": "kube-system",
         "health": {"healthProbeBindAddress": f"127.0.0.1:{port}"},

@@ -109,10 +109,10 @@ def through(kind: str, directory: Path, counts: list[int], changes: int) -> Json
             api.join(north, cluster, area=AREA, home=HOME)
             service_cidr = "10.96.0.0/16" if api is north else "10.97.0.0/16"
             settings = {"serviceCIDR": service_cidr, "podCIDRs": [cidr], "endpointIPType": "PodIP"}
-            member = controller("member", api, HOME, directory / cluster, **settings)
+            member = controller("member", api.kubeconfig, HOME, directory / cluster, **settings)
             found[cluster] = stack.enter_context(member)
         everybody: dict[str, Controller] = {
-            "leader": stack.enter_context(controller("leader", north, AREA, directory / "leader")),
+            "leader": stack.enter_context(controller("leader", north.kubeconfig, AREA, directory / "leader")),
             "exporting member": found.pop("north"),
             "importing member": found.pop("west"),
         }
@@ -250,7 +250,7 @@ def settle(kind: str, directory: Path, clusters: int, services: int, beats: int)
         }
         for name in ("settle", "restart"):
             begun = time.monotonic()
-            with controller("leader", api, AREA, directory / name, heartbeatTimeout="1h") as leader:
+            with controller("leader", api.kubeconfig, AREA, directory / name, heartbeatTimeout="1h") as leader:
                 wait_until(lambda: _settled(leader, expected), name, timeout=SETTLING, interval=0.5)
                 seconds = time.monotonic() - begun
                 requests = leader.metric("mcagent_controller_api_requests_total")
@@ -297,7 +297,7 @@ def join(kind: str, directory: Path, count: int) -> Json:
     everybody = members(count)
     with api_server(kind, directory / "api") as api:
         make_area(api)
-        with controller("leader", api, AREA, directory / "leader") as leader:
+        with controller("leader", api.kubeconfig, AREA, directory / "leader") as leader:
             before, processor = leader.writes(), leader.processor()
             begun = time.perf_counter()
             work = [announce(cluster, time.time(), AREA, "set") for cluster in everybody]
