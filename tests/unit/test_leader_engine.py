@@ -17,6 +17,7 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
 from mcagent.lab.apiserver import ApiServer
+from mcagent.lab.apiserver.faults import Fault, FaultKind
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from tests.unit.controlworld import COMMON_AREA, QUICK, Objects, client_of, until
@@ -169,3 +170,42 @@ def test_a_restart_writes_nothing(world: World) -> None:
     world.engine.stop()
     world.engine = world.start()
     assert world.settled() == before
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(kind=FaultKind.STATUS, code=409, verbs=("create", "patch"), times=40),
+        Fault(kind=FaultKind.STATUS, code=500, verbs=("create", "patch"), times=20),
+        Fault(kind=FaultKind.DROP, verbs=("create", "patch"), times=20),
+        Fault(kind=FaultKind.TRUNCATED, verbs=("create", "patch"), times=20),
+        Fault(kind=FaultKind.DROP, verbs=("watch",), times=20),
+        Fault(kind=FaultKind.TRUNCATED, verbs=("watch",), after=1, times=20),
+    ],
+    ids=lambda fault: f"{fault.kind}-{fault.verbs[0]}-{fault.code}",
+)
+def test_faults_of_the_api_server_leave_no_trace(world: World, fault: Fault) -> None:
+    """Conflicts, lost answers and cut watches end in what a fresh start computes: it writes nothing."""
+    world.api.faults.add(fault)
+    world.api.drop_connections()
+    for number in range(5):
+        target = f"default/s{number}"
+        world.put(service("east", target), endpoints("east", [f"10.1.0.{number + 1}"], target))
+        world.put(service("west", target, ports=80 + number % 2), endpoints("west", ["10.2.0.1"], target))
+    world.put(cluster_info("east", "10.1.0.0/16", key=KEY), service("east"), endpoints("east", ["10.1.0.9"]))
+    until(lambda: world.addresses() == ["10.1.0.9"], 20)
+    until(lambda: all("Failure" in verdicts(world, n) for n in (1, 3)), 20)
+    until(lambda: all(verdicts(world, n) == {"Succeeded"} for n in (0, 2, 4)), 20)
+    until(lambda: len(world.objects.names(Kind.RESOURCE_IMPORT)) == 13, 20)
+    world.api.faults.clear()
+    until(world.engine.idle, 20)
+    before = world.settled()
+    world.engine.stop()
+    world.engine = world.start()
+    assert world.settled() == before
+
+
+def verdicts(world: World, number: int) -> set[str]:
+    """Return what became of the four exports of a Service."""
+    clusters, kinds = ("east", "west"), ("service", "endpoints")
+    return {world.verdict(f"{cluster}-default-s{number}-{kind}") for cluster in clusters for kind in kinds}

@@ -115,6 +115,22 @@ def test_one_heartbeat_a_period_however_often_it_is_looked_at() -> None:
     assert north_of(view).writes == [f"update MemberClusterAnnounce {AREA}/member-announce-from-east"] * 6
 
 
+@pytest.mark.parametrize("seconds", [-86_400.0, -30.0, 86_400.0])
+def test_a_step_of_the_members_clock_stops_no_heartbeat(seconds: float) -> None:
+    """Whichever way its clock is set, every period after it has a heartbeat that differs from the one before."""
+    view, controller = joined()
+    tick(view, controller, 10.0)
+    view.local.clock.forward(seconds)
+    beats: list[object] = []
+    for _ in range(3):
+        controller.settle()  # what is due after a period of the monotonic clock
+        found = north_of(view).get(*ANNOUNCE)
+        assert found is not None
+        beats.append(found["metadata"]["annotations"]["touch-ts"])
+        view.local.clock.forward(10.0)
+    assert len(set(map(str, beats))) == 3
+
+
 def test_status_follows_the_connection() -> None:
     """Conditions, counts and observedGeneration tell how the connection to the leader is, and since when."""
     view, controller = joined()

@@ -193,7 +193,7 @@ def test_sizes_and_names_at_their_limits(area: Area) -> None:
     long = {"namespace": "n" * 63, "name": "s" * 53}
     cluster_id = "c" * 63
     target = f"{long['namespace']}/{long['name']}"
-    ips = {f"c{n}": [f"10.{n}.{a}.{b}" for a in range(120) for b in range(250)] for n in (1, 2)}
+    ips = {f"c{n}": [f"10.{n}.{a}.{b}" for a in range(140 - 40 * n) for b in range(250)] for n in (1, 2)}
     with area.run() as leader:
         area.put(*map(joining, [*ips, cluster_id]))
         for name, addresses in ips.items():
