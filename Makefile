@@ -13,7 +13,7 @@ help: ## This list
 setup: ## Install what is missing: Debian packages, a virtual environment in .venv
 	@.ci/setup
 
-demo: setup ## Two clusters on this machine: real Open vSwitch, real agents, real packets
+demo: setup ## Two clusters on this machine: real Open vSwitch, agents, controllers and packets
 	@.venv/bin/mcagent lab demo $(DEMO)
 
 test: lint unit kube contract lab kernel-if-there ## All tests: static checks, unit, contract, lab; both datapaths
