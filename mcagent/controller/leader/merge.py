@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcagent.controller.leader.exports import Header
-from mcagent.controller.leader.payloads import Backends, Definition, Port, Ports
+from mcagent.controller.leader.payloads import Backends
+from mcagent.controller.service_payload import Ports, ServicePort, ServiceSpec
 from mcagent.kube.source import RawObject
 from mcagent.model.net import Address
 
@@ -33,7 +34,7 @@ class Offer:
     """One cluster's exports of a Service. A text instead of a value: why there is none that can be used."""
 
     header: Header
-    definition: Definition | str
+    definition: ServiceSpec | str
     backends: Backends | str | None = None  # None: no Endpoints export
 
 
@@ -41,7 +42,7 @@ class Offer:
 class Merged:
     """What is imported, and the verdict on each cluster's two exports, by cluster ID."""
 
-    definition: Definition | None = None
+    definition: ServiceSpec | None = None
     subsets: Sequence[RawObject] | None = None
     services: Mapping[str, Verdict] = field(default_factory=dict)
     endpoints: Mapping[str, Verdict] = field(default_factory=dict)
@@ -52,12 +53,12 @@ def merge(offers: Iterable[Offer]) -> Merged:
     services: dict[str, Verdict] = {}
     endpoints: dict[str, Verdict] = {}
     taken: list[tuple[str, Backends]] = []
-    first: tuple[Header, Definition] | None = None
+    first: tuple[Header, ServiceSpec] | None = None
     for offer in sorted(offers, key=lambda o: o.header.order):
         cluster = offer.header.cluster_id
         verdict = _judge(offer, first)
         services[cluster] = verdict
-        if verdict.taken and first is None and isinstance(offer.definition, Definition):
+        if verdict.taken and first is None and isinstance(offer.definition, ServiceSpec):
             first = (offer.header, offer.definition)
         if isinstance(offer.backends, Backends) and verdict.taken:
             taken.append((cluster, offer.backends))
@@ -74,7 +75,7 @@ def merge(offers: Iterable[Offer]) -> Merged:
     )
 
 
-def _judge(offer: Offer, first: tuple[Header, Definition] | None) -> Verdict:
+def _judge(offer: Offer, first: tuple[Header, ServiceSpec] | None) -> Verdict:
     if isinstance(offer.definition, str):
         return Verdict(taken=False, note=offer.definition)
     if first is None:
@@ -88,7 +89,7 @@ def _judge(offer: Offer, first: tuple[Header, Definition] | None) -> Verdict:
     )
 
 
-def differs(mine: Definition, theirs: Definition) -> str:
+def differs(mine: ServiceSpec, theirs: ServiceSpec) -> str:
     """Return the first field in which two definitions differ, "" if in none. The order of ports says nothing."""
     own, other = ({p.name: p for p in d.ports} for d in (mine, theirs))
     for name in sorted(own.keys() | other.keys()):
@@ -102,7 +103,7 @@ def differs(mine: Definition, theirs: Definition) -> str:
     return ""
 
 
-def _number(port: Port) -> str:
+def _number(port: ServicePort) -> str:
     return f"{port.port}/{port.protocol}"
 
 

@@ -10,43 +10,19 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcagent.controller import names
 from mcagent.controller.leader.exports import ExportKind, cluster_of, subject
 from mcagent.controller.raw import text_at
+from mcagent.controller.service_payload import Ports, ServiceSpec, read_service_spec, read_subsets
 from mcagent.core.claims import refuse_address, refuse_network
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field, printable
+from mcagent.model.field import Field
 from mcagent.model.net import Address, Network
-from mcagent.model.objects import IpProtocol, Kind
+from mcagent.model.objects import Kind
 
-MAX_PORTS = 256
-MAX_SUBSETS = 4096
-MAX_ADDRESSES = 65536  # of one subset
 MAX_GATEWAYS = 64
 MAX_CIDRS = 1024
 KEY_BYTES = 32  # of a WireGuard key (Curve25519)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
-    """One port of an exported Service."""
-
-    name: str
-    protocol: IpProtocol
-    port: int
-    app_protocol: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
-    """What a cluster says that a Service is. Ports in the order given."""
-
-    ports: tuple[Port, ...]
-    affinity_seconds: int | None = None  # of the client's address; None: no session affinity
-
-
-Ports = tuple[tuple[str, str, int], ...]  # name, protocol, port; sorted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,30 +53,12 @@ class ClusterInfo:
         return (*((self.service_cidr,) if self.service_cidr else ()), *self.pod_cidrs)
 
 
-def read_definition(raw: RawObject) -> Definition:
+def read_definition(raw: RawObject) -> ServiceSpec:
     """Return what a Service export says that the Service is. Raises InputError."""
     payload = subject(raw).get("spec").get("service")
     if payload.absent:
         raise payload.error("is missing: an export of kind Service has it", "Missing")
-    spec = payload.get("serviceSpec")
-    ports: list[Port] = []
-    for item in spec.get("ports").each(MAX_PORTS):
-        port = Port(
-            name=_port_name(item.get("name")),
-            protocol=_protocol(item.get("protocol")),
-            port=item.get("port").port(),
-            app_protocol=printable(item.get("appProtocol").text("")),
-        )
-        if any(port.name == p.name or (port.port, port.protocol) == (p.port, p.protocol) for p in ports):
-            raise item.error("has the name, or the number and protocol, of another port of the Service")
-        ports.append(port)
-    if not ports:
-        raise spec.get("ports").error("is empty: a Service has at least one port", "Missing")
-    affinity = None
-    if spec.get("sessionAffinity").text("None") == "ClientIP":
-        timeout = spec.get("sessionAffinityConfig").get("clientIP").get("timeoutSeconds")
-        affinity = timeout.value if isinstance(timeout.value, int) and 0 < timeout.value <= 86400 else 10800
-    return Definition(ports=tuple(ports), affinity_seconds=affinity)
+    return read_service_spec(payload.get("serviceSpec"))
 
 
 def read_backends(raw: RawObject, networks: tuple[Network, ...] | None) -> Backends:
@@ -115,18 +73,12 @@ def read_backends(raw: RawObject, networks: tuple[Network, ...] | None) -> Backe
         raise payload.error("is missing: an export of kind Endpoints has it", "Missing")
     found: dict[Ports, set[Address]] = {}
     left_out: list[str] = []
-    for subset in payload.get("subsets").each(MAX_SUBSETS):
-        ports = tuple(
-            sorted(
-                (_port_name(p.get("name")), str(_protocol(p.get("protocol"))), p.get("port").port())
-                for p in subset.get("ports").each(MAX_PORTS)
-            )
-        )
+    for subset, ports, addresses in read_subsets(payload):
         if not ports:
             raise subset.get("ports").error("is empty: an endpoint is an address and ports", "Missing")
-        for item in subset.get("addresses").each(MAX_ADDRESSES):
+        for item in addresses:
             try:
-                address = item.get("ip").address()
+                address = item.address()
             except InputError as error:
                 left_out.append(f"{error.path}: {error.reason}")
                 continue
@@ -224,17 +176,3 @@ def _network(field: Field) -> Network:
     if refusal:
         raise field.error(refusal.message, refusal.reason)
     return network
-
-
-def _port_name(field: Field) -> str:
-    name = field.text("")
-    if name and not names.is_label(name):
-        raise field.error(f'must be a DNS-1123 label: "{printable(name)}"', "InvalidName")
-    return name
-
-
-def _protocol(field: Field) -> IpProtocol:
-    text = field.text("TCP")
-    if text not in IpProtocol.__members__:
-        raise field.error(f'must be TCP, UDP or SCTP: "{printable(text)}"')
-    return IpProtocol(text)

@@ -24,10 +24,11 @@ from mcagent.controller.leader.exports import (
 )
 from mcagent.controller.leader.members import announces, is_member, not_a_member
 from mcagent.controller.leader.merge import Merged, Offer, Verdict, merge
-from mcagent.controller.leader.payloads import Backends, Definition, published, read_backends, read_definition
+from mcagent.controller.leader.payloads import Backends, published, read_backends, read_definition
 from mcagent.controller.leader.status import export_ref, failed, reason_of, released, succeeded
 from mcagent.controller.raw import is_deleting, text_at
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.service_payload import ServiceSpec
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
@@ -191,7 +192,7 @@ def _holder(view: View, area: str, exports: Iterable[_Export]) -> Header | None:
 def _offers(view: View, area: str, exports: Iterable[_Export]) -> list[Offer]:
     """Return what each member offers. An export whose own names are wrong makes none: see `_verdict`."""
     headers: dict[str, Header] = {}
-    definitions: dict[str, Definition | str] = {}
+    definitions: dict[str, ServiceSpec | str] = {}
     endpoints: dict[str, RawObject] = {}
     for export in exports:
         header, raw = export.header, export.raw
@@ -265,7 +266,7 @@ def _is_ours(raw: RawObject | None, own: Mapping[str, str]) -> bool:
     return raw is not None and all(text_at(raw, "spec", field) == text for field, text in own.items())
 
 
-def _service_spec(definition: Definition) -> RawObject:
+def _service_spec(definition: ServiceSpec) -> RawObject:
     ports = [
         ({"name": p.name} if p.name else {})
         | {"port": p.port, "protocol": str(p.protocol)}

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from mcagent.controller import names
 from mcagent.controller.member.exports import ENDPOINTS, export_ref
-from mcagent.controller.member.import_content import CLUSTER_INFO, Ports, Subsets
+from mcagent.controller.member.import_content import CLUSTER_INFO, Subsets
 from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS
 from mcagent.controller.member.networks import Networks, address_of, cidrs_of, cluster_of, networks
 from mcagent.controller.raw import items_at, text_at, texts_at
 from mcagent.controller.reconciler import Leader, Ref, Side, View
+from mcagent.controller.service_payload import Ports
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mcagent.controller import names
-from mcagent.controller.member.import_content import ImportedService, Subsets
+from mcagent.controller.member.import_content import Subsets
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE
 from mcagent.controller.raw import annotation, is_deleting, name_of, namespace_of, text_at, texts_at
 from mcagent.controller.reconciler import Ref, View, Wanted
+from mcagent.controller.service_payload import ServiceSpec
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 
@@ -105,7 +106,7 @@ def _marks() -> RawObject:
     }
 
 
-def service_of(target: Target, wanted: ImportedService) -> Wanted:
+def service_of(target: Target, wanted: ServiceSpec) -> Wanted:
     """Return the Service."""
     ports = [
         ({"name": p.name} if p.name else {})
@@ -117,7 +118,7 @@ def service_of(target: Target, wanted: ImportedService) -> Wanted:
     return Wanted(ref=target.service, body={"metadata": _marks(), "spec": spec})
 
 
-def _affinity(wanted: ImportedService) -> RawObject:
+def _affinity(wanted: ServiceSpec) -> RawObject:
     if wanted.affinity_seconds is None:
         return {"sessionAffinity": "None", "sessionAffinityConfig": None}
     config = {"clientIP": {"timeoutSeconds": wanted.affinity_seconds}}
@@ -141,7 +142,7 @@ def endpoints_of(target: Target, found: Subsets) -> Wanted:
     return Wanted(ref=target.endpoints, body={"metadata": meta, "subsets": subsets})
 
 
-def service_import_of(target: Target, wanted: ImportedService, address: str, clusters: Iterable[str]) -> Wanted:
+def service_import_of(target: Target, wanted: ServiceSpec, address: str, clusters: Iterable[str]) -> Wanted:
     """Return the ServiceImport, with the address of the Service once there is one."""
     ports = [
         ({"name": p.name} if p.name else {})

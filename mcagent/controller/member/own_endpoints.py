@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.member.backends import cluster_ips, pod_ip_subsets
-from mcagent.controller.member.import_content import Ports, Subsets
+from mcagent.controller.member.import_content import Subsets
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE
 from mcagent.controller.raw import items_at, text_at
 from mcagent.controller.reconciler import Ref, View
+from mcagent.controller.service_payload import Ports
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 

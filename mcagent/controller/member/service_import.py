@@ -16,7 +16,6 @@ from mcagent.controller.member.endpoints import Accepted, KnownNetworks, accept,
 from mcagent.controller.member.import_content import (
     ENDPOINTS,
     SERVICE_IMPORT,
-    ImportedService,
     read_service,
     read_subsets,
 )
@@ -53,6 +52,7 @@ from mcagent.controller.member.state import (
 )
 from mcagent.controller.raw import is_deleting, items_at, name_of, namespace_of, text_at
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.service_payload import ServiceSpec
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
@@ -177,7 +177,7 @@ class ServiceImports:
         return Outcome(steps=outcome.steps, told=told)
 
     def _outcome(
-        self, target: Target, wanted: ImportedService, accepted: Accepted, clusters: Iterable[str], view: View
+        self, target: Target, wanted: ServiceSpec, accepted: Accepted, clusters: Iterable[str], view: View
     ) -> Outcome:
         """Return what is written: what is new comes before what goes, so no endpoint is missing in between."""
         service = view.get(target.service)

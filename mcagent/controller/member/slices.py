@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mcagent.controller import names
-from mcagent.controller.member.import_content import Ports
+from mcagent.controller.service_payload import Ports
 from mcagent.kube.source import RawObject
 
 WHOLE = 100  # so many endpoints are one slice in any case
