@@ -100,24 +100,25 @@ def endpoint_routes(config: Config, address: Address, source: Address | None) ->
 def encrypted_netfilter(config: Config, forbidden: Iterable[Network]) -> list[Resource]:
     """Return what lets no tunnel packet to another cluster out but by the WireGuard device.
 
-    `forbidden` are gateways of other clusters and tunnel endpoints behind the device. The kernel's tunnels pass
-    this hook, too (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out). What goes by the device is kept from
-    connection tracking: a CNI that translates the source of all that leaves the Node (the AWS VPC CNI) would give
-    it one that the peer does not take.
+    `forbidden` are gateways of other clusters and endpoints behind the device. The kernel's tunnels pass this hook,
+    too (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out). What goes by the device, and what the
+    device itself sends, is kept from connection tracking: a CNI that translates the source of all that leaves the
+    Node (the AWS VPC CNI) would give the one an address that the peer does not take, the other a random port.
     """
     device, port = config.wireguard_device, config.tunnel_port or DEFAULT_PORTS[config.tunnel_type]
 
-    def chain(name: str, hook: str, priority: int, rule: str) -> NftChain:
+    def chain(name: str, hook: str, priority: int, *rules: str) -> NftChain:
         return NftChain(
-            table=config.nft_table, name=name, type="filter", hook=hook, priority=priority, rules=(rule,)
+            table=config.nft_table, name=name, type="filter", hook=hook, priority=priority, rules=rules
         )
 
     clear = f'oifname != "{device}" ip daddr @mct_encrypted udp dport {port} drop'
+    ours = config.wireguard_port
     return [
         NftSet(table=config.nft_table, name="mct_encrypted", elements=merged(forbidden)),
         chain("mct_clear", "postrouting", 300, clear),
-        chain("mct_untracked_in", "prerouting", -300, f'iifname "{device}" notrack'),
-        chain("mct_untracked_out", "output", -300, f'oifname "{device}" notrack'),
+        chain("mct_untracked_in", "prerouting", -300, f'iifname "{device}" notrack', f"udp dport {ours} notrack"),
+        chain("mct_untracked_out", "output", -300, f'oifname "{device}" notrack', f"udp sport {ours} notrack"),
     ]
 
 
