@@ -100,8 +100,8 @@ def endpoint_routes(config: Config, address: Address, source: Address | None) ->
 def encrypted_netfilter(config: Config, forbidden: Iterable[Network]) -> list[Resource]:
     """Return what lets no tunnel packet to another cluster out but by the WireGuard device.
 
-    `forbidden` are gateways of other clusters and endpoints behind the device. The kernel's tunnels pass this hook,
-    too (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out). What goes by the device, and what the
+    `forbidden` are gateways of other clusters and endpoints behind the device. The kernel's tunnels pass this hook
+    (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out). What goes by the device, and what the
     device itself sends, is kept from connection tracking: a CNI that translates the source of all that leaves the
     Node (the AWS VPC CNI) would give the one an address that the peer does not take, the other a random port.
     """
