@@ -193,7 +193,7 @@ def test_sizes_and_names_at_their_limits(area: Area) -> None:
     long = {"namespace": "n" * 63, "name": "s" * 53}
     cluster_id = "c" * 63
     target = f"{long['namespace']}/{long['name']}"
-    ips = {f"c{n}": [f"10.{n}.{a}.{b}" for a in range(140 - 40 * n) for b in range(250)] for n in (1, 2)}
+    ips = {f"c{n}": [f"10.{n}.{a}.{b}" for a in range(130 - 20 * n) for b in range(250)] for n in (1, 2)}
     with area.run() as leader:
         area.put(*map(joining, [*ips, cluster_id]))
         for name, addresses in ips.items():
@@ -224,11 +224,16 @@ def test_killed_while_fifty_members_join(area: Area) -> None:
     with area.run() as second:
         soon(lambda: area.ready() == 50, "all to be members")
         soon(lambda: len(area.addresses("default-nginx")) == 10, "all endpoints")
-        soon(lambda: len(area.imports()) == 52 and second.idle(), "all cluster information")
+        soon(lambda: len(area.imports()) == 52, "all cluster information")
+        exports = [f"{name}-clusterinfo" for name in members]
+        exports += [f"{name}-default-nginx-{kind}" for name in members[::5] for kind in ("service", "endpoints")]
+        for export in exports:
+            soon(partial(area.verdict, export), f"the verdict on {export}")
+        soon(second.idle, "it to come to rest")
     before = area.imports()
     with area.run() as third:
         soon(third.idle, "it to have looked at all")
         soon(lambda: third.metric("mcagent_controller_reconciles_total") > 50, "it to have looked at all")
         soon(third.idle, "it to come to rest")
-        assert third.writes() == 0
+        assert third.writes() == 0, third.log.read_text()[-4000:]
     assert area.imports() == before
