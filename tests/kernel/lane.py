@@ -103,7 +103,7 @@ def run_file(name: str, kernel: str, base: Path, limit: int, arguments: list[str
             sys.executable,
             *PYTEST,
             "-m",
-            "contract or lab",
+            MARKED,
             f"--junitxml={folder}/junit.xml",
             *arguments,
             name,
