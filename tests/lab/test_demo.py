@@ -114,7 +114,8 @@ def test_the_matrix_tells_what_is_wrong(make_lab: Callable[..., Lab]) -> None:
     lab.stop_agent(node.name)
     ovs = lab.ovs(node.name)
     ovs.ofctl("del-flows", ovs.mgmt("br-mc"))
-    assert "timed out" in matrix.run(lab, case).problem
+    # flows in the datapath are looked at again within the revalidation interval, half a second
+    wait_until(lambda: "timed out" in matrix.run(lab, case).problem, "the dead way to be told", timeout=30)
     lab.start_agent(node.name)
     lab.wait_ready(node.name)
     assert matrix.run(lab, case).ok
