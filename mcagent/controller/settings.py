@@ -55,3 +55,7 @@ class LeaderSettings:
     namespace: str  # the Common Area; "" means every namespace that has a ClusterSet
     heartbeat_timeout: float = 30.0  # a member without a heartbeat for so long is not Ready
     stale_after: float = 86400.0  # what a member left behind is deleted after so long without a heartbeat
+
+    def covers(self, namespace: str) -> bool:
+        """Tell whether a namespace is one that this leader's controller looks after."""
+        return self.namespace in ("", namespace)

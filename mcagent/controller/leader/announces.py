@@ -40,7 +40,7 @@ class Members:
         """Return the announcements that a change touches. A heartbeat touches none."""
         raw = change.new or change.old or {}
         area = text_at(raw, "metadata", "namespace")
-        if self._settings.namespace not in ("", area):
+        if not self._settings.covers(area):
             return []
         if change.kind is Kind.MEMBER_CLUSTER_ANNOUNCE:
             return [] if _identity(change.old) == _identity(change.new) else [_key(raw)]

@@ -50,7 +50,7 @@ class ClusterInfoCopy:
         """Return the exports that a change touches: itself, and those whose CIDRs overlap its old or new ones."""
         raw = change.new or change.old or {}
         area = text_at(raw, "metadata", "namespace")
-        if self._settings.namespace not in ("", area):
+        if not self._settings.covers(area):
             return []
         if change.kind is Kind.MEMBER_CLUSTER_ANNOUNCE:
             if announces(change.old) == announces(change.new):

@@ -80,7 +80,7 @@ class ClusterSetStatus:
         """Return the ClusterSets that a change touches. A heartbeat of a member that is Ready touches none."""
         raw = change.new or change.old or {}
         area = text_at(raw, "metadata", "namespace")
-        if self._settings.namespace not in ("", area):
+        if not self._settings.covers(area):
             return []
         if change.kind is Kind.CLUSTER_SET:
             return [_key(raw)]

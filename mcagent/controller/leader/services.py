@@ -57,7 +57,7 @@ class ServiceMerge:
         found: dict[str, None] = {}
         for raw in filter(None, (change.old, change.new)):
             area = text_at(raw, "metadata", "namespace")
-            if self._settings.namespace not in ("", area):
+            if not self._settings.covers(area):
                 continue
             if change.kind is Kind.RESOURCE_IMPORT:
                 found |= dict.fromkeys(_key_of_import(raw))
