@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.contract
 
 DEVICE, TABLE, PROTOCOL = "mc-gw0", 28003, 111
 NEXT_HOP = ip_address("169.254.77.2")
+ADDRESS_GENERATION = Path("/proc/sys/net/ipv6/conf/default/addr_gen_mode")
 WAKE_WITHIN = 5.0  # seconds; it takes a few milliseconds
 
 Woken = threading.Event
@@ -32,9 +34,16 @@ def settle(woken: Woken) -> None:
         woken.clear()
 
 
+def no_addresses_by_themselves() -> None:
+    """Let devices made from now on get no IPv6 link-local address: it is confirmed, and told, up to 2 s later."""
+    if ADDRESS_GENERATION.exists():
+        ADDRESS_GENERATION.write_text("1")  # IN6_ADDR_GEN_MODE_NONE of linux/if_link.h
+
+
 @pytest.fixture
 def node(fresh_namespace: str) -> str:
     """Give a namespace with an uplink, a Pod's device, and everything of ours in place."""
+    netns.call(fresh_namespace, no_addresses_by_themselves)
     netns.add_veth("uplink", fresh_namespace, "underlay", fresh_namespace)
     netns.add_veth("pod0", fresh_namespace, "pod1", fresh_namespace)
     netns.add_veth(DEVICE, fresh_namespace, "bridge", fresh_namespace)
