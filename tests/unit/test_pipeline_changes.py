@@ -56,7 +56,7 @@ def test_removing_a_gateway_keeps_connections(world: World, seed: int) -> None:
 def test_changed_endpoints_leave_connections_alone(world: World, seed: int) -> None:
     """A connection keeps its endpoint while others come and go; new ones use only what is there."""
     random = Random(seed)
-    for call in calls(world, random, 12):
+    for call in calls(world, random, 6):
         if call.service is None:
             continue
         before = exchange(world, world.network, call, call.packet)
