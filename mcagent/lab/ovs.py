@@ -19,6 +19,7 @@ from mcagent.model.errors import LabError
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 SOCKET_PATH_MAX = 107  # bytes, sockaddr_un.sun_path less the final zero (unix(7))
+NICENESS = "-10"  # of both daemons, as ovs-ctl(8) starts them on a Node
 CONTROL_TIMEOUT = 20.0  # seconds for an answer to a command
 MAX_IDLE = 10_000  # milliseconds that an unused flow stays in the datapath: OVS' own default
 LONGEST_SOCKET_NAME = len("/.mgmt") + 15  # a bridge's name has at most 15 characters (IFNAMSIZ)
@@ -176,7 +177,8 @@ class OvsInstance:
             "-vconsole:off",
             "-vsyslog:off",
         ]
-        run(command(self.namespace, [daemon, *args, *options]), env=self.environment)
+        nice = ["nice", "-n", NICENESS]
+        run(command(self.namespace, [*nice, daemon, *args, *options]), env=self.environment)
 
     def _pid(self, daemon: str) -> int | None:
         """Return the daemon's pid, only if that process lives and is this instance's."""
