@@ -255,6 +255,8 @@ class Controller:
 
     def _gained(self) -> None:
         self.engine.resume()
+        if self._keeper is not None:
+            self._keeper.wake()  # the caBundle is for the holder to write
 
     def _lost(self) -> None:
         self.engine.suspend()

@@ -59,6 +59,7 @@ class BoundedServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
+    request_queue_size = 128  # a connection for which there is no room in it comes a second late (SYN again)
 
     def __init__(
         self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], *, slots: int = MAX_REQUESTS

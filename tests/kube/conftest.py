@@ -185,6 +185,16 @@ def refusal(client: Client, method: str, path: str, body: Any = None, **query: s
     return None
 
 
+def collection(client: Client, manifest: dict[str, Any]) -> str:
+    """Return the path to which an object of any kind that the server has is posted."""
+    group, _, version = manifest["apiVersion"].rpartition("/")
+    base = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    found = client.request("GET", base)["resources"]
+    (plural,) = [item["name"] for item in found if item["kind"] == manifest["kind"] and "/" not in item["name"]]
+    namespace = manifest["metadata"].get("namespace")
+    return f"{base}/namespaces/{namespace}/{plural}" if namespace else f"{base}/{plural}"
+
+
 @dataclass
 class Cluster:
     """A server to test, and a namespace of the test's own in it."""

@@ -7,6 +7,7 @@ import http.client
 import json
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -164,6 +165,24 @@ def test_a_client_that_says_nothing_holds_up_nobody(hook: Hook) -> None:
         sock.close()
 
 
+def test_an_api_server_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection by which nothing is asked is closed soon; one that was used is left to the API server."""
+    monkeypatch.setattr("mcagent.controller.webhook.server.TIMEOUT", 1.0)
+    made = Hook({"/validate": decide})
+    made.use()
+    used, silent = made.connect(), made.connect()
+    statuses = []
+    for _ in range(2):
+        used.request("POST", "/validate", review())
+        answer = used.getresponse()
+        statuses.append((answer.status, bool(answer.read())))
+        assert silent.sock.recv(1) == b""
+    assert statuses == [(200, True)] * 2
+    used.close()
+    silent.close()
+    made.server.close()
+
+
 def test_without_a_certificate_nothing_is_served() -> None:
     """Until there is one, connections are closed."""
     made = Hook({"/validate": decide})
@@ -289,6 +308,35 @@ def test_replicas_share_one_certificate_and_the_leader_makes_it_trusted(api: Api
         assert keeper.error == ""
     for server in servers:
         server.close()
+
+
+def test_who_comes_to_lead_writes_the_authorities_at_once(api: ApiServer, tmp_path: Path) -> None:
+    """The Lease may come after the first look: then the next one is not half a minute away."""
+    objects, kind = Objects(api), Kind.VALIDATING_WEBHOOK_CONFIGURATION
+    service = {"name": "mcagent-leader", "namespace": NAMESPACE, "path": "/validate", "port": 443}
+    hook = {"name": "a.b.c", "clientConfig": {"service": service}, "sideEffects": "None"}
+    objects.put(kind, "mcagent-leader", webhooks=[hook | {"admissionReviewVersions": ["v1"]}])
+    server = WebhookServer(("127.0.0.1", 0), {"/validate": decide})
+    leads = threading.Event()
+    keeper = SecretKeeper(
+        client_of(api, tmp_path),
+        server,
+        namespace=NAMESPACE,
+        service="mcagent-leader",
+        leading=leads.is_set,
+        configurations=[kind],
+        look=3600.0,
+        retry=3600.0,
+    )
+    keeper.start()
+    until(lambda: server.has_certificate)
+    assert "caBundle" not in objects.get(kind, "mcagent-leader")["webhooks"][0]["clientConfig"]
+    leads.set()
+    keeper.wake()
+    until(lambda: "caBundle" in objects.get(kind, "mcagent-leader")["webhooks"][0]["clientConfig"])
+    keeper.stop()
+    assert not keeper.alive
+    server.close()
 
 
 def test_a_certificate_of_somebody_else_is_taken_up_when_it_changes(tmp_path: Path) -> None:

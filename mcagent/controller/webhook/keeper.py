@@ -53,6 +53,10 @@ class Keeper(Protocol):
         """Begin."""
         ...
 
+    def wake(self) -> None:
+        """Look now: something changed that is of importance to it."""
+        ...
+
     def stop(self) -> None:
         """End."""
         ...
@@ -64,7 +68,7 @@ class _Looking:
     def __init__(self, look: float, retry: float) -> None:
         self._look, self._retry = look, retry
         self._error, self._expires = "", 0.0
-        self._stopping = threading.Event()
+        self._stopping, self._woken = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="certificate", daemon=True)
 
     @property
@@ -86,13 +90,19 @@ class _Looking:
         """Begin. Returns at once."""
         self._thread.start()
 
+    def wake(self) -> None:
+        """Look now: something changed that is of importance to it."""
+        self._woken.set()
+
     def stop(self) -> None:
         """End, without waiting for a request under way."""
         self._stopping.set()
+        self._woken.set()
         self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._woken.clear()
             try:
                 self.look()
                 error = ""
@@ -101,7 +111,8 @@ class _Looking:
                 if error != self._error:
                     log.warning("certificate of the webhook: %s", error)
             self._error = error
-            self._stopping.wait(self._retry if error else self._look)
+            if not self._stopping.is_set():  # `stop` may have come before the clearing above
+                self._woken.wait(self._retry if error else self._look)
 
     def look(self) -> None:
         """Do what is to be done now. Raises SourceError, OSError."""

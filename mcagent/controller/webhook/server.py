@@ -30,7 +30,10 @@ log = logging.getLogger(__name__)
 
 MAX_BODY = 8 * 1024 * 1024  # bytes: an object and what it was, each at most as large as an API server takes it
 MAX_CONNECTIONS = 128
-TIMEOUT = 10.0  # seconds for each read or write, the handshake, and an idle connection
+TIMEOUT = 10.0  # seconds for each read or write, the handshake, and the first request
+# Seconds that a connection may be unused. API servers give one up after 90 (Go's http.DefaultTransport): they, not
+# we, have to be the first, or a request crosses our closing and fails. A heartbeat comes every 10 s.
+IDLE = 100.0
 _API_VERSION = "admission.k8s.io/v1"
 _MESSAGE = 1024
 
@@ -146,6 +149,18 @@ def _handler(
         sys_version = ""
         disable_nagle_algorithm = True
         wbufsize = -1
+        waits = TIMEOUT  # for the next request
+
+        def handle_one_request(self) -> None:
+            """Wait for a request: not for long for the first one, so that a connection alone costs little."""
+            self.connection.settimeout(self.waits)
+            super().handle_one_request()
+            self.waits = IDLE
+
+        def parse_request(self) -> bool:
+            """Read on: what has begun must come soon."""
+            self.connection.settimeout(TIMEOUT)
+            return super().parse_request()
 
         def do_POST(self) -> None:
             try:

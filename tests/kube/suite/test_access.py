@@ -201,21 +201,30 @@ def test_a_token_names_its_account(cluster: Cluster) -> None:
 
 @pytest.mark.controllers
 def test_a_token_is_written_into_a_secret(cluster: Cluster) -> None:
-    """A Secret of type service-account-token is filled by the token controller, and the token works."""
+    """A Secret of type service-account-token is filled by the token controller; the token works until it goes."""
     made = account(cluster, "member")
     annotations = {"kubernetes.io/service-account.name": "member"}
     kind = "kubernetes.io/service-account-token"
-    cluster.create(cluster.path("secrets"), "t", type=kind, metadata={"annotations": annotations})
-    path = cluster.path("secrets", "t")
-    wait_until(lambda: "token" in (cluster.client.request("GET", path).get("data") or {}), "the token", timeout=20)
-    secret = cluster.client.request("GET", path)
+    for name in ("t", "unused"):
+        cluster.create(cluster.path("secrets"), name, type=kind, metadata={"annotations": annotations})
+
+    def stored() -> dict[str, Any]:
+        items = cluster.client.request("GET", cluster.path("secrets"))["items"]
+        return {item["metadata"]["name"]: item for item in items}
+
+    wait_until(
+        lambda: all("token" in (found.get("data") or {}) for found in stored().values()), "tokens", timeout=20
+    )
+    secret, unused = stored()["t"], stored()["unused"]
     assert secret["metadata"]["annotations"]["kubernetes.io/service-account.uid"] == made["metadata"]["uid"]
     data = {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
     assert data["namespace"] == cluster.namespace
     assert data["ca.crt"].startswith("-----BEGIN CERTIFICATE-----")
     with closing(cluster.server.as_token(data["token"])) as client:
         assert cluster.refused("GET", cluster.gateways, client=client).code == 403
-        cluster.client.request("DELETE", path)
+    # Of a token that was used a real server believes for ten seconds that it is good.
+    cluster.client.request("DELETE", cluster.path("secrets", "unused"))
+    with closing(cluster.server.as_token(base64.b64decode(unused["data"]["token"]).decode())) as client:
 
         def refused() -> bool:
             return cluster.refused("GET", cluster.gateways, client=client).code == 401

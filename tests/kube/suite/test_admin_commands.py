@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 
 from mcagent.cli.main import main
 from mcagent.controller.admin.tokens import MEMBER_ROLE
-from mcagent.kube.client import ApiRefusalError
+from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.lab.waiting import wait_until
 from tests.kube.conftest import Cluster
 
@@ -36,25 +37,30 @@ def leader(cluster: Cluster) -> Cluster:
 @pytest.mark.controllers
 def test_a_member_token_opens_what_its_role_allows(leader: Cluster, tmp_path: Path) -> None:
     """The token in the file is the ServiceAccount's; after `delete` it is nobody's."""
-    file = tmp_path / "east.yaml"
-    assert run(leader, "membertoken", "create", "east", "--cluster-id", "east", "-o", str(file)) == 0
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    secret = yaml.safe_load(file.read_text())
-    assert base64.b64decode(secret["data"]["namespace"]).decode() == leader.namespace
-    client = leader.server.as_token(base64.b64decode(secret["data"]["token"]).decode())
-    exports = leader.path("resourceexports", group=GROUP, version="v1alpha1")
 
-    def answers(code: int) -> bool:
+    def member(cluster_id: str) -> Client:
+        file = tmp_path / f"{cluster_id}.yaml"
+        assert run(leader, "membertoken", "create", cluster_id, "--cluster-id", cluster_id, "-o", str(file)) == 0
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        secret = yaml.safe_load(file.read_text())
+        assert base64.b64decode(secret["data"]["namespace"]).decode() == leader.namespace
+        return leader.server.as_token(base64.b64decode(secret["data"]["token"]).decode())
+
+    def answers(client: Client, code: int) -> bool:
         try:
             client.request("GET", exports)
         except ApiRefusalError as error:
             return error.code == code
         return code == 200
 
-    wait_until(lambda: answers(200), "the member to be let in", timeout=20)
-    assert leader.refused("GET", leader.path("secrets"), client=client).code == 403
-    assert run(leader, "membertoken", "delete", "east") == 0
-    wait_until(lambda: answers(401), "the token to be nobody's", timeout=30)
+    exports = leader.path("resourceexports", group=GROUP, version="v1alpha1")
+
+    with closing(member("east")) as east, closing(member("west")) as west:
+        wait_until(lambda: answers(east, 200), "the member to be let in", timeout=20)
+        assert leader.refused("GET", leader.path("secrets"), client=east).code == 403
+        # Of a token that was used a real server believes for ten seconds that it is good: west's was not.
+        assert run(leader, "membertoken", "delete", "west") == 0
+        wait_until(lambda: answers(west, 401), "the token to be nobody's", timeout=30)
 
 
 def test_init_and_destroy(leader: Cluster, tmp_path: Path) -> None:

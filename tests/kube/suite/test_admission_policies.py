@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import yaml
 
 from mcagent.controller import names
-from mcagent.kube.client import ApiRefusalError
+from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.lab.waiting import wait_until
 from tests.kube.conftest import Cluster
 from tests.unit.leader_world import announce, cluster_info, endpoints, export, service
@@ -28,29 +30,50 @@ PLURALS = {
 pytestmark = pytest.mark.real_only  # the embedded server has no CEL
 
 
+class Policies:
+    """The policies, for namespaces with a label; made when they are first asked for."""
+
+    def __init__(self) -> None:
+        self.label = f"mcagent-test-{uuid.uuid4().hex[:8]}"
+        self.made = ExitStack()
+        self.there = False
+
+    def make(self, client: Client) -> None:
+        """Create them, once."""
+        if self.there:
+            return
+        self.there = True
+        for obj in yaml.safe_load_all(POLICIES.read_text()):
+            obj["metadata"]["name"] += f".{self.label}"
+            plural = obj["kind"].lower().removesuffix("y") + ("ies" if obj["kind"].endswith("y") else "s")
+            if "policyName" in obj["spec"]:
+                obj["spec"]["policyName"] += f".{self.label}"
+                obj["spec"]["matchResources"] = {"namespaceSelector": {"matchLabels": {self.label: "yes"}}}
+            client.request("POST", f"{BASE}/{plural}", body=obj)
+            self.made.callback(client.request, "DELETE", f"{BASE}/{plural}/{obj['metadata']['name']}")
+
+
+@pytest.fixture(scope="module")
+def policies() -> Iterator[Policies]:
+    """Give the policies, and remove them in the end."""
+    found = Policies()
+    with found.made:
+        yield found
+
+
 @pytest.fixture
-def policed(cluster: Cluster) -> Iterator[Cluster]:
+def policed(cluster: Cluster, policies: Policies) -> Cluster:
     """Give a namespace in which the policies hold, and wait until they do."""
-    made = []
-    for found in yaml.safe_load_all(POLICIES.read_text()):
-        obj = copy.deepcopy(found)
-        obj["metadata"]["name"] += f".{cluster.namespace}"
-        plural = obj["kind"].lower().removesuffix("y") + ("ies" if obj["kind"].endswith("y") else "s")
-        if "policyName" in obj["spec"]:
-            obj["spec"]["policyName"] += f".{cluster.namespace}"
-            selector = {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}
-            obj["spec"]["matchResources"] = {"namespaceSelector": selector}
-        cluster.client.request("POST", f"{BASE}/{plural}", body=obj)
-        made.append(f"{BASE}/{plural}/{obj['metadata']['name']}")
+    policies.make(cluster.client)
+    labels = {"metadata": {"labels": {policies.label: "yes"}}}
+    cluster.patch(f"/api/v1/namespaces/{cluster.namespace}", labels)
 
     def in_force() -> bool:
         probes = [announce("x") | {"clusterID": "y"}, service("x") | {"metadata": {"name": "probe"}}, gateway()]
         return all(answer(cluster, probe) for probe in probes)
 
     wait_until(in_force, "the policies to be in force", timeout=30)
-    yield cluster
-    for path in made:
-        cluster.client.request("DELETE", path)
+    return cluster
 
 
 def gateway() -> dict[str, Any]:
