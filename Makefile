@@ -28,7 +28,7 @@ unit: setup ## Unit and property tests: values only, no root
 	@$(STEP) -v "unit tests" -- $(PYTEST) -n auto tests/unit
 
 contract: setup ## Each backend against the real thing, in namespaces (root)
-	@$(STEP) -v "contract tests" -- $(PYTEST) tests/contract
+	@$(STEP) -v "contract tests" -- $(PYTEST) -n auto --dist loadfile tests/contract
 
 lab: setup ## Packets through labs of namespaces with real agents (root)
 	@$(STEP) -v "lab tests" -- $(PYTEST) -m "not failover" tests/lab
