@@ -83,7 +83,7 @@ cluster and per origin.
 LIMITS = """\
 A gatewayIP that lies inside the published Pod CIDRs takes replies of SNATed connections only. The userspace
 datapath splits reassembled packets again after conntrack, so a first packet to a Service that is fragmented is
-not exported there. A SNATed connection breaks with its gateway.
+not exported there. A SNATed connection is reset when its gateway is lost.
 
 Conntrack that is lost on a Node (with ovs-vswitchd's process, on the userspace datapath) makes a reply that
 comes before the next request look like a connection of the server's. Untranslated ones arrive all the same. One

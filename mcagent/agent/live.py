@@ -40,10 +40,13 @@ class Live:
         packets: Callable[[], Packets | None],
         damping: Damping,
         drain_timeout: float,
+        gateway_lost: Callable[[int, Desired | None], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`gateway_lost` is called with the port of a tunnel to a gateway of this cluster, and what is desired."""
         self._state, self._packets = state, packets
         self._damping, self._drain_timeout, self._clock = damping, drain_timeout, clock
+        self._gateway_lost = gateway_lost
         self._advance = Advance(
             liveness=Liveness(), held=frozenset(), seen=frozenset(), transitions=(), wake=math.inf
         )
@@ -132,6 +135,7 @@ class Live:
         ports = {one.port.name: one.port for one in state.tunnels}
         for peer, transition in self._advance.transitions:
             self._tell(ports.get(peer.port) or self.report.ports.get(peer.port), peer, transition)
+        self._ask_connections(ports, desired)
         if config.gateways is not GatewayMode.ACTIVE_STANDBY or config.failback:
             self._order = None
         elif desired is None:
@@ -139,6 +143,19 @@ class Live:
         else:
             known = state.active_order if self._order is None else self._order
             self._order = active_order(known, _announced(desired), ports.values(), self._advance)
+
+    def _ask_connections(self, ports: Mapping[str, TunnelPort], desired: Desired | None) -> None:
+        """What a gateway of this cluster has SNATed ends with it. One that lost a cluster may be this one."""
+        peers = self._advance.liveness.peers
+        lost = {
+            peer.group
+            for peer, transition in self._advance.transitions
+            if not transition.live and transition.cause is not Cause.DAMPING
+        }
+        lost -= {peer.group for peer in peers.values() if peer.live and peer.group != OWN_CLUSTER}
+        near = [port.ofport for port in ports.values() if port.peer_kind is PeerKind.GATEWAY]
+        if near and any(group == OWN_CLUSTER or group.startswith("cluster/") for group in lost):
+            self._gateway_lost(near[0], desired)
 
     def _tell(self, port: TunnelPort | None, peer: Peer, transition: Transition) -> None:
         kind = port.peer_kind if port is not None else PeerKind.NODE

@@ -31,6 +31,7 @@ from mcagent.agent.wiring import (
     make_facilities,
     make_live,
     make_monitor,
+    make_prober,
     make_source,
     make_wireguard_watch,
     selectors,
@@ -93,7 +94,8 @@ class Agent:
         self._wireguard = make_wireguard_watch(settings, self._facilities, self._wireguard_changed)
         self.metrics = Metrics()
         self._reporter = Reporter(self._facilities.by_name, self.metrics)
-        self.live = make_live(settings, self._facilities)
+        self._prober = make_prober(settings, self._facilities)
+        self.live = make_live(settings, self._facilities, self._prober.gateway_lost)
         self._reconciler = Reconciler(
             backends=self._facilities.by_name,
             read_facts=facts_reader(settings, self._facilities),
@@ -152,6 +154,7 @@ class Agent:
         self._source.start(sorted(ALWAYS_NEEDED))
         if self._api is not None:
             self._api.start()
+        self._prober.start()
         self._thread.start()
 
     def _connect(self) -> None:
@@ -167,6 +170,7 @@ class Agent:
         if self._api is not None:
             self._api.stop()
         self._thread.join()
+        self._prober.stop()
         self._http.close()
         self._monitor.stop()
         self._wireguard.stop()

@@ -19,11 +19,13 @@ from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address
 from mcagent.model.objects import Kind
+from mcagent.model.plan import Desired
 from mcagent.model.resources import Backend
 from mcagent.model.wireguard import WireGuardImplementation
 
 if TYPE_CHECKING:
     from mcagent.agent.live import Live
+    from mcagent.agent.probing import Prober
     from mcagent.dataplane.netlink import NetlinkBackend
     from mcagent.dataplane.netlink_monitor import NetlinkMonitor
     from mcagent.dataplane.nft import NftBackend
@@ -177,8 +179,22 @@ def facts_reader(settings: Settings, facilities: Facilities) -> Callable[[Addres
     return read
 
 
-def make_live(settings: Settings, facilities: Facilities) -> Live:
-    """Return what knows of BFD and drain on this Node."""
+def make_prober(settings: Settings, facilities: Facilities) -> Prober:
+    """Return what asks connections when a gateway is lost, not started."""
+    from mcagent.agent.probing import Prober
+    from mcagent.dataplane.conntrack import open_connections
+
+    # The kernel's own zone, and ARRIVAL: whichever the CNI lets a Pod's packets pass.
+    zones = (0, settings.core.ct_zone_base)
+    return Prober(connections=lambda: open_connections(zones), send=facilities.openflow.send)
+
+
+def make_live(
+    settings: Settings,
+    facilities: Facilities,
+    gateway_lost: Callable[[int, Desired | None], None] = lambda *_: None,
+) -> Live:
+    """Return what knows of BFD and drain on this Node; `gateway_lost`: see there."""
     from mcagent.agent.live import Live
 
     def packets() -> Packets | None:
@@ -193,6 +209,7 @@ def make_live(settings: Settings, facilities: Facilities) -> Live:
         packets=packets,
         damping=Damping(initial=settings.damping_initial, longest=settings.damping_max),
         drain_timeout=settings.drain_timeout,
+        gateway_lost=gateway_lost,
     )
 
 

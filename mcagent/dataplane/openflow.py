@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from flows.errors import FlowError
-from mcagent.dataplane import openflow_text
+from mcagent.dataplane import openflow_text, packet_out
 from mcagent.dataplane.ofctl import TIMEOUT, Ofctl
 from mcagent.dataplane.openflow_text import FlowStatistics
 from mcagent.dataplane.openflow_watch import BridgeWatch
@@ -97,6 +97,10 @@ class OpenFlowBackend:
         """
         text = self._dump("dump-flows", cookies, options=("--no-names",))
         return openflow_text.parse_statistics(text) if text is not None else {}
+
+    def send(self, in_port: int, frames: Sequence[bytes]) -> None:
+        """Give frames to the flows as if they had come in by a port, from any thread. Raises BackendError."""
+        packet_out.send(self.socket.removeprefix("unix:"), in_port, frames)
 
     def watch(self, on_change: Callable[[], None], on_restart: Callable[[], None] | None = None) -> None:
         """Call `on_change`, in a thread, when flows or groups are no longer as last applied. Once only.

@@ -1,8 +1,9 @@
-"""The few OpenFlow 1.5 messages by which a switch is asked to tell of changed flows and groups. Pure.
+"""The few OpenFlow 1.5 messages that tell of changed flows and groups, and those that send a packet. Pure.
 
 Sources: OpenFlow Switch Specification 1.5.1, sections 7.1.1 (header), 7.3.2 (configuration), 7.3.5.18 (flow
-monitor), 7.3.10 (asynchronous messages) and 7.4.6 (request forward). Open vSwitch forwards requests to connections
-of its management socket only if they have set a miss_send_len (ofproto/connmgr.c, ofconn_receives_async_msg).
+monitor), 7.3.6 (packet-out), 7.3.7 (barrier), 7.3.10 (asynchronous messages) and 7.4.6 (request forward). Open
+vSwitch forwards requests to connections of its management socket only if they have set a miss_send_len
+(ofproto/connmgr.c, ofconn_receives_async_msg).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 VERSION = 6  # OpenFlow 1.5
 HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, SET_CONFIG = 0, 1, 2, 3, 9
+PACKET_OUT, BARRIER_REQUEST, BARRIER_REPLY = 13, 20, 21
 MULTIPART_REQUEST, MULTIPART_REPLY, SET_ASYNC, REQUESTFORWARD = 18, 19, 28, 32
 
 _HEADER = struct.Struct("!BBHI")  # version, type, length, transaction number
@@ -31,6 +33,12 @@ _GROUP_MOD = 1 << 0
 _UPDATE = struct.Struct("!HH")  # length, event
 _COOKIE = struct.Struct("!Q")
 _COOKIE_AT = 16  # in an update
+_PACKET_OUT = struct.Struct("!IH2x")  # buffer, length of actions
+_NO_BUFFER = 0xFFFFFFFF
+_IN_PORT = struct.Struct("!HHIIxxxx")  # a match: type OXM, its length, the field's header, the port; padding
+_OXM_IN_PORT = 0x80000004  # class basic, field 0, 4 bytes
+_OUTPUT = struct.Struct("!HHIH6x")  # type, length, port, length for a controller
+_PORT_TABLE = 0xFFFFFFF9  # the first table of flows
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,18 @@ def echo_request(xid: int) -> bytes:
 def echo_reply(request: Message) -> bytes:
     """Return the answer to an echo request."""
     return _message(ECHO_REPLY, request.body, request.xid)
+
+
+def barrier_request() -> bytes:
+    """Return a message that is answered when all before it were processed."""
+    return _message(BARRIER_REQUEST)
+
+
+def packet_out(in_port: int, frame: bytes) -> bytes:
+    """Return the message that gives a frame to the flows as if it had come in by a port."""
+    match = _IN_PORT.pack(1, 12, _OXM_IN_PORT, in_port)
+    output = _OUTPUT.pack(0, _OUTPUT.size, _PORT_TABLE, 0)
+    return _message(PACKET_OUT, _PACKET_OUT.pack(_NO_BUFFER, len(output)) + match + output + frame)
 
 
 def subscribe() -> bytes:

@@ -161,6 +161,18 @@ def test_counters_are_summed_by_cookie(backend: OpenFlowBackend, ovs: OvsInstanc
     assert found[COOKIE | 3].packets == 0
 
 
+def test_packets_go_through_the_flows_as_if_they_came_by_a_port(backend: OpenFlowBackend) -> None:
+    """However many: all were taken in when the call returns; a bridge that is not there is an error."""
+    wanted = [flow(n, table=0, match=f"ip,in_port={port}", actions="drop") for n, port in ((1, 7), (2, 8))]
+    make(backend, wanted)
+    backend.send(7, [bytes.fromhex(PACKET)] * 300)
+    wait_until(lambda: backend.flow_stats()[COOKIE | 1].packets == 300, "the packets to be counted")
+    assert backend.flow_stats()[COOKIE | 2].packets == 0
+    nowhere = OpenFlowBackend(backend.socket.replace(".mgmt", "-not.mgmt"))
+    with pytest.raises(BackendError, match="send packets"):
+        nowhere.send(7, [bytes.fromhex(PACKET)])
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -41,24 +41,26 @@ class Downloads:
     connections: list[socket.socket]
     arrivals: list[list[float]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    ended: dict[int, tuple[float, str]] = field(default_factory=dict)  # when and how, by connection
 
     def read(self, stop: threading.Event) -> None:
-        """Read all connections until told to stop; note when something came and what was wrong."""
+        """Read all connections until told to stop; note when something came, what ended and what was wrong."""
         self.arrivals = [[time.monotonic()] for _ in self.connections]
         found = [bytearray() for _ in self.connections]
         numbers = [0] * len(self.connections)
         by_socket = {one: number for number, one in enumerate(self.connections)}
         while not stop.is_set() and not self.wrong:
-            for one in select.select(self.connections, [], [], 0.1)[0]:
+            going = [one for one in self.connections if by_socket[one] not in self.ended]
+            for one in select.select(going, [], [], 0.1)[0]:
                 index = by_socket[one]
                 try:
                     data = one.recv(65536)
                 except OSError as error:
-                    self.wrong.append(f"connection {index}: {error}")
-                    return
+                    self.ended[index] = (time.monotonic(), str(error))
+                    continue
                 if not data:
-                    self.wrong.append(f"connection {index} ended")
-                    return
+                    self.ended[index] = (time.monotonic(), "closed")
+                    continue
                 self.arrivals[index].append(time.monotonic())
                 found[index] += data
                 while len(found[index]) >= CHUNK:
@@ -128,33 +130,40 @@ def settled(lab: Lab) -> Settled:
     return Settled(lab)
 
 
-@pytest.fixture
-def downloads(lab: Lab, settled: Settled) -> Iterator[Downloads]:
+@contextlib.contextmanager
+def downloading(lab: Lab) -> Iterator[Downloads]:
     """Downloads from the Service of the second cluster by a Pod of the first one."""
-    settled.wait()
     east, west = lab.topology.clusters
     service = next(one for one in west.services if one.name == "files")
     client = lab.namespace(east.workers[0].pods[0])
-    stop = threading.Event()
-    listeners = []
-    for name in service.pods:
-        namespace = lab.namespace(lab.topology.pod(name)[2])
-        listener = netns.call(namespace, lambda: socket.create_server(("0.0.0.0", DOWNLOAD_PORT)))
-        listeners.append(listener)
-        threading.Thread(target=send_for_ever, args=(listener, stop), daemon=True).start()
     address = (str(service.cluster_ip), service.port)
-    made = Downloads(
-        [netns.call(client, lambda: socket.create_connection(address, timeout=5)) for _ in range(DOWNLOADS)]
-    )
-    reader = threading.Thread(target=made.read, args=(stop,), daemon=True)
-    reader.start()
-    try:
+    stop = threading.Event()
+    with contextlib.ExitStack() as stack:
+        for name in service.pods:
+            namespace = lab.namespace(lab.topology.pod(name)[2])
+            listener = netns.call(namespace, lambda: socket.create_server(("0.0.0.0", DOWNLOAD_PORT)))
+            stack.enter_context(listener)
+            threading.Thread(target=send_for_ever, args=(listener, stop), daemon=True).start()
+        connections = [
+            stack.enter_context(netns.call(client, lambda: socket.create_connection(address, timeout=5)))
+            for _ in range(DOWNLOADS)
+        ]
+        made = Downloads(connections)
+        reader = threading.Thread(target=made.read, args=(stop,), daemon=True)
+        reader.start()
+        try:
+            yield made
+        finally:
+            stop.set()
+            reader.join(5)
+
+
+@pytest.fixture
+def downloads(lab: Lab, settled: Settled) -> Iterator[Downloads]:
+    """Downloads that go on through a test."""
+    settled.wait()
+    with downloading(lab) as made:
         yield made
-    finally:
-        stop.set()
-        reader.join(5)
-        for one in (*made.connections, *listeners):
-            one.close()
 
 
 FAULTS: dict[str, Callable[[Lab, str], Fault]] = {
@@ -180,15 +189,16 @@ def test_a_download_goes_on(lab: Lab, downloads: Downloads, settled: Settled, na
     settled.wait()
     failover.pause(0.5)
     assert not downloads.wrong
+    assert not downloads.ended
     assert downloads.silence(begin, until) < SILENCE
     assert downloads.silence(until, time.monotonic()) < SILENCE
 
 
 @pytest.mark.parametrize("side", [0, 1], ids=["client", "serving"])
 def test_a_snated_connection_goes_on_or_is_reset(make_lab: MakeLab, side: int) -> None:
-    """Where Pod CIDRs overlap: none hangs; the serving side's gateways break none."""
+    """Where Pod CIDRs overlap: none hangs, nor downloads; the serving side's gateways break none."""
     plain = failover.topology(INTERVALS["100x3"], gateways=2, workers=1, cni=Cni.OVERLAP)
-    with make_lab(plain) as lab:
+    with make_lab(with_download(plain)) as lab:
         settled = Settled(lab)
         east, west = lab.topology.clusters
         stream = Stream(
@@ -202,20 +212,32 @@ def test_a_snated_connection_goes_on_or_is_reset(make_lab: MakeLab, side: int) -
         )
         for gateway in lab.topology.clusters[side].gateways:
             settled.wait()
-            with Load([stream]) as load:
+            with Load([stream]) as load, downloading(lab) as downloads:
                 failover.pause(1.0)
                 fault = faults.link_cut(lab, gateway.name)
                 begin = time.monotonic()
                 try:
                     fault.inject()
                     failover.pause(SPELL)
+                    until = time.monotonic()
                     during = load.report(begin)
+                    ended = dict(downloads.ended)
                 finally:
                     fault.heal()
                 found = during.streams["service"]
-                print(f"{gateway.name}: {words(during)}")
-                assert found.longest < RESET + during.stall, words(during)
+                told = f"{gateway.name}: {words(during)}\ndownloads that ended: {ended}"
+                print(told)
+                assert found.longest < RESET + during.stall, told
+                assert not downloads.wrong, told
                 if side:
-                    assert not found.broken, words(during)
+                    assert not found.broken, told
+                    assert not ended, told
+                    assert downloads.silence(begin, until) < SILENCE, told
                 else:
-                    assert all("reset" in reason.lower() for reason in found.reasons), words(during)
+                    reasons = [*found.reasons, *(reason for _, reason in ended.values())]
+                    assert all("reset" in reason.lower() for reason in reasons), told
+                    waited = [
+                        ended.get(number, (until, ""))[0] - max(moment for moment in moments if moment <= until)
+                        for number, moments in enumerate(downloads.arrivals)
+                    ]
+                    assert max(waited) < RESET + during.stall, told

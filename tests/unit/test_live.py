@@ -64,11 +64,13 @@ class Place:
         self.base = Facts()
         self.desired: Desired | None = None
         self._state: BridgeState | None = None
+        self.lost: list[int] = []
         self.live = Live(
             state=self.state,
             packets=lambda: self.packets,
             damping=Damping(initial=1.0, longest=60.0),
             drain_timeout=5.0,
+            gateway_lost=lambda port, _: self.lost.append(port),
             clock=lambda: self.now,
         )
 
@@ -122,6 +124,28 @@ def test_a_lost_gateway_is_held_and_released_when_the_time_is_over() -> None:
     assert place.live.wake == place.now + 1.0
     assert place.facts(1.0).held == frozenset()
     assert place.live.report.peers["mc-3"].live
+
+
+def test_connections_are_asked_when_a_gateway_that_may_know_them_is_lost() -> None:
+    """One of this cluster, by whomever it is told; or all of another cluster, but not one of several."""
+    place = Place()
+    place.facts()
+    near = place.tunnels[2].port.ofport
+    place.say(3, DOWN)
+    place.facts(1.0)
+    assert place.lost == []
+    place.say(4, DOWN)
+    place.facts(1.0)
+    assert place.lost == [near]
+    place.say(2, DOWN)
+    place.facts(1.0)
+    place.say(2, UP)  # damping holds it: no news
+    place.facts(1.0)
+    place.facts(5.0)
+    assert place.lost == [near, near]
+    place.say(2, {**UP, "forwarding": "false", "remote_diagnostic": "Concatenated Path Down"})
+    place.facts(1.0)
+    assert place.lost == [near, near, near]
 
 
 def test_a_gateway_that_reaches_no_other_cluster_steps_back_while_another_is_there() -> None:

@@ -1,0 +1,57 @@
+"""Reads the TCP connections that the kernel of this Node tracks (nfnetlink). Changes nothing.
+
+Sources: linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h, nf_conntrack_tcp.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+
+from mcagent.core.probes import Connection
+from mcagent.dataplane.rtmsg import AF_INET, attributes
+from mcagent.dataplane.rtsocket import RtSocket
+
+NETLINK_NETFILTER = 12
+_GET = 1 << 8 | 1  # subsystem CTNETLINK, message CT_GET
+_NFGENMSG = struct.Struct("!BBH")  # family, version, resource
+_TUPLE_REPLY, _PROTOINFO, _ZONE = 2, 4, 18
+_IP, _PROTO = 1, 2  # of a tuple
+_SOURCE, _DESTINATION = 1, 2  # of IP
+_NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3  # of PROTO
+_INFO_TCP, _TCP_STATE = 1, 1
+_TCP = b"\x06"
+_OPEN = range(3, 7)  # ESTABLISHED, FIN_WAIT, CLOSE_WAIT, LAST_ACK
+
+
+def open_connections(zones: Collection[int]) -> list[Connection]:
+    """Return the IPv4 TCP connections of these zones on which something may still be sent.
+
+    As they are behind this Node: a Service that this Node translates is its endpoint. Raises BackendError.
+    """
+    netlink = RtSocket(NETLINK_NETFILTER)
+    try:
+        answers = netlink.dump(_GET, _NFGENMSG.pack(AF_INET, 0, 0))
+    finally:
+        netlink.close()
+    wanted = {zone.to_bytes(2) for zone in zones}
+    found = []
+    for answer in answers:
+        entry = attributes(answer, _NFGENMSG.size)
+        # The answer's direction: where it comes from is the server after any translation here.
+        reply = attributes(entry.get(_TUPLE_REPLY, b""))
+        ports = attributes(reply.get(_PROTO, b""))
+        if ports.get(_NUMBER) != _TCP or entry.get(_ZONE, b"\0\0") not in wanted:
+            continue
+        state = attributes(attributes(entry.get(_PROTOINFO, b"")).get(_INFO_TCP, b"")).get(_TCP_STATE, b"\0")
+        addresses = attributes(reply.get(_IP, b""))
+        if state[0] in _OPEN and _SOURCE in addresses and _DESTINATION in addresses:
+            found.append(
+                Connection(
+                    client=int.from_bytes(addresses[_DESTINATION]),
+                    client_port=int.from_bytes(ports.get(_DESTINATION_PORT, b"")),
+                    server=int.from_bytes(addresses[_SOURCE]),
+                    server_port=int.from_bytes(ports.get(_SOURCE_PORT, b"")),
+                )
+            )
+    return found

@@ -1,0 +1,105 @@
+"""Which connections are asked whether they go on after the loss of a gateway, and with what packet."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_network
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.agent.probing import Prober
+from mcagent.core.candidate import Remote
+from mcagent.core.probes import Connection, may_be_translated, probe
+from mcagent.lab.waiting import wait_until
+from mcagent.model.errors import BackendError
+from mcagent.model.plan import Desired
+
+
+def connection(client: str, server: str, port: int = 4000) -> Connection:
+    """Return a connection to port 80."""
+    return Connection(
+        client=int(ip_address(client)), client_port=port, server=int(ip_address(server)), server_port=80
+    )
+
+
+def remote(name: str, *cidrs: str, snat: bool) -> Remote:
+    """Return a cluster as it is used."""
+    return Remote(cluster_id=name, cidrs=tuple(map(ip_network, cidrs)), gateways=(), snat=snat)
+
+
+EAST = remote("east", "10.96.0.0/16", snat=True)
+WEST = remote("west", "10.97.0.0/16", "10.20.0.0/16", "10.21.3.0/24", snat=False)
+PODS = (ip_network("10.10.0.0/16"),)
+
+
+def test_only_what_a_gateway_translates_is_asked() -> None:
+    """All that goes to a cluster that is SNATed to; elsewhere what is no published Pod; nothing within here."""
+    asked = [connection("10.10.1.1", "10.96.0.1"), connection("192.0.2.1", "10.21.3.7")]
+    others = [
+        connection("10.10.1.1", "10.97.0.1"),
+        connection("10.10.1.1", "10.21.4.1"),
+        connection("192.0.2.1", "10.10.1.1"),
+        connection("10.10.1.1", "198.51.100.1"),
+    ]
+    assert may_be_translated([*asked, *others, *asked], (EAST, WEST), PODS) == sorted(asked)
+    assert may_be_translated(others, (), ()) == []
+
+
+def sums_up(data: bytes) -> bool:
+    """Tell whether data with its Internet checksum is whole (RFC 1071)."""
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total == 0xFFFF
+
+
+@given(
+    st.builds(
+        Connection,
+        client=st.integers(0, 2**32 - 1),
+        client_port=st.integers(1, 65535),
+        server=st.integers(0, 2**32 - 1),
+        server_port=st.integers(1, 65535),
+    )
+)
+def test_a_probe_is_a_syn_ack_of_the_server(asked: Connection) -> None:
+    """Its checksums are right, whatever the addresses: a wrong one would be dropped without an answer."""
+    frame = probe(asked)
+    ip, tcp = frame[14:34], frame[34:]
+    assert len(frame) == 54
+    assert frame[12:14] == b"\x08\x00"
+    assert struct.unpack_from("!II", ip, 12) == (asked.server, asked.client)
+    assert struct.unpack_from("!HH", tcp) == (asked.server_port, asked.client_port)
+    assert tcp[13] == 0x12
+    assert sums_up(ip)
+    assert sums_up(ip[12:20] + struct.pack("!HH", 6, len(tcp)) + tcp)
+
+
+def test_connections_are_asked_by_a_thread_again_and_after_an_error() -> None:
+    """Each attempt lists them anew; what cannot be listed now is tried with the next attempt."""
+    listed: list[float] = []
+    sent: list[tuple[int, int]] = []
+    caller = threading.get_ident()
+
+    def connections() -> list[Connection]:
+        assert threading.get_ident() != caller
+        listed.append(time.monotonic())
+        if len(listed) == 1:
+            raise BackendError("netlink", "list", "connections", "busy")
+        return [connection("10.10.1.1", "10.96.0.1", port) for port in range(4000, 4002 + len(listed))]
+
+    def send(in_port: int, frames: Sequence[bytes]) -> None:
+        sent.append((in_port, len(frames)))
+
+    prober = Prober(connections=connections, send=send, attempts=(0.0, 0.01, 0.02))
+    prober.start()
+    prober.gateway_lost(7, None)
+    summary = {"clusters": {"east": EAST}, "publishedPodCIDRs": PODS}
+    prober.gateway_lost(7, Desired(units={}, problems=(), summary=summary))
+    wait_until(lambda: len(sent) == 2, "two attempts after one that failed")
+    prober.stop()
+    assert sent == [(7, 4), (7, 5)]
