@@ -177,26 +177,35 @@ class NftBackend:
 
     def _run(self, arguments: Sequence[str], stdin: str = "") -> tuple[int, str, str]:
         try:
-            done = subprocess.run(
-                [self._binary, *arguments],
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT,
-                check=False,
-                env={**os.environ, "LC_ALL": "C"},
-            )
-        except FileNotFoundError:
-            raise self._error("run", "", f"there is no {self._binary}: install nftables") from None
-        except (OSError, subprocess.TimeoutExpired) as error:
+            code, stdout, stderr = run_nft(arguments, stdin, binary=self._binary)
+        except OSError as error:
             raise self._error("run", "", str(error)) from None
-        if done.returncode and "cache initialization failed" in done.stderr:
-            raise self._error("run", "", _words(done.stderr))  # no permission, or a kernel without nf_tables
-        return done.returncode, done.stdout, done.stderr
+        if code and "cache initialization failed" in stderr:
+            raise self._error("run", "", _words(stderr))  # no permission, or a kernel without nf_tables
+        return code, stdout, stderr
 
     def _error(self, operation: str, obj: str, reason: str, *, retryable: bool = True) -> BackendError:
         where = f"table {self._family} {self._table}"
         return BackendError(Backend.NFT, operation, f"{where} {obj}".rstrip(), reason, retryable=retryable)
+
+
+def run_nft(arguments: Sequence[str], stdin: str = "", *, binary: str = "nft") -> tuple[int, str, str]:
+    """Run nft in this thread's namespace; return status, output and errors. Raises OSError when it cannot."""
+    try:
+        done = subprocess.run(
+            [binary, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except FileNotFoundError:
+        raise OSError(f"there is no {binary}: install nftables") from None
+    except subprocess.TimeoutExpired as error:
+        raise OSError(str(error)) from None
+    return done.returncode, done.stdout, done.stderr
 
 
 def _describe(step: Step) -> str:

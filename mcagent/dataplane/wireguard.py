@@ -31,10 +31,8 @@ from mcagent.dataplane.wireguard_handover import Handover
 from mcagent.dataplane.wireguard_kernel import KernelDriver
 from mcagent.dataplane.wireguard_keys import Keys, KeyStore
 from mcagent.dataplane.wireguard_link import RawDeviceLink, read_link
-from mcagent.dataplane.wireguard_peers import (
-    handover,
-    observed_peers,
-)
+from mcagent.dataplane.wireguard_peers import drop_old, handover, observed_peers, whole
+from mcagent.dataplane.wireguard_rekey import Rekey
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import Backend, Resource, ResourceKey
@@ -47,7 +45,7 @@ from mcagent.model.wireguard import (
 
 log = logging.getLogger(__name__)
 
-TURN = 3.0  # seconds that a new key of ours waits for peers that announced one, too, and go first
+TURN = 5.0  # seconds that a new key of ours waits for peers that announced one, too, and go first
 
 
 class WireGuardBackend:
@@ -90,6 +88,7 @@ class WireGuardBackend:
         self._waiting = ("", 0.0)  # a promoted key, and until when (monotonic) it waits for its turn
         self._unanswered: list[tuple[str, WireGuardPeer]] = []  # handed over, and no handshake seen yet
         self._handed: set[str] = set()  # keys that were announced, and that their owners use now
+        self._rekey = Rekey()
         self._handover = Handover(self._private_keys, self._shaken_hands, self._look_back)
 
     # --- the backend's contract -------------------------------------------------------------------------
@@ -289,6 +288,7 @@ class WireGuardBackend:
         ours = self._ours(name)
         if ours is not None:
             ours[1].remove(name)
+        self._rekey.end()
         self._forget(name)
 
     def _put_device(self, device: WireGuardDevice) -> None:
@@ -297,7 +297,7 @@ class WireGuardBackend:
         if private is None:
             reason = f"key file {self._keys.path} has no private key for {device.public_key}"
             raise wireguard_error("set up", f"device {device.name}", reason, retryable=False)
-        if put_device(device, private, self._drivers):
+        if put_device(device, private, self._drivers, self._rekey):
             self._forget(device.name)
         self._made[device.name] = device
 
@@ -343,6 +343,7 @@ class WireGuardBackend:
         made = self._made.get(device)
         if made is None or peer.successor in self._handed:  # a later handshake under the same key
             return
+        self._rekey.let(peer.endpoint[0])  # our own change may not be over; it is this side now that begins
         # Nothing is read before: with a thousand peers that takes long, and the peer is waiting.
         self._drivers[made.implementation].write(device, DeviceChange(peers=handover(peer)))
         self._handed.add(peer.successor)
@@ -351,18 +352,21 @@ class WireGuardBackend:
         self._changed()
 
     def _look_back(self) -> None:
-        """Begin anew with peers that were handed over and did not shake hands: two handshakes had met."""
+        """Take away old keys of peers that were handed over; begin anew with those that did not shake hands."""
         with self._lock:
             unanswered, self._unanswered = self._unanswered, []
             for device, peer in unanswered:
                 made = self._made.get(device)
                 raw = _read(device, self._drivers[made.implementation]) if made is not None else None
                 found = raw.peers.get(peer.successor) if raw is not None else None
-                if made is None or found is None or found.last_handshake:
+                if made is None or raw is None or found is None:
                     continue
-                again = [PeerChange(public_key=peer.successor, remove=True), *handover(peer)]
-                self._drivers[made.implementation].write(device, DeviceChange(peers=again))
-                self._unanswered.append((device, peer))
+                changes = drop_old(peer) if peer.public_key in raw.peers else []
+                if not found.last_handshake:
+                    changes += [PeerChange(public_key=peer.successor, remove=True), whole(peer, peer.successor)]
+                    self._unanswered.append((device, peer))
+                if changes:
+                    self._drivers[made.implementation].write(device, DeviceChange(peers=changes))
 
 
 def _device_of(step: Step) -> str:

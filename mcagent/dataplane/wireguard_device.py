@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from mcagent.dataplane.wireguard_driver import DeviceChange, Driver, PeerChange, RawDevice, wireguard_error
+from mcagent.dataplane.wireguard_driver import DeviceChange, Driver, RawDevice, wireguard_error
 from mcagent.dataplane.wireguard_link import RawDeviceLink, configure, mark, read_link
+from mcagent.dataplane.wireguard_rekey import Rekey
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def device_resource(
     )
 
 
-def put_device(device: WireGuardDevice, private_key: bytes, drivers: _Drivers) -> bool:
+def put_device(device: WireGuardDevice, private_key: bytes, drivers: _Drivers, rekey: Rekey) -> bool:
     """Make the device so; return whether it had to be made anew, so without peers. Raises BackendError.
 
     A device of ours of the other implementation gives way; one of somebody else is an error.
@@ -55,26 +56,17 @@ def put_device(device: WireGuardDevice, private_key: bytes, drivers: _Drivers) -
         listen_port=device.listen_port if raw.listen_port != device.listen_port else None,
         fwmark=device.fwmark if raw.fwmark != device.fwmark else None,
     )
-    if change != DeviceChange():
+    another_key = bool(raw.public_key) and change.private_key is not None
+    if another_key:
+        log.info("device %s gets public key %s, before: %s", name, device.public_key, raw.public_key)
+        rekey.change(name, driver, raw, change)
+    elif change != DeviceChange():
         driver.write(name, change)
     link = read_link(name)
     if link is None:
         raise wireguard_error("set up", f"device {name}", "was removed meanwhile")
     configure(device, link)
-    if raw.public_key and change.private_key is not None:
-        log.info("device %s has public key %s now, before: %s", name, device.public_key, raw.public_key)
-        _shake_hands(name, driver, raw)
     return new
-
-
-def _shake_hands(name: str, driver: Driver, raw: RawDevice) -> None:
-    """Let every peer learn at once of the key that is used now, not with the next packet to it.
-
-    A keepalive that is turned on is sent at once, and needs a handshake.
-    """
-    keepalives = [(key, peer.keepalive) for key, peer in raw.peers.items() if peer.keepalive]
-    changes = [PeerChange(public_key=key, keepalive=value) for key, own in keepalives for value in (0, own)]
-    driver.write(name, DeviceChange(peers=changes))
 
 
 def _make_room(device: WireGuardDevice, drivers: _Drivers) -> RawDeviceLink | None:

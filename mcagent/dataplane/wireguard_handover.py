@@ -1,11 +1,11 @@
 """Notices at once that a peer has begun to use the key it announced.
 
-Owns a thread and, only while some peer has announced a key, packet sockets that get handshake initiations and
-nothing else (a filter in the kernel sees to it). Whose a message is, `wireguard_noise` says; what follows is the
-backend's.
+Owns a thread and, only while some peer has announced a key, packet sockets that get handshake initiations, notices
+of a new key (`wireguard_rekey`) and nothing else (a filter in the kernel sees to it). Whose a message is,
+`wireguard_noise` says; what follows is the backend's.
 
 Why not wait until the peer publishes the key: after its switch it can send nothing before a handshake, and
-queues up to 128 packets until we answer. We do not know its new key yet, so we do not answer; as soon as its
+queues up to 128 packets until there was one. We do not know its new key yet, so we do not answer; as soon as its
 networks are the new key's we shake hands ourselves, and the queue is delivered. A peer with the new key but
 without networks, made beforehand, would answer at once, and everything sent until the networks move would be
 dropped.
@@ -26,7 +26,7 @@ from functools import partial
 
 from mcagent.dataplane.netlink_monitor import SO_ATTACH_FILTER
 from mcagent.dataplane.wireguard_driver import Endpoint
-from mcagent.dataplane.wireguard_noise import INITIATION_LENGTH, initiator
+from mcagent.dataplane.wireguard_noise import INITIATION, INITIATION_LENGTH, NOTICE, initiator
 from mcagent.model.errors import BackendError
 from mcagent.model.net import parse_address
 
@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 ETH_P_IP, ETH_P_IPV6 = 0x0800, 0x86DD  # linux/if_ether.h
 UDP = 17
 UDP_HEADER = 8  # bytes
-# Seconds in which what the peer sent under its old key arrives, as far as the handshake overtook it (it may:
-# packets are encrypted by several threads), and in which our side is done with the initiation itself. Were it
-# answered, while we begin a handshake of our own, neither would come to an end. The peer sends nothing meanwhile.
-GRACE = 0.003
-# Seconds to the looks whether hands were shaken, longer than a round trip: WireGuard itself tries again after 5 s.
-LOOKS = (0.5, 1.0, 2.0)
+# Seconds in which what the peer sent under its old key is taken in, as far as the notice overtook it: WireGuard
+# decrypts in other threads. The peer sends nothing meanwhile, and takes what we send it under its old key.
+GRACE = 0.02
+# Seconds between the looks whether hands were shaken: longer than a round trip, and shorter than the 5 s after
+# which WireGuard itself tries again. Beginning anew loses what waits for the answer, so it is not done early.
+LOOKS = (0.7, 1.3, 2.0)
 BURST = 32  # messages looked into at a time, each 0.3 ms of work,
 PAUSE = 0.02  # seconds of rest after each such burst: a flood of initiations must not take a CPU
 
@@ -161,23 +161,24 @@ _FAMILY = {4: socket.AF_INET, 16: socket.AF_INET6}
 # Classic BPF (linux/filter.h); packets of SOCK_DGRAM packet sockets begin with the network header.
 _LOAD_BYTE, _LOAD_HALF, _LOAD_WORD, _LOAD_HALF_X, _LOAD_WORD_X = 0x30, 0x28, 0x20, 0x48, 0x40
 _LOAD_X_HEADER, _EQUAL, _ANY_BIT, _GIVE = 0xB1, 0x15, 0x45, 0x06
-_INITIATION = 0x01000000  # the first four bytes of the message
+_TYPES = [int.from_bytes(one, "big") for one in (INITIATION, NOTICE)]  # the first four bytes of the message
 
 
 def filter_ipv4(port: int) -> bytes:
-    """Return a BPF program that passes WireGuard handshake initiations to a UDP port over IPv4."""
+    """Return a BPF program that passes WireGuard handshake initiations and notices to a UDP port over IPv4."""
     return _program(
         (_LOAD_BYTE, 0, 0, 9),  # protocol
-        (_EQUAL, 0, 9, UDP),
+        (_EQUAL, 0, 10, UDP),
         (_LOAD_HALF, 0, 0, 6),
-        (_ANY_BIT, 7, 0, 0x1FFF),  # a later fragment
+        (_ANY_BIT, 8, 0, 0x1FFF),  # a later fragment
         (_LOAD_X_HEADER, 0, 0, 0),
         (_LOAD_HALF_X, 0, 0, 2),  # destination port
-        (_EQUAL, 0, 4, port),
+        (_EQUAL, 0, 5, port),
         (_LOAD_HALF_X, 0, 0, 4),  # length
-        (_EQUAL, 0, 2, UDP_HEADER + INITIATION_LENGTH),
+        (_EQUAL, 0, 3, UDP_HEADER + INITIATION_LENGTH),
         (_LOAD_WORD_X, 0, 0, UDP_HEADER),
-        (_EQUAL, 1, 0, _INITIATION),
+        (_EQUAL, 2, 0, _TYPES[0]),
+        (_EQUAL, 1, 0, _TYPES[1]),
     )
 
 
@@ -185,13 +186,14 @@ def filter_ipv6(port: int) -> bytes:
     """Return the same for IPv6 without extension headers."""
     return _program(
         (_LOAD_BYTE, 0, 0, 6),  # next header
-        (_EQUAL, 0, 6, UDP),
+        (_EQUAL, 0, 7, UDP),
         (_LOAD_HALF, 0, 0, 42),
-        (_EQUAL, 0, 4, port),
+        (_EQUAL, 0, 5, port),
         (_LOAD_HALF, 0, 0, 44),
-        (_EQUAL, 0, 2, UDP_HEADER + INITIATION_LENGTH),
+        (_EQUAL, 0, 3, UDP_HEADER + INITIATION_LENGTH),
         (_LOAD_WORD, 0, 0, 40 + UDP_HEADER),
-        (_EQUAL, 1, 0, _INITIATION),
+        (_EQUAL, 2, 0, _TYPES[0]),
+        (_EQUAL, 1, 0, _TYPES[1]),
     )
 
 

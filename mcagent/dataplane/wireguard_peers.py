@@ -35,7 +35,8 @@ def observed_peers(device: str, raw: Mapping[str, RawPeer], applied: Peers, now:
         live = rest.pop(key, None)
         if live is None:
             continue
-        left = key != peer.public_key and rest.pop(peer.public_key, None) is not None
+        before = rest.pop(peer.public_key, None) if key != peer.public_key else None
+        left = before is not None and bool(before.allowed_ips)  # without them it is about to go: see `handover`
         endpoint = live.endpoint
         if endpoint is None or _vouched(live, now):
             endpoint = peer.endpoint
@@ -90,8 +91,16 @@ def removals(gone: WireGuardPeer, raw: Mapping[str, RawPeer], wanted: Iterable[W
 
 
 def handover(peer: WireGuardPeer) -> list[PeerChange]:
-    """Return the changes that put the successor in the peer's place: the networks move, then the old key goes."""
-    return [whole(peer, peer.successor), PeerChange(public_key=peer.public_key, remove=True)]
+    """Return the changes that put the successor in the peer's place: the networks move.
+
+    The old key stays on the device for a moment (`drop_old`): with it would go what is being encrypted under it.
+    """
+    return [whole(peer, peer.successor), PeerChange(public_key=peer.public_key, keepalive=0)]
+
+
+def drop_old(peer: WireGuardPeer) -> list[PeerChange]:
+    """Return the change that takes away the key which a peer that was handed over had before."""
+    return [PeerChange(public_key=peer.public_key, remove=True)]
 
 
 def conflict(peer: WireGuardPeer, others: Iterable[WireGuardPeer]) -> str:

@@ -110,7 +110,8 @@ def test_rotation_of_one_key_loses_nothing(pair: tuple[WireGuardNode, WireGuardN
     assert status(one, new) is None
     switch(two, one)
     wait(lambda: (found := status(one, new)) is not None and found.last_handshake > 0, "handshake of the new key")
-    assert status(one, before) is None
+    assert not netns.call(one.namespace, one.wireguard.disturbed)
+    wait(lambda: status(one, before) is None, "the end of the old key")
     assert not netns.call(one.namespace, one.wireguard.disturbed)
     time.sleep(0.3)
     publish(two, one)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.dataplane.wireguard_handover import filter_ipv4, filter_ipv6
-from mcagent.dataplane.wireguard_noise import initiator
+from mcagent.dataplane.wireguard_noise import INITIATION_LENGTH, NOTICE, initiator, notice
 
 OURS, THEIRS = os.urandom(32), os.urandom(32)
 
@@ -64,6 +64,16 @@ def test_the_sender_is_known_by_any_of_our_keys() -> None:
     assert initiator(message, [os.urandom(32), OURS, os.urandom(32)]) == expected
     assert initiator(message, [os.urandom(32)]) is None
     assert initiator(message, []) is None
+
+
+def test_a_notice_proves_who_sends_it_and_is_no_initiation() -> None:
+    """As an initiation does, to the receiver alone; WireGuard itself knows no message of that type."""
+    message = notice(THEIRS, public(OURS))
+    assert len(message) == INITIATION_LENGTH
+    assert message[:4] == NOTICE
+    assert initiator(message, [OURS]) == base64.b64encode(public(THEIRS)).decode()
+    assert initiator(message, [os.urandom(32)]) is None
+    assert initiator(b"\x01\0\0\0" + message[4:], [OURS]) is None
 
 
 def test_a_public_key_alone_proves_nothing() -> None:
@@ -135,6 +145,8 @@ def test_the_filters_pass_initiations_to_the_port_and_nothing_else() -> None:
     assert passes(four, ipv4(udp(51821, INITIATION)))
     assert passes(four, ipv4(udp(51821, INITIATION), options=3, fragment=0x4000))
     assert passes(six, ipv6(udp(51821, INITIATION)))
+    assert passes(four, ipv4(udp(51821, notice(THEIRS, public(OURS)))))
+    assert passes(six, ipv6(udp(51821, notice(THEIRS, public(OURS)))))
     for make, program in ((ipv4, four), (ipv6, six)):
         assert not passes(program, make(udp(51822, INITIATION)))
         assert not passes(program, make(udp(51821, DATA)))

@@ -13,7 +13,7 @@ from mcagent.dataplane import wgmsg
 from mcagent.dataplane import wireguard_uapi as uapi
 from mcagent.dataplane.wireguard_change import change_peers
 from mcagent.dataplane.wireguard_driver import DeviceChange, PeerChange, RawDevice, RawPeer
-from mcagent.dataplane.wireguard_peers import SESSION, handover, observed_peers, peer_changes
+from mcagent.dataplane.wireguard_peers import SESSION, drop_old, handover, observed_peers, peer_changes
 from mcagent.model.errors import BackendError
 from mcagent.model.net import network_key, parse_address, parse_network
 from mcagent.model.plan import Op, Step
@@ -208,6 +208,9 @@ def handed_over() -> tuple[Memory, dict[str, WireGuardPeer]]:
     device = Memory()
     applied = bring(device, {}, [ANNOUNCED])
     device.write(DEVICE, DeviceChange(peers=handover(ANNOUNCED)))
+    # the old key stays for a moment, and is no difference meanwhile
+    assert observed_peers(DEVICE, device.peers, {ANNOUNCED.public_key: ANNOUNCED}, NOW) == [ANNOUNCED]
+    device.write(DEVICE, DeviceChange(peers=drop_old(ANNOUNCED)))
     device.shake_hands(KEYS[1])
     device.written.clear()
     return device, applied
