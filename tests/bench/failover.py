@@ -34,7 +34,7 @@ from typing import Any
 from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.lab.faults import Settled
 from mcagent.lab.lab import Lab
-from mcagent.lab.load import Load, percentile
+from mcagent.lab.load import Load, Report, percentile
 from mcagent.model.config import DatapathChoice
 from mcagent.model.errors import LabError
 from tests import failover
@@ -63,13 +63,20 @@ def raw(one: Round) -> Json:
         "lost": failover.datagrams_lost(during),
         "duplicates": sum(stream.duplicates for stream in during.streams.values()),
         "broken": failover.broken(during),
+        "reasons": _reasons(during),
         "late": during.stall,
         "healed": one.healed,
         "after lost": failover.datagrams_lost(after),
         "after broken": failover.broken(after),
+        "after reasons": _reasons(after),
         "after tcp": max(failover.tcp_silences(after)),
         "after late": after.stall,
     }
+
+
+def _reasons(report: Report) -> dict[str, list[str]]:
+    """Return why connections and requests ended, by stream."""
+    return {name: list(stream.reasons) for name, stream in report.streams.items() if stream.reasons}
 
 
 def bearable(load_of: Lab, volume: Volume) -> Volume:
