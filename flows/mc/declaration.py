@@ -49,7 +49,9 @@ TRANSLATED = Bits("translated", REGISTERS[0], 4, 4, "this gateway, or one before
 SNAT = Bits("snat", REGISTERS[0], 5, 5, "connections to the destination's cluster take the gateway's address")
 REPLY = Bits("reply", REGISTERS[0], 6, 6, "a reply to a connection that another cluster opened")
 CLUSTER = Bits("cluster", REGISTERS[1], 0, 31, "number of the remote cluster it comes from or goes to")
-CAME_BY = Bits("came_by", REGISTERS[2], 0, 15, "port it came in by")
+CAME_BY = Bits(
+    "came_by", REGISTERS[2], 0, 15, "port it came in by; of what a sibling relays, that to the Node that sent it"
+)
 LEAVES_BY = Bits("leaves_by", REGISTERS[3], 0, 15, "port it leaves by")
 MARK_PORT = Bits(
     "mark_port",

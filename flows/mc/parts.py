@@ -236,7 +236,10 @@ def _other_node(env: Env, n: LocalNode, cookie: int) -> Iterator[Flow]:
         if not n.gateway:
             yield _flow(cookie, d.SOURCE, priority, (family, FROM_NODE, came_by, source), go_on)
         if env.local_gateways:  # a sibling's own, or what a sibling relays because it lost the other cluster
-            yield _flow(cookie, d.SOURCE, priority, (family, FROM_GATEWAY, source), go_on)
+            # Replies to what is SNATed here then go to the Node itself: the sibling may take them from us only for
+            # its own Pods, and may be about to fail.
+            opener = set_bits(d.CAME_BY, n.ofport)
+            yield _flow(cookie, d.SOURCE, priority, (family, FROM_GATEWAY, source), opener, go_on)
         yield _flow(cookie, d.DELIVER, priority, (family, FROM_REMOTE, destination_in(net)), *deliver)
 
 

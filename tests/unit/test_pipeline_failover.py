@@ -129,6 +129,21 @@ def test_a_gateway_that_lost_a_remote_cluster_asks_its_sibling(world: World, see
 
 
 @examples(25)
+@given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
+def test_hidden_clients_are_passed_on_as_well(world: World, seed: int) -> None:
+    """A gateway that lost a remote cluster need not take the replies: the sibling that SNATed sends them home."""
+    for call in calls(world, Random(seed), 8):
+        gateways = {g.name for g in world.cluster(call.client.cluster).gateways}
+        before = exchange(world, world.network, call, call.packet)
+        lost = next(name for name in before.there.path if name in gateways)
+        if len(gateways) > 1:
+            network = without(world, world.network, lost, call.cluster)
+            opened = exchange(world, network, call, call.packet)
+            if call.client.node != lost and not world.keeps_source(call.client, call.cluster):
+                assert lost not in opened.back.path
+
+
+@examples(25)
 @given(worlds(min_clusters=2), SEEDS, st.integers(0, 60))
 def test_no_loops_whatever_is_dead(world: World, seed: int, percent: int) -> None:
     """With any set of dead tunnel ends a packet takes one sibling hop at most and arrives at most once."""
