@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mcagent.core.liveness import GRACE
 from mcagent.lab import faults
 from mcagent.lab.faults import Settled
 from mcagent.lab.lab import Lab
@@ -61,6 +62,17 @@ def told(lab: Lab, node: str, name: str) -> dict[str, Any]:
     return next((g for cluster in found["clusters"] for g in cluster["gateways"] if g["name"] == name), {})
 
 
+def announce(lab: Lab, *addresses: object) -> None:
+    """Tell the second cluster that these are the gateways of the first one."""
+    east, west = lab.topology.clusters
+    shown = import_object(east)["spec"]
+    assert isinstance(shown, dict)
+    infos = [{"gatewayIP": str(address)} for address in addresses]
+    lab.api(west.name).patch(
+        "ClusterInfoImport", f"{east.name}-clusterinfo", {"spec": {**shown, "gatewayInfos": infos}}, NAMESPACE
+    )
+
+
 def nothing_lost(load: Load) -> None:
     """Fail if a datagram or a connection was lost since the load began."""
     failover.pause(AFTER)
@@ -85,16 +97,8 @@ def test_a_cordoned_gateway_is_left_and_taken_back(lab: Lab, load: Load, settled
 
 def test_a_gateway_object_is_deleted_and_made_again(lab: Lab, load: Load, settled: Settled) -> None:
     """Its Node becomes a worker when its peers have moved, then a gateway again; others hear of it later."""
-    east, west = lab.topology.clusters
+    east = lab.topology.clusters[0]
     going = east.gateways[1]
-
-    def announce(*, all_: bool) -> None:
-        shown = import_object(east)["spec"]
-        assert isinstance(shown, dict)
-        infos = [{"gatewayIP": str(one.address)} for one in east.gateways if all_ or one is not going]
-        lab.api(west.name).patch(
-            "ClusterInfoImport", f"{east.name}-clusterinfo", {"spec": {**shown, "gatewayInfos": infos}}, NAMESPACE
-        )
 
     def role() -> object:
         summary = lab.status(going.name)["summary"]
@@ -103,15 +107,66 @@ def test_a_gateway_object_is_deleted_and_made_again(lab: Lab, load: Load, settle
 
     lab.api(east.name).delete("Gateway", going.name, NAMESPACE)
     failover.pause(0.5)
-    announce(all_=False)
+    announce(lab, *(one.address for one in east.gateways if one is not going))
     wait_until(lambda: role() == "worker", "the Node to be a worker", timeout=60)
     failover.pause(AFTER)
     lab.api(east.name).create(gateway_object(east, going))
     failover.pause(0.5)
-    announce(all_=True)
+    announce(lab, *(one.address for one in east.gateways))
     wait_until(lambda: role() == "gateway", "the Node to be a gateway", timeout=30)
     settled.wait()
     nothing_lost(load)
+
+
+def test_a_gateway_that_reaches_no_other_cluster_is_left_by_its_own(
+    lab: Lab, load: Load, settled: Settled
+) -> None:
+    """It asks for that by itself, so that nothing depends on which sibling a hash would pass packets to."""
+    east, west = lab.topology.clusters
+    alone, worker = east.gateways[0].name, east.workers[0].name
+    fault = faults.loses_cluster(lab, alone, west)
+    fault.inject()
+    try:
+        wait_until(lambda: told(lab, worker, alone)["decidedBy"] == "drain", "it to ask", timeout=10)
+        assert not told(lab, worker, alone)["live"]
+        own = told(lab, alone, alone)
+        assert not own["live"]
+        assert "reaches no other cluster" in own["why"]
+        failover.pause(AFTER)
+    finally:
+        healed = time.monotonic()
+        fault.heal()
+    wait_until(lambda: told(lab, worker, alone)["live"], "it to be used again", timeout=30)
+    settled.wait()
+    until = time.monotonic()
+    failover.pause(failover.ON_THE_WAY)
+    after = load.report(healed, until)
+    assert failover.datagrams_lost(after) == 0, words(after)
+    assert failover.broken(load.report(load.began)) == 0
+
+
+def test_a_new_gateway_is_not_used_before_it_answers(lab: Lab, settled: Settled) -> None:
+    """One that never does is given the grace, then it is a gateway without BFD; until then nothing goes to it."""
+    settled.wait()
+    east, west = lab.topology.clusters
+    nobody = east.gateways[0].address + 100
+    observer = west.gateways[0].name
+    begin = time.monotonic()
+    announce(lab, *(one.address for one in east.gateways), nobody)
+    try:
+        wait_until(lambda: told(lab, observer, str(nobody)), "word of it", timeout=10)
+        found = told(lab, observer, str(nobody))
+        if time.monotonic() - begin < GRACE:  # else this machine is too slow to see it
+            assert not found["live"]
+            assert found["held"]
+            assert "it is new" in found["why"]
+        wait_until(lambda: told(lab, observer, str(nobody))["live"], "the end of the grace", timeout=GRACE + 10)
+        assert time.monotonic() - begin > GRACE
+        assert told(lab, observer, str(nobody))["bfd"] == "never"
+    finally:
+        announce(lab, *(one.address for one in east.gateways))
+    wait_until(lambda: told(lab, observer, str(nobody)).get("gone") is not False, "it to be gone", timeout=10)
+    settled.wait()
 
 
 def test_readiness_chooses_gateways(make_lab: MakeLab) -> None:
