@@ -260,8 +260,11 @@ class Cache:
         if change is not None:
             self._listen([change])
 
-    def wrote(self, ref: Ref, obj: RawObject | None) -> None:
-        """Take what an API server said is there, in the answer to a write or a read of ours (None: nothing)."""
+    def wrote(self, ref: Ref, obj: RawObject | None, was: RawObject | None = None) -> None:
+        """Take what an API server said is there, in the answer to a write or a read of ours (None: nothing).
+
+        `was` is what was there as far as we knew: that is what is gone, and not what somebody has made since.
+        """
         new = None if obj is None or _is_gone(obj) else trim(ref.kind, obj)
         key = (ref.namespace, ref.name)
         with self._lock:
@@ -270,9 +273,11 @@ class Cache:
                 return
             old = table.objects.get(key)
             if new is None:
-                if old is None:
-                    return
-                table.bury(old)
+                gone = obj if obj is not None else was
+                if gone is not None:
+                    table.bury(gone)
+                if old is None or gone is None or _uid(old) != _uid(gone):
+                    return  # what is there now was made while the answer was under way
                 table.drop(key)
             elif _uid(new) in table.dead or (old is not None and not _newer(old, new)):
                 return

@@ -148,11 +148,11 @@ class Worker:
         result = "unchanged"
         writer = self._writer(epoch)
 
-        def took(ref: Ref, obj: RawObject | None) -> None:
-            self._took(ref, obj, epoch)
+        def took(ref: Ref, obj: RawObject | None, was: RawObject | None) -> None:
+            self._took(ref, obj, was, epoch)
 
         for step in outcome.steps:
-            ref = _ref_of(step)
+            ref, present = _ref_of(step), None
             try:
                 present = self._present(writer, ref, epoch)
                 if (write := plan(step, present)) is None:
@@ -170,7 +170,7 @@ class Worker:
             except ConflictError as err:
                 log.debug("%s", err)
                 self._memo.forget(ref)
-                took(ref, err.present)
+                took(ref, err.present, present)
                 return "conflict"
             except NotLeadingError:
                 return "not-leading"
@@ -206,9 +206,9 @@ class Worker:
         found = self._memo.get(ref, epoch, now)
         return found if found is not None else self._memo.read(ref, epoch, now, writer.read(ref))
 
-    def _took(self, ref: Ref, obj: RawObject | None, epoch: int) -> None:
+    def _took(self, ref: Ref, obj: RawObject | None, was: RawObject | None, epoch: int) -> None:
         if ref.kind in self._cache.kinds(ref.side):
-            self._cache.wrote(ref, obj)
+            self._cache.wrote(ref, obj, was)
         else:
             self._memo.wrote(ref, epoch, obj)
 

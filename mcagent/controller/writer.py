@@ -74,20 +74,23 @@ class Writer:
         self._client, self._permit, self._counts, self._noted = client, permit, counts, noted
 
     def carry_out(
-        self, wanted: Wanted | Ref, present: RawObject | None, took: Callable[[Ref, RawObject | None], None]
+        self,
+        wanted: Wanted | Ref,
+        present: RawObject | None,
+        took: Callable[[Ref, RawObject | None, RawObject | None], None],
     ) -> list[Write]:
         """Write until nothing is left to do; returns what was written.
 
-        `took` hears after each write what is there then (None: nothing). Raises ConflictError, AwayError,
-        NotLeadingError, ApiRefusalError, ApiUnreachableError, ApiGarbageError.
+        `took` hears after each write what is there then, and what was there before (None: nothing). Raises
+        ConflictError, AwayError, NotLeadingError, ApiRefusalError, ApiUnreachableError, ApiGarbageError.
         """
         written: list[Write] = []
         while (write := plan(wanted, present)) is not None and len(written) < _MOST_WRITES:
             if written and written[-1] == write:
                 break  # the server does not keep what was written: the engine damps it
-            present = self._send(write)
+            was, present = present, self._send(write)
             written.append(write)
-            took(write.ref, present)
+            took(write.ref, present, was)
         return written
 
     def read(self, ref: Ref) -> RawObject | None:

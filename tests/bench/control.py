@@ -257,6 +257,7 @@ def settle(kind: str, directory: Path, clusters: int, services: int, beats: int)
                 found[name] = {
                     "seconds": seconds,
                     "written": leader.writes(),
+                    "keys_looked_at": leader.metric("mcagent_controller_reconciles_total"),
                     "requests_per_second": requests / seconds,
                     "processor_seconds": leader.processor(),
                     "resident_mib": leader.memory(),

@@ -125,9 +125,23 @@ def test_the_late_answer_to_a_write_does_not_bring_back_what_was_deleted(world: 
 def test_events_of_what_we_deleted_do_not_bring_it_back(world: World) -> None:
     """Between our delete and its event, older events of that object say nothing."""
     world.event(EventType.ADDED, obj("a", 5))
-    world.cache.wrote(ref("a"), None)
+    world.cache.wrote(ref("a"), None, obj("a", 5))
     world.event(EventType.MODIFIED, obj("a", 6))
     assert world.version("a") is None
+
+
+@pytest.mark.parametrize("told", ["by its last version", "by nothing"])
+def test_the_late_answer_to_a_delete_leaves_what_was_made_since(world: World, told: str) -> None:
+    """Deleted and made again while the answer to our write was under way: the new one stays, its events count."""
+    world.event(EventType.ADDED, obj("a", 5, uid="first"))
+    world.event(EventType.DELETED, obj("a", 6, uid="first"))
+    world.event(EventType.ADDED, obj("a", 7, uid="second"))
+    last = obj("a", 6, uid="first")
+    last["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.cache.wrote(ref("a"), last if told == "by its last version" else None, obj("a", 5, uid="first"))
+    assert world.version("a") == "7"
+    world.event(EventType.MODIFIED, obj("a", 8, uid="second"))
+    assert world.version("a") == "8"
 
 
 def test_a_list_that_missed_our_create_is_mended_by_its_event(world: World) -> None:
