@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mcagent.controller.agenda import Agenda
 from mcagent.controller.cache import Cache, trim
 from mcagent.controller.connection import LeaderLink, LinkTiming
 from mcagent.controller.reconciler import Change, Leader, Reconciler, Ref, Side, Told
@@ -138,7 +139,7 @@ class Engine:
             for kind in sorted(kinds[Side.LOCAL])
         ]
         self._stopping = threading.Event()
-        self._open: set[str] = set()  # reconcilers whose gate is open; the supervisor's
+        self._agenda = Agenda()
         self._threads = [
             threading.Thread(target=self._work, args=(side,), name=f"worker-{side}-{number}", daemon=True)
             for side in self._sides()
@@ -163,6 +164,7 @@ class Engine:
     def stop(self) -> bool:
         """End: what is under way is finished, nothing is begun. Returns whether no write is under way any more."""
         self._stopping.set()
+        self._agenda.wake()
         for queue in self._queues.values():
             queue.close()
         deadline = time.monotonic() + self._timing.stop
@@ -177,7 +179,7 @@ class Engine:
 
     def resume(self) -> None:
         """Take that this replica may write from now on: everything is looked at."""
-        self._everything(self._reconcilers.values(), urgent=True)
+        self._agenda.ask(self._reconcilers, urgent=True)
 
     def suspend(self) -> None:
         """Take that this replica may write no longer."""
@@ -190,8 +192,12 @@ class Engine:
 
     def idle(self) -> bool:
         """Tell whether everything is listed and nothing is to be done now (later there may be)."""
-        return all(self._gate(r) or r.needs_leader for r in self._reconcilers.values()) and all(
-            queue.idle() for queue in self._queues.values()
+        usable = self._usable()
+        return (
+            all(name in usable or reconciler.needs_leader for name, reconciler in self._reconcilers.items())
+            and all(self._agenda.uses(name, epoch) for name, epoch in usable.items())
+            and self._agenda.idle()
+            and all(queue.idle() for queue in self._queues.values())
         )
 
     def dead(self) -> Sequence[str]:
@@ -227,10 +233,13 @@ class Engine:
             change.kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM) for change in changes
         ):
             self.link.wake()
-        if self._permit() > 0:
-            for reconciler in self._reconcilers.values():
-                if self._gate(reconciler):
-                    self._route(reconciler, changes)
+        if self._permit() <= 0:
+            return
+        for name, epoch in self._usable().items():
+            if self._agenda.uses(name, epoch):
+                self._route(self._reconcilers[name], changes)
+            else:
+                self._agenda.wake()  # this was the last list
 
     def _route(self, reconciler: Reconciler, changes: Sequence[Change]) -> None:
         keys: dict[str, None] = {}
@@ -248,10 +257,13 @@ class Engine:
     def _leader_changed(self, old: Leader | None, new: Leader | None) -> None:
         """Look anew at whatever the connection concerns."""
         if old is None or new is None:
-            self._everything(self._reconcilers.values(), urgent=True)
+            self._agenda.ask(self._reconcilers, urgent=True)
             return
-        if (new.connected and not old.connected) or (new.synced and not old.synced):
-            self._everything([r for r in self._reconcilers.values() if self._side_of[r.name] is Side.LEADER])
+        concerned = {name: self._reconcilers[name] for name, side in self._side_of.items() if side is Side.LEADER}
+        if new.connected and not old.connected:
+            self._agenda.ask(concerned, urgent=False)
+        elif new.synced and not old.synced:  # the others come into use by it
+            self._agenda.ask([name for name, r in concerned.items() if not r.needs_leader], urgent=False)
         elif (old.connected, old.error) == (new.connected, new.error):
             return
         # Others hear of it as of a change of the ClusterSet, whose status tells it.
@@ -259,24 +271,20 @@ class Engine:
         if found is not None:
             self._changed([Change(side=Side.LOCAL, kind=Kind.CLUSTER_SET, old=found, new=found)])
 
-    def _everything(self, reconcilers: Iterable[Reconciler], *, urgent: bool = False, spread: float = 0.0) -> None:
-        if self._permit() <= 0:
+    def _everything(self, reconciler: Reconciler, *, urgent: bool = False, spread: float = 0.0) -> None:
+        """Ask for all keys of a reconciler: now, or one after the other over so many seconds."""
+        try:
+            entries = [(reconciler.name, key) for key in reconciler.all_keys(self.view)]
+        except BUGS:
+            log.exception("%s: all_keys() failed", reconciler.name)
+            self.worker.tally.bug(reconciler.name)
             return
-        for reconciler in reconcilers:
-            if not self._gate(reconciler):
-                continue
-            try:
-                entries = [(reconciler.name, key) for key in reconciler.all_keys(self.view)]
-            except BUGS:
-                log.exception("%s: all_keys() failed", reconciler.name)
-                self.worker.tally.bug(reconciler.name)
-                continue
-            queue = self._queues[self._side_of[reconciler.name]]
-            if not spread:
-                queue.add(entries, urgent=urgent)
-                continue
-            for entry in entries:
-                queue.add_after(entry, random.uniform(0.0, spread), urgent=False)  # noqa: S311 (spreads load)
+        queue = self._queues[self._side_of[reconciler.name]]
+        if not spread:
+            queue.add(entries, urgent=urgent)
+            return
+        for entry in entries:
+            queue.add_after(entry, random.uniform(0.0, spread), urgent=False)  # noqa: S311 (spreads load)
 
     def _gate(self, reconciler: Reconciler) -> bool:
         """Tell whether a reconciler may be called: all that it reads has been listed once."""
@@ -284,25 +292,41 @@ class Engine:
             return False
         return not reconciler.needs_leader or (self.view.leader is not None and self.cache.synced(Side.LEADER))
 
+    def _usable(self) -> Mapping[str, int]:
+        """Return the reconcilers whose gate is open, with the epoch of the connection for which it is."""
+        epoch = self.link.epoch if self.link is not None else 0  # read first: the next one opens it anew
+        return {
+            name: epoch if reconciler.needs_leader else 0
+            for name, reconciler in self._reconcilers.items()
+            if self._gate(reconciler)
+        }
+
     # --- the supervisor -----------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
         resync = self._next_resync()
-        while not self._stopping.wait(self._timing.look):
+        while not self._stopping.is_set():
             self._missing_kinds()
-            opened = {name for name, reconciler in self._reconcilers.items() if self._gate(reconciler)}
-            if fresh := opened - self._open:
-                self._everything([self._reconcilers[name] for name in sorted(fresh)], urgent=True)
-            self._open = opened
+            self._turn()
             if time.monotonic() >= resync:
                 resync = self._next_resync()
-                self._everything(
-                    self._reconcilers.values(), spread=min(self._timing.spread, self._timing.resync / 2)
-                )
+                spread = min(self._timing.spread, self._timing.resync / 2)
+                for name in self._usable() if self._permit() > 0 else ():
+                    self._everything(self._reconcilers[name], spread=spread)
             self.worker.damping.prune(time.monotonic())
             self.cache.doubt(self._timing.doubt)
             if (told := self.worker.take_told()) is not None:
                 self._tell(told)
+            self._agenda.wait(self._timing.look)
+
+    def _turn(self) -> None:
+        """Ask for all keys of the reconcilers that came into use, or that somebody asked for."""
+        # Without the permit nothing is asked for: whoever gets it asks for everything.
+        asked = self._agenda.turn(self._usable())
+        if self._permit() > 0:
+            for name, urgent in asked.items():
+                self._everything(self._reconcilers[name], urgent=urgent)
+        self._agenda.done()
 
     def _next_resync(self) -> float:
         return time.monotonic() + self._timing.resync * random.uniform(0.8, 1.0)  # noqa: S311 (spreads load)

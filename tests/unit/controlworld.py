@@ -104,12 +104,14 @@ class Objects:
         return [f"{verb} {where}" for _, verb, where in list(self.api.requests) if verb in verbs and path in where]
 
 
-def join(local: Objects, leader_url: str, *, token: str = "secret", name: str = "set") -> None:
+def join(
+    local: Objects, leader_url: str, *, token: str = "secret", name: str = "set", cluster_id: str = "east"
+) -> None:
     """Make the Secret and the ClusterSet of a member."""
     encoded = {k: base64.b64encode(v).decode() for k, v in (("ca.crt", CA), ("token", token.encode()))}
     local.put(Kind.SECRET, "leader-token", data=encoded)
     spec = {
-        "clusterID": "east",
+        "clusterID": cluster_id,
         "namespace": COMMON_AREA,
         "leaders": [{"clusterID": "north", "server": leader_url, "secret": "leader-token"}],
     }

@@ -120,10 +120,7 @@ class World:
         """Make Secret and ClusterSet of a member."""
         member = self.members[name]
         if member.get(Kind.CLUSTER_SET, "set", NAMESPACE) is None:
-            join(member.objects, self.north.api.url)
-            member.objects.change(
-                Kind.CLUSTER_SET, "set", lambda old: {**old, "spec": {**old["spec"], "clusterID": name}}
-            )
+            join(member.objects, self.north.api.url, cluster_id=name)
 
     def idle(self) -> bool:
         """Tell whether no controller has anything to do now."""

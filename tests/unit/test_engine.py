@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,29 @@ def test_an_engine_that_starts_anew_writes_nothing_that_is_right_already(
     second = run(Copier())
     until(lambda: said(local, "b") is None and second.idle())
     assert local.writes() == [f"delete /api/v1/namespaces/{NAMESPACE}/configmaps/copy-b"]
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_a_restart_looks_at_each_key_once(
+    local: Objects, remote: Objects, run: Callable[..., Engine], leader_api: ApiServer, side: Side
+) -> None:
+    """Neither the lists nor the connection to the leader ask for what is looked at anyway."""
+    names = [f"e{number:02}" for number in range(20)]
+    if side is Side.LEADER:
+        join(local, leader_api.url)
+    first = run(Copier(side))
+    for name in names:
+        export(local, name, "x")
+    target = local if side is Side.LOCAL else remote
+    until(lambda: len(target.names(Copier(side).target)) >= len(names) and first.idle())
+    first.stop()
+    copier = Copier(side)
+    second = run(copier)
+    until(lambda: len(copier.looks) >= len(names))
+    if side is Side.LEADER:
+        until(lambda: second.view.leader is not None and second.view.leader.synced)
+    until(second.idle)
+    assert Counter(copier.looks) == dict.fromkeys(names, 1)
 
 
 def test_one_bad_key_does_not_stop_the_rest(local: Objects, run: Callable[..., Engine]) -> None:
