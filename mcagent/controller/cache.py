@@ -132,7 +132,7 @@ class Cache:
     """Both sides' objects. Safe to use from many threads.
 
     `listen` is called, without any lock held, with the changes of one event or list, in the order in which they
-    happened to each object.
+    happened to each object; and with none once a kind has been listed for the first time.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class Cache:
         changes: list[Change] = []
         with self._lock:
             table = self._table(side, kind)
-            table.synced = True
+            first = not table.synced
             table.dead.clear()
             incoming = {_key(obj): obj for obj in objects}
             # Not buried: one that we made while the list was under way is not in it, and its event will come.
@@ -238,6 +238,10 @@ class Cache:
                 changes.append(Change(side=side, kind=kind, old=old, new=obj))
         if changes:
             self._listen(changes)
+        if first:
+            # Only now: else somebody could look at all objects before these changes are told, and once more after.
+            table.synced = True  # of this table, which may be none of ours any more
+            self._listen(())
 
     def apply(self, side: Side, kind: Kind, event: ObjectEvent) -> None:
         """Take one event."""

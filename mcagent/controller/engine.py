@@ -229,17 +229,18 @@ class Engine:
     # --- what came ----------------------------------------------------------------------------------------
 
     def _changed(self, changes: Sequence[Change]) -> None:
-        if self.link is not None and any(
-            change.kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM) for change in changes
+        if self.link is not None and (
+            not changes or any(change.kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM) for change in changes)
         ):
             self.link.wake()
         if self._permit() <= 0:
             return
-        for name, epoch in self._usable().items():
-            if self._agenda.uses(name, epoch):
-                self._route(self._reconcilers[name], changes)
-            else:
-                self._agenda.wake()  # this was the last list
+        usable = self._usable()
+        used = [name for name, epoch in usable.items() if self._agenda.uses(name, epoch)]
+        if len(used) < len(usable):
+            self._agenda.wake()  # this was the last list: all keys will be looked at
+        for name in used:
+            self._route(self._reconcilers[name], changes)
 
     def _route(self, reconciler: Reconciler, changes: Sequence[Change]) -> None:
         keys: dict[str, None] = {}

@@ -132,7 +132,7 @@ def test_a_restart_looks_at_each_key_once(
     local: Objects, remote: Objects, run: Callable[..., Engine], leader_api: ApiServer, side: Side
 ) -> None:
     """Neither the lists nor the connection to the leader ask for what is looked at anyway."""
-    names = [f"e{number:02}" for number in range(20)]
+    names = [f"e{number:02}" for number in range(100)]
     if side is Side.LEADER:
         join(local, leader_api.url)
     first = run(Copier(side))
