@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -178,16 +179,21 @@ def test_an_unchanged_object_of_a_list_is_no_change(world: World) -> None:
     assert [change.new and change.new["metadata"]["name"] for change in world.changes] == ["b"]
 
 
-def test_quiet_time_begins_with_a_version_and_survives_a_relist(world: World) -> None:
+def test_quiet_time_begins_with_a_version_and_survives_a_relist(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is 0 for what is not there, grows, and starts again with another version only."""
+    now = 100.0
+    monkeypatch.setattr("mcagent.controller.cache.time", SimpleNamespace(monotonic=lambda: now))
     assert world.cache.quiet_for(ref("a")) == 0.0
     world.event(EventType.ADDED, obj("a", 1))
-    first = world.cache.quiet_for(ref("a"))
+    now += 1
+    assert world.cache.quiet_for(ref("a")) == 1.0
     world.cache.replace(Side.LOCAL, KIND, [obj("a", 1)])
-    second = world.cache.quiet_for(ref("a"))
-    assert second > first
+    now += 1
+    assert world.cache.quiet_for(ref("a")) == 2.0
     world.event(EventType.MODIFIED, obj("a", 2))
-    assert world.cache.quiet_for(ref("a")) < second
+    assert world.cache.quiet_for(ref("a")) == 0.0
 
 
 def test_bookkeeping_is_not_kept_and_secrets_are_never() -> None:
