@@ -16,7 +16,7 @@ from mcagent.lab import matrix, netns, picture, state, story, topology_file
 from mcagent.lab.api import ApiKind
 from mcagent.lab.lab import Lab
 from mcagent.lab.progress import Progress
-from mcagent.lab.topology import Cni, Topology, generate
+from mcagent.lab.topology import Cni, Topology, Underlay, generate
 from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.errors import LabError
 from mcagent.model.resources import TunnelType
@@ -82,6 +82,7 @@ def _add_shape(parser: argparse.ArgumentParser, name: str, *, gateways: int) -> 
     parser.add_argument("--pods", type=int, default=1, metavar="N", help="of each Node [%(default)s]")
     _add_choice(parser, "--tunnel", TunnelType, TunnelType.GENEVE, "encapsulation")
     _add_choice(parser, "--encryption", TrafficEncryption, TrafficEncryption.NONE, "between clusters")
+    _add_choice(parser, "--underlay", Underlay, Underlay.IPV4, "of the Nodes' addresses")
     _add_choice(parser, "--cni", Cni, Cni.FLANNEL, "how Pods get addresses and get out")
     parser.add_argument("--api", choices=list(ApiKind), default="embedded", help=_API_HELP)
     _add_choice(parser, "--datapath", DatapathChoice, DatapathChoice.AUTO, "of Open vSwitch; netdev is userspace")
@@ -90,7 +91,7 @@ def _add_shape(parser: argparse.ArgumentParser, name: str, *, gateways: int) -> 
 def _add_choice(
     parser: argparse.ArgumentParser,
     flag: str,
-    kind: type[TunnelType | TrafficEncryption | Cni | DatapathChoice],
+    kind: type[TunnelType | TrafficEncryption | Cni | DatapathChoice | Underlay],
     default: str,
     meaning: str,
 ) -> None:
@@ -115,6 +116,7 @@ def _shape(args: argparse.Namespace) -> Topology:
         cni=Cni(args.cni),
         datapath=DatapathChoice(args.datapath),
         encryption=TrafficEncryption(args.encryption),
+        underlay=Underlay(args.underlay),
     )
 
 

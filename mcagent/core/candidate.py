@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcagent.core.claims import PrefixRange, Taken, prefix_range, refuse_address, refuse_network
+from mcagent.core.claims import PrefixRange, Taken, prefix_range, refuse_network
+from mcagent.core.underlay import family, refuse_underlay, source_of
 from mcagent.model.config import Config, SourceNat
 from mcagent.model.net import Address, Network, contains, host_network, network_key
 from mcagent.model.objects import ClusterInfoImport
@@ -17,13 +18,22 @@ from mcagent.model.problem import Problem, Severity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """A cluster as it is used. `direct` are tunnel endpoints that lie inside some remote CIDR."""
+    """A cluster as it is used. `direct` are tunnel endpoints that lie inside some remote CIDR.
+
+    Not every gateway is reached from every gateway of ours: both need addresses of one family.
+    """
 
     cluster_id: str
     cidrs: tuple[Network, ...]
     gateways: tuple[Address, ...]
     snat: bool
     direct: tuple[Address, ...] = ()
+
+    def reached_from(self, gateway_ip: Address | None) -> tuple[Address, ...]:
+        """Return the gateways that a gateway with this gatewayIP has tunnels to."""
+        if gateway_ip is None:
+            return self.gateways
+        return tuple(address for address in self.gateways if address.version == gateway_ip.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +48,7 @@ class Surroundings:
     publishes: bool  # Pod-to-Pod is on, and this cluster has Pod CIDRs to publish
     addresses: tuple[Address, ...]
     connected: tuple[Network, ...]
+    gateway_ip: Address | None = None  # of this Node, as a gateway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +69,7 @@ class Candidate:
     order: tuple[str, str, str, str]
     claims: tuple[Claim, ...]
     gateways: tuple[tuple[Address, str], ...]  # with the path
-    points: tuple[tuple[int, int], ...]  # the gateways again, as integers: cheap to compare
+    points: tuple[tuple[int, int], ...]  # the sources of the gateways, as integers: cheap to compare
     hosts: tuple[Address, ...]  # claims that are single addresses: no two may be one gateway's and another's
     pods_whole: bool  # publishes Pod CIDRs, and none was refused so far
     problems: tuple[Problem, ...]
@@ -101,7 +112,7 @@ class Judge:
         if not config.encrypts and (info.wireguard is not None or info.gateway_wireguard):
             message = "this cluster encrypts and we do not (trafficEncryptionMode): it takes nothing in the clear"
             problems.append(problem_of(info, "spec.wireGuard", "PeerEncrypts", message, Severity.WARNING))
-        ends = {host_network(address) for address, _ in gateways}
+        ends = {host_network(source_of(address)) for address, _ in gateways}
         for network, path, pod in asked:
             problem = self._network_problem(info, network, path)
             if problem is None and network in ends:
@@ -118,7 +129,7 @@ class Judge:
             order=(info.meta.created, info.cluster_id, info.meta.name, info.meta.namespace),
             claims=claims,
             gateways=gateways,
-            points=tuple((address.version, int(address)) for address, _ in gateways),
+            points=tuple((4, int(source_of(address))) for address, _ in gateways),
             hosts=tuple(
                 c.network.network_address for c in claims if c.network.prefixlen == c.network.max_prefixlen
             ),
@@ -153,26 +164,49 @@ class Judge:
 
     def _gateways(self, info: ClusterInfoImport, problems: list[Problem]) -> tuple[tuple[Address, str], ...]:
         found: list[tuple[Address, str]] = []
+        sources: dict[Address, Address] = {}
         for address in dict.fromkeys(info.gateway_ips):
             index = info.gateway_ips.index(address)
             path = f"spec.gatewayInfos[{index}].gatewayIP"
-            refusal = refuse_address(address)
-            own = self._node_addresses.get(address)
+            refusal = refuse_underlay(address)
+            source = source_of(address)
+            own = self._node_addresses.get(address) or self._node_addresses.get(source)
             if refusal is not None:
                 problems.append(problem_of(info, path, refusal.reason, refusal.message))
             elif own is not None or address in self._around.addresses:
                 who = own or "this Node"
                 message = f"{address} is not used: it is the address of {who} of this cluster"
                 problems.append(problem_of(info, path, "DuplicateAddress", message))
-            elif (holder := self._inside.overlapping(host_network(address))) is not None:
+            elif (holder := self._inside.overlapping(host_network(source))) is not None:
                 message = f"{address} is not used: it lies in {holder[0]}, {holder[1]}"
                 problems.append(problem_of(info, path, "OverlapsLocal", message))
+            elif source in sources:
+                message = f"{address} is not used: {source} stands for {sources[source]} already"
+                problems.append(problem_of(info, path, "DuplicateAddress", message))
             else:
+                sources[source] = address
                 found.append((address, path))
-        if not found:
+        if not self._tell_mixed(info, found, problems):
             message = "has no gateway that can be used: nothing reaches this cluster"
             problems.append(problem_of(info, "spec.gatewayInfos", "NoGateway", message))
         return tuple(found)
+
+    def _tell_mixed(
+        self, info: ClusterInfoImport, found: list[tuple[Address, str]], problems: list[Problem]
+    ) -> bool:
+        """Tell of gateways that are of another family than this one; return whether any is reached from here."""
+        own = self._around.gateway_ip
+        others = [one for one in found if own is not None and one[0].version != own.version]
+        severity = Severity.WARNING if len(found) > len(others) else Severity.ERROR
+        for address, path in others:
+            assert own is not None
+            message = (
+                f"no tunnel between {address} ({family(address)}) and this cluster's gateway "
+                f'"{self._around.config.node_name}", whose gatewayIP {own} is {family(own)}: both need one of the '
+                "same family (annotation multicluster.antrea.io/gateway-ip)"
+            )
+            problems.append(problem_of(info, path, "MixedFamilies", message, severity))
+        return len(found) > len(others)
 
 
 def _distinct(info: ClusterInfoImport, claims: list[Claim], problems: list[Problem]) -> tuple[Claim, ...]:

@@ -49,7 +49,7 @@ def refuse_network(network: Network) -> Refusal | None:
 
 
 def refuse_address(address: Address) -> Refusal | None:
-    """Return why an address cannot be a tunnel endpoint or a Pod's, None when it can."""
+    """Return why an address cannot be a Pod's or a Service's, None when it can (tunnels: `refuse_underlay`)."""
     if not isinstance(address, IPv4Address):
         return Refusal(reason="IPv6NotSupported", message=f"{address} is not used: IPv6 is not supported yet")
     value = int(address)

@@ -14,6 +14,7 @@ from mcagent.core.numbers import assign_ofports, number_names
 from mcagent.core.secrecy import also_known_by, secrecy_summary
 from mcagent.core.topology import Topology, build_topology
 from mcagent.core.tunnels import Tunnels, names_of, tunnels_of
+from mcagent.core.underlay import source_of
 from mcagent.core.units import Shared, Units, build_units
 from mcagent.core.ways import Ways
 from mcagent.model.config import Config
@@ -110,14 +111,14 @@ def _environment(
     if not local.role:
         return None
     gateways = (f"node/{peer.name}" for peer in local.peers if peer.gateway)
-    base = config.ct_zone_base
+    base, own = config.ct_zone_base, local.own_gateway_ip
     return mc.Env(
         gateway=local.role == "gateway",
         zones=mc.Zones(arrival=base, service=base + 1, snat=base + 2),
         local_gateways=tuple(
             sorted(ofports[tunnel.name] for unit in gateways if unit in tunnels for tunnel in tunnels[unit][1])
         ),
-        own_gateway_ips=() if local.own_gateway_ip is None else (local.own_gateway_ip, *also_known_by(topology)),
+        own_gateway_ips=() if own is None else (source_of(own), *also_known_by(topology)),
         service_cidrs=local.service_cidrs,
         published_pods=local.published_pods,
     )

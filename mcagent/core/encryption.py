@@ -3,31 +3,28 @@
 Owns the addresses of tunnel endpoints behind the WireGuard device, which keys are taken, and what becomes of a
 gateway that cannot be encrypted to. Each refusal is a Problem. Knows nothing of ports, flows, routes or devices.
 
-Endpoints. A gateway that publishes a key of its own has an endpoint that follows from its gatewayIP alone: the
-same address in 240.0.0.0/4, so nobody has to tell it, and it stays when other gateways come or go. One that
+Endpoints. A gateway that publishes a key of its own has an endpoint that follows from its gatewayIP alone
+(`mcagent.core.underlay`), so nobody has to tell it, and it stays when other gateways come or go. One that
 publishes none (Antrea has one key for a cluster) has Antrea's: the first address of its cluster's Service CIDR.
+Endpoints are IPv4, whatever the underlay is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Network
 
 from mcagent.core.candidate import Remote, problem_of
 from mcagent.core.claims import Taken
 from mcagent.core.local import Local
 from mcagent.core.nodes import seniority
 from mcagent.core.remote import Remotes
+from mcagent.core.underlay import ENDPOINTS, endpoint_of, source_of
 from mcagent.model.config import Config, EncryptionFallback
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, Network, host_network
 from mcagent.model.objects import ClusterInfoImport, Meta, Snapshot, WireGuardInfo
 from mcagent.model.problem import Problem, Severity
-
-# Reserved, and routed by nobody (RFC 1112); Linux takes it for unicast. No two private addresses (RFC 1918) differ
-# in their first four bits only, so no two gateways in private networks get one endpoint.
-ENDPOINTS = IPv4Network("240.0.0.0/4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +53,6 @@ class Encryption:
     addresses: tuple[Address, ...]
     problems: tuple[Problem, ...]
     inputs: tuple[object, ...]
-
-
-def endpoint_of(gateway_ip: Address) -> Address:
-    """Return the tunnel endpoint behind the WireGuard device of a gateway that has a key of its own."""
-    return ENDPOINTS[int(gateway_ip) & int(ENDPOINTS.hostmask)]
 
 
 def first_endpoint(service_cidr: Network | None) -> Address | None:
@@ -133,12 +125,18 @@ class _Judge:
         self._candidates = remotes.table.winners
         self.problems: list[Problem] = []
         assert local.own_gateway_ip is not None
-        self._own = endpoint_of(local.own_gateway_ip)
+        self._gateway_ip = local.own_gateway_ip
+        self._own = endpoint_of(self._gateway_ip)
         mine = next((g for g in local.gateways if g.gateway_ip == local.own_gateway_ip), None)
         self._own_first = first_endpoint(mine.service_cidr if mine is not None else None)
         self._with_first = False  # somebody sends to it
         self._keys = {key: "this Node" for key in (facts.wireguard_public_key, facts.wireguard_next_key) if key}
         self._addresses: dict[Address, str] = {self._own: "this Node"}
+        # What stands for an IPv6 gateway as a source must be nobody's endpoint (its own it never is).
+        for remote in remotes.clusters.values():
+            for one in remote.gateways:
+                if one.version == 6:
+                    self._addresses[source_of(one)] = f"gateway {one}"
         self._taken = Taken(
             (
                 *local.taken,
@@ -189,14 +187,14 @@ class _Judge:
 
     def cluster(self, remote: Remote) -> tuple[RemoteEnd, ...]:
         """Return those of a cluster's gateways that are used."""
+        reached = remote.reached_from(self._gateway_ip)
         if not self._able:
-            ends = tuple(RemoteEnd(gateway=address, address=address) for address in remote.gateways)
-            return ends if self._clear else ()
+            return tuple(RemoteEnd(gateway=address, address=address) for address in reached) if self._clear else ()
         info = self._candidates[remote.cluster_id].info
         published = dict(info.gateway_wireguard)
         found = (
             self._gateway(info, remote, address, published.get(address), any_key=bool(published))
-            for address in remote.gateways
+            for address in reached
         )
         return tuple(end for end in found if end is not None)
 

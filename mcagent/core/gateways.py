@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mcagent.core.claims import refuse_address, refuse_network
+from mcagent.core.claims import refuse_network
 from mcagent.core.nodes import LocalGateway, problem_of, seniority
+from mcagent.core.underlay import first_usable, refuse_underlay, source_of
 from mcagent.model.config import Config, GatewaySelection
 from mcagent.model.net import Address
 from mcagent.model.objects import Gateway, Node, Snapshot
@@ -50,7 +51,7 @@ def wanted_gateways(snapshot: Snapshot, config: Config) -> tuple[Gateway, ...]:
 
 
 def _of_node(node: Node, config: Config) -> Gateway | None:
-    internal = next((a for a in node.internal_ips if refuse_address(a) is None), None)
+    internal = first_usable(node.internal_ips)
     if internal is None:
         return None  # told where tunnels are decided
     cidr = next(iter(config.service_cidrs), None)
@@ -71,7 +72,7 @@ def gateways_of(snapshot: Snapshot, config: Config, problems: list[Problem]) -> 
                 problems.append(problem)
             continue
         name = gateway.meta.name
-        holders[gateway.gateway_ip] = holders[gateway.internal_ip] = name
+        holders |= dict.fromkeys((gateway.gateway_ip, gateway.internal_ip, source_of(gateway.gateway_ip)), name)
         cidr = gateway.service_cidr
         refusal = refuse_network(cidr) if cidr is not None else None
         if refusal is not None:
@@ -104,8 +105,9 @@ def _gateway_problem(
         return problem_of(meta, "", "UnknownNode", f'there is no Node "{meta.name}": the Gateway is not used')
     if meta.name in found:
         return problem_of(meta, "", "DuplicateGateway", f'an older Gateway of Node "{meta.name}" is used')
-    for path, address in (("gatewayIP", gateway.gateway_ip), ("internalIP", gateway.internal_ip)):
-        refusal = refuse_address(address)
+    named = (("gatewayIP", gateway.gateway_ip), ("internalIP", gateway.internal_ip))
+    for path, address in (*named, ("gatewayIP", source_of(gateway.gateway_ip))):
+        refusal = refuse_underlay(address)
         if refusal is not None:
             return problem_of(meta, path, refusal.reason, refusal.message)
         if address in holders:

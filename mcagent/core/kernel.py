@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 
 from mcagent.core.claims import merged
+from mcagent.core.nodes import Families
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, Network, host_network
@@ -30,31 +31,41 @@ HOST_MAC = "0a:6d:63:00:00:01"
 GATEWAY_MAC = "aa:bb:cc:dd:ee:f0"  # the virtual next hop, the address that Antrea uses too
 HOST_ADDRESS = IPv4Address("169.254.77.1")
 NEXT_HOP = IPv4Address("169.254.77.2")
-OVERHEAD = 50  # Geneve without options, or VXLAN, on IPv4: 20 + 8 + 8 + an inner Ethernet header of 14
-# WireGuard by the IP version of the underlay: IP, UDP 8, header 16, authentication tag 16. What it carries is
-# padded to 16 bytes, but never beyond the device's MTU.
+# Both by the IP version of the underlay. Geneve without options, or VXLAN: IP, UDP 8, header 8, inner Ethernet 14.
+OVERHEAD = {4: 20 + 8 + 8 + 14, 6: 40 + 8 + 8 + 14}
+# WireGuard: IP, UDP 8, header 16, authentication tag 16. What it carries is padded to 16 bytes, but never beyond
+# the device's MTU. The tunnel inside is IPv4, whatever the underlay is.
 WIREGUARD_OVERHEAD = {4: 20 + 8 + 16 + 16, 6: 40 + 8 + 16 + 16}
 SMALLEST_MTU = 576  # RFC 1122 section 3.3.2: what every host must be able to take
 
 _EVERYTHING = IPv4Network("0.0.0.0/0")
 
 
-def host_port_mtu(facts: Facts, config: Config) -> int:
-    """Return the MTU of the host port in bytes: what fits into a tunnel on the uplink, or in WireGuard on it."""
-    under = wireguard_mtu(facts, config) if config.encrypts else facts.uplink_mtu
-    return config.mtu or max(under - OVERHEAD, SMALLEST_MTU)
+def host_port_mtu(facts: Facts, config: Config, families: Families) -> int:
+    """Return the MTU of the host port in bytes: what fits into every tunnel that a packet may have to take.
+
+    That is a tunnel between Nodes, and one between clusters, on the uplink or in WireGuard on it.
+    """
+    within = facts.uplink_mtu - OVERHEAD[families.within]
+    if config.encrypts:
+        between = wireguard_mtu(facts, config, families.between) - OVERHEAD[4]
+    else:
+        between = facts.uplink_mtu - OVERHEAD[families.between]
+    return config.mtu or max(min(within, between), SMALLEST_MTU)
 
 
-def wireguard_mtu(facts: Facts, config: Config, version: int = 4) -> int:
+def wireguard_mtu(facts: Facts, config: Config, version: int) -> int:
     """Return the MTU of the WireGuard device in bytes; `version`: of IP, on the underlay."""
-    return config.wireguard_mtu or max(facts.uplink_mtu - WIREGUARD_OVERHEAD[version], SMALLEST_MTU + OVERHEAD)
+    smallest = SMALLEST_MTU + OVERHEAD[4]
+    return config.wireguard_mtu or max(facts.uplink_mtu - WIREGUARD_OVERHEAD[version], smallest)
 
 
-def device(facts: Facts, config: Config) -> list[Resource]:
-    """Return the host port's state, address and only neighbour."""
+def device(config: Config, mtu: int, stand_in: Address | None) -> list[Resource]:
+    """Return the host port's state, addresses and only neighbour. `stand_in`: see `Local.own_stand_in`."""
+    addresses = [HOST_ADDRESS] if stand_in is None else [HOST_ADDRESS, stand_in]
     return [
-        Link(name=config.host_port, mtu=host_port_mtu(facts, config)),
-        LinkAddress(device=config.host_port, address=HOST_ADDRESS, prefixlen=32),
+        Link(name=config.host_port, mtu=mtu),
+        *(LinkAddress(device=config.host_port, address=address, prefixlen=32) for address in addresses),
         Neighbour(device=config.host_port, address=NEXT_HOP, mac=GATEWAY_MAC),
     ]
 
@@ -72,7 +83,10 @@ def routing(config: Config) -> list[Resource]:
 def cluster_routes(
     config: Config, source: Address | None, cidrs: Iterable[Network], direct: Iterable[Address]
 ) -> list[Resource]:
-    """Return the routes to one cluster. `direct`: tunnel endpoints inside remote CIDRs, so tunnels never loop."""
+    """Return the routes to one cluster's networks, and to what stands for its gateways as a source.
+
+    `direct`: tunnel endpoints inside remote CIDRs, so tunnels never loop.
+    """
     routes: list[Resource] = [
         Route(table=config.route_table, destination=cidr, device=config.host_port, via=NEXT_HOP, source=source)
         for cidr in cidrs
@@ -101,21 +115,37 @@ def encrypted_netfilter(config: Config, forbidden: Iterable[Network]) -> list[Re
     """Return what lets no tunnel packet to another cluster out but by the WireGuard device.
 
     `forbidden` are gateways of other clusters and endpoints behind the device. The kernel's tunnels pass this hook
-    (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out). What goes by the device, and what the
-    device itself sends, is kept from connection tracking: a CNI that translates the source of all that leaves the
-    Node (the AWS VPC CNI) would give the one an address that the peer does not take, the other a random port.
+    (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out; udp_tunnel6_xmit_skb: ip6tunnel_xmit). What goes by
+    the device, and what the device itself sends, is kept from connection tracking: a CNI that translates the
+    source of all that leaves the Node (the AWS VPC CNI) would give the one an address that the peer does not take,
+    the other a random port.
     """
+    by_version: dict[int, list[Network]] = {}
+    for network in forbidden:
+        by_version.setdefault(network.version, []).append(network)
+    return [one for version, found in sorted(by_version.items()) for one in _encrypted(config, version, found)]
+
+
+def _encrypted(config: Config, version: int, forbidden: list[Network]) -> list[Resource]:
+    """Return this for one family: an nft set, and the table that it is in, is of one."""
+    family = "ip" if version == 4 else "ip6"
     device, port = config.wireguard_device, config.tunnel_port or DEFAULT_PORTS[config.tunnel_type]
 
     def chain(name: str, hook: str, priority: int, *rules: str) -> NftChain:
         return NftChain(
-            table=config.nft_table, name=name, type="filter", hook=hook, priority=priority, rules=rules
+            table=config.nft_table,
+            name=name,
+            type="filter",
+            hook=hook,
+            priority=priority,
+            rules=rules,
+            family=family,
         )
 
-    clear = f'oifname != "{device}" ip daddr @mct_encrypted udp dport {port} drop'
+    clear = f'oifname != "{device}" {family} daddr @mct_encrypted udp dport {port} drop'
     ours = config.wireguard_port
     return [
-        NftSet(table=config.nft_table, name="mct_encrypted", elements=merged(forbidden)),
+        NftSet(table=config.nft_table, name="mct_encrypted", elements=merged(forbidden), family=family),
         chain("mct_clear", "postrouting", 300, clear),
         chain("mct_untracked_in", "prerouting", -300, f'iifname "{device}" notrack', f"udp dport {ours} notrack"),
         chain("mct_untracked_out", "output", -300, f'oifname "{device}" notrack', f"udp sport {ours} notrack"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from mcagent.core.claims import merged, usable
+from mcagent.core.claims import merged, refuse_address, usable
 from mcagent.core.gateways import gateways_of
 from mcagent.core.nodes import (
     LocalGateway,
@@ -17,6 +17,7 @@ from mcagent.core.nodes import (
     is_per_pod,
     networks_of_nodes,
     own_addresses,
+    own_stand_in,
     tunnel_addresses,
 )
 from mcagent.core.pods import Places, places_of, pods_by_node
@@ -46,6 +47,8 @@ class Local:
     peers: tuple[LocalPeer, ...]  # the Nodes to have tunnels with, by name
     gateways: tuple[LocalGateway, ...]  # all that are used, by Node name
     own_gateway_ip: Address | None
+    own_source: Address | None  # of packets from this Node's own processes, which are IPv4
+    own_stand_in: Address | None  # the same, where this Node has no IPv4 address: then the host port has it
     service_cidrs: tuple[Network, ...]
     pods: tuple[Network, ...]  # this cluster's Pod CIDRs, as far as known
     own_pods: tuple[Network, ...]  # sources on this Node that keep their address: disjoint
@@ -106,7 +109,7 @@ def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -
         single = {int(n.network_address) for n in (*coarse, *service_cidrs) if n.prefixlen == n.max_prefixlen}
         of_pods, hosts = pods_by_node(places, one_by_one, single)
         networks |= {name: (*networks[name], *found) for name, found in of_pods.items()}
-    addresses = tunnel_addresses(snapshot, gateways, problems)
+    addresses = tunnel_addresses(snapshot, gateways, config.node_name, problems)
 
     own = None
     if own_node is not None and config.node_name in addresses:
@@ -117,7 +120,10 @@ def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -
             networks=networks[config.node_name],
         )
     peer_names = names if is_gateway else [gateway.node for gateway in gateways]
-    why = _why_no_role(config, own_node, own, gateways)
+    reached = tuple(g for g in gateways if g.node in addresses)
+    why = _why_no_role(config, own_node, own, reached or gateways)
+    if not why and not reached:
+        why = "no Gateway has an internalIP of a family that this Node has, too"
     needs = ALWAYS_NEEDED
     if is_gateway:
         needs |= GATEWAY_NEEDS
@@ -126,6 +132,9 @@ def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -
     own_pods = merged(pods)
     if own is not None and own_per_pod and not configured:
         own_pods = merged((*pods, *own.networks))
+    stand_in = own_stand_in(own_node, own_gateway) if own_node is not None and own is not None else None
+    if stand_in is not None:
+        own_pods = merged((*own_pods, host_network(stand_in)))
     return Local(
         role="" if why else "gateway" if is_gateway else "worker",
         why=why,
@@ -139,6 +148,8 @@ def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -
         ),
         gateways=gateways,
         own_gateway_ip=own_gateway.gateway_ip if own_gateway is not None and is_gateway else None,
+        own_source=stand_in or _own_source(own, own_node),
+        own_stand_in=stand_in,
         service_cidrs=service_cidrs,
         pods=pods,
         own_pods=own_pods,
@@ -153,6 +164,14 @@ def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -
         needs=needs,
         problems=tuple(sorted(set(problems))),
     )
+
+
+def _own_source(own: LocalPeer | None, node: Node | None) -> Address | None:
+    """Return where this Node's tunnels end or, where that is IPv6, its first IPv4 address."""
+    if own is None or node is None:
+        return None
+    found = (a for a in (own.address, *node.internal_ips) if a is not None and refuse_address(a) is None)
+    return next(found, None)
 
 
 def _why_no_role(

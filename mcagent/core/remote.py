@@ -47,6 +47,7 @@ def surroundings_of(local: Local, facts: Facts, config: Config) -> Surroundings:
         publishes=bool(local.published_pods),
         addresses=facts.addresses,
         connected=facts.connected,
+        gateway_ip=local.own_gateway_ip,
     )
 
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcagent.core import kernel
-from mcagent.core.encryption import ENDPOINTS, Publication, RemoteEnd, publication
+from mcagent.core.encryption import Publication, RemoteEnd, publication
 from mcagent.core.topology import Topology
+from mcagent.core.underlay import ENDPOINTS
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, Network, host_network
@@ -38,10 +39,12 @@ class Secrecy:
         forbidden = (*(host_network(address) for address in sorted(closed, key=int)), ENDPOINTS)
         if not encryption.addresses or facts.wireguard is None:
             return cls(forbidden=forbidden)
+        own = topology.local.own_gateway_ip
+        version = own.version if own is not None else 4  # all its peers have addresses of this family
         device = WireGuardDevice(
             name=config.wireguard_device,
             listen_port=config.wireguard_port,
-            mtu=kernel.wireguard_mtu(facts, config),
+            mtu=kernel.wireguard_mtu(facts, config, version),
             public_key=facts.wireguard_public_key,
             addresses=encryption.addresses,
             implementation=facts.wireguard,

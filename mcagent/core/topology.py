@@ -83,8 +83,8 @@ def _source(local: Local, facts: Facts) -> tuple[Address | None, tuple[Problem, 
     """Return this Node's own address; none, with a problem, when the kernel does not have it (it refuses a route
     whose source address is not its own: fib_valid_prefsrc in net/ipv4/fib_semantics.c).
     """
-    address = local.own.address if local.own is not None else None
-    if address is None or not facts.addresses or address in facts.addresses:
+    address = local.own_source
+    if address is None or address == local.own_stand_in or not facts.addresses or address in facts.addresses:
         return address, ()
     problem = Problem(
         subject=f"{Kind.NODE} {local.own.name if local.own is not None else ''}",

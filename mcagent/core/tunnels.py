@@ -66,7 +66,7 @@ def tunnels_of(topology: Topology, config: Config, known: Tunnels) -> Tunnels:
                 found[unit] = before
                 continue
             if topology.encryption is None:
-                want(unit, remote, PeerKind.REMOTE, cluster_id, remote.gateways)
+                want(unit, remote, PeerKind.REMOTE, cluster_id, remote.reached_from(local.own_gateway_ip))
                 continue
             ends = topology.encryption.ends[cluster_id]
             if before is not None and before[0] is ends:

@@ -13,12 +13,14 @@ from flows import mc
 from mcagent.core import kernel
 from mcagent.core.candidate import Remote
 from mcagent.core.local import LocalPeer
+from mcagent.core.nodes import Families
 from mcagent.core.numbers import HOST_OFPORT
 from mcagent.core.parts import Built, Maker, different, take_unit
 from mcagent.core.secrecy import Secrecy, way_to
 from mcagent.core.services import ExportedPort
 from mcagent.core.topology import Topology
 from mcagent.core.tunnels import Tunnel, Tunnels
+from mcagent.core.underlay import source_of, stand_ins
 from mcagent.core.ways import Port, Ways
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
@@ -130,7 +132,7 @@ class _Builder:
         choice = self.ways.choice(self.tunnels)
         secrecy = Secrecy.of(self.topology, self.facts, config)
         order, datapath = self.ways.kept_order, self.facts.datapath
-        mtu = kernel.host_port_mtu(self.facts, config)
+        mtu = kernel.host_port_mtu(self.facts, config, Families.of(local.gateways))
 
         def make() -> list[Resource]:
             found: list[Resource] = [
@@ -138,7 +140,7 @@ class _Builder:
                 HostPort(
                     bridge=config.bridge, name=config.host_port, ofport=HOST_OFPORT, mac=kernel.HOST_MAC, mtu=mtu
                 ),
-                *kernel.device(self.facts, config),
+                *kernel.device(config, mtu, local.own_stand_in),
             ]
             if self.shared.env is not None:
                 found.extend(kernel.routing(config))
@@ -147,7 +149,7 @@ class _Builder:
                 found.extend(secrecy.resources(config))
             return found
 
-        return (datapath, mtu, local.own_pods, choice, order, secrecy), make
+        return (datapath, mtu, local.own_pods, local.own_stand_in, choice, order, secrecy), make
 
     def _flows_to(self, env: mc.Env, peer: LocalPeer, ofport: int) -> Maker:
         number = self.numbers["node"][peer.name]
@@ -214,15 +216,23 @@ class _Builder:
         known_by = next((t.end.source for t in tunnels if t.end is not None and not t.end.own_key), None)
 
         def make() -> list[Resource]:
+            reached = remote.reached_from(self.topology.local.own_gateway_ip) if env.gateway else ()
             gateways = (
-                tuple(
+                *(
                     mc.RemoteGateway(
-                        address=tunnel.gateway, ofport=port.ofport, watched=port.watched, reserve=port.reserve
+                        address=source_of(tunnel.gateway),
+                        ofport=port.ofport,
+                        watched=port.watched,
+                        reserve=port.reserve,
                     )
                     for tunnel, port in sorted(zip(tunnels, ports, strict=True), key=lambda found: found[1].rank)
-                )
-                if env.gateway
-                else tuple(mc.RemoteGateway(address=address, ofport=None) for address in remote.gateways)
+                ),
+                # What a sibling passes on comes from gateways that are not reached from here, too.
+                *(
+                    mc.RemoteGateway(address=source_of(a), ofport=None)
+                    for a in remote.gateways
+                    if a not in reached
+                ),
             )
             cluster = mc.RemoteCluster(
                 number=number,
@@ -235,7 +245,7 @@ class _Builder:
             direct = remote.direct if env.gateway else ()
             return [
                 *(resource for tunnel in tunnels for resource in way_to(tunnel.end, config)),
-                *kernel.cluster_routes(config, source, remote.cidrs, direct),
+                *kernel.cluster_routes(config, source, (*remote.cidrs, *stand_ins(remote.gateways)), direct),
                 *_entries(mc.cluster(env, cluster)),
             ]
 

@@ -28,7 +28,7 @@ from mcagent.model.resources import Backend, NftChain, NftSet, Resource, Resourc
 
 TIMEOUT = 30.0  # seconds; 10,000 elements take 0.15 s
 _LOCATED = re.compile(r"^[^\s:]+:(?P<line>\d+):\d+-\d+: Error: (?P<words>.*)$")
-_NO_TABLE = "No such file or directory"
+_NO_TABLE = ("No such file or directory", "Address family not supported")  # the second: a kernel without IPv6
 
 
 class NftBackend:
@@ -171,7 +171,7 @@ class NftBackend:
         code, stdout, stderr = self._run(["-a", "-s", "-y", "list", "table", self._family, self._table])
         if code == 0:
             return parse_listing(stdout)
-        if _NO_TABLE in stderr:
+        if any(words in stderr for words in _NO_TABLE):
             return None
         raise self._error("list", "", _words(stderr))
 

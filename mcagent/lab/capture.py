@@ -10,7 +10,7 @@ from types import TracebackType
 
 from mcagent.lab import netns
 
-ETH_P_IP = 0x0800  # linux/if_ether.h
+ETH_P_IP, ETH_P_IPV6 = 0x0800, 0x86DD  # linux/if_ether.h
 ETHERNET_HEADER = 14  # bytes
 BUFFER_BYTES = 4 << 20
 
@@ -33,13 +33,13 @@ class Packet:
 
 
 class Capture:
-    """Everything that arrives at a device of a namespace from now on; a context manager."""
+    """Everything of one kind, IPv4 by default, that arrives at a device from now on; a context manager."""
 
-    def __init__(self, namespace: str, device: str = "eth0") -> None:
+    def __init__(self, namespace: str, device: str = "eth0", *, ethertype: int = ETH_P_IP) -> None:
         def listen() -> socket.socket:
-            one = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP))
+            one = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ethertype))
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
-            one.bind((device, ETH_P_IP))
+            one.bind((device, ethertype))
             one.setblocking(False)
             return one
 

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
+from mcagent.core.underlay import source_of
 from mcagent.lab import traffic
 from mcagent.lab.capture import Capture
 from mcagent.lab.lab import Lab
@@ -62,10 +63,10 @@ class Result:
 
 
 def expected_sources(source: Cluster, target: Cluster, pod: Pod) -> frozenset[IPv4Address]:
-    """Return what a server of `target` must see: the Pod's address, or a gatewayIP where that cannot be kept."""
+    """Return what a server of `target` must see: the Pod's address, or a gateway's where that cannot be kept."""
     if source.publish_pods and target.publish_pods and not source.pod_cidr.overlaps(target.pod_cidr):
         return frozenset({pod.address})
-    return frozenset(node.address for node in source.gateways)
+    return frozenset(source_of(node.tunnel_address) for node in source.gateways)
 
 
 Addresses = Mapping[tuple[str, str], IPv4Address]  # of imported Services: by cluster and name

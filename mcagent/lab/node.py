@@ -6,6 +6,7 @@ Services `mcagent.lab.kubeproxy`'s, everything of mcagent's own is the agent's.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from mcagent.lab import netns, underlay
@@ -29,13 +30,13 @@ table netdev uplink {
 """
 
 
-def sysctls() -> dict[str, str]:
+def sysctls(*, ipv6: bool = False) -> dict[str, str]:
     """Return a Node's sysctls: strict reverse path filtering (RFC 3704) as RHEL sets it, the hard case."""
     return {
         "net/ipv4/ip_forward": "1",
         "net/ipv4/conf/all/rp_filter": "1",
         "net/ipv4/conf/default/rp_filter": "1",
-        "net/ipv6/conf/all/disable_ipv6": "1",
+        **underlay.ipv6_sysctls(on=ipv6),
     }
 
 
@@ -57,7 +58,7 @@ def build(
     """Make the Node: namespace, uplink, Open vSwitch, its address and default route."""
     index = cluster.nodes.index(node) + 1
     netns.create(namespace)
-    underlay.set_sysctl(namespace, sysctls())
+    underlay.set_sysctl(namespace, sysctls(ipv6=node.address6 is not None))
     underlay.attach(under, cluster_number, index, namespace, userspace=userspace)
     ovs = OvsInstance.start(namespace, directory)
     if userspace:
@@ -70,38 +71,50 @@ def build(
         prime_neighbours(ovs, cluster, cluster_number=cluster_number)
         netns.execute(namespace, ["nft", "-f", "-"], stdin=_UPLINK_FILTER)
     device = uplink(userspace=userspace)
-    netns.ip_batch(
-        namespace,
-        [
-            f"address add {node.address}/{cluster.subnet.prefixlen} dev {device}",
-            f"link set {device} up",
-            f"route add default via {cluster.router} dev {device}",
-        ],
-    )
+    lines = [
+        f"address add {node.address}/{cluster.subnet.prefixlen} dev {device}",
+        f"link set {device} up",
+        f"route add default via {cluster.router} dev {device}",
+    ]
+    if node.address6 is not None and cluster.subnet6 is not None:
+        lines += [
+            f"address add {node.address6}/{cluster.subnet6.prefixlen} dev {device} nodad",
+            f"route add default via {cluster.router6} dev {device}",
+        ]
+    netns.ip_batch(namespace, lines)
     return ovs
 
 
 def prime_neighbours(ovs: OvsInstance, cluster: Cluster, *, cluster_number: int) -> None:
     """Tell the userspace datapath the MAC addresses of the other Nodes and of the router.
 
-    It keeps a neighbour table of its own for tunnels and drops the packet for which it has to ask (by ARP), where
-    the kernel would keep it. In the lab, Nodes have spoken to each other before, so that every lost packet counts.
+    It keeps a neighbour table of its own for tunnels and drops the packet for which it has to ask, where the
+    kernel would keep it. In the lab, Nodes have spoken to each other before, so that every lost packet counts.
     """
-    known = [(str(cluster.router), underlay.router_mac(cluster_number))]
-    known += [(str(n.address), underlay.mac(cluster_number, i)) for i, n in enumerate(cluster.nodes, start=1)]
+    routers = (cluster.router, cluster.router6)
+    known = [(address, underlay.router_mac(cluster_number)) for address in routers if address is not None]
+    for index, node in enumerate(cluster.nodes, start=1):
+        mac = underlay.mac(cluster_number, index)
+        known += [(address, mac) for address in {node.address, node.tunnel_address}]
     ovs.appctl("tnl/neigh/aging", str(NEIGHBOUR_AGING))
     for address, mac in known:
-        ovs.appctl("tnl/neigh/set", PHYSICAL_BRIDGE, address, mac)
+        ovs.appctl("tnl/neigh/set", PHYSICAL_BRIDGE, str(address), mac)
 
 
 def wait_for_router(namespace: str, cluster: Cluster) -> None:
     """Return when the Node reaches the router, so that what follows starts on a working network."""
-    argv = ["ping", "-n", "-q", "-c", "1", "-W", "1", str(cluster.router)]
-    wait_until(
-        lambda: netns.execute(namespace, argv, check=False).returncode == 0,
-        f"{namespace} to reach its router {cluster.router}",
-        timeout=20,
-    )
+    for router in (cluster.router, cluster.router6):
+        if router is not None:
+            argv = ["ping", "-n", "-q", "-c", "1", "-W", "1", str(router)]
+            wait_until(
+                partial(_answered, namespace, argv),
+                f"{namespace} to reach its router {router}",
+                timeout=20,
+            )
+
+
+def _answered(namespace: str, argv: list[str]) -> bool:
+    return netns.execute(namespace, argv, check=False).returncode == 0
 
 
 def pod_device(node: Node, pod: Pod) -> str:

@@ -37,7 +37,7 @@ def node_object(node: Node) -> Json:
         "spec": cidrs,
         "status": {
             "addresses": [
-                {"type": "InternalIP", "address": str(node.address)},
+                {"type": "InternalIP", "address": str(node.tunnel_address)},
                 {"type": "Hostname", "address": node.name},
             ],
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
@@ -54,7 +54,7 @@ def pod_object(node: Node, pod: Pod) -> Json:
         "spec": {"nodeName": node.name, "containers": [{"name": "web", "image": "web"}]},
         "status": {
             "phase": "Running",
-            "hostIP": str(node.address),
+            "hostIP": str(node.tunnel_address),
             "podIP": str(pod.address),
             "podIPs": [{"ip": str(pod.address)}],
         },
@@ -158,8 +158,8 @@ def gateway_object(cluster: Cluster, node: Node) -> Json:
         "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
         "kind": "Gateway",
         "metadata": {"name": node.name, "namespace": NAMESPACE},
-        "gatewayIP": str(node.address),
-        "internalIP": str(node.address),
+        "gatewayIP": str(node.tunnel_address),
+        "internalIP": str(node.tunnel_address),
         "serviceCIDR": str(cluster.service_cidr),
     }
 
@@ -169,7 +169,7 @@ def import_object(cluster: Cluster) -> Json:
     spec: Json = {
         "clusterID": cluster.name,
         "serviceCIDR": str(cluster.service_cidr),
-        "gatewayInfos": [{"gatewayIP": str(node.address)} for node in cluster.gateways],
+        "gatewayInfos": [{"gatewayIP": str(node.tunnel_address)} for node in cluster.gateways],
     }
     if cluster.publish_pods:
         spec["podCIDRs"] = [str(cluster.pod_cidr)]

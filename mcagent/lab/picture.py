@@ -50,8 +50,8 @@ def _head(cluster: Cluster) -> list[str]:
 def _boxes(nodes: Sequence[Node], *, last: bool) -> list[str]:
     lines: list[str] = []
     for node in nodes:
-        rule = "─" * (COLUMN - len(node.name) - len(str(node.address)) - 6)
-        lines.append(f"┌ {node.name} {rule} {node.address} ┐")
+        rule = "─" * (COLUMN - len(node.name) - len(str(node.tunnel_address)) - 6)
+        lines.append(f"┌ {node.name} {rule} {node.tunnel_address} ┐")
         for pod in node.pods[:MOST_PODS]:
             name = f"Pod {pod.name}".ljust(_INNER - len(str(pod.address)))
             lines.append(f"│ {name}{pod.address} │")

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.errors import InputError
+from mcagent.model.net import Address
 from mcagent.model.resources import TunnelType
 
 MAX_CLUSTERS = 90  # 10.N/16 for Pods, 10.(100+N)/16 for Services, 192.168.N/24 for Nodes
@@ -32,6 +33,13 @@ class Cni(StrEnum):
     OVERLAP = "overlap"  # flannel, and every cluster has the same Pod CIDR
 
 
+class Underlay(StrEnum):
+    """The family of the addresses that Nodes have in the API, where tunnels and WireGuard end."""
+
+    IPV4 = "ipv4"
+    IPV6 = "ipv6"  # beside IPv4, which then is for the API server, the CNI and nothing else
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """A Pod: a namespace behind its Node."""
@@ -42,13 +50,22 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A Node with its Pods. `pod_cidr` is None where the CNI gives Nodes none."""
+    """A Node with its Pods. `pod_cidr` is None where the CNI gives Nodes none.
+
+    `address6`, where there is one, is the one that the API has; `address` always is on the uplink.
+    """
 
     name: str
     address: IPv4Address
+    address6: IPv6Address | None = None
     gateway: bool = False
     pod_cidr: IPv4Network | None = None
     pods: tuple[Pod, ...] = ()
+
+    @property
+    def tunnel_address(self) -> Address:
+        """Where its tunnels end: its InternalIP and, on a gateway, its gatewayIP."""
+        return self.address6 or self.address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +92,7 @@ class Cluster:
     pod_cidr: IPv4Network
     service_cidr: IPv4Network
     nodes: tuple[Node, ...]
+    subnet6: IPv6Network | None = None  # of its Nodes, too; the first address is the router
     services: tuple[Service, ...] = ()
     publish_pods: bool = True
     config: Mapping[str, object] = field(default_factory=dict)
@@ -83,6 +101,11 @@ class Cluster:
     def router(self) -> IPv4Address:
         """Address of the underlay's router in the Nodes' subnet."""
         return self.subnet[1]
+
+    @property
+    def router6(self) -> IPv6Address | None:
+        """The router's IPv6 address in the Nodes' subnet."""
+        return self.subnet6[1] if self.subnet6 is not None else None
 
     @property
     def api_address(self) -> IPv4Address:
@@ -195,6 +218,7 @@ def generate(
     cni: Cni = Cni.FLANNEL,
     datapath: DatapathChoice = DatapathChoice.AUTO,
     encryption: TrafficEncryption = TrafficEncryption.NONE,
+    underlay: Underlay = Underlay.IPV4,
 ) -> Topology:
     """Return a lab of so many clusters, each with so many gateways and workers and so many Pods per Node.
 
@@ -208,7 +232,7 @@ def generate(
     _check("pods per Node", pods, 0, 150 // (gateways + workers))
     return Topology(
         name=name,
-        clusters=tuple(_cluster(n, workers, gateways, pods, cni) for n in range(1, clusters + 1)),
+        clusters=tuple(_cluster(n, workers, gateways, pods, cni, underlay) for n in range(1, clusters + 1)),
         tunnel=tunnel,
         datapath=datapath,
         encryption=encryption,
@@ -220,7 +244,7 @@ def _check(what: str, value: int, low: int, high: int) -> None:
         raise InputError("lab", what, f"must be {low} to {high}, is {value}")
 
 
-def _cluster(number: int, workers: int, gateways: int, pods: int, cni: Cni) -> Cluster:
+def _cluster(number: int, workers: int, gateways: int, pods: int, cni: Cni, underlay: Underlay) -> Cluster:  # noqa: PLR0917
     name = cluster_name(number)
     subnet = IPv4Network(f"192.168.{number}.0/24")
     pod_cidr = {
@@ -229,6 +253,7 @@ def _cluster(number: int, workers: int, gateways: int, pods: int, cni: Cni) -> C
         Cni.OVERLAP: IPv4Network("10.10.0.0/16"),
     }[cni]
     service_cidr = IPv4Network(f"10.{100 + number}.0.0/16")
+    subnet6 = IPv6Network(f"fd00:6d63:{number:x}::/64") if underlay is Underlay.IPV6 else None
     names = [f"gw{i}" for i in range(1, gateways + 1)] + [f"w{i}" for i in range(1, workers + 1)]
     nodes = []
     for index, short in enumerate(names):
@@ -238,6 +263,7 @@ def _cluster(number: int, workers: int, gateways: int, pods: int, cni: Cni) -> C
             Node(
                 name=f"{name}-{short}",
                 address=subnet[11 + index],
+                address6=subnet6[11 + index] if subnet6 is not None else None,
                 gateway=short.startswith("gw"),
                 pod_cidr=per_node,
                 pods=tuple(Pod(name=f"{name}-{short}-p{k + 1}", address=first + k) for k in range(pods)),
@@ -250,6 +276,7 @@ def _cluster(number: int, workers: int, gateways: int, pods: int, cni: Cni) -> C
         subnet=subnet,
         pod_cidr=pod_cidr,
         service_cidr=service_cidr,
+        subnet6=subnet6,
         nodes=tuple(nodes),
         services=(
             Service(name="web", cluster_ip=service_cidr[80], pods=every),

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 from typing import TypeVar
 
 import yaml
 
-from mcagent.lab.topology import Cluster, Cni, Node, Pod, Service, Topology, generate
+from mcagent.lab.topology import Cluster, Cni, Node, Pod, Service, Topology, Underlay, generate
 from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.errors import InputError
 from mcagent.model.resources import TunnelType
@@ -72,13 +72,14 @@ def from_dict(raw: object, subject: str = "lab") -> Topology:
 
 def _short(top: _Reader) -> Topology:
     numbers = {key: top.number(key) for key in _SHORT[1:] if key in top.mapping()}
-    top.done(*_SHORT, "tunnel", "cni", "datapath", "encryption")
+    top.done(*_SHORT, "tunnel", "cni", "datapath", "encryption", "underlay")
     return generate(
         name=top.text("name", "lab"),
         tunnel=top.choice("tunnel", TunnelType, TunnelType.GENEVE),
         cni=top.choice("cni", Cni, Cni.FLANNEL),
         datapath=top.choice("datapath", DatapathChoice, DatapathChoice.AUTO),
         encryption=top.choice("encryption", TrafficEncryption, TrafficEncryption.NONE),
+        underlay=top.choice("underlay", Underlay, Underlay.IPV4),
         **numbers,
     )
 
@@ -95,6 +96,12 @@ def _check(topology: Topology, subject: str) -> None:
             raise InputError(subject, "clusters", f"two Pods are called {pod.name}")
         pods.add(pod.name)
     for cluster in topology.clusters:
+        for node in cluster.nodes:
+            if (node.address6 is None) is not (cluster.subnet6 is None):
+                path = f"clusters.{cluster.name}.nodes.{node.name}.address6"
+                raise InputError(
+                    subject, path, "Nodes have one where the cluster has a subnet6, all of them or none"
+                )
         for service in cluster.services:
             for name in sorted(set(service.pods) - pods):
                 path = f"clusters.{cluster.name}.services.{service.name}.pods"
@@ -106,7 +113,8 @@ def _cluster(item: _Reader) -> Cluster:
     if not isinstance(config, Mapping):
         raise item.error("config", "must be a mapping")
     item.done(
-        *("name", "cni", "subnet", "pod_cidr", "service_cidr", "nodes", "services", "publish_pods", "config")
+        *("name", "cni", "subnet", "subnet6", "pod_cidr", "service_cidr", "nodes", "services"),
+        *("publish_pods", "config"),
     )
     return Cluster(
         name=item.text("name"),
@@ -114,6 +122,7 @@ def _cluster(item: _Reader) -> Cluster:
         subnet=item.network("subnet"),
         pod_cidr=item.network("pod_cidr"),
         service_cidr=item.network("service_cidr"),
+        subnet6=item.network6("subnet6") if "subnet6" in item.mapping() else None,
         nodes=tuple(_node(node) for node in item.each("nodes")),
         services=tuple(_service(service) for service in item.each("services")),
         publish_pods=item.flag("publish_pods", default=True),
@@ -122,7 +131,7 @@ def _cluster(item: _Reader) -> Cluster:
 
 
 def _node(item: _Reader) -> Node:
-    item.done("name", "address", "gateway", "pod_cidr", "pods")
+    item.done("name", "address", "address6", "gateway", "pod_cidr", "pods")
     pods = []
     for pod in item.each("pods"):
         pod.done("name", "address")
@@ -130,6 +139,7 @@ def _node(item: _Reader) -> Node:
     return Node(
         name=item.text("name"),
         address=item.address("address"),
+        address6=item.address6("address6") if "address6" in item.mapping() else None,
         gateway=item.flag("gateway", default=False),
         pod_cidr=item.network("pod_cidr") if "pod_cidr" in item.mapping() else None,
         pods=tuple(pods),
@@ -224,6 +234,20 @@ class _Reader:
             return IPv4Address(self.text(key))
         except ValueError:
             raise self.error(key, "must be an IPv4 address") from None
+
+    def address6(self, key: str) -> IPv6Address:
+        """Return an IPv6 address."""
+        try:
+            return IPv6Address(self.text(key))
+        except ValueError:
+            raise self.error(key, "must be an IPv6 address") from None
+
+    def network6(self, key: str) -> IPv6Network:
+        """Return an IPv6 network."""
+        try:
+            return IPv6Network(self.text(key))
+        except ValueError:
+            raise self.error(key, "must be an IPv6 CIDR") from None
 
     def network(self, key: str) -> IPv4Network:
         """Return an IPv4 network."""

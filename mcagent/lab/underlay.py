@@ -54,6 +54,16 @@ def set_sysctl(namespace: str, values: dict[str, str]) -> None:
     netns.call(namespace, write)
 
 
+def ipv6_sysctls(*, on: bool) -> dict[str, str]:
+    """Return what switches IPv6 on a namespace's devices off or, with addresses that are ready at once, on."""
+    if not on:
+        return {"net/ipv6/conf/all/disable_ipv6": "1"}
+    quiet = {"accept_dad": "0", "accept_ra": "0", "router_solicitations": "0"}
+    return {
+        f"net/ipv6/conf/{where}/{name}": value for where in ("all", "default") for name, value in quiet.items()
+    }
+
+
 def checksum_offload_off(namespace: str, *devices: str) -> None:
     """Make the kernel fill in TCP and UDP checksums itself before it sends by these devices.
 
@@ -78,11 +88,13 @@ def build(namespace: str, topology: Topology, api_namespaces: dict[str, str], *,
     segmentation offload, as real cards do.
     """
     netns.create(namespace)
+    ipv6 = any(cluster.subnet6 is not None for cluster in topology.clusters)
     set_sysctl(
         namespace,
         {
             "net/ipv4/ip_forward": "1",
-            "net/ipv6/conf/all/disable_ipv6": "1",
+            **ipv6_sysctls(on=ipv6),
+            **({"net/ipv6/conf/all/forwarding": "1"} if ipv6 else {}),
             "net/bridge/bridge-nf-call-iptables": "0",  # what is bridged is not routed: not the router's business
         },
     )
@@ -94,6 +106,8 @@ def build(namespace: str, topology: Topology, api_namespaces: dict[str, str], *,
             f"link set {name} up",
             f"address add {cluster.router}/{cluster.subnet.prefixlen} dev {name}",
         ]
+        if cluster.subnet6 is not None:
+            lines.append(f"address add {cluster.router6}/{cluster.subnet6.prefixlen} dev {name} nodad")
     netns.ip_batch(namespace, lines)
     bridges = [bridge(number) for number in range(1, len(topology.clusters) + 1)]
     for number, cluster in enumerate(topology.clusters, start=1):
@@ -117,6 +131,9 @@ def _attach_api(namespace: str, number: int, cluster: Cluster, api: str) -> None
 
 def _filter(topology: Topology) -> str:
     nodes = ", ".join(str(node.address) for _, node in topology.nodes())
+    nodes6 = ", ".join(str(node.address6) for _, node in topology.nodes() if node.address6 is not None)
+    # Where tunnels are to go by IPv6, Nodes of different clusters reach each other by nothing else.
+    among = "" if nodes6 else "ip saddr @nodes ip daddr @nodes accept"
     apis = ", ".join(str(cluster.api_address) for cluster in topology.clusters)
     checked: list[str] = []
     for number, cluster in enumerate(topology.clusters, start=1):
@@ -130,10 +147,20 @@ table ip underlay {{
   set apis {{ type ipv4_addr; elements = {{ {apis} }}; }}
   chain between {{
     type filter hook forward priority 0; policy drop;
-    ip saddr @nodes ip daddr @nodes accept
+    {among}
     ip saddr @nodes ip daddr @apis accept
     ip saddr @apis ip daddr @nodes accept
     ip saddr @apis ip daddr @apis accept
+  }}
+}}
+"""
+    if nodes6:
+        text += f"""\
+table ip6 underlay {{
+  set nodes {{ type ipv6_addr; elements = {{ {nodes6} }}; }}
+  chain between {{
+    type filter hook forward priority 0; policy drop;
+    ip6 saddr @nodes ip6 daddr @nodes accept
   }}
 }}
 """

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.compile import Compiled, compile_desired
-from mcagent.core.encryption import ENDPOINTS, endpoint_of
+from mcagent.core.underlay import ENDPOINTS, endpoint_of
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo

@@ -70,18 +70,18 @@ def test_a_gateway_has_tunnels_to_all_nodes_and_a_worker_to_all_gateways() -> No
 
 
 def test_gateways_that_are_not_used() -> None:
-    """Unknown Node, an address somebody older has, IPv6: not used, each with its reason."""
+    """Unknown Node, an address somebody older has, one that is none: not used, each with its reason."""
     found = topology(
         node("g3", "192.0.2.4"),
         node("g4", "192.0.2.5"),
         gateway("ghost", "192.0.2.9"),
         gateway("g3", "192.0.2.1", "192.0.2.4", created="2026-01-01T00:00:00Z"),
-        gateway("g4", "2001:db8::1"),
+        gateway("g4", "fe80::1"),
     )
     assert [g.node for g in found.local.gateways] == ["g1", "g2"]
     assert told(found) == [
         ("g3", "gatewayIP", "DuplicateAddress"),
-        ("g4", "gatewayIP", "IPv6NotSupported"),
+        ("g4", "gatewayIP", "NotUnicast"),
         ("ghost", "", "UnknownNode"),
     ]
 
@@ -271,7 +271,7 @@ def test_gateway_addresses_that_somebody_has() -> None:
         ("b-clusterinfo", "spec.gatewayInfos[0].gatewayIP", "DuplicateAddress"),
         ("b-clusterinfo", "spec.gatewayInfos[1].gatewayIP", "DuplicateAddress"),
         ("b-clusterinfo", "spec.gatewayInfos[2].gatewayIP", "OverlapsLocal"),
-        ("b-clusterinfo", "spec.gatewayInfos[3].gatewayIP", "IPv6NotSupported"),
+        ("b-clusterinfo", "spec.gatewayInfos[3].gatewayIP", "NotUnicast"),
         ("c-clusterinfo", "spec.gatewayInfos", "NoGateway"),
         ("c-clusterinfo", "spec.gatewayInfos[0].gatewayIP", "NotUnicast"),
     ]

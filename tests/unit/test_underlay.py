@@ -1,0 +1,302 @@
+"""Underlays of IPv6: which addresses are taken, what stands for them, what is made of both families at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv6Address, ip_address, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.core import kernel
+from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.nodes import Families
+from mcagent.core.underlay import ENDPOINTS, endpoint_of, first_usable, refuse_underlay, source_of
+from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
+from mcagent.model.facts import Facts
+from mcagent.model.net import contains
+from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
+from mcagent.model.problem import Severity
+from mcagent.model.resources import FlowEntry, Link, LinkAddress, NftChain, NftSet, Resource, Route, TunnelPort
+from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
+from tests.unit.core_inputs import addresses, cluster, config, gateway, node, snapshot
+from tests.unit.test_encryption import key
+
+# Cluster "home" on IPv6 alone: a gateway and two workers, one of them dual-stack.
+HOME6: tuple[ApiObject, ...] = (
+    node("g1", "2001:db8:1::11", "10.10.1.0/24"),
+    node("w1", "2001:db8:1::12", "10.10.2.0/24"),
+    node("w2", ("192.0.2.13", "2001:db8:1::13"), "10.10.3.0/24"),
+    gateway("g1", "2001:db8:1::11"),
+)
+EAST6 = cluster("east", "10.97.0.0/16", "10.20.0.0/16", gateways=("2001:db8:2::11", "2001:db8:2::12"))
+
+
+def compiled(*objects: ApiObject, settings: Config | None = None, facts: Facts | None = None) -> Compiled:
+    """Compile a Node, by default g1, of these objects."""
+    return compile_desired(snapshot(*objects), facts or Facts(), settings or config("g1"))
+
+
+def resources(result: Compiled) -> list[Resource]:
+    """Return all resources."""
+    return [resource for unit in result.desired.units.values() for resource in unit.resources]
+
+
+def tunnels(result: Compiled) -> dict[str, set[str]]:
+    """Return where the tunnels to each peer end."""
+    found: dict[str, set[str]] = {}
+    for one in resources(result):
+        if isinstance(one, TunnelPort):
+            found.setdefault(one.peer, set()).add(str(one.remote_ip))
+    return found
+
+
+def told(result: Compiled) -> list[tuple[str, str, str]]:
+    """Return subject, path and reason of each problem."""
+    return [(p.subject.split("/")[-1].split(" ")[-1], p.path, p.reason) for p in result.desired.problems]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("::", "::1", "::192.0.2.1", "::ffff:192.0.2.1", "100::1", "fe80::1", "fe80::1%eth0", "fd00::1%eth0"),
+        *("febf::1", "ff02::1", "ff0e::1", "127.0.0.1", "0.0.0.0", "169.254.1.1", "224.0.0.1", "255.255.255.255"),
+    ],
+)
+def test_what_is_no_unicast_address_of_a_node_is_refused(text: str) -> None:
+    """Unspecified, loopback, mapped, link-local, multicast, with a zone: no tunnel ends there."""
+    refusal = refuse_underlay(ip_address(text))
+    assert refusal is not None
+    assert refusal.reason == "NotUnicast"
+
+
+@pytest.mark.parametrize("text", ["2001:db8::1", "fd00::1", "2600:1f18::a", "192.0.2.1", "10.0.0.1"])
+def test_ordinary_addresses_are_used(text: str) -> None:
+    """Global and unique local unicast addresses of both families."""
+    assert refuse_underlay(ip_address(text)) is None
+
+
+def test_a_dual_stack_node_keeps_ipv4() -> None:
+    """IPv4 wherever it stands in the list, IPv6 where nothing else can be used."""
+    assert first_usable(addresses("fd00::1", "192.0.2.1")) == ip_address("192.0.2.1")
+    assert first_usable(addresses("fe80::1", "169.254.0.1", "fd00::1")) == ip_address("fd00::1")
+    assert first_usable(addresses("fd00::1", "192.0.2.1"), 6) == ip_address("fd00::1")
+    assert first_usable(addresses("192.0.2.1"), 6) is None
+
+
+@given(st.sets(st.ip_addresses(v=6), min_size=1, max_size=30))
+def test_what_stands_for_ipv6_gateways_is_reserved_and_told_apart(found: set[IPv6Address]) -> None:
+    """Endpoint and source of every gateway are unicast, in the reserved range, and never one another's."""
+    endpoints, sources = {endpoint_of(one) for one in found}, {source_of(one) for one in found}
+    assert not endpoints & sources
+    assert all(one in ENDPOINTS and refuse_underlay(one) is None for one in endpoints | sources)
+    assert min(len(sources), len(endpoints)) >= len(found) - 1  # 27 bits for thirty: two are next to impossible
+
+
+def test_prefix_and_suffix_both_count() -> None:
+    """Nodes that differ in their network only, or in their last bits only, have different endpoints."""
+    assert len({endpoint_of(IPv6Address(f"2001:db8:{n}::11")) for n in range(1000)}) == 1000
+    assert len({endpoint_of(IPv6Address(f"2001:db8::{n:x}")) for n in range(1000)}) == 1000
+
+
+GENEVE_4, GENEVE_6 = 20 + 8 + 8 + 14, 40 + 8 + 8 + 14  # IP, UDP, Geneve or VXLAN, inner Ethernet
+WIREGUARD_4, WIREGUARD_6 = 20 + 8 + 16 + 16, 40 + 8 + 16 + 16  # IP, UDP, header, tag
+
+
+@pytest.mark.parametrize("uplink", [1500, 1400, 9000])
+@pytest.mark.parametrize(
+    ("within", "between", "encrypts", "taken_off"),
+    [
+        (4, 4, False, GENEVE_4),
+        (6, 6, False, GENEVE_6),
+        (4, 6, False, GENEVE_6),  # IPv4 between Nodes, IPv6 between clusters: the larger header counts
+        (6, 4, False, GENEVE_6),
+        (4, 4, True, WIREGUARD_4 + GENEVE_4),
+        (6, 6, True, WIREGUARD_6 + GENEVE_4),  # the tunnel inside is IPv4
+        (4, 6, True, WIREGUARD_6 + GENEVE_4),
+        (6, 4, True, WIREGUARD_4 + GENEVE_4),  # 110, more than the 70 between Nodes
+    ],
+)
+def test_the_sums_of_the_mtu(*, uplink: int, within: int, between: int, encrypts: bool, taken_off: int) -> None:
+    """The host port leaves room for the outer headers of the worst tunnel that a packet takes."""
+    settings = config("g1", encryption=TrafficEncryption.WIREGUARD if encrypts else TrafficEncryption.NONE)
+    families = Families(within=within, between=between)
+    assert kernel.host_port_mtu(Facts(uplink_mtu=uplink), settings, families) == uplink - taken_off
+    wireguard = {4: WIREGUARD_4, 6: WIREGUARD_6}[between]
+    assert kernel.wireguard_mtu(Facts(uplink_mtu=uplink), settings, between) == uplink - wireguard
+
+
+def test_a_configured_mtu_counts_and_a_tiny_uplink_does_not() -> None:
+    """What is configured is taken as it is; below what every host takes nothing goes by itself."""
+    families = Families(within=6, between=6)
+    assert kernel.host_port_mtu(Facts(), config("g1", mtu=1234), families) == 1234
+    assert kernel.host_port_mtu(Facts(uplink_mtu=600), config("g1"), families) == kernel.SMALLEST_MTU
+
+
+def test_a_cluster_on_ipv6_has_tunnels_of_ipv6() -> None:
+    """Gateway to Nodes and to the other cluster; what is inside stays IPv4, and nothing is a problem."""
+    result = compiled(*HOME6, EAST6)
+    assert tunnels(result) == {
+        "w1": {"2001:db8:1::12"},
+        "w2": {"2001:db8:1::13"},  # dual-stack, but the gateway's internalIP is IPv6
+        "east": {"2001:db8:2::11", "2001:db8:2::12"},
+    }
+    assert told(result) == []
+    assert {one.mtu for one in resources(result) if isinstance(one, Link)} == {1500 - GENEVE_6}
+    assert not [one for one in resources(result) if isinstance(one, FlowEntry) and "ipv6" in one.match]
+    for worker in ("w1", "w2"):
+        there = compiled(*HOME6, EAST6, settings=config(worker))
+        assert tunnels(there) == {"g1": {"2001:db8:1::11"}}
+        assert told(there) == []
+        assert {one.mtu for one in resources(there) if isinstance(one, Link)} == {1500 - GENEVE_6}
+
+
+def test_connections_that_are_translated_take_what_stands_for_the_gateway() -> None:
+    """Both sides derive it: this gateway translates to its own, and routes lead back to the other's."""
+    result = compiled(*HOME6, EAST6)
+    own = source_of(ip_address("2001:db8:1::11"))
+    flows = [one for one in resources(result) if isinstance(one, FlowEntry)]
+    assert any(f"nat(src={own})" in one.actions for one in flows)
+    for on in ("g1", "w1"):
+        routed = {
+            one.destination
+            for one in resources(compiled(*HOME6, EAST6, settings=config(on)))
+            if isinstance(one, Route)
+        }
+        for text in ("2001:db8:2::11", "2001:db8:2::12"):
+            assert ip_network(source_of(ip_address(text))) in routed
+    spoofed = cluster("west", str(ip_network(own)), gateways=("2001:db8:3::1",))
+    assert ("west-clusterinfo", "spec.serviceCIDR", "OverlapsLocal") in told(compiled(*HOME6, spoofed))
+
+
+def test_own_processes_have_an_ipv4_address_or_what_stands_for_it() -> None:
+    """Routes carry the Node's IPv4 address as their source; without one the host port has what stands for it."""
+    stand_in = source_of(ip_address("2001:db8:1::12"))
+    for on, source in (("w2", ip_address("192.0.2.13")), ("w1", stand_in)):
+        facts = Facts(addresses=addresses("192.0.2.13", "2001:db8:1::12", "2001:db8:1::13"))
+        result = compiled(*HOME6, EAST6, settings=config(on), facts=facts)
+        found = resources(result)
+        (route,) = [one for one in found if isinstance(one, Route) and str(one.destination) == "10.97.0.0/16"]
+        assert route.source == source
+        there = {one.address for one in found if isinstance(one, LinkAddress)}
+        assert there == {kernel.HOST_ADDRESS} | ({stand_in} if on == "w1" else set())
+        assert told(result) == []
+    gateway = [one for one in resources(compiled(*HOME6, EAST6)) if isinstance(one, FlowEntry)]
+    assert any(f"nw_dst={stand_in}" in one.match for one in gateway)  # what is for the Node is delivered to it
+
+
+def test_gateways_of_different_families_are_told() -> None:
+    """The problem names both addresses and what would be right; nothing is sent where no answer can come from."""
+    east = replace(EAST6, gateway_ips=addresses("203.0.113.1"))
+    result = compiled(*HOME6, east)
+    assert "east" not in tunnels(result)
+    assert told(result) == [
+        ("east-clusterinfo", "spec.gatewayInfos", "NoGateway"),
+        ("east-clusterinfo", "spec.gatewayInfos[0].gatewayIP", "MixedFamilies"),
+    ]
+    (mixed,) = [problem for problem in result.desired.problems if problem.reason == "MixedFamilies"]
+    for part in ("203.0.113.1 (IPv4)", '"g1"', "2001:db8:1::11 is IPv6", "gateway-ip"):
+        assert part in mixed.message
+    both = compiled(*HOME6, replace(EAST6, gateway_ips=addresses("203.0.113.1", "2001:db8:2::11")))
+    assert tunnels(both)["east"] == {"2001:db8:2::11"}
+    assert [(problem.reason, problem.severity) for problem in both.desired.problems] == [
+        ("MixedFamilies", Severity.WARNING)
+    ]
+
+
+def test_what_a_sibling_of_the_other_family_passes_on_is_taken() -> None:
+    """A source that stands for a gateway which only the sibling reaches is still the remote cluster's."""
+    sibling = (node("g2", "192.0.2.2"), gateway("g2", "192.0.2.2", "2001:db8:1::22"))
+    home = (*HOME6, *sibling)
+    result = compiled(*home, replace(EAST6, gateway_ips=addresses("203.0.113.1", "2001:db8:2::11")))
+    assert tunnels(result)["g2"] == {"2001:db8:1::22"}
+    sources = {
+        one.match for one in resources(result) if isinstance(one, FlowEntry) and "nw_src=203.0.113.1" in one.match
+    }
+    assert sources
+
+
+def test_nodes_without_a_common_family_are_told() -> None:
+    """On the gateway and on the worker, each naming the other; the other Nodes keep their tunnels."""
+    home = (*HOME6, node("w4", "192.0.2.14", "10.10.4.0/24"))
+    on_gateway = compiled(*home)
+    assert tunnels(on_gateway).keys() == {"w1", "w2"}
+    assert told(on_gateway) == [("w4", "status.addresses", "MixedFamilies")]
+    on_worker = compiled(*home, settings=config("w4"))
+    assert tunnels(on_worker) == {}
+    assert told(on_worker) == [("g1", "", "MixedFamilies")]
+    assert "family" in on_worker.topology.local.why
+    for result, names in ((on_gateway, ("w4", "g1")), (on_worker, ("g1", "w4"))):
+        (problem,) = result.desired.problems
+        assert all(f'"{name}"' in f'{problem.message} "{problem.subject.split(" ")[-1]}"' for name in names)
+
+
+def test_one_address_in_two_spellings_is_one() -> None:
+    """IPv6 addresses are compared as numbers: a gateway of ours is ours however another cluster writes it."""
+    east = replace(EAST6, gateway_ips=addresses("2001:0DB8:0001:0000::0011", "2001:db8:2::11"))
+    result = compiled(*HOME6, east)
+    assert tunnels(result)["east"] == {"2001:db8:2::11"}
+    assert told(result) == [("east-clusterinfo", "spec.gatewayInfos[0].gatewayIP", "DuplicateAddress")]
+
+
+def test_pods_and_services_stay_ipv4() -> None:
+    """CIDRs of IPv6 are refused with a reason, whatever the underlay is; the rest of the cluster serves on."""
+    result = compiled(
+        *HOME6,
+        cluster("east", "10.97.0.0/16", "fd10::/64", gateways=("2001:db8:2::11",)),
+        settings=config("g1", enable_pod_to_pod=True),
+    )
+    assert told(result) == [("east-clusterinfo", "spec.podCIDRs[0]", "IPv6NotSupported")]
+    assert tunnels(result)["east"] == {"2001:db8:2::11"}
+
+
+FACTS = Facts(wireguard=WireGuardImplementation.KERNEL, wireguard_public_key=key(1))
+
+
+def encrypting(**values: object) -> Config:
+    """Return the configuration of gateway g1 with encryption."""
+    return config("g1", encryption=TrafficEncryption.WIREGUARD, **values)
+
+
+def keyed(info: ClusterInfoImport, *numbers: int) -> ClusterInfoImport:
+    """Return the object with a key for each gateway."""
+    infos = [WireGuardInfo(public_key=key(number)) for number in numbers]
+    return replace(info, wireguard=infos[0], gateway_wireguard=tuple(zip(info.gateway_ips, infos, strict=True)))
+
+
+def test_encrypted_over_ipv6_the_tunnel_inside_is_ipv4() -> None:
+    """WireGuard goes to the IPv6 gatewayIP, the tunnel to the IPv4 endpoint that stands for it."""
+    result = compiled(*HOME6, keyed(EAST6, 11, 12), settings=encrypting(), facts=FACTS)
+    found = resources(result)
+    assert result.desired.problems == ()
+    (device,) = [one for one in found if isinstance(one, WireGuardDevice)]
+    assert (device.mtu, device.addresses) == (1500 - WIREGUARD_6, (endpoint_of(ip_address("2001:db8:1::11")),))
+    peers = {one.public_key: one for one in found if isinstance(one, WireGuardPeer)}
+    far = endpoint_of(ip_address("2001:db8:2::11"))
+    assert peers[key(11)].endpoint == (ip_address("2001:db8:2::11"), 51821)
+    assert peers[key(11)].allowed_ips == (ip_network(far),)
+    assert str(far) in tunnels(result)["east"]
+    assert {one.mtu for one in found if isinstance(one, Link)} == {1500 - WIREGUARD_6 - GENEVE_4}
+
+
+def test_encrypted_over_ipv6_nothing_gets_past_the_device() -> None:
+    """Tunnel packets to any gateway, in either family, leave by no other device; each family has its table."""
+    found = resources(compiled(*HOME6, keyed(EAST6, 11, 12), settings=encrypting(), facts=FACTS))
+    rules = {one.family: one.rules for one in found if isinstance(one, NftChain) and one.name == "mct_clear"}
+    assert rules == {
+        "ip": ('oifname != "mc-wg0" ip daddr @mct_encrypted udp dport 6081 drop',),
+        "ip6": ('oifname != "mc-wg0" ip6 daddr @mct_encrypted udp dport 6081 drop',),
+    }
+    closed = {one.family: one.elements for one in found if isinstance(one, NftSet) and one.name == "mct_encrypted"}
+    assert closed["ip"] == (ENDPOINTS,)
+    for text in ("2001:db8:2::11", "2001:db8:2::12"):
+        assert any(contains(network, ip_address(text)) for network in closed["ip6"])
+
+
+def test_in_the_clear_over_ipv6_only_where_it_is_allowed() -> None:
+    """A gateway without a key is reached at its IPv6 address with `allowClear`, and not at all else."""
+    for fallback, ends in ((EncryptionFallback.DENY, None), (EncryptionFallback.ALLOW_CLEAR, {"2001:db8:2::11"})):
+        east = replace(EAST6, gateway_ips=addresses("2001:db8:2::11"))
+        settings = encrypting(encryption_fallback=fallback)
+        assert tunnels(compiled(*HOME6, east, settings=settings, facts=FACTS)).get("east") == ends
