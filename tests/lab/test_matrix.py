@@ -10,23 +10,36 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from mcagent.core.underlay import source_of
 from mcagent.lab import matrix, netns, traffic, underlay
 from mcagent.lab import node as node_module
 from mcagent.lab.capture import Capture
 from mcagent.lab.lab import Lab
-from mcagent.lab.topology import POD_PORT, Cni, generate
+from mcagent.lab.topology import POD_PORT, Cni, Node, Underlay, generate
 from mcagent.model.errors import LabError
 from mcagent.model.resources import TunnelType
 
-_SHAPES = [(cni, tunnel) for cni in Cni for tunnel in TunnelType]
+_SHAPES = [  # each profile with each encapsulation; each profile, and each encapsulation, on both underlays
+    (Cni.FLANNEL, TunnelType.GENEVE, Underlay.IPV4),
+    (Cni.FLANNEL, TunnelType.VXLAN, Underlay.IPV6),
+    (Cni.AWS_VPC, TunnelType.GENEVE, Underlay.IPV6),
+    (Cni.AWS_VPC, TunnelType.VXLAN, Underlay.IPV4),
+    (Cni.OVERLAP, TunnelType.GENEVE, Underlay.IPV6),
+    (Cni.OVERLAP, TunnelType.VXLAN, Underlay.IPV4),
+]
 
 
-@pytest.fixture(scope="module", params=_SHAPES, ids=lambda shape: f"{shape[0]}-{shape[1]}")
+@pytest.fixture(scope="module", params=_SHAPES, ids=lambda shape: "-".join(map(str, shape)))
 def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """Two clusters of one gateway and one worker, of each profile and encapsulation."""
-    cni, tunnel = request.param
-    with make_lab(generate(cni=cni, tunnel=tunnel)) as made:
+    cni, tunnel, family = request.param
+    with make_lab(generate(cni=cni, tunnel=tunnel, underlay=family)) as made:
         yield made
+
+
+def _known(node: Node) -> str:
+    """Return the IPv4 address by which other clusters see a Node."""
+    return str(source_of(node.tunnel_address))
 
 
 def test_every_way_of_the_matrix(lab: Lab) -> None:
@@ -49,7 +62,7 @@ def test_source_addresses_are_kept_where_they_can_be(lab: Lab) -> None:
         pod = node.pods[0]
         reply = traffic.tcp(lab.namespace(pod), west.services[0].cluster_ip, 80)
         kept = lab.topology.clusters[0].cni is not Cni.OVERLAP
-        assert reply.source == str(pod.address if kept else east.gateways[0].address)
+        assert reply.source == (str(pod.address) if kept else _known(east.gateways[0]))
 
 
 def test_a_client_on_a_nodes_own_network_is_seen_as_the_gateway(lab: Lab) -> None:
@@ -57,7 +70,8 @@ def test_a_client_on_a_nodes_own_network_is_seen_as_the_gateway(lab: Lab) -> Non
     east, west = lab.topology.clusters
     for node in east.nodes:
         reply = traffic.tcp(lab.namespace(node), west.services[0].cluster_ip, 80)
-        assert reply.source == str(node.address if east.cni is Cni.AWS_VPC else east.gateways[0].address)
+        in_the_pod_cidr = east.cni is Cni.AWS_VPC and node.address6 is None
+        assert reply.source == _known(node if in_the_pod_cidr else east.gateways[0])
         assert reply.pod in west.services[0].pods
 
 
@@ -106,7 +120,7 @@ def test_what_is_not_exported_is_closed(lab: Lab, probe: Callable[[str, IPv4Addr
 def _spoofs(lab: Lab) -> list[IPv4Address]:
     """Addresses that no packet from the first cluster may have as its source in the second."""
     west = lab.topology.clusters[1]
-    found = [west.gateways[0].address, IPv4Address("203.0.113.7"), west.service_cidr[200]]
+    found = [source_of(west.gateways[0].tunnel_address), IPv4Address("203.0.113.7"), west.service_cidr[200]]
     return found if west.cni is Cni.OVERLAP else [west.gateways[0].pods[0].address, *found]
 
 
@@ -164,7 +178,9 @@ def test_a_remote_gateway_that_lies_about_sources_reaches_nobody(lab: Lab) -> No
     tunnels = lab.status(gateway.name)["tunnels"]
     assert isinstance(tunnels, list)
     (tunnel,) = [one for one in tunnels if one["peerKind"] == "remote"]
-    honest = gateway.address if lab.topology.clusters[0].cni is Cni.OVERLAP else east.workers[0].pods[0].address
+    honest = east.workers[0].pods[0].address
+    if east.cni is Cni.OVERLAP:
+        honest = source_of(gateway.tunnel_address)
     with contextlib.ExitStack() as stack:
         captures = [stack.enter_context(Capture(lab.namespace(pod))) for node in west.nodes for pod in node.pods]
 

@@ -16,21 +16,25 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.lab import netns, node, traffic
-from mcagent.lab.capture import Capture
+from mcagent.lab import netns, node, traffic, underlay
+from mcagent.lab.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
 from mcagent.lab.lab import Lab
-from mcagent.lab.topology import POD_PORT, Cni, Pod, Service, Topology, generate
+from mcagent.lab.topology import POD_PORT, Cni, Pod, Service, Topology, Underlay, generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.resources import TunnelType
 
-MTU = 1450  # of mc-gw0 on an uplink of 1500 (RFC 8926: 50 bytes around an IPv4 packet; VXLAN has as many)
+# Of mc-gw0 on an uplink of 1500: outer IP, UDP, Geneve (RFC 8926) or VXLAN, inner Ethernet.
+MTUS = {Underlay.IPV4: 1500 - (20 + 8 + 8 + 14), Underlay.IPV6: 1500 - (40 + 8 + 8 + 14)}
+# A datagram that does not fit the larger MTU, and whose answer (with a line of the server's) no device of a Pod: a
+# server that has to learn of a smaller MTU first loses that answer.
+SLIGHTLY_MORE = MTUS[Underlay.IPV4] - 28 + 1
 CLOSED_PORT = 9  # nobody listens there in a Pod
 IP_MTU_DISCOVER, IP_PMTUDISC_DONT = 10, 0  # ip(7)
 
 
-def _topology(cni: Cni, tunnel: TunnelType) -> Topology:
+def _topology(cni: Cni, tunnel: TunnelType, family: Underlay) -> Topology:
     """Return two clusters that export, beside `web`, a Service whose Pods refuse every packet."""
-    plain = generate(cni=cni, tunnel=tunnel)
+    plain = generate(cni=cni, tunnel=tunnel, underlay=family)
     clusters = tuple(
         replace(
             cluster,
@@ -49,14 +53,22 @@ def _topology(cni: Cni, tunnel: TunnelType) -> Topology:
     return replace(plain, clusters=clusters)
 
 
-_SHAPES = [(Cni.FLANNEL, TunnelType.GENEVE), (Cni.FLANNEL, TunnelType.VXLAN), (Cni.OVERLAP, TunnelType.GENEVE)]
+_SHAPES = [
+    (Cni.FLANNEL, TunnelType.GENEVE, Underlay.IPV4),
+    (Cni.FLANNEL, TunnelType.VXLAN, Underlay.IPV6),
+    (Cni.OVERLAP, TunnelType.GENEVE, Underlay.IPV6),
+]
 
 
-@pytest.fixture(scope="module", params=_SHAPES, ids=lambda shape: f"{shape[0]}-{shape[1]}")
+@pytest.fixture(scope="module", params=_SHAPES, ids=lambda shape: "-".join(map(str, shape)))
 def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """Two clusters of one gateway and one worker; in `overlap` everything is translated at both ends."""
     with make_lab(_topology(*request.param)) as made:
         yield made
+
+
+def _mtu(lab: Lab) -> int:
+    return MTUS[Underlay.IPV6 if lab.topology.clusters[0].subnet6 is not None else Underlay.IPV4]
 
 
 @pytest.fixture
@@ -79,31 +91,49 @@ def _web(lab: Lab) -> IPv4Address:
     return lab.topology.clusters[1].services[0].cluster_ip
 
 
-def _ping(lab: Lab, client: Pod, address: IPv4Address, size: int) -> tuple[bool, str]:
-    """Send one echo request of `size` bytes with "don't fragment" set; return whether it was answered."""
-    argv = ["ping", "-n", "-c", "1", "-W", "2", "-M", "do", "-s", str(size - 28), str(address)]
+def _ping(lab: Lab, client: Pod, address: IPv4Address, size: int, token: bytes = b"mc") -> tuple[bool, str]:
+    """Send one echo request of `size` bytes, "don't fragment" set, with `token` in it; return whether answered."""
+    argv = ["ping", "-n", "-c", "1", "-W", "2", "-M", "do", "-p", token.hex(), "-s", str(size - 28), str(address)]
     done = netns.execute(lab.namespace(client), argv, check=False)
     return done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_largest_packet_passes_in_one_piece(published: Lab) -> None:
-    """What fits mc-gw0 arrives unfragmented whatever way it takes: the tunnels need no more than was taken off."""
+    """What fits mc-gw0 arrives in one piece whatever way it takes, and fills the underlay between the clusters."""
+    mtu, ethertype = _mtu(published), ETH_P_IPV6 if published.topology.clusters[0].subnet6 else ETH_P_IP
     for client in _clients(published):
         for target in _targets(published):
-            with Capture(published.namespace(target)) as capture:
-                answered, text = _ping(published, client, target.address, MTU)
+            with (
+                Capture(published.namespace(target)) as capture,
+                Capture(published.underlay, underlay.bridge(1), ethertype=ethertype) as between,
+            ):
+                token = os.urandom(16)
+                answered, text = _ping(published, client, target.address, mtu, token)
                 assert answered, text
-                sizes = [len(frame) - 14 for frame in capture.frames()]
-            assert sizes == [MTU]
+                sizes = [len(frame) - ETHERNET_HEADER for frame in capture.frames()]
+                outer = [frame[ETHERNET_HEADER:] for frame in between.frames() if token in frame]
+            assert sizes == [mtu]
+            leaving = [packet for packet in outer if _leaves(published, packet)]
+            assert [len(packet) for packet in leaving] == [node.UPLINK_MTU]
+
+
+def _leaves(lab: Lab, packet: bytes) -> bool:
+    """Tell whether an unfragmented UDP packet comes from a Node of the first cluster."""
+    gateway = lab.topology.clusters[0].gateways[0].tunnel_address
+    if gateway.version == 4:
+        assert (packet[9], int.from_bytes(packet[6:8]) & 0x3FFF) == (socket.IPPROTO_UDP, 0)
+        return packet[12:16] == gateway.packed
+    assert packet[6] == socket.IPPROTO_UDP  # no fragment header (RFC 8200)
+    return packet[8:24] == gateway.packed
 
 
 def test_a_packet_that_is_too_large_is_told_so(published: Lab) -> None:
     """A byte more, with "don't fragment": the client's own Node answers with the MTU, at once."""
     for client in _clients(published):
         for target in _targets(published):
-            answered, text = _ping(published, client, target.address, MTU + 1)
+            answered, text = _ping(published, client, target.address, _mtu(published) + 1)
             assert not answered
-            assert re.search(rf"(Frag needed and DF set|message too long).*mtu ?= ?{MTU}", text), text
+            assert re.search(rf"(Frag needed and DF set|message too long).*mtu ?= ?{_mtu(published)}", text), text
             netns.ip(published.namespace(client), "route", "flush", "cache")
 
 
@@ -116,7 +146,7 @@ def _large(namespace: str, address: IPv4Address, port: int, size: int, *, first:
         return traffic.exchange(one, os.urandom(size))
 
 
-@pytest.mark.parametrize("size", [MTU - 27, 4000, 20000])
+@pytest.mark.parametrize("size", [SLIGHTLY_MORE, 4000, 20000])
 def test_fragments_reach_a_pod(published: Lab, size: int) -> None:
     """Datagrams larger than the MTU arrive whole, and their answers come back."""
     for client in _clients(published):
@@ -125,7 +155,7 @@ def test_fragments_reach_a_pod(published: Lab, size: int) -> None:
             assert (reply.pod, reply.source) == (target.name, str(client.address))
 
 
-@pytest.mark.parametrize("size", [MTU - 27, 4000, 20000])
+@pytest.mark.parametrize("size", [SLIGHTLY_MORE, 4000, 20000])
 def test_fragments_reach_a_service(lab: Lab, size: int) -> None:
     """Fragments have no ports, and are translated with their datagram all the same.
 
@@ -143,7 +173,7 @@ def test_segments_are_cut_to_what_fits(lab: Lab) -> None:
     for client in _clients(lab):
         with traffic.TcpClient(lab.namespace(client), str(_web(lab)), 80, timeout=20) as one:
             one.exchange(os.urandom(60000))
-            assert one.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= MTU - 40
+            assert one.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= _mtu(lab) - 40
 
 
 @pytest.fixture

@@ -206,10 +206,28 @@ def test_a_wrong_annotation_is_told_and_keeps_a_gateway_as_it_was() -> None:
     assert gateways(view) == ["n2"]
 
 
-def test_a_node_without_ipv4_is_told() -> None:
-    """A candidate with IPv6 only is no gateway, and an Event says so."""
+def test_a_node_with_ipv6_only_becomes_a_gateway() -> None:
+    """Its first unicast InternalIP is published, in the canonical form."""
     view = member()
-    add(view, node("n1", "fd00::1"))
+    add(view, node("n1", "fe80::1", "FD00:0:0::1", "fd00::2"))
+    controller = run(view)
+    assert gateway(view, "n1")["gatewayIP"] == gateway(view, "n1")["internalIP"] == "fd00::1"
+    assert info(view)["gatewayInfos"] == [{"gatewayIP": "fd00::1"}]
+    assert controller.all_told() == []
+
+
+def test_the_annotation_may_give_a_dual_stack_node_an_ipv6_gateway_ip() -> None:
+    """IPv4 between the Nodes of the cluster, IPv6 to other clusters."""
+    view = member()
+    add(view, node("n1", "10.0.0.1", "fd00::1", gateway_ip="2001:db8::1"))
+    run(view)
+    assert (gateway(view, "n1")["gatewayIP"], gateway(view, "n1")["internalIP"]) == ("2001:db8::1", "10.0.0.1")
+
+
+def test_a_node_without_a_unicast_address_is_told() -> None:
+    """A candidate with nothing but link-local and loopback addresses is no gateway, and an Event says so."""
+    view = member()
+    add(view, node("n1", "fe80::1", "::1", "169.254.0.1", "::ffff:10.0.0.1"))
     controller = run(view)
     assert gateways(view) == []
     assert {told.reason for told in controller.all_told()} == {"NoUsableAddress", "NoGateway"}

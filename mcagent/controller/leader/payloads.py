@@ -14,6 +14,7 @@ from mcagent.controller.leader.exports import ExportKind, cluster_of, subject
 from mcagent.controller.raw import text_at
 from mcagent.controller.service_payload import Ports, ServiceSpec, read_service_spec, read_subsets
 from mcagent.core.claims import refuse_address, refuse_network
+from mcagent.core.underlay import refuse_underlay
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field
@@ -138,7 +139,7 @@ def published(raw: RawObject | None) -> tuple[Network, ...] | None:
 
 def _gateway(item: Field) -> RawObject:
     address = item.get("gatewayIP").address()
-    refusal = refuse_address(address)
+    refusal = refuse_underlay(address)
     if refusal:
         raise item.get("gatewayIP").error(refusal.message, refusal.reason)
     key = _wireguard(item)

@@ -24,7 +24,7 @@ from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, con
 from mcagent.controller.raw import is_deleting, name_of, namespace_of
 from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View
 from mcagent.controller.settings import MemberSettings
-from mcagent.core.claims import refuse_address
+from mcagent.core.underlay import refuse_underlay
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Gateway, Kind
@@ -105,7 +105,7 @@ class ClusterInfoExport:
             except InputError:
                 continue  # somebody wrote into it; the election mends it
             assert isinstance(gateway, Gateway)
-            if refuse_address(gateway.gateway_ip) is None:
+            if refuse_underlay(gateway.gateway_ip) is None:
                 address = str(gateway.gateway_ip)
                 key = wireguard_fields(gateway.wireguard)
                 found.setdefault(address, {"gatewayIP": address} | ({"wireGuard": key} if key else {}))

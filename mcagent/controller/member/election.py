@@ -16,7 +16,7 @@ from enum import IntEnum
 from mcagent.controller import names
 from mcagent.controller.raw import age, annotation, is_deleting, items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.settings import IpPrecedence
-from mcagent.core.claims import refuse_address
+from mcagent.core.underlay import first_usable, refuse_underlay
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 from mcagent.model.net import Address, parse_address
@@ -66,17 +66,17 @@ def candidate(node: RawObject, precedence: IpPrecedence) -> Candidate | None:
     gateway, reason, why = internal, "", ""
     given = annotation(node, names.GATEWAY_IP_ANNOTATION)
     if internal is None:
-        reason, why = "NoUsableAddress", "has no IPv4 InternalIP that other Nodes can reach"
+        reason, why = "NoUsableAddress", "has no InternalIP that other Nodes can reach"
     elif given:
         gateway = _usable(given)
         if gateway is None:
             reason = "InvalidGatewayIP"
-            why = f'annotation {names.GATEWAY_IP_ANNOTATION} must be an IPv4 unicast address: "{printable(given)}"'
+            why = f'annotation {names.GATEWAY_IP_ANNOTATION} must be a unicast address: "{printable(given)}"'
     elif precedence is IpPrecedence.EXTERNAL:
         gateway = _address(node, "ExternalIP")
         if gateway is None:
             reason = "NoUsableAddress"
-            why = "has no IPv4 ExternalIP, which gatewayIPPrecedence: external asks for"
+            why = "has no ExternalIP, which gatewayIPPrecedence: external asks for"
     return Candidate(
         name=name_of(node),
         standing=Standing.UNFIT if reason or not _ready(node) else _standing(node),
@@ -137,7 +137,7 @@ def _standing(node: RawObject) -> Standing:
 def _address(node: RawObject, kind: str) -> Address | None:
     """Return the first usable address of a kind: on a dual-stack Node the IPv4 one, whichever stands first."""
     texts = (text_at(i, "address") for i in items_at(node, "status", "addresses") if text_at(i, "type") == kind)
-    return next((found for found in map(_usable, texts) if found is not None), None)
+    return first_usable(found for found in map(_usable, texts) if found is not None)
 
 
 def _usable(text: str) -> Address | None:
@@ -145,4 +145,4 @@ def _usable(text: str) -> Address | None:
         found = parse_address(text)
     except ValueError:
         return None
-    return found if refuse_address(found) is None else None
+    return found if refuse_underlay(found) is None else None
