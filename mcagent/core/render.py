@@ -8,6 +8,7 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import TypeAlias
 
+from mcagent.model.net import socket_text
 from mcagent.model.plan import Desired, Op, Plan, Step
 from mcagent.model.problem import Problem
 from mcagent.model.resources import (
@@ -81,11 +82,10 @@ def resource_text(resource: Resource) -> str:
                 f"addresses {', '.join(map(str, resource.addresses))}"
             )
         case WireGuardPeer():
-            address, udp_port = resource.endpoint
-            host = f"[{address}]" if address.version == 6 else f"{address}"
             successor = f" next key {resource.successor}" if resource.successor else ""
             return (
-                f"wireguard peer {resource.public_key} dev {resource.device} endpoint {host}:{udp_port} "
+                f"wireguard peer {resource.public_key} dev {resource.device} "
+                f"endpoint {socket_text(*resource.endpoint)} "
                 f"allowed ips {', '.join(map(str, resource.allowed_ips))} "
                 f"keepalive {resource.keepalive} s{successor}"
             )

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mcagent.dataplane.wireguard_driver import DeviceChange, Endpoint, PeerChange, RawDevice, RawPeer
 from mcagent.dataplane.wireguard_keys import public_key
-from mcagent.model.net import Network, network_key
+from mcagent.model.net import Network, network_key, socket_text
 
 TIMEOUT = 10.0  # seconds; an answer takes milliseconds, with a thousand peers some ten of them
 _UCRED = struct.Struct("=iII")  # pid, uid, gid
@@ -127,8 +127,7 @@ def _peer_lines(change: PeerChange) -> Iterator[str]:
         yield "remove=true"
         return
     if change.endpoint is not None:
-        address, port = change.endpoint
-        yield f"endpoint=[{address}]:{port}" if address.version == 6 else f"endpoint={address}:{port}"
+        yield f"endpoint={socket_text(*change.endpoint)}"
     if change.replace_allowed_ips:
         yield "replace_allowed_ips=true"
     for network in change.allowed_ips or ():

@@ -32,6 +32,11 @@ def parse_network(text: str) -> tuple[Network, bool]:
     return network, ip_address(head) != network.network_address
 
 
+def socket_text(address: Address, port: int) -> str:
+    """Return address and port as one text, an IPv6 address in brackets (RFC 3986 section 3.2.2)."""
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
 def host_network(address: Address) -> Network:
     """Return the /32 or /128 that holds just this address."""
     # from integers: the general constructor makes text of the address and parses it

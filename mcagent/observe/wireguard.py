@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from mcagent.core.encryption import RemoteEnd
 from mcagent.core.secrecy import Summary
-from mcagent.model.net import Address
+from mcagent.model.net import Address, socket_text
 from mcagent.model.plan import Desired
 from mcagent.model.resources import TunnelPort
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
@@ -80,7 +80,7 @@ def _peer(
         "text": words,
         "causes": list(_causes(summary, end, seen, state)),
         "handshakeAge": age,
-        "endpoint": f"{seen.endpoint[0]}:{seen.endpoint[1]}" if seen is not None and seen.endpoint else "",
+        "endpoint": socket_text(*seen.endpoint) if seen is not None and seen.endpoint else "",
         "received": seen.received if seen is not None else 0,
         "sent": seen.sent if seen is not None else 0,
     }

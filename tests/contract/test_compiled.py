@@ -13,7 +13,7 @@ from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
 from mcagent.core.render import plan_text
 from mcagent.dataplane.netlink import NetlinkBackend
-from mcagent.dataplane.nft import NftBackend
+from mcagent.dataplane.nft_families import NftFamilies
 from mcagent.dataplane.openflow import OpenFlowBackend
 from mcagent.dataplane.ovsdb import OvsdbBackend
 from mcagent.lab import netns
@@ -36,6 +36,7 @@ from tests.unit.core_inputs import (
     service,
     snapshot,
 )
+from tests.unit.test_underlay import EAST6, HOME6
 
 pytestmark = pytest.mark.contract
 
@@ -59,7 +60,7 @@ def world(fresh_ovs: OvsInstance) -> Iterator[World]:
         OvsdbBackend(fresh_ovs.socket),
         OpenFlowBackend(fresh_ovs.mgmt("br-mc")),
         NetlinkBackend(route_tables=(28003, 28004), route_protocol=111, devices=("mc-gw0",)),
-        NftBackend(table="mcagent"),
+        NftFamilies(table="mcagent"),
     )
     for address in ("192.0.2.1/32", "192.0.2.3/32"):  # of the Nodes that the tests play
         netns.add_address(fresh_ovs.namespace, "lo", address)
@@ -162,3 +163,15 @@ def test_ways_change_in_place(world: World, on: str) -> None:
         found = compile_desired(objects, known, settings)
         apply(world, diff(observe(world), found.desired))
         settled(world, found)
+
+
+@pytest.mark.parametrize("on", ["g1", "w1"])
+def test_an_underlay_of_ipv6_is_read_back_as_it_was_asked_for(world: World, on: str) -> None:
+    """Tunnels to IPv6 addresses, what stands for them in routes and flows; nothing is left to do."""
+    found = compile_desired(snapshot(*HOME6, EAST6), facts_of(world), config(on, enable_pod_to_pod=True))
+    apply(world, diff(observe(world), found.desired))
+    tunnels = [one for one in world[Backend.OVSDB].observe().values() if isinstance(one, TunnelPort)]
+    assert tunnels
+    assert {one.remote_ip.version for one in tunnels} == {6}
+    settled(world, found)
+    settled(world, compile_desired(snapshot(*HOME6, EAST6), facts_of(world), config(on, enable_pod_to_pod=True)))

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.core.kernel import netfilter
+from mcagent.core.kernel import encrypted_netfilter, netfilter
 from mcagent.dataplane.nft import NftBackend
+from mcagent.dataplane.nft_families import NftFamilies
 from mcagent.lab import netns
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
@@ -214,6 +215,17 @@ def test_an_ipv6_table_works_alike(fresh_namespace: str) -> None:
     ]
     make(backend, wanted)
     assert Inside(fresh_namespace, NftBackend(table=TABLE, family="ip6")).observe() == as_mapping(wanted)
+
+
+def test_the_tables_of_both_families_are_one_backend(fresh_namespace: str) -> None:
+    """What keeps tunnel packets in, for gateways of both families; taken away, neither table is left."""
+    backend = Inside(fresh_namespace, NftFamilies(table=TABLE))
+    wanted = encrypted_netfilter(Config(node_name="g1"), networks("203.0.113.1/32", "2001:db8::/64"))
+    make(backend, wanted)
+    assert backend.observe() == as_mapping(wanted)
+    assert {one.family for one in wanted if isinstance(one, NftChain)} == {"ip", "ip6"}
+    make(backend, [])
+    assert TABLE not in netns.execute(fresh_namespace, ["nft", "list", "tables"]).stdout
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from mcagent.core import kernel
 from mcagent.dataplane import wireguard
 from mcagent.lab import netns
+from mcagent.lab.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
+from mcagent.model.config import Config
+from mcagent.model.facts import Facts
 from mcagent.model.net import parse_address
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer, WireGuardPeerStatus
 from tests.contract.wireguard_nodes import PORT, Ping, WireGuardNode, connect, missing, route
@@ -42,16 +48,25 @@ def implementation(request: pytest.FixtureRequest) -> WireGuardImplementation:
     return WireGuardImplementation(request.param)
 
 
+Pair = tuple[WireGuardNode, WireGuardNode]
+
+
 @pytest.fixture
-def pair(tmp_path: Path, implementation: WireGuardImplementation) -> Iterator[tuple[WireGuardNode, WireGuardNode]]:
+def pair(tmp_path: Path, implementation: WireGuardImplementation) -> Iterator[Pair]:
     """Give two Nodes that are each other's peer and reach each other through their devices."""
+    with _paired(tmp_path, implementation, "192.0.2.") as found:
+        yield found
+
+
+@contextmanager
+def _paired(directory_of_both: Path, implementation: WireGuardImplementation, underlay: str) -> Iterator[Pair]:
     nodes = []
     for number in (1, 2):
         namespace = f"mctw{os.getpid()}-{number}"
         netns.create(namespace)
-        directory = tmp_path / str(number)
+        directory = directory_of_both / str(number)
         directory.mkdir()
-        nodes.append(WireGuardNode(number, namespace, directory, implementation))
+        nodes.append(WireGuardNode(number, namespace, directory, implementation, underlay=underlay))
     one, two = nodes
     try:
         connect(nodes)
@@ -64,6 +79,50 @@ def pair(tmp_path: Path, implementation: WireGuardImplementation) -> Iterator[tu
         for node in nodes:
             node.close()
             netns.delete(node.namespace)
+
+
+@pytest.mark.parametrize(("underlay", "overhead"), [("192.0.2.", 60), ("2001:db8::", 80)], ids=["ipv4", "ipv6"])
+def test_the_largest_packet_fills_the_underlay(
+    tmp_path: Path, implementation: WireGuardImplementation, underlay: str, overhead: int
+) -> None:
+    """What the device takes leaves as one packet of the underlay's MTU; one byte more is refused, not cut."""
+    ethertype = ETH_P_IP if overhead == 60 else ETH_P_IPV6
+    with _paired(tmp_path, implementation, underlay) as (one, two):
+        mtu = kernel.wireguard_mtu(Facts(uplink_mtu=1500), Config(node_name="one"), one.underlay.version)
+        assert mtu == 1500 - overhead
+        for node, other in ((one, two), (two, one)):
+            node.make(other.peer_for(node), mtu=mtu)
+        with Capture(two.namespace, "uplink", ethertype=ethertype) as capture:
+            assert _ping(one, two, mtu) == 0
+            frames = [frame[ETHERNET_HEADER:] for frame in capture.frames()]
+        largest = max(frames, key=len)
+        assert len(largest) == 1500
+        if overhead == 60:
+            assert int.from_bytes(largest[6:8]) & 0x3FFF == 0  # neither more fragments nor an offset
+        else:
+            assert largest[6] == socket.IPPROTO_UDP  # no fragment header (RFC 8200)
+        assert _ping(one, two, mtu + 1) != 0
+
+
+def _ping(one: WireGuardNode, two: WireGuardNode, size: int) -> int:
+    """Send packets of `size` bytes, "don't fragment" set; return ping's status."""
+    argv = [
+        "ping",
+        "-n",
+        "-q",
+        "-c",
+        "3",
+        "-i",
+        "0.2",
+        "-W",
+        "2",
+        "-M",
+        "do",
+        "-s",
+        str(size - 28),
+        str(two.inner),
+    ]
+    return netns.execute(one.namespace, argv, check=False).returncode
 
 
 def status(node: WireGuardNode, public_key: str) -> WireGuardPeerStatus | None:

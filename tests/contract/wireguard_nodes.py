@@ -42,7 +42,13 @@ class WireGuardNode:
     """A namespace with an underlay address, keys and a backend."""
 
     def __init__(
-        self, number: int, namespace: str, directory: Path, implementation: WireGuardImplementation
+        self,
+        number: int,
+        namespace: str,
+        directory: Path,
+        implementation: WireGuardImplementation,
+        *,
+        underlay: str = "192.0.2.",
     ) -> None:
         self.number = number
         self.namespace = namespace
@@ -51,7 +57,7 @@ class WireGuardNode:
         self.store = KeyStore(directory / "keys.json")
         # wireguard-go's sockets are in one directory for all namespaces, so names must differ
         self.device = f"mcwg{os.getpid() % 100_000}-{next(_NUMBERS)}"
-        self.underlay = parse_address(f"192.0.2.{number}")
+        self.underlay = parse_address(f"{underlay}{number}")
         self.inner = parse_address(f"10.96.0.{number}")
         self.backend = self.new_backend()
 
@@ -149,11 +155,16 @@ def connect(nodes: Sequence[WireGuardNode]) -> None:
     netns.ip(first, "link", "set", "underlay", "up")
     for node in nodes:
         if node is nodes[0]:
-            netns.ip(first, "address", "add", f"{node.underlay}/24", "dev", "underlay")
+            _give(node, "underlay")
             continue
         netns.add_veth(f"to{node.number}", first, "uplink", node.namespace)
         netns.ip(first, "link", "set", f"to{node.number}", "master", "underlay")
-        netns.add_address(node.namespace, "uplink", f"{node.underlay}/24")
+        _give(node, "uplink")
+
+
+def _give(node: WireGuardNode, device: str) -> None:
+    length, more = (24, ()) if node.underlay.version == 4 else (64, ("nodad",))  # an IPv6 address is there at once
+    netns.ip(node.namespace, "address", "add", f"{node.underlay}/{length}", "dev", device, *more)
 
 
 def route(node: WireGuardNode, other: WireGuardNode) -> None:

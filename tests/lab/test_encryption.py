@@ -9,18 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcagent.lab import faults, matrix, netns, traffic, underlay
-from mcagent.lab.capture import ETHERNET_HEADER, Capture
+from mcagent.lab.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import Kind, Load, Stream
 from mcagent.lab.objects import wireguard_device
-from mcagent.lab.topology import POD_PORT, Cluster, Cni, Node, generate
+from mcagent.lab.topology import POD_PORT, Cluster, Cni, Node, Underlay, generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.errors import LabError
@@ -29,10 +29,10 @@ from mcagent.model.resources import TunnelType
 
 PORT = 51821
 ROAMED = 40000  # the same behind an address translation
-_SHAPES = [  # CNI, encapsulation, WireGuard's implementation, gateways of each cluster
-    (Cni.FLANNEL, TunnelType.GENEVE, "auto", 1),
-    (Cni.AWS_VPC, TunnelType.VXLAN, "userspace", 1),
-    (Cni.AWS_VPC, TunnelType.VXLAN, "auto", 2),
+_SHAPES = [  # CNI, encapsulation, WireGuard's implementation, gateways of each cluster, underlay
+    (Cni.FLANNEL, TunnelType.GENEVE, "auto", 1, Underlay.IPV4),
+    (Cni.AWS_VPC, TunnelType.VXLAN, "userspace", 1, Underlay.IPV6),
+    (Cni.AWS_VPC, TunnelType.VXLAN, "auto", 2, Underlay.IPV6),
 ]
 
 
@@ -41,8 +41,9 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
     """Two clusters of one or two gateways and a worker."""
     if datapath is not DatapathType.SYSTEM:
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
-    cni, tunnel, implementation, gateways = request.param
-    shape = generate(cni=cni, tunnel=tunnel, gateways=gateways, encryption=TrafficEncryption.WIREGUARD)
+    cni, tunnel, implementation, gateways, family = request.param
+    wireguard = TrafficEncryption.WIREGUARD
+    shape = generate(cni=cni, tunnel=tunnel, gateways=gateways, encryption=wireguard, underlay=family)
     config: dict[str, object] = {"wireGuard": {"implementation": implementation}}
     if gateways == 1:  # nothing to change over to: what a busy machine delays must not look like a fault
         config["bfd"] = {where: {"interval": "500ms"} for where in ("local", "remote")}
@@ -78,8 +79,9 @@ class Wire:
 
     def __init__(self, lab: Lab) -> None:
         self._captures = [
-            (cluster, Capture(lab.underlay, underlay.bridge(number)))
+            (cluster, sort, Capture(lab.underlay, underlay.bridge(number), ethertype=ethertype))
             for number, cluster in enumerate(lab.topology.clusters, start=1)
+            for ethertype, sort in ((ETH_P_IP, self._sort), (ETH_P_IPV6, self._sort6))
         ]
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -92,10 +94,10 @@ class Wire:
 
     def look(self) -> None:
         """Sort what has come."""
-        for cluster, capture in self._captures:
+        for cluster, sort, capture in self._captures:
             frames = capture.frames()
             for frame in frames:
-                self._sort(cluster, frame)
+                sort(cluster, frame)
             frames.clear()
 
     def _sort(self, cluster: Cluster, frame: bytes) -> None:
@@ -115,6 +117,22 @@ class Wire:
         else:
             self.clear.append(f"{source} > {destination} protocol {head[9]} port {to} length {length}")
 
+    def _sort6(self, cluster: Cluster, frame: bytes) -> None:
+        head = frame[ETHERNET_HEADER:]
+        length = 40 + struct.unpack("!H", head[4:6])[0]
+        source, destination = IPv6Address(head[8:24]), IPv6Address(head[24:40])
+        near = destination.is_link_local or destination.is_multicast
+        if near or (cluster.subnet6 is not None and destination in cluster.subnet6):
+            return
+        protocol, to = head[6], struct.unpack("!H", head[42:44])[0]
+        if protocol == 58 and head[40] < 128:  # an error, with the beginning of an encrypted packet in it
+            protocol, to = head[48 + 6], struct.unpack("!H", head[48 + 42 : 48 + 44])[0]
+        if protocol == 17 and to in (PORT, ROAMED):  # a fragment has another next header (RFC 8200)
+            self.encrypted += 1
+            self.longest = max(self.longest, length)
+        else:
+            self.clear.append(f"{source} > {destination} protocol {protocol} port {to} length {length}")
+
     def __enter__(self) -> Wire:
         self._thread.start()
         return self
@@ -123,7 +141,7 @@ class Wire:
         self._done.set()
         self._thread.join()
         self.look()
-        for _, capture in self._captures:
+        for _, _, capture in self._captures:
             capture.__exit__(None, None, None)
 
 
@@ -185,7 +203,7 @@ def test_the_largest_packet_fills_the_wire_and_is_not_cut(lab: Lab, wire: Wire) 
     """What the host port takes is exactly what the underlay carries; one byte more is refused, not fragmented."""
     east, west = lab.topology.clusters
     source = lab.namespace(east.workers[0].pods[0])
-    mtu = 1500 - 60 - 50
+    mtu = 1500 - (60 if east.subnet6 is None else 80) - 50
 
     def ping(size: int) -> int:
         argv = ["ping", "-n", "-q", "-c", "2", "-i", "0.2", "-W", "2", "-M", "do", "-s", str(size - 28)]
@@ -234,7 +252,8 @@ def test_without_agent_and_device_nothing_leaves(lab: Lab, wire: Wire, more: str
         if more == "rules":
             netns.ip(lab.namespace(gateway), "rule", "delete", "priority", "300")
         elif more == "nft":
-            netns.execute(lab.namespace(gateway), ["nft", "delete", "table", "ip", "mcagent"])
+            for family in ("ip",) if gateway.address6 is None else ("ip", "ip6"):
+                netns.execute(lab.namespace(gateway), ["nft", "delete", "table", family, "mcagent"])
     for _ in range(10):
         with pytest.raises(LabError):
             traffic.udp(pod, target, POD_PORT, b"nobody", timeout=0.1)
@@ -328,10 +347,12 @@ def test_a_peer_whose_address_changes_is_followed(lab: Lab, wire: Wire, load: Lo
     """Behind an address translation that changes its mind WireGuard follows, and the agent leaves it alone."""
     east, west = lab.topology.clusters
     gateway = east.gateways[0]
+    address = gateway.tunnel_address
+    ip, shown = ("ip", f"{address}") if address.version == 4 else ("ip6", f"[{address}]")
     rules = (  # without connection tracking: which side speaks first makes no difference
-        "add table ip roam; add chain ip roam c { type filter hook forward priority 0; }; "
-        f"add rule ip roam c ip saddr {gateway.address} udp sport {PORT} udp sport set {ROAMED}; "
-        f"add rule ip roam c ip daddr {gateway.address} udp dport {ROAMED} udp dport set {PORT}"
+        f"add table {ip} roam; add chain {ip} roam c {{ type filter hook forward priority 0; }}; "
+        f"add rule {ip} roam c {ip} saddr {address} udp sport {PORT} udp sport set {ROAMED}; "
+        f"add rule {ip} roam c {ip} daddr {address} udp dport {ROAMED} udp dport set {PORT}"
     )
     corrections = lab.status(west.gateways[0].name)["driftCorrections"]
     netns.execute(lab.underlay, ["nft", rules])
@@ -339,8 +360,7 @@ def test_a_peer_whose_address_changes_is_followed(lab: Lab, wire: Wire, load: Lo
         began = time.monotonic()
         wait_until(
             lambda: (
-                f"{gateway.address}:{ROAMED}"
-                in [p["endpoint"] for p in encryption(lab, west.gateways[0].name)["peers"]]
+                f"{shown}:{ROAMED}" in [p["endpoint"] for p in encryption(lab, west.gateways[0].name)["peers"]]
             ),
             "the peer at its new endpoint",
             timeout=20,
@@ -349,7 +369,7 @@ def test_a_peer_whose_address_changes_is_followed(lab: Lab, wire: Wire, load: Lo
         assert silence(load, began) < 1
         assert lab.status(west.gateways[0].name)["driftCorrections"] == corrections
     finally:
-        netns.execute(lab.underlay, ["nft", "delete table ip roam"])
+        netns.execute(lab.underlay, ["nft", f"delete table {ip} roam"])
     faults.Settled(lab)
 
 
