@@ -96,6 +96,7 @@ def build(namespace: str, topology: Topology, api_namespaces: dict[str, str], *,
             **ipv6_sysctls(on=ipv6),
             **({"net/ipv6/conf/all/forwarding": "1"} if ipv6 else {}),
             "net/bridge/bridge-nf-call-iptables": "0",  # what is bridged is not routed: not the router's business
+            "net/bridge/bridge-nf-call-ip6tables": "0",
         },
     )
     lines = [f"address add {OUTSIDE}/32 dev lo"]
