@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 from mcagent.lab import cni, kubeproxy, objects
-from mcagent.lab.topology import MAX_CLUSTERS, Cni, generate
+from mcagent.lab.topology import MAX_CLUSTERS, Cni, Underlay, generate
 from mcagent.lab.topology_file import from_dict, to_dict
 from mcagent.model.errors import InputError
 from mcagent.model.net import overlaps
@@ -19,6 +19,22 @@ def test_a_topology_survives_writing_and_reading(kind: Cni) -> None:
     """What `to_dict` writes, `from_dict` reads back as the same value."""
     topology = generate(clusters=3, workers=2, gateways=2, pods=2, cni=kind)
     assert from_dict(to_dict(topology)) == topology
+
+
+def test_an_underlay_of_ipv6_survives_writing_and_reading() -> None:
+    """Every Node has an address of its cluster's IPv6 subnet, and that is the one that the API has."""
+    topology = generate(workers=2, underlay=Underlay.IPV6)
+    assert (
+        from_dict(to_dict(topology)) == from_dict({"workers": 2, "name": "demo", "underlay": "ipv6"}) == topology
+    )
+    for cluster, node in topology.nodes():
+        assert cluster.subnet6 is not None
+        assert node.tunnel_address in cluster.subnet6
+        assert str(node.tunnel_address) in str(objects.node_object(node)["status"])
+    raw = to_dict(topology)
+    raw["clusters"][0]["nodes"][0].pop("address6")  # type: ignore[index]
+    with pytest.raises(InputError, match="address6"):
+        from_dict(raw)
 
 
 def test_the_short_form_is_generated() -> None:
