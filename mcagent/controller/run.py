@@ -160,6 +160,7 @@ class Controller:
                     service=name,
                     leading=self.leading,
                     configurations=_CONFIGURATIONS[role],
+                    everywhere=not namespace,
                 )
             )
         self._process = Process(

@@ -59,7 +59,7 @@ def membership(cluster_sets: Iterable[RawObject], claims: Iterable[RawObject] = 
     meta, spec = cluster_set["metadata"], cluster_set["spec"]
     name = str(meta["name"])
     subject = f"ClusterSet {meta.get('namespace', '')}/{name}"
-    cluster_id = spec.get("clusterID") or _claimed(claims)
+    cluster_id = spec.get("clusterID") or claimed(claims)
     if not isinstance(cluster_id, str) or not is_cluster_id(cluster_id):
         raise InputError(
             subject,
@@ -115,9 +115,10 @@ def _age(cluster_set: RawObject) -> tuple[str, str]:
     return str(meta.get("creationTimestamp", "")), str(meta["name"])
 
 
-def _claimed(claims: Iterable[RawObject]) -> object:
+def claimed(claims: Iterable[RawObject]) -> object:
+    """Return the cluster's ID that a ClusterClaim holds. One made as v1alpha1 has a field with its real name."""
     for claim in claims:
-        if claim["metadata"]["name"] == WELL_KNOWN_ID:
+        if (claim.get("name") or claim["metadata"]["name"]) == WELL_KNOWN_ID:
             return claim.get("value")
     return None
 

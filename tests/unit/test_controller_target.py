@@ -40,9 +40,15 @@ def test_the_oldest_cluster_set_with_a_server_counts() -> None:
     assert membership([]) is None
 
 
-def test_an_id_from_before_the_field_comes_from_its_claim() -> None:
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"metadata": {"name": "id.k8s.io"}, "value": "old-east"},
+        {"metadata": {"name": "east-membercluster-id"}, "name": "id.k8s.io", "value": "old-east"},  # of v1alpha1
+    ],
+)
+def test_an_id_from_before_the_field_comes_from_its_claim(claim: dict[str, Any]) -> None:
     """ClusterSets of v1alpha1 left the cluster's ID to a ClusterClaim."""
-    claim = {"metadata": {"name": "id.k8s.io"}, "value": "old-east"}
     found = membership([cluster_set(clusterID="")], [claim])
     assert found is not None
     assert found.cluster_id == "old-east"

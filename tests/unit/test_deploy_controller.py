@@ -176,3 +176,33 @@ def test_webhooks_lead_to_the_service_and_identity_fails_closed(role: Role) -> N
                 closed = configuration["kind"] == "ValidatingWebhookConfiguration"
                 assert hook["failurePolicy"] == ("Fail" if closed else "Ignore")
             assert hook["timeoutSeconds"] <= 5
+
+
+def test_a_leader_of_all_namespaces_may_do_there_what_it_may_do_at_home() -> None:
+    """The same rights but for Lease and Secrets, and the same webhooks for all other namespaces."""
+    added = list(yaml.safe_load_all((ROOT / "leader-all-namespaces.yaml").read_text()))
+    name = "mcagent-leader-all-namespaces"
+    assert {manifest["metadata"]["name"] for manifest in added} == {name}
+    role, binding, *configurations = added
+    assert (role["kind"], binding["kind"]) == ("ClusterRole", "ClusterRoleBinding")
+    assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    assert binding["subjects"] == one(Role.LEADER, "ClusterRoleBinding")["subjects"]
+    here = [
+        rule
+        for rule in one(Role.LEADER, "Role", "mcagent-leader")["rules"]
+        if not {"leases", "secrets"} & set(rule["resources"])
+    ]
+    (hooks,) = one(Role.LEADER, "ClusterRole")["rules"]
+    assert role["rules"] == [*here, hooks | {"resourceNames": [name]}]
+    others = {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [HOME[Role.LEADER]]}
+        ]
+    }
+    for configuration in configurations:
+        shipped = one(Role.LEADER, configuration["kind"])
+        assert configuration["webhooks"] == [hook | {"namespaceSelector": others} for hook in shipped["webhooks"]]
+    assert [found["kind"] for found in configurations] == [
+        "ValidatingWebhookConfiguration",
+        "MutatingWebhookConfiguration",
+    ]

@@ -19,7 +19,7 @@ from mcagent.controller.member.state import cluster_set_of
 from mcagent.controller.raw import is_deleting, items_at, name_of, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View, Wanted
 from mcagent.controller.settings import MemberSettings
-from mcagent.controller.target import WELL_KNOWN_ID, membership
+from mcagent.controller.target import claimed, membership
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
@@ -66,9 +66,9 @@ class MemberClusterSet:
             body["metadata"] = {"finalizers": [*finalizers, names.MEMBER_FINALIZER]}
         claims = view.list(Kind.CLUSTER_CLAIM, namespace=view.namespace)
         if not text_at(raw, "spec", "clusterID"):
-            claimed = next((text_at(c, "value") for c in claims if name_of(c) == WELL_KNOWN_ID), "")
-            if names.is_cluster_id(claimed):
-                body["spec"] = {"clusterID": claimed}
+            found = claimed(claims)
+            if isinstance(found, str) and names.is_cluster_id(found):
+                body["spec"] = {"clusterID": found}
         status, reason, message = _state(raw, claims, leader)
         told = []
         if status == FALSE:

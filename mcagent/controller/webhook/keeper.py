@@ -123,6 +123,7 @@ class SecretKeeper(_Looking):
     """Makes, renews and shares a certificate for the Service `service` of a namespace.
 
     `configurations` are the kinds of webhook configurations, named like the Service, that get the caBundle.
+    With `everywhere` there are more of them, for other namespaces, whose names end in `-all-namespaces`.
     """
 
     def __init__(
@@ -134,13 +135,16 @@ class SecretKeeper(_Looking):
         service: str,
         leading: Callable[[], bool],
         configurations: Sequence[Kind],
+        everywhere: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         look: float = LOOK,
         retry: float = RETRY,
     ) -> None:
         super().__init__(look, retry)
         self._client, self._server, self._leading, self._now = client, server, leading, now
-        self._namespace, self._service, self._configurations = namespace, service, configurations
+        self._namespace, self._service = namespace, service
+        more = (f"{service}-all-namespaces",) if everywhere else ()
+        self._configurations = [(kind, name) for name in (service, *more) for kind in configurations]
         self._used: Material | None = None
 
     @property
@@ -170,8 +174,8 @@ class SecretKeeper(_Looking):
             self._server.use(context_of(material.certificate, material.key))
             self._used, self._expires = material, expiry(material)
         if self._leading():
-            for kind in self._configurations:
-                self._trust(kind, material)
+            for kind, name in self._configurations:
+                self._trust(kind, name, material)
 
     def _path(self, name: str = "") -> str:
         return object_path(Kind.SECRET, self._namespace, name)
@@ -206,9 +210,9 @@ class SecretKeeper(_Looking):
         self._client.request("PUT", self._path(self.secret), body=body, timeout=10.0)
         return wanted
 
-    def _trust(self, kind: Kind, material: Material) -> None:
-        """Put the authorities into the configuration of this webhook, where there is one."""
-        path = object_path(kind, "", self._service)
+    def _trust(self, kind: Kind, name: str, material: Material) -> None:
+        """Put the authorities into a configuration of this webhook."""
+        path = object_path(kind, "", name)
         found = _checked(self._client.request("GET", path, timeout=10.0), kind)
         bundle = base64.b64encode(material.authorities).decode()
         webhooks = found.get("webhooks")
@@ -220,7 +224,7 @@ class SecretKeeper(_Looking):
             return
         body = {"metadata": {"resourceVersion": found["metadata"]["resourceVersion"]}, "webhooks": right}
         self._client.request("PATCH", path, body=body, content_type="application/merge-patch+json", timeout=10.0)
-        log.info("%s %s: caBundle written", kind, self._service)
+        log.info("%s %s: caBundle written", kind, name)
 
 
 class DirectoryKeeper(_Looking):

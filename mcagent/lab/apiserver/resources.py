@@ -119,7 +119,7 @@ BUILT_IN: tuple[ResourceType, ...] = (
     _custom(MULTICLUSTER, "resourceexports", "ResourceExport", status=True),
     _custom(MULTICLUSTER, "resourceimports", "ResourceImport", status=True),
     _custom(MULTICLUSTER, "labelidentities", "LabelIdentity", namespaced=False),
-    _custom(MULTICLUSTER, "clusterclaims", "ClusterClaim", versions=("v1alpha2",)),
+    _custom(MULTICLUSTER, "clusterclaims", "ClusterClaim", versions=("v1alpha2", "v1alpha1")),
     _custom(MCS, "serviceexports", "ServiceExport", "svcex", status=True),
     _custom(MCS, "serviceimports", "ServiceImport", "svcim", status=True),
 )

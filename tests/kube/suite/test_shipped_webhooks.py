@@ -23,7 +23,7 @@ from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.controllers import Controller, controller, free_port
 from tests.kube.conftest import Cluster, collection, leave_out, refusal
-from tests.kube.suite.test_access import token_of
+from tests.kube.suite.test_access import grant, rule, token_of
 from tests.unit.leader_world import announce, export, service
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -40,12 +40,16 @@ class Shipped:
         self.cluster, self.role, self.directory = cluster, role, directory
         self.port = free_port()
         self.stack = ExitStack()
-        text = (DEPLOY / f"{role}.yaml").read_text().replace(HOME[role], cluster.namespace)
+        self.apply(f"{role}.yaml")
+        self.token = token_of(cluster, "mcagent-controller")
+        self.own = self.stack.enter_context(closing(cluster.server.as_token(self.token)))
+
+    def apply(self, file: str) -> None:
+        """Apply a file of `deploy/`."""
+        text = (DEPLOY / file).read_text().replace(HOME[self.role], self.cluster.namespace)
         for manifest in yaml.safe_load_all(text):
             if manifest["kind"] not in NOT_APPLIED:
                 self._apply(manifest)
-        self.token = token_of(cluster, "mcagent-controller")
-        self.own = self.stack.enter_context(closing(cluster.server.as_token(self.token)))
 
     def _apply(self, manifest: dict[str, Any]) -> None:
         if manifest["kind"] == "Service":  # leads to this machine
@@ -59,8 +63,8 @@ class Shipped:
             self.stack.callback(self.cluster.client.request, "DELETE", f"{path}/{meta['name']}")
 
     @contextmanager
-    def running(self) -> Iterator[Controller]:
-        """Run the controller's process, as its Deployment does."""
+    def running(self, namespace: str = "") -> Iterator[Controller]:
+        """Run the controller's process, as its Deployment does, for its own namespace or another."""
         config = yaml.safe_load(self.cluster.server.kubeconfig.read_text())
         config["users"][0]["user"] = {"token": self.token}
         file = self.directory / "kubeconfig"
@@ -69,7 +73,7 @@ class Shipped:
         home = self.cluster.namespace
         webhook = {"host": "127.0.0.1", "port": self.port}
         settings = {"podNamespace": home, "leaderElection": {"leaderElect": True}, "webhook": webhook}
-        with controller(self.role, file, home, self.directory, **settings) as found:
+        with controller(self.role, file, namespace or home, self.directory, **settings) as found:
             yield found
 
     def write(self, obj: dict[str, Any], client: Client | None = None, **query: str) -> str:
@@ -119,11 +123,15 @@ def reviews(leader: Controller) -> float:
     return leader.metric("mcagent_controller_webhook_requests_total", 'kind="ResourceExport"')
 
 
+def standing_for(cluster_id: str) -> dict[str, Any]:
+    """Return the metadata of an account that stands for a cluster."""
+    return {"annotations": {names.CLUSTER_ID_ANNOTATION: cluster_id}}
+
+
 def join(shipped: Shipped, cluster_id: str) -> str:
     """Make an account of a member, with the Role that the manifests have for it; return its token."""
     cluster = shipped.cluster
-    annotations = {"annotations": {names.CLUSTER_ID_ANNOTATION: cluster_id}}
-    cluster.create(cluster.path("serviceaccounts"), cluster_id, metadata=annotations)
+    cluster.create(cluster.path("serviceaccounts"), cluster_id, metadata=standing_for(cluster_id))
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "antrea-mc-member-cluster-role"}
     subject = {"kind": "ServiceAccount", "name": cluster_id, "namespace": cluster.namespace}
     binding = {"metadata": {"name": cluster_id}, "roleRef": role, "subjects": [subject]}
@@ -198,3 +206,33 @@ def test_the_members_webhooks(shipped: Shipped) -> None:
         wait_until(in_force, "the webhooks to be asked", timeout=30)
     assert "failed calling webhook" in shipped.write(gateway("node-1"))
     assert shipped.write(gateway("node-1"), shipped.own) == ""
+
+
+@pytest.mark.parametrize("role", [Role.LEADER])
+def test_a_leader_of_all_namespaces(shipped: Shipped) -> None:
+    """In another Common Area it has the rights to work, and its webhook checks who is who."""
+    shipped.apply("leader-all-namespaces.yaml")
+    client, home = shipped.cluster.client, shipped.cluster.namespace
+    shipped.cluster.namespace = other = f"{home}-other"
+    client.request("POST", "/api/v1/namespaces", body={"metadata": {"name": other}})
+    shipped.stack.callback(client.request, "DELETE", f"/api/v1/namespaces/{other}")
+    shipped.cluster.create(shipped.cluster.path("serviceaccounts"), "east", metadata=standing_for("east"))
+    every = ["get", "list", "watch", "create", "update", "patch", "delete"]
+    grant(shipped.cluster, "east", rule(*every, resources="memberclusterannounces resourceexports"))
+    east = shipped.stack.enter_context(closing(shipped.cluster.server.as_token(token_of(shipped.cluster, "east"))))
+    assert shipped.write(cluster_set("set")) == ""
+
+    def in_force() -> bool:
+        return "is not permitted" in shipped.write(announce("west", cluster_set="set"), east, dryRun="All")
+
+    shipped.cluster.namespace = home
+    with shipped.running("*"):
+        shipped.cluster.namespace = other
+        wait_until(in_force, "the webhook to be asked", timeout=30)
+        assert shipped.write(announce("east", cluster_set="set"), east) == ""
+
+        def joined() -> bool:
+            return bool(shipped.get(Kind.CLUSTER_SET, "set").get("status", {}).get("readyClusters") == 1)
+
+        wait_until(joined, "the member to be Ready", timeout=30)
+    shipped.cluster.namespace = home
