@@ -14,7 +14,7 @@ from mcagent.lab.lab import Lab
 from mcagent.lab.load import Kind, Load, Report, Stream
 from mcagent.lab.topology import POD_PORT, Cluster, Cni, Topology, generate
 from mcagent.lab.waiting import wait_until
-from mcagent.model.config import DatapathChoice
+from mcagent.model.config import DatapathChoice, TrafficEncryption
 
 DRAIN = "mcagent.io/drain"
 PAIRS = 12  # of Pods that send datagrams to each other: by all gateways
@@ -70,10 +70,19 @@ def topology(
     workers: int = 2,
     datapath: DatapathChoice = DatapathChoice.AUTO,
     cni: Cni = Cni.FLANNEL,
+    encryption: TrafficEncryption = TrafficEncryption.NONE,
     name: str = "failover",
 ) -> Topology:
     """Return two clusters whose Pods are on workers only: with a gateway no endpoint goes."""
-    plain = generate(name=name, gateways=gateways, workers=workers, pods=2, cni=cni, datapath=datapath)
+    plain = generate(
+        name=name,
+        gateways=gateways,
+        workers=workers,
+        pods=2,
+        cni=cni,
+        datapath=datapath,
+        encryption=encryption,
+    )
     config = {
         "bfd": {
             "local": {"interval": f"{intervals.local}ms", "multiplier": 3},

@@ -92,7 +92,7 @@ def text(status: Mapping[str, Any]) -> str:
     if encryption["mode"] != "none":
         from mcagent.cli.wireguard import text as encryption_text
 
-        lines += ["", encryption_text(encryption)]
+        lines += ["", encryption_text(encryption, not_used=False)]  # the problems below tell it
     if status["problemCount"]:
         lines += ["", f"{status['problemCount']} problems:"]
         lines += [f"  {p['severity']}: {p['subject']} {p['path']}: {p['message']}" for p in status["problems"]]

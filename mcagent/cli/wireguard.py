@@ -30,7 +30,9 @@ examples:
 it (--settle), and changes over. Until then everything goes by the old key; the change itself loses no packet.
 Ended in between, it goes on where it was when it is run again.
 
-The exit code of `show` is 1 when a peer never shook hands, or has not for three minutes.
+`show` names for every peer that never shook hands, or has not for three minutes, what can be the cause, the
+surest first; and the gateways that are not used at all (they publish no key, or one that is taken). Its exit code
+is 1 then.
 
 {exit_codes.EXPLAINED}
 """
@@ -72,11 +74,12 @@ def _state(settings: Settings) -> Mapping[str, Any]:
 def _show(settings: Settings, output: str) -> int:
     found = _state(settings)
     print(json.dumps(found, indent=2) if output == "json" else text(found))
-    return exit_codes.OK if all(peer["state"] == "established" for peer in found["peers"]) else exit_codes.FAILED
+    good = not found["notUsed"] and all(peer["state"] == "established" for peer in found["peers"])
+    return exit_codes.OK if good else exit_codes.FAILED
 
 
-def text(found: Mapping[str, Any]) -> str:
-    """Return the state of encryption for people."""
+def text(found: Mapping[str, Any], *, not_used: bool = True) -> str:
+    """Return the state of encryption for people, with the gateways that are not used for its sake."""
     if found["mode"] == "none":
         return "encryption  none: traffic between clusters is not encrypted"
     by = {"kernel": "in the kernel", "userspace": "by wireguard-go (userspace: slower)"}
@@ -93,6 +96,9 @@ def text(found: Mapping[str, Any]) -> str:
         if peer["causes"]:
             lines += ["", f"{peer['cluster']} {peer['gateway']}: {peer['text']}. Likely causes:"]
             lines += [f"  - {cause}" for cause in peer["causes"]]
+    if not_used:
+        for one in found["notUsed"]:
+            lines += ["", f"{one['subject']} {one['path']}: {one['reason']}: {one['message']}"]
     return "\n".join(line.rstrip() for line in lines)
 
 

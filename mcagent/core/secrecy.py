@@ -16,6 +16,7 @@ from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, Network, host_network
 from mcagent.model.objects import Snapshot
+from mcagent.model.problem import Problem
 from mcagent.model.resources import Resource
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 
@@ -69,6 +70,8 @@ class Summary:
     device: str  # "": there is none
     ends: Mapping[str, tuple[RemoteEnd, ...]]  # by cluster ID
     publication: Publication | None
+    own_gateway: Address | None  # this Node's gatewayIP
+    problems: tuple[Problem, ...]  # what of encryption is not used, and why
 
 
 def secrecy_summary(snapshot: Snapshot, topology: Topology, facts: Facts, config: Config) -> Summary:
@@ -83,6 +86,8 @@ def secrecy_summary(snapshot: Snapshot, topology: Topology, facts: Facts, config
         device=config.wireguard_device if found is not None and found.addresses else "",
         ends=found.ends if found is not None else {},
         publication=publication(snapshot, topology.local, facts, config),
+        own_gateway=topology.local.own_gateway_ip,
+        problems=found.problems if found is not None else (),
     )
 
 

@@ -31,7 +31,7 @@ from mcagent.dataplane.wireguard_handover import Handover
 from mcagent.dataplane.wireguard_kernel import KernelDriver
 from mcagent.dataplane.wireguard_keys import Keys, KeyStore
 from mcagent.dataplane.wireguard_link import RawDeviceLink, read_link
-from mcagent.dataplane.wireguard_peers import drop_old, handover, observed_peers, whole
+from mcagent.dataplane.wireguard_peers import drop_old, goes_first, handover, observed_peers, outlived, whole
 from mcagent.dataplane.wireguard_rekey import Rekey
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
@@ -155,6 +155,7 @@ class WireGuardBackend:
                 ours = self._ours(name)
                 if ours is None or not ours[1].running(name):
                     continue
+                device = ours[1].read(name)
                 found.extend(
                     WireGuardPeerStatus(
                         device=name,
@@ -163,8 +164,10 @@ class WireGuardBackend:
                         last_handshake=raw.last_handshake,
                         received=raw.received,
                         sent=raw.sent,
+                        device_key=device.public_key,
+                        device_port=device.listen_port,
                     )
-                    for raw in ours[1].read(name).peers.values()
+                    for raw in device.peers.values()
                 )
             return tuple(found)
 
@@ -192,11 +195,27 @@ class WireGuardBackend:
             raw = _read(name, found[1]) if found is not None else None
             if raw is None or raw.public_key != ours:
                 continue
-            for peer in peers.values():
-                new = raw.peers.get(peer.successor)
-                if peer.successor and peer.public_key < ours and not (new is not None and new.last_handshake):
-                    return True
+            if goes_first(peers.values(), raw, ours):
+                return True
         return False
+
+    def retire(self) -> None:
+        """Forget the key used before this one as soon as no peer can be using it. Raises BackendError."""
+        with self._lock:
+            keys = self._keys.load()
+            if keys is None or keys.previous is None:
+                return
+            now = time.time()
+            for name in self._devices:
+                ours = self._ours(name)
+                raw = _read(name, ours[1]) if ours is not None else None
+                if raw is None or raw.public_key != keys.current.public:
+                    return
+                # An agent that has just started does not know when it was; from now on is late enough.
+                if not outlived(raw, self._rekey.changed.setdefault(name, now), now):
+                    return
+            self._keys.drop_previous(keys.previous.public)
+            log.info("forgot the WireGuard key before this one: %s", keys.previous.public)
 
     @property
     def restarts(self) -> int:

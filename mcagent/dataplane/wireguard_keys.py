@@ -116,9 +116,14 @@ class KeyStore:
 
         return self._change(promote)
 
-    def drop_previous(self) -> Keys:
-        """Forget the pair used before."""
-        return self._change(lambda keys: replace(keys, previous=None))
+    def drop_previous(self, public: str) -> Keys:
+        """Forget the pair used before, if it is that one still."""
+
+        def drop(keys: Keys) -> Keys:
+            there = keys.previous is not None and keys.previous.public == public
+            return replace(keys, previous=None) if there else keys
+
+        return self._change(drop)
 
     # --- the file ---------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from mcagent.dataplane.wireguard_driver import Endpoint, PeerChange, RawPeer
+from mcagent.dataplane.wireguard_driver import Endpoint, PeerChange, RawDevice, RawPeer
 from mcagent.model.net import Network, parse_address
 from mcagent.model.wireguard import WireGuardPeer
 
@@ -101,6 +101,20 @@ def handover(peer: WireGuardPeer) -> list[PeerChange]:
 def drop_old(peer: WireGuardPeer) -> list[PeerChange]:
     """Return the change that takes away the key which a peer that was handed over had before."""
     return [PeerChange(public_key=peer.public_key, remove=True)]
+
+
+def goes_first(peers: Iterable[WireGuardPeer], raw: RawDevice, ours: str) -> bool:
+    """Tell whether a peer with a lower key than ours has announced another one, and is not done with it."""
+    waiting = (one.successor for one in peers if one.successor and one.public_key < ours)
+    return any(key not in raw.peers or not raw.peers[key].last_handshake for key in waiting)
+
+
+def outlived(raw: RawDevice, since: float, now: float) -> bool:
+    """Tell whether a key that the device had until `since` is of no use any more. Times: seconds since the epoch.
+
+    All peers have shaken hands under the key that followed, or no session made under the old one is left.
+    """
+    return now - since > SESSION or all(peer.last_handshake > since for peer in raw.peers.values())
 
 
 def conflict(peer: WireGuardPeer, others: Iterable[WireGuardPeer]) -> str:

@@ -168,6 +168,7 @@ class WireGuardWatch:
     def _different(self) -> bool:
         self._look_at = time.monotonic() + self._period
         try:
+            self._backend.retire()
             return self._backend.disturbed()
         except BackendError as error:
             log.debug("%s", error)

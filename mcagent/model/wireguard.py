@@ -82,3 +82,5 @@ class WireGuardPeerStatus:
     last_handshake: float  # seconds since the epoch; 0: never
     received: int  # bytes
     sent: int  # bytes
+    device_key: str = ""  # the device's own public key
+    device_port: int = 0  # UDP, on which the device listens

@@ -15,13 +15,14 @@ from mcagent.core.encryption import RemoteEnd
 from mcagent.core.secrecy import Summary
 from mcagent.model.net import Address, socket_text
 from mcagent.model.plan import Desired
+from mcagent.model.problem import Severity
 from mcagent.model.resources import TunnelPort
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
+from mcagent.observe.wireguard_causes import causes
 
 # A session ends 180 s after its handshake, and a new one is made after 120 s while there is something to send
 # (WireGuard whitepaper, section 6.1); keepalives and BFD are something to send.
 STALE = 180.0  # seconds
-NEVER_PATIENCE = 10.0  # seconds after which a peer that never shook hands is told with causes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class WireGuardReport:
 def encryption_of(summary: Summary | None, report: WireGuardReport) -> dict[str, object]:
     """Return /status' part about encryption."""
     if summary is None:
-        return {"mode": "unknown", "peers": []}
+        return {"mode": "unknown", "peers": [], "notUsed": []}
     found = summary.publication
     there = found.there if found is not None else None
     status = {peer.public_key: peer for peer in report.peers}
@@ -53,9 +54,14 @@ def encryption_of(summary: Summary | None, report: WireGuardReport) -> dict[str,
         "publishedNextKey": there.next_public_key if there is not None else "",
         "restarts": report.restarts,
         "peers": [
-            _peer(summary, cluster_id, end, status, report.now)
+            _peer(summary, cluster_id, end, status, report)
             for cluster_id, ends in sorted(summary.ends.items())
             for end in ends
+        ],
+        "notUsed": [
+            {"subject": one.subject, "path": one.path, "reason": one.reason, "message": one.message}
+            for one in summary.problems
+            if one.severity is Severity.ERROR
         ],
     }
 
@@ -65,10 +71,15 @@ def _status(end: RemoteEnd, status: Mapping[str, WireGuardPeerStatus]) -> WireGu
 
 
 def _peer(
-    summary: Summary, cluster_id: str, end: RemoteEnd, status: Mapping[str, WireGuardPeerStatus], now: float
+    summary: Summary,
+    cluster_id: str,
+    end: RemoteEnd,
+    status: Mapping[str, WireGuardPeerStatus],
+    report: WireGuardReport,
 ) -> dict[str, object]:
-    seen = _status(end, status)
+    seen, now = _status(end, status), report.now
     state, words = _state(end, seen, now)
+    bad = state not in ("established", "clear")
     age = now - seen.last_handshake if seen is not None and seen.last_handshake else None
     return {
         "cluster": cluster_id,
@@ -78,7 +89,7 @@ def _peer(
         "port": end.port,
         "state": state,
         "text": words,
-        "causes": list(_causes(summary, end, seen, state)),
+        "causes": list(causes(summary, end, seen, key_created=report.key_created, now=now)) if bad else [],
         "handshakeAge": age,
         "endpoint": socket_text(*seen.endpoint) if seen is not None and seen.endpoint else "",
         "received": seen.received if seen is not None else 0,
@@ -96,27 +107,6 @@ def _state(end: RemoteEnd, seen: WireGuardPeerStatus | None, now: float) -> tupl
     if now - seen.last_handshake > STALE:
         return "stale", f"has not shaken hands for {now - seen.last_handshake:.0f} s"
     return "established", "shakes hands"
-
-
-def _causes(summary: Summary, end: RemoteEnd, seen: WireGuardPeerStatus | None, state: str) -> Iterator[str]:
-    """Name what is usually wrong, the likeliest first."""
-    if state not in ("never", "stale") or seen is None:
-        return
-    found = summary.publication
-    if found is not None and found.there != found.wanted:
-        yield f"this Node's key is not published yet ({found.meta.subject}): the other side cannot know it"
-    if state == "never" and not seen.received:
-        yield (
-            f"UDP port {end.port} of {end.gateway}, or this Node's on the way back, is closed by a firewall or "
-            "security group"
-        )
-        yield "the other cluster has not learned this Node's key: compare its ClusterInfoImport with this Gateway"
-        yield "the other cluster's gateway does not encrypt, or listens on another port (wireGuard.port)"
-    elif state == "never":
-        yield "the gateway answers but no session comes up: its key was replaced, and ours of it is an old one"
-    else:
-        yield f"the gateway, or the network to {end.gateway}, is down"
-        yield "its key was replaced, and the new one has not come here yet"
 
 
 def summary_of(desired: Desired | None) -> Summary | None:

@@ -1,7 +1,8 @@
 """What a failure of a gateway costs, fault by fault: time without packets, datagrams lost, connections broken.
 
     python -m tests.bench.failover [--datapath system|netdev] [--bfd 100x3,33x3,defaults] [--rounds N | --full]
-                                   [--fault NAME]... [--minutes M] [--seed N] [--gateways N] [--workers N]
+                                   [--encryption none|wireGuard] [--fault NAME]... [--minutes M]
+                                   [--seed N] [--gateways N] [--workers N]
                                    [--datagrams N] [--connections N] [--interval S]
                                    [--json FILE] [--svg FILE] [--from FILE...]
 
@@ -35,7 +36,7 @@ from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.lab.faults import Settled
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import Load, Report, percentile
-from mcagent.model.config import DatapathChoice
+from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.errors import LabError
 from tests import failover
 from tests.failover import INTERVALS, ROWS, Counted, Intervals, Round, Row, Volume
@@ -43,7 +44,7 @@ from tests.failover import INTERVALS, ROWS, Counted, Intervals, Round, Row, Volu
 ROOT = Path(__file__).resolve().parents[2]
 LATE = 0.1  # seconds by which the sending process may be late in a round that counts
 TRIES = 3
-SAME = ("datapath", "gateways", "workers", "asked")  # what rounds that are told together must share
+SAME = ("datapath", "encryption", "gateways", "workers", "asked")  # what rounds told together must share
 Json = dict[str, object]
 
 
@@ -113,7 +114,8 @@ class Results:
         """Take in what is in a file. Raises LabError where it was measured in another way."""
         for other in list_of(found["about"]):
             for one in self._about[:1]:
-                differs = [key for key in SAME if one[key] != other[key]]
+                # files of before encryption was measured say nothing of it
+                differs = [key for key in SAME if one.get(key, "none") != other.get(key, "none")]
                 if differs:
                     raise LabError(f"these were measured with another {' and '.join(differs)}: use another file")
         self._about += [one for one in list_of(found["about"]) if one not in self._about]
@@ -170,7 +172,11 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row],
     if max(left.values()) <= 0 or time.monotonic() > args.deadline:
         return
     topology = failover.topology(
-        intervals, gateways=args.gateways, workers=args.workers, datapath=DatapathChoice(args.datapath)
+        intervals,
+        gateways=args.gateways,
+        workers=args.workers,
+        datapath=DatapathChoice(args.datapath),
+        encryption=TrafficEncryption(args.encryption),
     )
     asked = Volume(datagrams=args.datagrams, connections=args.connections, interval=args.interval)
     result = results.of(intervals.name)
@@ -350,6 +356,12 @@ def main(argv: list[str]) -> int:
     """Measure and tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datapath", choices=["system", "netdev"], default="system")
+    parser.add_argument(
+        "--encryption",
+        choices=[str(mode) for mode in (TrafficEncryption.NONE, TrafficEncryption.WIREGUARD)],
+        default=str(TrafficEncryption.NONE),
+        help="between the clusters [%(default)s]",
+    )
     parser.add_argument("--bfd", type=lambda text: text.split(","), default=["100x3"], help=", ".join(INTERVALS))
     parser.add_argument("--rounds", type=int, default=4, help="of each fault [%(default)s]")
     parser.add_argument("--full", action="store_true", help="30 rounds of each fault, 50 of two at once")
@@ -368,6 +380,8 @@ def main(argv: list[str]) -> int:
         "--from", type=Path, metavar="FILE", dest="sources", nargs="+", help="measure nothing; tell these"
     )
     args = parser.parse_args(argv)
+    if args.datapath == "netdev" and args.encryption != "none":
+        parser.error("tunnels of the userspace datapath cannot be encrypted: use --datapath system")
     unknown = [name for name in args.bfd if name not in INTERVALS]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}; there are {', '.join(INTERVALS)}")
@@ -381,6 +395,7 @@ def main(argv: list[str]) -> int:
         return in_test_kernel(args, argv)
     about: Json = {
         "datapath": args.datapath,
+        "encryption": args.encryption,
         "kernel": os.uname().release,
         "load average": os.getloadavg()[0],
         "gateways": args.gateways,

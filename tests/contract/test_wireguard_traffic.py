@@ -14,13 +14,17 @@ from pathlib import Path
 import pytest
 
 from mcagent.core import kernel
-from mcagent.dataplane import wireguard
+from mcagent.core.encryption import RemoteEnd
+from mcagent.core.secrecy import Summary
+from mcagent.dataplane import wireguard, wireguard_handover, wireguard_hold
 from mcagent.lab import netns
 from mcagent.lab.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
-from mcagent.model.config import Config
+from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
+from mcagent.model.errors import LabError
 from mcagent.model.facts import Facts
 from mcagent.model.net import parse_address
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer, WireGuardPeerStatus
+from mcagent.observe.wireguard_causes import causes
 from tests.contract.wireguard_nodes import PORT, Ping, WireGuardNode, connect, missing, route
 
 pytestmark = pytest.mark.contract
@@ -174,7 +178,9 @@ def test_rotation_of_one_key_loses_nothing(pair: tuple[WireGuardNode, WireGuardN
     assert not netns.call(one.namespace, one.wireguard.disturbed)
     time.sleep(0.3)
     publish(two, one)
-    two.store.drop_previous()
+    assert two.store.ensure().previous is not None
+    netns.call(two.namespace, two.wireguard.retire)
+    assert two.store.ensure().previous is None, "the peer has shaken hands under the new key"
     assert all(ping.running() for ping in pings), "the pings have to last longer than the rotation"
     assert [ping.lost() for ping in pings] == [0, 0]
     assert [peer.public_key for peer in netns.call(one.namespace, one.wireguard.statuses)] == [new]
@@ -209,6 +215,28 @@ def test_rotation_on_both_sides_at_once_loses_nothing(pair: tuple[WireGuardNode,
         "handshakes of the new keys",
     )
     publish(one, two)
+    assert all(ping.running() for ping in pings), "the pings have to last longer than the rotation"
+    assert [ping.lost() for ping in pings] == [0, 0]
+
+
+def test_a_peer_that_is_slow_to_answer_costs_nothing(
+    pair: tuple[WireGuardNode, WireGuardNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes half a second, in which many more packets wait than the 128 that WireGuard would keep."""
+    one, two = pair
+    try:
+        netns.call(two.namespace, wireguard_hold.Hold).close()
+        rule = f"add rule ip hold c queue num {wireguard_hold.QUEUE} bypass"
+        netns.execute(
+            two.namespace, ["nft", f"add table ip hold; add chain ip hold c; {rule}; delete table ip hold"]
+        )
+    except (OSError, LabError) as error:
+        pytest.skip(f"this kernel has no queue for packets: {error}")
+    monkeypatch.setattr(wireguard_handover, "GRACE", 0.6)
+    pings = [node.start_ping(other, count=1500, interval=0.002) for node, other in ((one, two), (two, one))]
+    new = announce(two, one)
+    switch(two, one)
+    wait(lambda: (found := status(one, new)) is not None and found.last_handshake > 0, "handshake of the new key")
     assert all(ping.running() for ping in pings), "the pings have to last longer than the rotation"
     assert [ping.lost() for ping in pings] == [0, 0]
 
@@ -314,3 +342,42 @@ def test_of_two_new_keys_the_second_waits_for_its_turn_but_not_for_ever(
         "the end of patience",
         wireguard.TURN + 2.0,
     )
+
+
+def told(node: WireGuardNode, other: WireGuardNode) -> str:
+    """Return the likely causes that a Node's people are told about the other one."""
+    key = other.store.ensure().current.public
+    end = RemoteEnd(gateway=other.underlay, address=other.inner, public_key=key, port=PORT)
+    known = Summary(
+        mode=TrafficEncryption.WIREGUARD,
+        fallback=EncryptionFallback.DENY,
+        implementation=node.implementation,
+        public_key=node.store.ensure().current.public,
+        next_public_key="",
+        device=node.device,
+        ends={"other": (end,)},
+        publication=None,
+        own_gateway=node.underlay,
+        problems=(),
+    )
+    return "; ".join(causes(known, end, status(node, key), key_created=0.0, now=time.time()))
+
+
+def test_counters_tell_which_way_is_closed(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
+    """Who hears handshakes but is not heard knows it; the other one only knows that nothing comes back."""
+    one, two = pair
+    rule = (
+        f"add table ip shut; add chain ip shut c {{ type filter hook input priority 0; udp dport {PORT} drop; }}"
+    )
+    netns.execute(two.namespace, ["nft", rule])
+    for node in pair:
+        node.make()
+    for node, other in ((one, two), (two, one)):
+        node.make(other.peer_for(node))
+    keys = one.store.ensure().current.public, two.store.ensure().current.public
+    wait(lambda: (found := status(one, keys[1])) is not None and found.received > 0, "a handshake of the other's")
+    assert "its handshakes arrive here, our answers do not get there" in told(one, two)
+    found = status(two, keys[0])
+    assert found is not None
+    assert (found.received, found.last_handshake) == (0, 0.0)
+    assert f"UDP port {PORT} of {one.underlay}, or UDP port {PORT} of this Node" in told(two, one)

@@ -58,7 +58,8 @@ def test_a_rotation_goes_from_next_to_current_to_previous(store: KeyStore) -> No
     assert promoted.private_of(first.public) == first.private
     with pytest.raises(BackendError, match="no next key"):
         store.promote_next()
-    assert store.drop_previous().previous is None
+    assert store.drop_previous(promoted.current.public).previous == first, "another one is not meant"
+    assert store.drop_previous(first.public).previous is None
     assert store.prepare_next().next is not None
     assert store.drop_next().next is None
 

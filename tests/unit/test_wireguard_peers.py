@@ -13,7 +13,7 @@ from mcagent.dataplane import wgmsg
 from mcagent.dataplane import wireguard_uapi as uapi
 from mcagent.dataplane.wireguard_change import change_peers
 from mcagent.dataplane.wireguard_driver import DeviceChange, PeerChange, RawDevice, RawPeer
-from mcagent.dataplane.wireguard_peers import SESSION, drop_old, handover, observed_peers, peer_changes
+from mcagent.dataplane.wireguard_peers import SESSION, drop_old, handover, observed_peers, outlived, peer_changes
 from mcagent.model.errors import BackendError
 from mcagent.model.net import network_key, parse_address, parse_network
 from mcagent.model.plan import Op, Step
@@ -353,3 +353,13 @@ something_new=1
         received=2224,
         sent=38333,
     )
+
+
+def test_a_key_is_outlived_when_all_have_the_next_or_after_a_session_s_life() -> None:
+    """One peer that has not shaken hands since the change keeps it, but not for ever."""
+    peers = {key: RawPeer(public_key=key, last_handshake=NOW + 1) for key in KEYS[:2]}
+    device = RawDevice(public_key=KEYS[7], listen_port=1, fwmark=0, peers=peers)
+    assert outlived(device, NOW, NOW + 2)
+    late = replace(device, peers={**peers, KEYS[3]: RawPeer(public_key=KEYS[3], last_handshake=NOW - 5)})
+    assert not outlived(late, NOW, NOW + 2)
+    assert outlived(late, NOW, NOW + SESSION + 1)

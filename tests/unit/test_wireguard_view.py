@@ -21,6 +21,7 @@ from mcagent.model.errors import BackendError, SourceError
 from mcagent.model.facts import Facts
 from mcagent.model.objects import Gateway, Kind, WireGuardInfo
 from mcagent.model.plan import Desired
+from mcagent.model.problem import Problem, Severity
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.report import Report
@@ -82,6 +83,59 @@ def test_a_peer_that_never_shook_hands_is_told_with_causes() -> None:
     assert "Likely causes" in shown
     published = encryption_of(summary(WireGuardInfo(public_key=OWN, port=51821)), report)
     assert not any("published" in cause for cause in peers_of(published)[1]["causes"])
+
+
+PUBLISHED = WireGuardInfo(public_key=OWN, port=51821)
+LOOKS = {"last_handshake": 0.0, "received": 0, "device_key": OWN, "device_port": 51821}
+FAR = {"own_gateway": ip_address("2001:db8::1")}
+
+
+@pytest.mark.parametrize(
+    ("seen", "published", "more", "expected"),
+    [
+        ({}, PUBLISHED, {}, "UDP port 51821 of 203.0.113.1, or UDP port 51821 of this Node"),
+        ({}, None, {}, "is not published yet"),
+        ({"device_key": key(77)}, PUBLISHED, {}, f"publishes key {OWN}, the device has {key(77)}"),
+        ({"device_port": 40000}, PUBLISHED, {}, "publishes UDP port 51821, the device listens on 40000"),
+        ({"endpoint": None}, PUBLISHED, {}, "no endpoint of it is known"),
+        (
+            {"endpoint": (ip_address("203.0.113.1"), 7)},
+            PUBLISHED,
+            {},
+            "packets go to UDP port 7; it publishes 51821",
+        ),
+        ({"endpoint": (ip_address("203.0.113.9"), 7)}, PUBLISHED, {}, "packets go to 203.0.113.9"),
+        ({"received": 148}, PUBLISHED, {}, "its handshakes arrive here, our answers do not get there"),
+        ({"sent": 0}, PUBLISHED, {}, "nothing could be sent"),
+        ({"last_handshake": NOW + 900}, PUBLISHED, {}, ""),
+        ({}, PUBLISHED, FAR, "reached by IPv4, this Node's gatewayIP is IPv6"),
+    ],
+)
+def test_the_first_cause_is_the_one_that_can_be_seen_from_here(
+    seen: dict[str, Any], published: WireGuardInfo | None, more: dict[str, Any], expected: str
+) -> None:
+    """What is published against what the device has, where packets go, what the counters say."""
+    report = WireGuardReport(peers=(status(11, **LOOKS | seen), status(12)), now=NOW)
+    first, second = peers_of(encryption_of(replace(summary(published), **more), report))
+    assert second["causes"] == []
+    assert (first["causes"][0] if first["causes"] else "").find(expected) >= 0
+
+
+def test_a_clock_that_was_set_back_is_told() -> None:
+    """A key of this Node's that was made in the future: its handshakes are refused as replayed ones."""
+    report = WireGuardReport(peers=(status(11, **LOOKS), status(12)), now=NOW, key_created=NOW + 3600)
+    (first, _) = peers_of(encryption_of(summary(PUBLISHED), report))
+    assert "clock is behind by 3600 s" in first["causes"][0]
+
+
+def test_a_gateway_that_is_not_used_is_told_with_its_reason() -> None:
+    """It publishes no key, so it is no peer: its absence would say nothing."""
+    problem = Problem(subject="ClusterInfoImport mc/east", path="spec", reason="NotEncrypted", message="no key")
+    known = replace(summary(PUBLISHED), problems=(problem, replace(problem, severity=Severity.WARNING)))
+    found = encryption_of(known, WireGuardReport(peers=(status(11), status(12)), now=NOW))
+    assert [one["reason"] for one in found["notUsed"]] == ["NotEncrypted"]  # type: ignore[attr-defined]
+    assert "NotEncrypted: no key" in text(found)
+    assert "NotEncrypted" not in text(found, not_used=False)
 
 
 def test_a_stale_peer_and_one_that_is_missing() -> None:
