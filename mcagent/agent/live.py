@@ -17,7 +17,7 @@ from mcagent.core import draining, liveness
 from mcagent.core.draining import NO_GATEWAY, Draining, Packets, Phase
 from mcagent.core.gateways import Lingering
 from mcagent.core.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
-from mcagent.core.observations import OWN_CLUSTER, active_order, isolated, observations
+from mcagent.core.observations import OWN_CLUSTER, active_order, beginning, isolated, observations
 from mcagent.core.secrecy import Summary
 from mcagent.dataplane.ovsdb_liveness import BridgeState
 from mcagent.model.config import Config, GatewayMode
@@ -55,6 +55,7 @@ class Live:
         self._leaving = False  # this Node's own Gateway is among those that linger
         self._order: tuple[str, ...] | None = None
         self._isolated = False
+        self._begins: frozenset[str] = frozenset()
         self._failovers: Counter[tuple[str, Cause]] = Counter()
         self._stopping = ""
         self._inputs: tuple[object, ...] = (None, None, None)
@@ -108,6 +109,7 @@ class Live:
             facts,
             bfd_seen=self._advance.seen,
             held=self._advance.held,
+            bfd_begins=self._begins,
             drain=self._draining.tells,
             isolated=self._isolated,
             active_order=self._order or (),
@@ -123,6 +125,7 @@ class Live:
         before = self._advance
         looks = observations(((one.port, one.status) for one in state.tunnels), snapshot.nodes)
         self._advance = liveness.advance(before.liveness, looks, now, self._damping)
+        self._begins = beginning(((one.port, one.status) for one in state.tunnels), self._advance)
         alone = isolated(((one.port, one.status) for one in state.tunnels), self._advance)
         if alone is not self._isolated:
             self._isolated = alone

@@ -88,6 +88,14 @@ def isolated(ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Adv
     return siblings and bool(remotes) and not any(remotes)
 
 
+def beginning(ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Advance) -> frozenset[str]:
+    """Return the tunnels whose BFD session is half up while nothing else of their group is live."""
+    live = {peer.group for peer in advance.liveness.peers.values() if peer.live}
+    return frozenset(
+        port.name for port, status in ports if status.get("state") == "init" and group_of(port) not in live
+    )
+
+
 def _unready(port: TunnelPort, nodes: Mapping[str, Node]) -> str:
     if port.peer_kind is not PeerKind.GATEWAY:
         return ""

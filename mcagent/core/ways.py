@@ -78,6 +78,7 @@ class Ways:
         moved = set(self.facts.held ^ before.facts.held) if self.facts.held is not before.facts.held else set()
         if self.facts.bfd_seen is not before.facts.bfd_seen:
             moved |= self.facts.bfd_seen ^ before.facts.bfd_seen
+        moved |= self.facts.bfd_begins ^ before.facts.bfd_begins
         if self.ofports is not before.ofports:
             moved.update(name for name, number in self.ofports.items() if before.ofports.get(name) != number)
         return moved
@@ -85,6 +86,8 @@ class Ways:
     def port(self, tunnel: Tunnel, *, in_reserve: bool = False, name: str = "", place: int = 0) -> Port:
         """Return what is known of a tunnel; `name` and `place` say where it stands in an order."""
         bfd = self.bfd[tunnel.peer_kind]
+        if bfd is not None and tunnel.name in self.facts.bfd_begins:
+            bfd = _at_once(bfd)
         return Port(
             ofport=self.ofports[tunnel.name],
             bfd=bfd,
@@ -113,6 +116,15 @@ class Ways:
             ways=tuple(mc.Way(ofport=p.ofport, watched=p.watched, reserve=p.reserve) for p in found),
             ordered=self.ordered,
         )
+
+
+def _at_once(bfd: Bfd) -> Bfd:
+    """Return settings that make Open vSwitch send now, and the peer answer.
+
+    While a session is not up a packet is due once in a second, also when there is something to say (lib/bfd.c,
+    bfd_set_next_tx). A changed interval begins a poll sequence (RFC 5880, 6.8.3), whose packets do not wait.
+    """
+    return replace(bfd, min_tx=bfd.min_tx + 1)
 
 
 def _signalled(bfd: Bfd | None, down: bool) -> Bfd | None:

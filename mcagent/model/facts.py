@@ -36,10 +36,12 @@ class Facts:
     networks it reaches directly through such devices. A remote cluster may take none of these.
 
     `bfd_seen` are the tunnel ports whose peer has ever answered BFD (others are used without it), `held` those
-    that flap damping keeps in reserve. `drain` is of this very Node. `isolated`: it is a gateway that reaches no
-    other cluster, and another gateway of this cluster is there. `active_order` counts with active-standby:
-    gateways (Node names of this cluster, addresses of other clusters') in the order in which they are tried, so
-    that one that returns does not take its traffic back; those not in it come after, in the API's order.
+    that flap damping keeps in reserve, `bfd_begins` those whose session is half up while they are badly needed:
+    no other gateway that could stand in is live. `drain` is of this very Node. `isolated`: it is a gateway that
+    reaches no other cluster, and another gateway of this cluster is there. `active_order` counts with
+    active-standby: gateways (Node names of this cluster, addresses of other clusters') in the order in which they
+    are tried, so that one that returns does not take its traffic back; those not in it come after, in the API's
+    order.
 
     `wireguard` is what this Node can encrypt with (None: nothing, or encryption is off), `wireguard_public_key`
     the key it does so with, and `wireguard_next_key` the one it has announced to use next ("": none).
@@ -52,6 +54,7 @@ class Facts:
     ofports: Mapping[str, int] = field(default_factory=dict)
     bfd_seen: frozenset[str] = frozenset()
     held: frozenset[str] = frozenset()
+    bfd_begins: frozenset[str] = frozenset()
     drain: Drain = Drain.NONE
     isolated: bool = False
     active_order: tuple[str, ...] = ()

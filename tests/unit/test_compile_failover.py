@@ -134,6 +134,20 @@ def test_a_gateway_that_reaches_nobody_asks_its_own_cluster_only() -> None:
         assert port.bfd.cpath_down is (port.peer_kind is not PeerKind.REMOTE)
 
 
+def test_a_session_that_begins_gets_another_interval() -> None:
+    """Which makes Open vSwitch send at once; only that tunnel, and also in a pass that reuses the one before."""
+    first = compiled(home(), "g1")
+    normal = {port.name: port.bfd for port in tunnels(first).values()}
+    name = min(normal)
+    for before in (None, first):
+        facts = seen_by(home(), config("g1"), bfd_begins=frozenset({name}))
+        begins = compile_desired(home(), facts, config("g1"), before)
+        ports = {port.name: port.bfd for port in tunnels(begins).values()}
+        usual = normal[name]
+        assert usual is not None
+        assert ports == {**normal, name: replace(usual, min_tx=usual.min_tx + 1)}
+
+
 def test_without_a_live_gateway_all_are_used() -> None:
     """Where nobody looks elsewhere: a worker whose sessions begin anew does not wait for them."""
     worker = compiled(home(), "w1")

@@ -126,6 +126,21 @@ def test_a_lost_gateway_is_held_and_released_when_the_time_is_over() -> None:
     assert place.live.report.peers["mc-3"].live
 
 
+def test_a_session_that_begins_is_hurried_only_where_nothing_else_is_live() -> None:
+    """Open vSwitch would take a second for each packet; with another gateway there is no hurry."""
+    place = Place()
+    place.facts()
+    begins = {**DOWN, "state": "init"}
+    place.say(3, begins)
+    assert not place.facts(1.0).bfd_begins
+    place.say(4, DOWN)
+    assert place.facts(1.0).bfd_begins == {"mc-3"}
+    place.say(2, begins)
+    assert place.facts(1.0).bfd_begins == {"mc-2", "mc-3"}
+    place.say(3, UP)
+    assert place.facts(1.0).bfd_begins == {"mc-2"}
+
+
 def test_connections_are_asked_when_a_gateway_that_may_know_them_is_lost() -> None:
     """One of this cluster, by whomever it is told; or all of another cluster, but not one of several."""
     place = Place()
