@@ -85,6 +85,7 @@ class Agent:
         self._source, self._api = make_source(settings, self._inbox, self._changed)
         self._teller = Teller(settings.core.node_name, self._api.events.tell) if self._api is not None else None
         self._wanted: frozenset[Kind] = ALWAYS_NEEDED
+        self._guessed = False  # this Node's role, by an object of its name
         self._snapshot = Snapshot()
         self._notifier = Notifier()
         self._watching = False
@@ -220,8 +221,10 @@ class Agent:
         """Return the latest snapshot."""
         self._snapshot = self._inbox.take()
         own = self.settings.core.node_name
-        if self._wanted == ALWAYS_NEEDED and any(one.meta.name == own for one in self._snapshot.gateways.values()):
-            self.want(ALWAYS_NEEDED | GATEWAY_NEEDS)  # to be listed while the first pass computes
+        if not self._guessed and any(one.meta.name == own for one in self._snapshot.gateways.values()):
+            # To be listed while the first pass computes. Once: what follows from the role is that pass's to say.
+            self._guessed = True
+            self.want(self._wanted | GATEWAY_NEEDS)
         return self._snapshot
 
     def want(self, kinds: frozenset[Kind]) -> None:

@@ -179,6 +179,17 @@ def test_it_follows_the_objects_and_leaves_the_dataplane_at_its_end(node: Node) 
     assert node.dataplane() == before
 
 
+def test_a_gateway_object_that_does_not_count_is_asked_about_once(node: Node) -> None:
+    """Other kinds are listed ahead for it, then let go for good: the agent gets ready, and stays so."""
+    node.configure(enableGateway=False)
+    node.start()
+    passes = node.status()["passes"]
+    node.put(cluster(1), cluster(2))
+    wait_until(lambda: node.status()["passes"] > passes, "another pass")
+    assert node.log.count("objects needed now") <= 2
+    assert node.ready()
+
+
 def test_a_second_agent_is_refused_and_cleanup_waits_for_the_end_of_the_first(node: Node) -> None:
     """One writer per Node, told with its own exit code."""
     process = node.start()
