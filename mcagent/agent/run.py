@@ -213,7 +213,7 @@ class Agent:
             self.loop.suspect(Backend.WIREGUARD)
 
     def _wireguard_changed(self) -> None:
-        self.loop.suspect(Backend.WIREGUARD)
+        self.loop.restarted(Backend.WIREGUARD)  # at once: only what is not our own change is told here
 
     # --- what the loop asks for: the loop's thread -------------------------------------------------------
 

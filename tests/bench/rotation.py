@@ -19,7 +19,7 @@ from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer
 from tests.contract.wireguard_nodes import WireGuardNode, connect, missing, route
 
 SIDES = {"one": (0,), "other": (1,), "both": (0, 1)}
-SECONDS = 2.5  # of pings around each change
+SECONDS = 2.0  # of pings around each change
 PATIENCE = 20.0  # seconds for a change to come to its end
 
 
@@ -49,7 +49,7 @@ def _round(pair: list[WireGuardNode], sides: tuple[int, ...], interval: float) -
         thread.start()
     for thread in threads:
         thread.join()
-    time.sleep(1.0)
+    time.sleep(0.8)
     for place in (0, 1):  # published
         pair[1 - place].make(pair[place].peer_for(pair[1 - place]))
     first, second = (ping.lost() for ping in pings)

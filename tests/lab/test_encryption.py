@@ -297,7 +297,7 @@ def test_a_peer_that_restarts_is_back_at_once(lab: Lab, wire: Wire, load: Load) 
         netns.ip(lab.namespace(gateway), "link", "delete", _device_name(lab, gateway))
     wait_until(lambda: not pids or set(_processes(lab, gateway)) - set(pids), "another process", timeout=10)
     wait_until(lambda: established(lab, gateway.name), "sessions", timeout=40, interval=0.2)
-    assert silence(load, began) < (1.5 if pids else 1)  # wireguard-go has to start first
+    assert silence(load, began) < 1
     faults.Settled(lab)
 
 
