@@ -1,131 +1,23 @@
 """The objects of both sides as they were last seen: filled by informers and by the answers to our own writes.
 
-Owns sorted order, indexes, and what changed. Nothing goes back in time: an event that is older than the answer to
-a write of ours is passed over, so a reconciler that looks right after a write sees it. Objects are shared and are
-never changed. Knows no client and no reconciler.
+Owns the tables of both sides, and what changed. Nothing goes back in time: an event that is older than the answer
+to a write of ours is passed over, so a reconciler that looks right after a write sees it. Objects are shared and
+are never changed. Knows no client and no reconciler.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from bisect import bisect_left, insort
-from collections import OrderedDict, defaultdict
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from mcagent.controller.reconciler import Change, Index, Ref, Side
+from mcagent.controller.table import Table, is_gone, is_newer, key_of, uid_of, version_of
+from mcagent.controller.trim import trim
 from mcagent.kube.source import EventType, ObjectEvent, RawObject
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
-
-Key = tuple[str, str]  # namespace ("" if cluster-scoped), name
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-_REMEMBERED = 20_000  # deleted objects of a kind
-_INTERN = 64  # strings up to this length are shared between objects
-
-# Of kinds that are read in great numbers and never written: the fields that are kept, below the top level.
-_KEPT: Mapping[Kind, Mapping[str, frozenset[str]]] = {
-    Kind.POD: {
-        "spec": frozenset({"nodeName", "hostNetwork"}),
-        "status": frozenset({"phase", "podIP", "podIPs", "conditions"}),
-    },
-    Kind.NODE: {
-        "spec": frozenset({"podCIDR", "podCIDRs", "unschedulable"}),
-        "status": frozenset({"addresses", "conditions"}),
-    },
-    Kind.SECRET: {},  # without data: nobody but the connection and the certificates reads a Secret, and not here
-}
-
-
-def trim(kind: Kind, obj: RawObject) -> RawObject:
-    """Return what is kept of an object: without bookkeeping of the server, and with shared strings."""
-    meta = obj["metadata"]
-    kept_meta = {key: value for key, value in meta.items() if key not in ("managedFields", "selfLink")}
-    annotations = meta.get("annotations")
-    if isinstance(annotations, dict) and _LAST_APPLIED in annotations:
-        kept_meta["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
-    if kind in _KEPT:
-        kept: RawObject = {}
-        for part, fields in _KEPT[kind].items():
-            value = obj.get(part)
-            kept[part] = {k: v for k, v in value.items() if k in fields} if isinstance(value, dict) else value
-        obj = {key: obj[key] for key in ("apiVersion", "kind") if key in obj} | kept
-    trimmed: RawObject = _shared({**obj, "metadata": kept_meta})
-    return trimmed
-
-
-def _shared(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {sys.intern(key): _shared(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_shared(item) for item in value]
-    if isinstance(value, str) and len(value) <= _INTERN:
-        return sys.intern(value)
-    return value
-
-
-def _is_gone(obj: RawObject) -> bool:
-    """Tell whether the answer to a write tells an object's end: what held it was taken away."""
-    meta, spec = obj["metadata"], obj.get("spec")
-    held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
-    held = held or (isinstance(spec, dict) and spec.get("finalizers"))  # of a Namespace
-    return bool(meta.get("deletionTimestamp")) and not held
-
-
-class _Table:
-    """All objects of one kind on one side."""
-
-    def __init__(self, indexes: Sequence[Index]) -> None:
-        self.objects: dict[Key, RawObject] = {}
-        self.seen: dict[Key, float] = {}  # when this version came; monotonic
-        self.order: list[Key] = []
-        self.indexes = {index.name: index for index in indexes}
-        self.filed: dict[str, dict[str, list[Key]]] = {index.name: defaultdict(list) for index in indexes}
-        self.dead: OrderedDict[str, None] = OrderedDict()  # uids of what was deleted of late
-        self.unconfirmed: dict[Key, float] = {}  # known from an answer only, since when; monotonic
-        self.synced = False
-
-    def put(self, key: Key, obj: RawObject) -> RawObject | None:
-        old = self.objects.get(key)
-        if old is None:
-            insort(self.order, key)
-        if old is None or not _version(obj) or _version(old) != _version(obj):
-            self.seen[key] = time.monotonic()
-        self.objects[key] = obj
-        for name, index in self.indexes.items():
-            before = set(index.values(old)) if old is not None else set()
-            after = set(index.values(obj))
-            for value in before - after:
-                self._unfile(name, value, key)
-            for value in after - before:
-                insort(self.filed[name][value], key)
-        return old
-
-    def drop(self, key: Key) -> RawObject | None:
-        old = self.objects.pop(key, None)
-        self.unconfirmed.pop(key, None)
-        if old is not None:
-            del self.seen[key]
-            del self.order[bisect_left(self.order, key)]
-            for name, index in self.indexes.items():
-                for value in set(index.values(old)):
-                    self._unfile(name, value, key)
-        return old
-
-    def bury(self, obj: RawObject) -> None:
-        """Remember that an object is gone for good: answers and events that are under way may still tell of it."""
-        if uid := _uid(obj):
-            self.dead[uid] = None
-            if len(self.dead) > _REMEMBERED:
-                self.dead.popitem(last=False)
-
-    def _unfile(self, name: str, value: str, key: Key) -> None:
-        keys = self.filed[name][value]
-        del keys[bisect_left(keys, key)]
-        if not keys:
-            del self.filed[name][value]
 
 
 class Cache:
@@ -153,7 +45,7 @@ class Cache:
                 raise ValueError(f"index {index.name}: there are two of this name")
             self._by_name[index.side, index.name] = index.kind
         self._tables = {
-            (side, kind): _Table([index for index in indexes if (index.side, index.kind) == (side, kind)])
+            (side, kind): Table([index for index in indexes if (index.side, index.kind) == (side, kind)])
             for side, of_side in kinds.items()
             for kind in of_side
         }
@@ -206,7 +98,7 @@ class Cache:
         """Return the kinds that are kept of a side."""
         return frozenset(kind for of, kind in self._tables if of is side)
 
-    def _table(self, side: Side, kind: Kind) -> _Table:
+    def _table(self, side: Side, kind: Kind) -> Table:
         return self._tables[side, kind]
 
     # --- writing ------------------------------------------------------------------------------------------
@@ -222,7 +114,7 @@ class Cache:
             table = self._table(side, kind)
             first = not table.synced
             table.dead.clear()
-            incoming = {_key(obj): obj for obj in objects}
+            incoming = {key_of(obj): obj for obj in objects}
             # Not buried: one that we made while the list was under way is not in it, and its event will come.
             changes.extend(
                 Change(side=side, kind=kind, old=table.drop(key), new=None)
@@ -232,7 +124,7 @@ class Cache:
             for key, obj in incoming.items():
                 old = table.objects.get(key)
                 # A list is the truth, also when it goes back (a restored etcd); what it missed comes by watch.
-                if old is not None and _version(old) == _version(obj) and _version(old):
+                if old is not None and version_of(old) == version_of(obj) and version_of(old):
                     continue
                 table.put(key, obj)
                 changes.append(Change(side=side, kind=kind, old=old, new=obj))
@@ -246,7 +138,7 @@ class Cache:
     def apply(self, side: Side, kind: Kind, event: ObjectEvent) -> None:
         """Take one event."""
         obj = event.object
-        key = _key(obj)
+        key = key_of(obj)
         change: Change | None = None
         with self._lock:
             table = self._table(side, kind)
@@ -255,10 +147,10 @@ class Cache:
             if event.type is EventType.DELETED:
                 table.bury(obj)
                 # one that was deleted and made again: the event is about the earlier one
-                if old is not None and (_uid(old) == _uid(obj) or _newer(old, obj)):
+                if old is not None and (uid_of(old) == uid_of(obj) or is_newer(old, obj)):
                     table.drop(key)
                     change = Change(side=side, kind=kind, old=old, new=None)
-            elif _uid(obj) not in table.dead and (old is None or _newer(old, obj)):
+            elif uid_of(obj) not in table.dead and (old is None or is_newer(old, obj)):
                 table.put(key, obj)
                 change = Change(side=side, kind=kind, old=old, new=obj)
         if change is not None:
@@ -269,7 +161,7 @@ class Cache:
 
         `was` is what was there as far as we knew: that is what is gone, and not what somebody has made since.
         """
-        new = None if obj is None or _is_gone(obj) else trim(ref.kind, obj)
+        new = None if obj is None or is_gone(obj) else trim(ref.kind, obj)
         key = (ref.namespace, ref.name)
         with self._lock:
             table = self._tables.get((ref.side, ref.kind))
@@ -280,10 +172,10 @@ class Cache:
                 gone = obj if obj is not None else was
                 if gone is not None:
                     table.bury(gone)
-                if old is None or gone is None or _uid(old) != _uid(gone):
+                if old is None or gone is None or uid_of(old) != uid_of(gone):
                     return  # what is there now was made while the answer was under way
                 table.drop(key)
-            elif _uid(new) in table.dead or (old is not None and not _newer(old, new)):
+            elif uid_of(new) in table.dead or (old is not None and not is_newer(old, new)):
                 return
             else:
                 table.put(key, new)
@@ -317,7 +209,7 @@ class Cache:
         with self._lock:
             for of, kind in list(self._tables):
                 if of is side:
-                    self._tables[of, kind] = _Table(list(self._tables[of, kind].indexes.values()))
+                    self._tables[of, kind] = Table(list(self._tables[of, kind].indexes.values()))
 
 
 class SideSink:
@@ -345,28 +237,7 @@ class SideSink:
         """Nothing: what was seen last is kept."""
 
 
-def _key(obj: RawObject) -> Key:
-    meta = obj["metadata"]
-    return str(meta.get("namespace") or ""), str(meta["name"])
-
-
-def _uid(obj: RawObject) -> str:
-    return str(obj["metadata"].get("uid") or "")
-
-
-def _version(obj: RawObject) -> str:
-    return str(obj["metadata"].get("resourceVersion") or "")
-
-
-def _newer(old: RawObject, new: RawObject) -> bool:
-    """Tell whether `new` is a later version. Versions are ordered numbers (KEP-5504); others just differ."""
-    before, after = _version(old), _version(new)
-    if before.isdecimal() and after.isdecimal():
-        return int(after) > int(before)
-    return before != after or not before
-
-
 def ref_of(side: Side, kind: Kind, obj: RawObject) -> Ref:
     """Return the Ref that names an object."""
-    namespace, name = _key(obj)
+    namespace, name = key_of(obj)
     return Ref(side=side, kind=kind, namespace=namespace if KINDS[kind].namespaced else "", name=name)

@@ -14,14 +14,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from mcagent.controller.cache import Cache, SideSink, trim
+from mcagent.controller.cache import Cache, SideSink
 from mcagent.controller.names import LABEL_SOURCE_CLUSTER_ID
 from mcagent.controller.reconciler import Leader, Side
+from mcagent.controller.secret import SecretWatch
 from mcagent.controller.target import Credentials, Membership, credentials, membership
+from mcagent.controller.trim import trim
 from mcagent.controller.writer import AwayError
 from mcagent.kube.client import ApiGarbageError, ApiRefusalError, ApiUnreachableError, Client, token_kubeconfig
 from mcagent.kube.informer import Informer, Timing
-from mcagent.kube.source import Backoff, EventType, KindState, ObjectEvent, RawObject
+from mcagent.kube.source import Backoff, KindState, RawObject
 from mcagent.model.errors import InputError, SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
@@ -41,30 +43,6 @@ class LinkTiming:
     informers: Timing = field(default_factory=Timing)
 
 
-class _SecretSink:
-    """Keeps the one Secret that is read."""
-
-    def __init__(self, name: str, wake: Callable[[], None]) -> None:
-        self._name, self._wake = name, wake
-        self.secret: RawObject | None = None
-        self.known = False
-
-    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:  # noqa: ARG002
-        """Take the list."""
-        self.secret = next((obj for obj in objects if obj["metadata"]["name"] == self._name), None)
-        self.known = True
-        self._wake()
-
-    def apply(self, kind: Kind, event: ObjectEvent) -> None:  # noqa: ARG002
-        """Take a change."""
-        if event.object["metadata"]["name"] == self._name:
-            self.secret = None if event.type is EventType.DELETED else event.object
-            self._wake()
-
-    def forget(self, kind: Kind) -> None:
-        """Nothing."""
-
-
 class LeaderLink:
     """The connection of the member in `namespace`. `start`, then `stop`.
 
@@ -82,7 +60,7 @@ class LeaderLink:
         timing: LinkTiming | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._local, self._cache, self._namespace, self._changed = local, cache, namespace, changed
+        self._cache, self._namespace, self._changed = cache, namespace, changed
         self._timing, self._clock = timing or LinkTiming(), clock
         self._lock = threading.RLock()
         self._publishing = threading.Lock()  # so that changes are told in order
@@ -93,12 +71,12 @@ class LeaderLink:
         self._client: Client | None = None
         self._sink: SideSink | None = None
         self._informers: list[Informer] = []
-        self._secret: tuple[str, _SecretSink, Informer] | None = None
         self._failure = ""  # of requests
         self._problem = ""  # of ClusterSet or Secret
         self._succeeded = 0.0  # monotonic
         self._backoff = Backoff(self._timing.retry, self._timing.retry_most)
         self._stopping, self._wake = threading.Event(), threading.Event()
+        self._secret = SecretWatch(local, namespace, self._wake.set, self._timing.informers)
         self._thread = threading.Thread(target=self._run, name="leader-link", daemon=True)
 
     # --- any thread ---------------------------------------------------------------------------------------
@@ -124,7 +102,7 @@ class LeaderLink:
         if self._thread.is_alive():
             self._thread.join(timeout=self._timing.probe_timeout + 1.0)
         self._disconnect()
-        self._forget_secret()
+        self._secret.stop()
 
     def wake(self) -> None:
         """Look at the ClusterSet again."""
@@ -208,11 +186,10 @@ class LeaderLink:
                 self._say("")
         if wanted is None:
             return self._switch(None, None)
-        sink = self._secret_of(wanted.secret)
-        if not sink.known:
+        if not self._secret.knows(wanted.secret):
             return False
         try:
-            found = credentials(f"Secret {self._namespace}/{wanted.secret}", sink.secret)
+            found = credentials(f"Secret {self._namespace}/{wanted.secret}", self._secret.secret)
         except InputError as err:
             if wanted.leaving and self._credentials is not None:
                 found = self._credentials  # who leaves may have deleted the Secret already
@@ -231,28 +208,6 @@ class LeaderLink:
         if Kind.CLUSTER_CLAIM not in self._cache.kinds(Side.LOCAL):
             return ()
         return self._cache.list(Kind.CLUSTER_CLAIM, Side.LOCAL, self._namespace)
-
-    def _secret_of(self, name: str) -> _SecretSink:
-        if self._secret is None or self._secret[0] != name:
-            self._forget_secret()
-            sink = _SecretSink(name, self._wake.set)
-            informer = Informer(
-                Kind.SECRET,
-                self._local,
-                sink,
-                namespace=self._namespace,
-                field_selector=f"metadata.name={name}",
-                timing=self._timing.informers,
-                transform=lambda _kind, obj: obj,
-            )
-            self._secret = (name, sink, informer)
-            informer.start()
-        return self._secret[1]
-
-    def _forget_secret(self) -> None:
-        if self._secret is not None:
-            self._secret[2].signal_stop()
-            self._secret = None
 
     def _switch(self, wanted: Membership | None, found: Credentials | None) -> bool:
         same = _place(self._membership) == _place(wanted)

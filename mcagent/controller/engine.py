@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcagent.controller.agenda import Agenda
-from mcagent.controller.cache import Cache, trim
+from mcagent.controller.cache import Cache
 from mcagent.controller.connection import LeaderLink, LinkTiming
 from mcagent.controller.reconciler import Change, Leader, Reconciler, Ref, Side, Told
+from mcagent.controller.trim import trim
 from mcagent.controller.view import EngineView
 from mcagent.controller.worker import BUGS, Worker
 from mcagent.controller.workqueue import Patience, WorkQueue

@@ -161,7 +161,7 @@ class Worker:
                 if (wait := self.damping.wait(write, time.monotonic())) > 0:
                     queue.add_after(entry, wait)
                     return result
-                for done in writer.carry_out(step, present, took):
+                for done in writer.carry_out(step, present, write, took):
                     if self.damping.wrote(done, time.monotonic()):
                         log.warning("%s: %s is changed back again and again: writing it less often", entry[0], ref)
                     self.tally.wrote(entry[0], done)

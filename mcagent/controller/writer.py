@@ -77,20 +77,23 @@ class Writer:
         self,
         wanted: Wanted | Ref,
         present: RawObject | None,
+        first: Write,
         took: Callable[[Ref, RawObject | None, RawObject | None], None],
     ) -> list[Write]:
-        """Write until nothing is left to do; returns what was written.
+        """Write until nothing is left to do, beginning with what `plan` said is first; returns what was written.
 
         `took` hears after each write what is there then, and what was there before (None: nothing). Raises
         ConflictError, AwayError, NotLeadingError, ApiRefusalError, ApiUnreachableError, ApiGarbageError.
         """
         written: list[Write] = []
-        while (write := plan(wanted, present)) is not None and len(written) < _MOST_WRITES:
+        write: Write | None = first
+        while write is not None and len(written) < _MOST_WRITES:
             if written and written[-1] == write:
                 break  # the server does not keep what was written: the engine damps it
             was, present = present, self._send(write)
             written.append(write)
             took(write.ref, present, was)
+            write = plan(wanted, present)
         return written
 
     def read(self, ref: Ref) -> RawObject | None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.controller.cache import Cache, trim
+from mcagent.controller.cache import Cache
 from mcagent.controller.reconciler import Change, Index, Ref, Side
+from mcagent.controller.trim import trim
 from mcagent.kube.source import EventType, ObjectEvent
 from mcagent.model.objects import Kind
 
@@ -184,7 +185,8 @@ def test_quiet_time_begins_with_a_version_and_survives_a_relist(
 ) -> None:
     """It is 0 for what is not there, grows, and starts again with another version only."""
     now = 100.0
-    monkeypatch.setattr("mcagent.controller.cache.time", SimpleNamespace(monotonic=lambda: now))
+    for module in ("cache", "table"):
+        monkeypatch.setattr(f"mcagent.controller.{module}.time", SimpleNamespace(monotonic=lambda: now))
     assert world.cache.quiet_for(ref("a")) == 0.0
     world.event(EventType.ADDED, obj("a", 1))
     now += 1

@@ -1,0 +1,74 @@
+"""Reads one Secret by a watch of its own, and says when it changed. It is kept in memory only, and never told.
+
+The cache holds no data of Secrets; which one is read, and what its data means, is not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mcagent.kube.client import Client
+from mcagent.kube.informer import Informer, Timing
+from mcagent.kube.source import EventType, ObjectEvent, RawObject
+from mcagent.model.objects import Kind
+
+
+class SecretWatch:
+    """Follows one Secret of a namespace: the one that was asked for last."""
+
+    def __init__(self, client: Client, namespace: str, changed: Callable[[], None], timing: Timing) -> None:
+        self._client, self._namespace, self._changed, self._timing = client, namespace, changed, timing
+        self._sink: _Sink | None = None
+        self._informer: Informer | None = None
+
+    def knows(self, name: str) -> bool:
+        """Tell whether the Secret was looked for already; begin to, if it is another than before."""
+        if self._sink is None or self._sink.name != name:
+            self.stop()
+            self._sink = _Sink(name, self._changed)
+            self._informer = Informer(
+                Kind.SECRET,
+                self._client,
+                self._sink,
+                namespace=self._namespace,
+                field_selector=f"metadata.name={name}",
+                timing=self._timing,
+                transform=lambda _kind, obj: obj,
+            )
+            self._informer.start()
+        return self._sink.known
+
+    @property
+    def secret(self) -> RawObject | None:
+        """Return the Secret, None if there is none."""
+        return self._sink.secret if self._sink is not None else None
+
+    def stop(self) -> None:
+        """Read no more, and forget what was read."""
+        if self._informer is not None:
+            self._informer.signal_stop()
+        self._sink, self._informer = None, None
+
+
+class _Sink:
+    """Keeps the one Secret that is read."""
+
+    def __init__(self, name: str, changed: Callable[[], None]) -> None:
+        self.name, self._changed = name, changed
+        self.secret: RawObject | None = None
+        self.known = False
+
+    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:  # noqa: ARG002
+        """Take the list."""
+        self.secret = next((obj for obj in objects if obj["metadata"]["name"] == self.name), None)
+        self.known = True
+        self._changed()
+
+    def apply(self, kind: Kind, event: ObjectEvent) -> None:  # noqa: ARG002
+        """Take a change."""
+        if event.object["metadata"]["name"] == self.name:
+            self.secret = None if event.type is EventType.DELETED else event.object
+            self._changed()
+
+    def forget(self, kind: Kind) -> None:
+        """Nothing."""

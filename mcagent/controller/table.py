@@ -1,0 +1,106 @@
+"""The objects of one kind: sorted, indexed, what is gone for good, and since when each is as it is.
+
+Decides nothing but what is newer, and knows no lock: the cache uses it under its own.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left, insort
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
+
+from mcagent.controller.reconciler import Index
+from mcagent.kube.source import RawObject
+
+Key = tuple[str, str]  # namespace ("" if cluster-scoped), name
+_REMEMBERED = 20_000  # deleted objects of a kind
+
+
+class Table:
+    """All objects of one kind on one side. Its user sees to it that one thread at a time does."""
+
+    def __init__(self, indexes: Sequence[Index]) -> None:
+        """Begin with nothing, not listed yet."""
+        self.objects: dict[Key, RawObject] = {}
+        self.seen: dict[Key, float] = {}  # when this version came; monotonic
+        self.order: list[Key] = []
+        self.indexes = {index.name: index for index in indexes}
+        self.filed: dict[str, dict[str, list[Key]]] = {index.name: defaultdict(list) for index in indexes}
+        self.dead: OrderedDict[str, None] = OrderedDict()  # uids of what was deleted of late
+        self.unconfirmed: dict[Key, float] = {}  # known from an answer only, since when; monotonic
+        self.synced = False
+
+    def put(self, key: Key, obj: RawObject) -> RawObject | None:
+        """Take an object, and return the one that it replaces."""
+        old = self.objects.get(key)
+        if old is None:
+            insort(self.order, key)
+        if old is None or not version_of(obj) or version_of(old) != version_of(obj):
+            self.seen[key] = time.monotonic()
+        self.objects[key] = obj
+        for name, index in self.indexes.items():
+            before = set(index.values(old)) if old is not None else set()
+            after = set(index.values(obj))
+            for value in before - after:
+                self._unfile(name, value, key)
+            for value in after - before:
+                insort(self.filed[name][value], key)
+        return old
+
+    def drop(self, key: Key) -> RawObject | None:
+        """Forget an object, and return it."""
+        old = self.objects.pop(key, None)
+        self.unconfirmed.pop(key, None)
+        if old is not None:
+            del self.seen[key]
+            del self.order[bisect_left(self.order, key)]
+            for name, index in self.indexes.items():
+                for value in set(index.values(old)):
+                    self._unfile(name, value, key)
+        return old
+
+    def bury(self, obj: RawObject) -> None:
+        """Remember that an object is gone for good: answers and events that are under way may still tell of it."""
+        if uid := uid_of(obj):
+            self.dead[uid] = None
+            if len(self.dead) > _REMEMBERED:
+                self.dead.popitem(last=False)
+
+    def _unfile(self, name: str, value: str, key: Key) -> None:
+        keys = self.filed[name][value]
+        del keys[bisect_left(keys, key)]
+        if not keys:
+            del self.filed[name][value]
+
+
+def key_of(obj: RawObject) -> Key:
+    """Return the key of an object."""
+    meta = obj["metadata"]
+    return str(meta.get("namespace") or ""), str(meta["name"])
+
+
+def uid_of(obj: RawObject) -> str:
+    """Return the uid of an object, "" if it has none."""
+    return str(obj["metadata"].get("uid") or "")
+
+
+def version_of(obj: RawObject) -> str:
+    """Return the resourceVersion of an object, "" if it has none."""
+    return str(obj["metadata"].get("resourceVersion") or "")
+
+
+def is_newer(old: RawObject, new: RawObject) -> bool:
+    """Tell whether `new` is a later version. Versions are ordered numbers (KEP-5504); others just differ."""
+    before, after = version_of(old), version_of(new)
+    if before.isdecimal() and after.isdecimal():
+        return int(after) > int(before)
+    return before != after or not before
+
+
+def is_gone(obj: RawObject) -> bool:
+    """Tell whether the answer to a write tells an object's end: what held it was taken away."""
+    meta, spec = obj["metadata"], obj.get("spec")
+    held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
+    held = held or (isinstance(spec, dict) and spec.get("finalizers"))  # of a Namespace
+    return bool(meta.get("deletionTimestamp")) and not held
