@@ -192,7 +192,11 @@ def test_nothing_that_is_said_can_be_read(lab: Lab, wire: Wire) -> None:
     east, west = lab.topology.clusters
     token = os.urandom(16)
     target = west.workers[0].pods[0]
-    with Capture(lab.underlay, underlay.bridge(1)) as between, Capture(lab.namespace(target)) as arrived:
+    ethertype = ETH_P_IP if east.subnet6 is None else ETH_P_IPV6
+    with (
+        Capture(lab.underlay, underlay.bridge(1), ethertype=ethertype) as between,
+        Capture(lab.namespace(target)) as arrived,
+    ):
         traffic.udp(lab.namespace(east.gateways[0].pods[0]), target.address, POD_PORT, token)
         assert arrived.count(token) == 1
         assert between.frames()
