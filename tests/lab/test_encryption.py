@@ -30,9 +30,9 @@ from mcagent.model.resources import TunnelType
 PORT = 51821
 ROAMED = 40000  # the same behind an address translation
 _SHAPES = [  # CNI, encapsulation, WireGuard's implementation, gateways of each cluster, underlay
-    (Cni.FLANNEL, TunnelType.GENEVE, "auto", 1, Underlay.IPV4),
+    (Cni.FLANNEL, TunnelType.GENEVE, "auto", 1, Underlay.IPV6),
     (Cni.AWS_VPC, TunnelType.VXLAN, "userspace", 1, Underlay.IPV6),
-    (Cni.AWS_VPC, TunnelType.VXLAN, "auto", 2, Underlay.IPV6),
+    (Cni.AWS_VPC, TunnelType.VXLAN, "auto", 2, Underlay.IPV4),
 ]
 
 
