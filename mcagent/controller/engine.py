@@ -17,38 +17,17 @@ from dataclasses import dataclass, field
 from mcagent.controller.agenda import Agenda
 from mcagent.controller.cache import Cache
 from mcagent.controller.connection import LeaderLink, LinkTiming
+from mcagent.controller.reading import LocalReading
 from mcagent.controller.reconciler import Change, Leader, Reconciler, Ref, Side, Told
-from mcagent.controller.trim import trim
 from mcagent.controller.view import EngineView
 from mcagent.controller.worker import BUGS, Worker
 from mcagent.controller.workqueue import Patience, WorkQueue
 from mcagent.kube.client import Client
-from mcagent.kube.informer import Informer, Timing
+from mcagent.kube.informer import Timing
 from mcagent.kube.source import KindState
-from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 
 log = logging.getLogger(__name__)
-
-# Kinds that a cluster need not know.
-OPTIONAL = frozenset({Kind.CLUSTER_CLAIM, Kind.SERVICE_CIDR})
-# Kinds that are read in the controller's namespace where it has one; the others are read in all.
-IN_NAMESPACE = frozenset(
-    {
-        Kind.GATEWAY,
-        Kind.CLUSTER_INFO_IMPORT,
-        Kind.CLUSTER_SET,
-        Kind.CLUSTER_CLAIM,
-        Kind.MEMBER_CLUSTER_ANNOUNCE,
-        Kind.RESOURCE_EXPORT,
-        Kind.RESOURCE_IMPORT,
-        Kind.SECRET,
-        Kind.SERVICE_ACCOUNT,
-        Kind.ROLE_BINDING,
-        Kind.CONFIG_MAP,
-        Kind.LEASE,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,17 +107,9 @@ class Engine:
             else Side.LOCAL
             for reconciler in reconcilers
         }
-        self._informers = [
-            Informer(
-                kind,
-                client,
-                self.cache.sink(Side.LOCAL),
-                namespace=namespace if kind in IN_NAMESPACE else "",
-                timing=self._timing.informers,
-                transform=trim,
-            )
-            for kind in sorted(kinds[Side.LOCAL])
-        ]
+        self._local = LocalReading(
+            kinds[Side.LOCAL], client, self.cache, namespace=namespace, timing=self._timing.informers
+        )
         self._stopping = threading.Event()
         self._agenda = Agenda()
         self._threads = [
@@ -155,8 +126,7 @@ class Engine:
 
     def start(self) -> None:
         """Begin to read objects and to reconcile. Returns at once."""
-        for informer in self._informers:
-            informer.start()
+        self._local.start()
         if self.link is not None:
             self.link.start()
         for thread in self._threads:
@@ -174,8 +144,7 @@ class Engine:
                 thread.join(max(0.0, deadline - time.monotonic()))
         if self.link is not None:
             self.link.stop()
-        for informer in self._informers:
-            informer.signal_stop()
+        self._local.stop()
         return not any(thread.is_alive() for thread in self._threads)
 
     def resume(self) -> None:
@@ -212,8 +181,7 @@ class Engine:
 
     def informers(self) -> Mapping[Side, Sequence[KindState]]:
         """Return how reading goes."""
-        local = [informer.state() for informer in self._informers]
-        return {Side.LOCAL: local, Side.LEADER: self.link.state() if self.link is not None else ()}
+        return {Side.LOCAL: self._local.state(), Side.LEADER: self.link.state() if self.link is not None else ()}
 
     def depths(self) -> Mapping[str, int]:
         """Return how many keys of each reconciler wait for a worker."""
@@ -308,7 +276,7 @@ class Engine:
     def _supervise(self) -> None:
         resync = self._next_resync()
         while not self._stopping.is_set():
-            self._missing_kinds()
+            self._local.do_without_missing()
             self._turn()
             if time.monotonic() >= resync:
                 resync = self._next_resync()
@@ -332,13 +300,6 @@ class Engine:
 
     def _next_resync(self) -> float:
         return time.monotonic() + self._timing.resync * random.uniform(0.8, 1.0)  # noqa: S311 (spreads load)
-
-    def _missing_kinds(self) -> None:
-        for kind in self.cache.unsynced(Side.LOCAL) & OPTIONAL:
-            for informer in self._informers:
-                if informer.kind is kind and informer.state().restarts.get("missing"):
-                    log.info("the API server has no %s: done without", KINDS[kind].plural)
-                    self.cache.absent(Side.LOCAL, kind)
 
     # --- the workers --------------------------------------------------------------------------------------
 

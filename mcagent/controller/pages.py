@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from prometheus_client import CollectorRegistry
 
 from mcagent.controller import metrics
-from mcagent.controller.engine import OPTIONAL, Engine
+from mcagent.controller.engine import Engine
+from mcagent.controller.reading import OPTIONAL
 from mcagent.controller.reconciler import Side
 from mcagent.observe.http import Page, Pages
 from mcagent.observe.version import version
