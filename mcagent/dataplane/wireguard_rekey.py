@@ -196,16 +196,26 @@ class _Notices:
                 again = now + EVERY
                 for key, (endpoint, _) in self._waiting.items():
                     self._send(key, endpoint)
-            now = time.monotonic()
+            before = time.monotonic()
+            took = 0.0
             with contextlib.suppress(BackendError):  # the device may go meanwhile
                 peers = self._driver.read(self._name).peers
-                for key in [k for k, one in self._waiting.items() if _shaken(peers.get(k), one[1])]:
+                took = time.monotonic() - before
+                done = [key for key, one in self._waiting.items() if _shaken(peers.get(key), one[1])]
+                for key in done:
                     del self._waiting[key]
-                    if self._hold is not None:
-                        self._hold.release(self._held[key])
-            if self._hold is not None:
-                self._hold.look()
-            time.sleep(max(LOOK, 4 * (time.monotonic() - now)))  # with many peers a look takes long
+                self._release([address for key in done for address in self._held[key]])
+            time.sleep(max(LOOK, 4 * took))  # with many peers a look takes long
+
+    def _release(self, addresses: Sequence[Address]) -> None:
+        """Hold nothing back for these addresses any more; take in what has come for others."""
+        if self._hold is None:
+            return
+        self._hold.release(addresses)
+        if addresses and self._waiting:  # others may take long, and the queue is slower than the kernel
+            text = f"delete element inet {TABLE} held {{ {', '.join(map(str, addresses))} }}\n"
+            threading.Thread(target=_nft, args=(text,), daemon=True).start()
+        self._hold.look()
 
     def leave(self) -> None:
         """Have WireGuard itself begin with the rest: turned on, a keepalive is sent at once."""
