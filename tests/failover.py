@@ -101,6 +101,21 @@ def topology(
     return replace(plain, clusters=tuple(only_workers(cluster) for cluster in plain.clusters))
 
 
+def await_handshakes(lab: Lab) -> None:
+    """Wait until gateways have shaken hands with all those of the other cluster, where that is encrypted."""
+    if lab.topology.encryption is TrafficEncryption.NONE:
+        return
+    names = [gateway.name for cluster in lab.topology.clusters for gateway in cluster.gateways]
+    pairs = [(name, len(other(lab, name).gateways)) for name in names]
+
+    def shaken(name: str, count: int) -> bool:
+        found = lab.status(name)["encryption"]
+        assert isinstance(found, dict)
+        return [peer["state"] for peer in found["peers"]] == ["established"] * count
+
+    wait_until(lambda: all(shaken(*pair) for pair in pairs), "handshakes", timeout=60, interval=0.2)
+
+
 def streams(lab: Lab, volume: Volume) -> list[Stream]:
     """Return the load: datagrams both ways, connections to Pods and to a Service, requests to the Service.
 

@@ -181,6 +181,7 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row],
     asked = Volume(datagrams=args.datagrams, connections=args.connections, interval=args.interval)
     result = results.of(intervals.name)
     with Lab.up(topology) as lab:
+        failover.await_handshakes(lab)
         settled = Settled(lab)
         volume = bearable(lab, asked)
         loads = list_of(result["loads"])
