@@ -110,7 +110,7 @@ KEYS: tuple[Key, ...] = (
     _key(path="wireGuard.port", attribute="wireguard_port", value=kinds.Int(1, 65535), antrea=True,
         meaning="UDP port of WireGuard on this Node, and of gateways that publish none."),
     _key(path="wireGuard.mtu", attribute="wireguard_mtu", value=kinds.Int(626, 65535, also=(0,)),
-        meaning="MTU of the WireGuard device. 0: that of the uplink less 60 bytes."),
+        meaning="MTU of the WireGuard device. 0: that of the uplink less 60 bytes, or 80 on an IPv6 underlay."),
     _key(path="wireGuard.deviceName", attribute="wireguard_device", value=kinds.DEVICE_NAME,
         meaning="Name of the WireGuard device."),
     _key(path="wireGuard.keepalive", attribute="wireguard_keepalive", value=kinds.Int(1, 3600),

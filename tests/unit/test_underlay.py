@@ -9,6 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.flow import Flow
+from flows.parse import parse_group, parse_match
+from flows.parse_actions import parse_actions
+from flows.simulate import Packet, Switch
 from mcagent.core import kernel
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.nodes import Families
@@ -18,7 +22,17 @@ from mcagent.model.facts import Facts
 from mcagent.model.net import contains
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.problem import Severity
-from mcagent.model.resources import FlowEntry, Link, LinkAddress, NftChain, NftSet, Resource, Route, TunnelPort
+from mcagent.model.resources import (
+    FlowEntry,
+    GroupEntry,
+    Link,
+    LinkAddress,
+    NftChain,
+    NftSet,
+    Resource,
+    Route,
+    TunnelPort,
+)
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 from tests.unit.core_inputs import addresses, cluster, config, gateway, node, snapshot
 from tests.unit.test_encryption import key
@@ -168,6 +182,48 @@ def test_connections_that_are_translated_take_what_stands_for_the_gateway() -> N
             assert ip_network(source_of(ip_address(text))) in routed
     spoofed = cluster("west", str(ip_network(own)), gateways=("2001:db8:3::1",))
     assert ("west-clusterinfo", "spec.serviceCIDR", "OverlapsLocal") in told(compiled(*HOME6, spoofed))
+
+
+def switch_of(result: Compiled) -> Switch:
+    """Return the simulator's switch with the compiled flows and groups."""
+    found = resources(result)
+    flows = [
+        Flow(one.table, one.priority, parse_match(one.match), parse_actions(one.actions), one.cookie)
+        for one in found
+        if isinstance(one, FlowEntry)
+    ]
+    groups = [parse_group(f"group_id={one.group_id},{one.body}") for one in found if isinstance(one, GroupEntry)]
+    return Switch.of(flows, groups)
+
+
+def port_to(result: Compiled, peer: str) -> set[int]:
+    """Return the ports of the tunnels to a peer."""
+    return {one.ofport for one in resources(result) if isinstance(one, TunnelPort) and one.peer == peer}
+
+
+def test_a_connection_and_its_reply_go_by_what_stands_for_the_nodes() -> None:
+    """From a process of an IPv6-only worker to the other cluster, and back, walked through the flows."""
+    worker, gateway = compiled(*HOME6, EAST6, settings=config("w1")), compiled(*HOME6, EAST6)
+    own, known = source_of(ip_address("2001:db8:1::12")), source_of(ip_address("2001:db8:1::11"))
+    packet = Packet(
+        in_port=1, src=own, dst=ip_address("10.97.0.5"), src_port=4000, dst_port=80, eth_dst=kernel.GATEWAY_MAC
+    )
+    first = switch_of(worker).walk(packet)
+    ((port, sent),) = first.outputs
+    assert {port} == port_to(worker, "g1")
+    (back,) = port_to(gateway, "w1")
+    through = switch_of(gateway).walk(replace(sent, in_port=back))
+    ((port, sent),) = through.outputs
+    assert port in port_to(gateway, "east")
+    assert (sent.src, sent.dst) == (known, packet.dst)
+    answer = replace(sent.reply(in_port=port), eth_dst=kernel.GATEWAY_MAC, tcp_flags=0x12)
+    ((port, sent),) = switch_of(gateway).walk(answer, through.connections).outputs
+    assert port == back
+    assert (sent.src, sent.dst) == (packet.dst, own)
+    ((port, sent),) = (
+        switch_of(worker).walk(replace(sent, in_port=next(iter(port_to(worker, "g1")))), first.connections).outputs
+    )
+    assert (port, sent.dst) == (1, own)
 
 
 def test_own_processes_have_an_ipv4_address_or_what_stands_for_it() -> None:
