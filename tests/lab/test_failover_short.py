@@ -1,6 +1,6 @@
 """Gateways fail under traffic, in short: every row of the failover table once, for any machine, on both datapaths.
 
-On the kernel's datapath some rows once more with encryption between the clusters.
+Some rows once more with encryption between the clusters, on the kernel's datapath and marked as failover tests.
 
 No connection may break, ever. Times are judged by whether a silence ended before the fault did; how long it was is
 asked by `make test-failover` and measured by tests/bench/failover.py.
@@ -87,6 +87,7 @@ def test_connections_outlive_a_fault(lab: Lab, load: Load, settled: Settled, nam
     outlive(lab, load, settled, name)
 
 
+@pytest.mark.failover
 @pytest.mark.parametrize("lab", [TrafficEncryption.WIREGUARD], indirect=True, ids=str)
 @pytest.mark.parametrize("name", ENCRYPTED)
 def test_connections_outlive_a_fault_between_encrypted_clusters(
