@@ -44,7 +44,7 @@ remote = [ipaddress.ip_network("10.20.0.0/16")]
 for backend, wanted in (
     (
         NetlinkBackend(**ours),
-        [*device(facts, config), *routing(config), *cluster_routes(config, node, remote, [])],
+        [*device(config, 1450, None), *routing(config), *cluster_routes(config, node, remote, [])],
     ),
     (NftBackend(table="mcagent"), netfilter(config, (ipaddress.ip_network("10.244.0.0/16"),))),
 ):
