@@ -12,7 +12,7 @@ from mcagent.lab import faults
 from mcagent.lab.faults import Fault, Settled
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import Kind, Load, Report, Stream
-from mcagent.lab.topology import POD_PORT, Cluster, Cni, Topology, generate
+from mcagent.lab.topology import DIRECT_PORT, POD_PORT, Cluster, Cni, Topology, generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.config import DatapathChoice, TrafficEncryption
 
@@ -143,7 +143,7 @@ def streams(lab: Lab, volume: Volume) -> list[Stream]:
         name="pods",
         namespace=lab.namespace(here[0]),
         address=str(there[0].address),
-        port=POD_PORT,
+        port=DIRECT_PORT,
         count=half,
         interval=volume.interval,
     )

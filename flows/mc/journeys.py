@@ -85,6 +85,11 @@ A gatewayIP that lies inside the published Pod CIDRs takes replies of SNATed con
 datapath splits reassembled packets again after conntrack, so a first packet to a Service that is fragmented is
 not exported there. A SNATed connection is reset when its gateway is lost.
 
+A connection to a Service and one that the same client has straight to the endpoint behind it, from one source
+port, are one connection for the endpoint: the new one ends the other. A client's kernel chooses source ports for
+each destination apart, so with N connections of the second kind it happens to one in 28,000 / N of the first.
+Connections between Pods leave no state in gateways by which it could be noticed.
+
 Conntrack that is lost on a Node (with ovs-vswitchd's process, on the userspace datapath) makes a reply that
 comes before the next request look like a connection of the server's. Untranslated ones arrive all the same. One
 of a Service has the endpoint's address: where that is published the client's kernel answers it with a reset, and

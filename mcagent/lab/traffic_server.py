@@ -1,8 +1,8 @@
 """One process that answers in many Pods: `python -m mcagent.lab.traffic_server SPEC READY`.
 
-SPEC is a JSON object, Pod name to namespace. In each it listens on `POD_PORT`. TCP: on connect it sends one line
-of JSON with its name and the source address that it sees, then sends back every byte. UDP: it answers each
-datagram with such a line followed by the datagram. READY is made when all sockets are open.
+SPEC is a JSON object, Pod name to namespace. In each it listens on `POD_PORT`, for TCP also on `DIRECT_PORT`. TCP:
+on connect it sends one line of JSON with its name and the source address that it sees, then sends back every byte.
+UDP: it answers each datagram with such a line followed by the datagram. READY is made when all sockets are open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mcagent.lab import netns
-from mcagent.lab.topology import POD_PORT
+from mcagent.lab.topology import DIRECT_PORT, POD_PORT
 
 BUFFER = 65536
 
@@ -35,13 +35,13 @@ class Servers:
     def add(self, name: str, namespace: str) -> None:
         """Open the sockets of one Pod inside its namespace."""
 
-        def listen() -> tuple[socket.socket, socket.socket]:
-            tcp = socket.create_server(("0.0.0.0", POD_PORT), backlog=512)
+        def listen() -> list[tuple[Callable[[socket.socket, str], None], socket.socket]]:
+            tcp = [socket.create_server(("0.0.0.0", port), backlog=512) for port in (POD_PORT, DIRECT_PORT)]
             udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             udp.bind(("0.0.0.0", POD_PORT))
-            return tcp, udp
+            return [*((self._accept, one) for one in tcp), (self._datagram, udp)]
 
-        for handle, one in zip((self._accept, self._datagram), netns.call(namespace, listen), strict=True):
+        for handle, one in netns.call(namespace, listen):
             one.setblocking(False)
             self._watch(one, handle, name)
 

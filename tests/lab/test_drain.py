@@ -15,7 +15,7 @@ import pytest
 from mcagent.lab import netns
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import Kind, Load, Stream
-from mcagent.lab.topology import POD_PORT, generate
+from mcagent.lab.topology import DIRECT_PORT, POD_PORT, generate
 from mcagent.lab.waiting import wait_until
 
 pytestmark = pytest.mark.failover
@@ -44,10 +44,10 @@ def load(lab: Lab) -> Iterator[Load]:
         pod = str(target.workers[0].pods[0].address)
         service = str(target.services[0].cluster_ip)
         tcp = Stream(
-            kind=Kind.TCP, name=f"{source.name} pod", namespace=namespace, address=pod, port=POD_PORT, count=20
+            kind=Kind.TCP, name=f"{source.name} pod", namespace=namespace, address=pod, port=DIRECT_PORT, count=20
         )
         streams += [
-            replace(tcp, kind=Kind.UDP, name=f"{source.name} udp", count=1),
+            replace(tcp, kind=Kind.UDP, name=f"{source.name} udp", port=POD_PORT, count=1),
             tcp,
             replace(tcp, name=f"{source.name} service", address=service, port=80),
         ]

@@ -20,7 +20,7 @@ from mcagent.lab.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import Kind, Load, Stream
 from mcagent.lab.objects import wireguard_device
-from mcagent.lab.topology import POD_PORT, Cluster, Cni, Node, Underlay, generate
+from mcagent.lab.topology import DIRECT_PORT, POD_PORT, Cluster, Cni, Node, Underlay, generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.errors import LabError
@@ -163,7 +163,7 @@ def load(lab: Lab) -> Iterator[Load]:
         pod = str(target.workers[0].pods[0].address)
         service = str(target.services[0].cluster_ip)
         udp = Stream(kind=Kind.UDP, name=f"{source.name} udp", namespace=namespace, address=pod, port=POD_PORT)
-        tcp = replace(udp, kind=Kind.TCP, name=f"{source.name} pod", count=4, interval=0.05)
+        tcp = replace(udp, kind=Kind.TCP, name=f"{source.name} pod", port=DIRECT_PORT, count=4, interval=0.05)
         streams += [udp, tcp, replace(tcp, name=f"{source.name} service", address=service, port=80)]
     with Load(streams) as running:
         yield running
