@@ -47,7 +47,8 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
     config: dict[str, object] = {"wireGuard": {"implementation": implementation}}
     if gateways == 1:  # nothing to change over to: what a busy machine delays must not look like a fault
         config["bfd"] = {where: {"interval": "500ms"} for where in ("local", "remote")}
-    shape = replace(shape, clusters=tuple(replace(_served_by_workers(one), config=config) for one in shape.clusters))
+    clusters = (_served_by_workers(one) for one in shape.clusters)
+    shape = replace(shape, clusters=tuple(replace(one, config=config) for one in clusters))
     with make_lab(shape) as made:
         wait_until(
             lambda: all(established(made, g.name) for c in shape.clusters for g in c.gateways),
