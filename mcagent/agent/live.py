@@ -123,10 +123,11 @@ class Live:
         self, state: BridgeState, snapshot: Snapshot, config: Config, desired: Desired | None, now: float
     ) -> None:
         before = self._advance
-        looks = observations(((one.port, one.status) for one in state.tunnels), snapshot.nodes)
+        tunnels = [(one.port, one.status) for one in state.tunnels]
+        looks = observations(tunnels, snapshot.nodes)
         self._advance = liveness.advance(before.liveness, looks, now, self._damping)
-        self._begins = beginning(((one.port, one.status) for one in state.tunnels), self._advance)
-        alone = isolated(((one.port, one.status) for one in state.tunnels), self._advance)
+        self._begins = beginning(tunnels, self._advance)
+        alone = isolated(tunnels, self._advance)
         if alone is not self._isolated:
             self._isolated = alone
             log.log(
@@ -135,7 +136,7 @@ class Live:
                 "no other cluster" if alone else "another cluster again",
                 "is asked not to use" if alone else "may use",
             )
-        ports = {one.port.name: one.port for one in state.tunnels}
+        ports = {port.name: port for port, _ in tunnels}
         for peer, transition in self._advance.transitions:
             self._tell(ports.get(peer.port) or self.report.ports.get(peer.port), peer, transition)
         self._ask_connections(ports, desired)
@@ -149,12 +150,14 @@ class Live:
 
     def _ask_connections(self, ports: Mapping[str, TunnelPort], desired: Desired | None) -> None:
         """What a gateway of this cluster has SNATed ends with it. One that lost a cluster may be this one."""
-        peers = self._advance.liveness.peers
         lost = {
             peer.group
             for peer, transition in self._advance.transitions
             if not transition.live and transition.cause is not Cause.DAMPING
         }
+        if not lost:
+            return
+        peers = self._advance.liveness.peers
         lost -= {peer.group for peer in peers.values() if peer.live and peer.group != OWN_CLUSTER}
         near = [port.ofport for port in ports.values() if port.peer_kind is PeerKind.GATEWAY]
         if near and any(group == OWN_CLUSTER or group.startswith("cluster/") for group in lost):

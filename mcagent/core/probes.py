@@ -20,7 +20,7 @@ from ipaddress import IPv4Network
 
 from flows.mc.declaration import HOST_MAC, MAC_PLAIN
 from mcagent.core.candidate import Remote
-from mcagent.model.net import Network
+from mcagent.model.net import Network, internet_checksum
 
 _ETHERNET = struct.Struct("!6s6sH")
 _IPV4 = struct.Struct("!BBHHHBBHII")  # RFC 791, section 3.1
@@ -61,20 +61,12 @@ def probe(connection: Connection) -> bytes:
     """Return the Ethernet frame that a gateway would deliver: a SYN+ACK from the server to the client."""
     c = connection
     tcp = _TCP.pack(c.server_port, c.client_port, 0, 0, _TCP.size // 4 << 4, _SYN_ACK, _WINDOW, 0, 0)
-    check = _checksum(_PSEUDO.pack(c.server, c.client, _PROTOCOL_TCP, len(tcp)) + tcp)
+    check = internet_checksum(_PSEUDO.pack(c.server, c.client, _PROTOCOL_TCP, len(tcp)) + tcp)
     tcp = tcp[:16] + check.to_bytes(2) + tcp[18:]
     size = _IPV4.size + len(tcp)
     ip = _IPV4.pack(0x45, 0, size, 0, _DONT_FRAGMENT, _TTL, _PROTOCOL_TCP, 0, c.server, c.client)
-    ip = ip[:10] + _checksum(ip).to_bytes(2) + ip[12:]
+    ip = ip[:10] + internet_checksum(ip).to_bytes(2) + ip[12:]
     return _ETHERNET.pack(MAC_PLAIN.to_bytes(6), HOST_MAC.to_bytes(6), _ETHERTYPE_IPV4) + ip + tcp
-
-
-def _checksum(data: bytes) -> int:
-    """Return the Internet checksum (RFC 1071) of an even number of bytes."""
-    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
 
 
 class _Networks:

@@ -10,9 +10,8 @@ from collections.abc import Collection
 
 from mcagent.core.probes import Connection
 from mcagent.dataplane.rtmsg import AF_INET, attributes
-from mcagent.dataplane.rtsocket import RtSocket
+from mcagent.dataplane.rtsocket import NETLINK_NETFILTER, RtSocket
 
-NETLINK_NETFILTER = 12
 _GET = 1 << 8 | 1  # subsystem CTNETLINK, message CT_GET
 _NFGENMSG = struct.Struct("!BBH")  # family, version, resource
 _TUPLE_REPLY, _PROTOINFO, _ZONE = 2, 4, 18

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from mcagent.dataplane import rtmsg
-from mcagent.dataplane.rtsocket import SO_RCVBUFFORCE, RtSocket
+from mcagent.dataplane.rtsocket import NETLINK_NETFILTER, SO_RCVBUFFORCE, RtSocket
 from mcagent.model.errors import BackendError
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,6 @@ RETRY = 1.0  # seconds between attempts to open sockets again
 # Multicast groups of linux/rtnetlink.h as bits: LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE,
 # IPV6_IFADDR, IPV6_ROUTE, IPV6_RULE.
 RTNETLINK_GROUPS = sum(1 << (group - 1) for group in (1, 3, 5, 7, 8, 9, 11, 19))
-NETLINK_NETFILTER = 12  # linux/netlink.h
 NFTABLES_GROUP = 1 << (7 - 1)  # NFNLGRP_NFTABLES of linux/netfilter/nfnetlink.h
 NFNL_SUBSYS_NFTABLES = 10
 NFTA_TABLE = 1  # the table's name in every message of nf_tables (NFTA_RULE_TABLE, NFTA_SET_TABLE, ...)

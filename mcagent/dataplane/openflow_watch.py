@@ -129,9 +129,7 @@ class BridgeWatch:
 
     def _subscribe(self, connection: socket.socket) -> bool:
         """Ask to be told of changes; tell whether all that come from now on are. Raises OSError."""
-        connection.sendall(wire.hello())
-        if wire.receive(connection).kind != wire.HELLO:
-            raise OSError("no OpenFlow switch")
+        wire.greet(connection)
         connection.sendall(wire.subscribe() + wire.echo_request(0))
         counts = True
         while (answer := wire.receive(connection)).kind != wire.ECHO_REPLY:

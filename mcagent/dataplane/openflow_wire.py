@@ -121,6 +121,13 @@ def changes(message: Message) -> Iterator[Change]:
         at += size
 
 
+def greet(connection: socket.socket) -> None:
+    """Exchange the first messages. Raises OSError when the other end speaks no OpenFlow."""
+    connection.sendall(hello())
+    if receive(connection).kind != HELLO:
+        raise OSError("no OpenFlow switch")
+
+
 def receive(connection: socket.socket) -> Message:
     """Return the next message. Raises OSError when the connection ended."""
     _, kind, length, xid = _HEADER.unpack(_exactly(connection, _HEADER.size))

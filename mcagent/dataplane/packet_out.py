@@ -22,9 +22,7 @@ def send(path: str, in_port: int, frames: Sequence[bytes]) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
             connection.settimeout(TIMEOUT)
             connection.connect(path)
-            connection.sendall(wire.hello())
-            if wire.receive(connection).kind != wire.HELLO:
-                raise OSError("no OpenFlow switch")
+            wire.greet(connection)
             for at in range(0, len(frames), BATCH):
                 some = (wire.packet_out(in_port, frame) for frame in frames[at : at + BATCH])
                 connection.sendall(b"".join(some) + wire.barrier_request())

@@ -33,6 +33,7 @@ from mcagent.model.errors import BackendError
 # linux/netlink.h
 SOL_NETLINK = 270
 NETLINK_CAP_ACK, NETLINK_EXT_ACK, NETLINK_GET_STRICT_CHK = 10, 11, 12
+NETLINK_NETFILTER = 12
 SO_RCVBUFFORCE = 33  # asm-generic/socket.h; needs CAP_NET_ADMIN
 
 CHUNK = 256  # messages per send: their acknowledgements fit into the receive buffer together

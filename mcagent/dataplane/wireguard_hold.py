@@ -19,6 +19,15 @@ from collections import deque
 from collections.abc import Iterable
 from ipaddress import IPv4Address
 
+from mcagent.dataplane.rtmsg import (
+    NLM_F_ACK,
+    NLM_F_REQUEST,
+    NLMSGHDR,
+    attribute,
+    attributes,
+    messages,
+)
+from mcagent.dataplane.rtsocket import NETLINK_NETFILTER, SO_RCVBUFFORCE
 from mcagent.model.net import Address
 
 QUEUE = 51821  # of the network namespace; any that nobody else uses
@@ -26,16 +35,13 @@ ROOM = 1 << 14  # packets
 # What goes at a time, and seconds of rest after it: a TUN device takes 500 packets, WireGuard's queues 1,024.
 BURST, REST = 64, 0.0005
 BUFFER = 64 << 20  # bytes of messages about packets that are not read yet
-_NETLINK_NETFILTER = 12
-_SO_RCVBUFFORCE = 33
 _PACKET, _VERDICT, _CONFIG = (0x300 | number for number in (0, 1, 2))
 _CFG_CMD, _CFG_PARAMS, _CFG_MAXLEN, _CFG_MASK, _CFG_FLAGS = 1, 2, 3, 4, 5
 _BIND, _COPY_PACKET = 1, 2
 _FAIL_OPEN_AND_GSO = 1 | 4
 _PACKET_HDR, _VERDICT_HDR, _PAYLOAD = 1, 2, 10
 _ACCEPT = 1
-_HEAD = 16  # bytes of a netlink header
-_GENERAL = 4  # bytes of the one behind it
+_NFGENMSG = struct.Struct(">BBH")  # family, version, number of the queue
 _DESTINATION = slice(16, 20)  # in an IPv4 header
 
 
@@ -45,19 +51,19 @@ class Hold:
     def __init__(self) -> None:
         """Open the queue. Raises OSError where the kernel has none, or somebody else has it."""
         self._socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, _NETLINK_NETFILTER
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, NETLINK_NETFILTER
         )
         self._waiting: dict[Address, deque[int]] = {}
         self._gone = 0  # packets
         self._free: set[Address] | None = set()  # destinations that nothing is held back for; None: all
         try:
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER)
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
             self._socket.bind((0, 0))
             self._configure(_CFG_CMD, struct.pack(">BxH", _BIND, 0))
             self._configure(_CFG_PARAMS, struct.pack(">IB", _DESTINATION.stop, _COPY_PACKET))
             self._configure(_CFG_MAXLEN, struct.pack(">I", ROOM))
             flags = struct.pack(">I", _FAIL_OPEN_AND_GSO)
-            self._configure(_CFG_FLAGS, flags, _attribute(_CFG_MASK, flags))
+            self._configure(_CFG_FLAGS, flags, attribute(_CFG_MASK, flags))
         except OSError:
             self._socket.close()
             raise
@@ -105,11 +111,11 @@ class Hold:
         """Send one setting and wait for the answer. Raises OSError when it is refused."""
         self._socket.setblocking(True)
         try:
-            self._socket.send(_message(_CONFIG, _attribute(kind, value) + more, acknowledge=True))
+            self._socket.send(_message(_CONFIG, attribute(kind, value) + more, acknowledge=True))
             answer = self._socket.recv(1 << 12)
         finally:
             self._socket.setblocking(False)
-        number = -struct.unpack_from("=i", answer, _HEAD)[0]
+        number = -struct.unpack_from("=i", answer, NLMSGHDR.size)[0]
         if number:
             raise OSError(number, f"packet queue {QUEUE}: {errno.errorcode.get(number, number)}")
 
@@ -118,32 +124,25 @@ class Hold:
         if not self._gone % BURST:
             time.sleep(REST)
         with contextlib.suppress(OSError):  # of one that is gone
-            self._socket.send(_message(_VERDICT, _attribute(_VERDICT_HDR, struct.pack(">II", _ACCEPT, number))))
+            self._socket.send(_message(_VERDICT, attribute(_VERDICT_HDR, struct.pack(">II", _ACCEPT, number))))
 
 
-def _attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
-
-
-def _message(kind: int, attributes: bytes, *, acknowledge: bool = False) -> bytes:
-    flags = 1 | (4 if acknowledge else 0)  # NLM_F_REQUEST, NLM_F_ACK
-    length = _HEAD + _GENERAL + len(attributes)
-    return struct.pack("=IHHII", length, kind, flags, 0, 0) + struct.pack(">BBH", 0, 0, QUEUE) + attributes
+def _message(kind: int, content: bytes, *, acknowledge: bool = False) -> bytes:
+    flags = NLM_F_REQUEST | (NLM_F_ACK if acknowledge else 0)
+    payload = _NFGENMSG.pack(0, 0, QUEUE) + content
+    return NLMSGHDR.pack(NLMSGHDR.size + len(payload), kind, flags, 0, 0) + payload
 
 
 def _parse(data: bytes) -> tuple[int | None, Address | None]:
     """Return a packet's number and where it goes; None for what is no packet, or not IPv4."""
-    if struct.unpack_from("=H", data, 4)[0] != _PACKET:
-        return None, None
-    number: int | None = None
-    destination: Address | None = None
-    place = _HEAD + _GENERAL
-    while place + 4 <= len(data):
-        length, kind = struct.unpack_from("=HH", data, place)
-        value = data[place + 4 : place + length]
-        if kind & 0x3FFF == _PACKET_HDR:
-            number = int.from_bytes(value[:4], "big")
-        elif kind & 0x3FFF == _PAYLOAD and len(value) >= _DESTINATION.stop and value[0] >> 4 == 4:
-            destination = IPv4Address(value[_DESTINATION])
-        place += max(4, length + -length % 4)
-    return number, destination
+    for kind, _, _, body in messages(data):  # the kernel sends them one by one
+        if kind != _PACKET:
+            break
+        found = attributes(body, _NFGENMSG.size)
+        head, payload = found.get(_PACKET_HDR), found.get(_PAYLOAD, b"")
+        whole = len(payload) >= _DESTINATION.stop and payload[0] >> 4 == 4
+        return (
+            int.from_bytes(head[:4]) if head is not None else None,
+            IPv4Address(payload[_DESTINATION]) if whole else None,
+        )
+    return None, None

@@ -32,7 +32,7 @@ from mcagent.dataplane.wireguard_hold import QUEUE, Hold
 from mcagent.dataplane.wireguard_noise import INITIATION, INITIATION_LENGTH, notice
 from mcagent.dataplane.wireguard_peers import SESSION
 from mcagent.model.errors import BackendError
-from mcagent.model.net import Address
+from mcagent.model.net import Address, internet_checksum
 
 log = logging.getLogger(__name__)
 
@@ -253,11 +253,8 @@ def _datagram(source: bytes, destination: bytes, port: int, to: int, payload: by
     length = _UDP_HEADER + len(payload)
     pseudo = source + destination + struct.pack(">II", length, socket.IPPROTO_UDP)
     head = struct.pack(">HHHH", port, to, length, 0)
-    data = pseudo + head + payload + bytes(len(payload) % 2)
-    total = sum(struct.unpack(f">{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return head[:6] + struct.pack(">H", ~total & 0xFFFF or 0xFFFF) + payload
+    check = internet_checksum(pseudo + head + payload) or 0xFFFF  # 0 would mean that there is none
+    return head[:6] + check.to_bytes(2) + payload
 
 
 def _nft(text: str) -> bool:

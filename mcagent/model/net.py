@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 Address = IPv4Address | IPv6Address
@@ -35,6 +36,15 @@ def parse_network(text: str) -> tuple[Network, bool]:
 def socket_text(address: Address, port: int) -> str:
     """Return address and port as one text, an IPv6 address in brackets (RFC 3986 section 3.2.2)."""
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def internet_checksum(data: bytes) -> int:
+    """Return the Internet checksum (RFC 1071)."""
+    padded = data + bytes(len(data) % 2)
+    total: int = sum(struct.unpack(f"!{len(padded) // 2}H", padded))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
 
 
 def host_network(address: Address) -> Network:

@@ -7,16 +7,16 @@ the time while one, the other, or both at once change their key. Prints the pack
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from mcagent.lab import netns
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer
-from tests.contract.wireguard_nodes import WireGuardNode, connect, missing, route
+from tests.contract.wireguard_nodes import WireGuardNode, meet, missing, two_nodes
 
 SIDES = {"one": (0,), "other": (1,), "both": (0, 1)}
 SECONDS = 2.0  # of pings around each change
@@ -34,7 +34,7 @@ def _switch(node: WireGuardNode, known: WireGuardPeer) -> None:
     node.make(known)
 
 
-def _round(pair: list[WireGuardNode], sides: tuple[int, ...], interval: float) -> tuple[int, int, int]:
+def _round(pair: Sequence[WireGuardNode], sides: tuple[int, ...], interval: float) -> tuple[int, int, int]:
     """Change keys once; return the packets sent each way, and those lost each way."""
     count = int(SECONDS / interval)
     pings = [node.start_ping(pair[1 - place], count=count, interval=interval) for place, node in enumerate(pair)]
@@ -59,31 +59,14 @@ def _round(pair: list[WireGuardNode], sides: tuple[int, ...], interval: float) -
 def measure(implementation: WireGuardImplementation, rounds: int, interval: float) -> int:
     """Print all rounds of an implementation; return how many packets were lost."""
     total = 0
-    with tempfile.TemporaryDirectory() as directory:
-        pair = []
-        for number in (1, 2):
-            namespace = f"mcrot{os.getpid()}-{number}"
-            netns.create(namespace)
-            own = Path(directory, str(number))
-            own.mkdir()
-            pair.append(WireGuardNode(number, namespace, own, implementation))
-        try:
-            connect(pair)
-            for node, other in (pair, reversed(pair)):
-                node.make(other.peer_for(node))
-                route(node, other)
-            while pair[0].start_ping(pair[1], count=1).lost():
-                pass
-            for name, sides in SIDES.items():
-                found = [_round(pair, sides, interval) for _ in range(rounds)]
-                lost = [first + second for _, first, second in found]
-                sent = sum(2 * count for count, _, _ in found)
-                print(f"{implementation} {name}: {sum(lost)} of {sent} lost, by round {lost}", flush=True)
-                total += sum(lost)
-        finally:
-            for node in pair:
-                node.close()
-                netns.delete(node.namespace)
+    with tempfile.TemporaryDirectory() as directory, two_nodes(Path(directory), implementation) as pair:
+        meet(*pair)
+        for name, sides in SIDES.items():
+            found = [_round(pair, sides, interval) for _ in range(rounds)]
+            lost = [first + second for _, first, second in found]
+            sent = sum(2 * count for count, _, _ in found)
+            print(f"{implementation} {name}: {sum(lost)} of {sent} lost, by round {lost}", flush=True)
+            total += sum(lost)
     return total
 
 

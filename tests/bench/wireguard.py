@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import tempfile
 import time
@@ -22,7 +21,7 @@ from mcagent.model.net import parse_address, parse_network
 from mcagent.model.resources import Resource
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer
 from tests.contract.inside import adds, steps_to
-from tests.contract.wireguard_nodes import PORT, WireGuardNode, connect, missing, random_key, route
+from tests.contract.wireguard_nodes import PORT, WireGuardNode, meet, missing, random_key, two_nodes
 
 T = TypeVar("T")
 RATES = (1, 10, 50, 200)  # Mbit/s of UDP in packets of 1,000 bytes
@@ -98,29 +97,11 @@ def main() -> None:
         if reason:
             print(f"  not here: {reason}")
             continue
-        with tempfile.TemporaryDirectory() as base:
-            nodes = []
-            for number in (1, 2):
-                namespace = f"mcbwg{os.getpid()}-{number}"
-                netns.create(namespace)
-                directory = Path(base, str(number))
-                directory.mkdir()
-                nodes.append(WireGuardNode(number, namespace, directory, implementation))
-            one, two = nodes
-            try:
-                many_peers(one, options.peers)
-                connect(nodes)
-                for node, other in ((one, two), (two, one)):
-                    node.make(other.peer_for(node))
-                    route(node, other)
-                while one.start_ping(two, count=1).lost():
-                    pass
-                for rate in RATES:
-                    print(f"  rotation under {rate} Mbit/s of UDP: {rotation(one, two, rate)}", flush=True)
-            finally:
-                for node in nodes:
-                    node.close()
-                    netns.delete(node.namespace)
+        with tempfile.TemporaryDirectory() as base, two_nodes(Path(base), implementation) as (one, two):
+            many_peers(one, options.peers)
+            meet(one, two)
+            for rate in RATES:
+                print(f"  rotation under {rate} Mbit/s of UDP: {rotation(one, two, rate)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from mcagent.model.facts import Facts
 from mcagent.model.net import parse_address
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer, WireGuardPeerStatus
 from mcagent.observe.wireguard_causes import causes
-from tests.contract.wireguard_nodes import PORT, Ping, WireGuardNode, connect, missing, route
+from tests.contract.wireguard_nodes import PORT, Ping, WireGuardNode, meet, missing, route, two_nodes
 
 pytestmark = pytest.mark.contract
 
@@ -64,25 +64,9 @@ def pair(tmp_path: Path, implementation: WireGuardImplementation) -> Iterator[Pa
 
 @contextmanager
 def _paired(directory_of_both: Path, implementation: WireGuardImplementation, underlay: str) -> Iterator[Pair]:
-    nodes = []
-    for number in (1, 2):
-        namespace = f"mctw{os.getpid()}-{number}"
-        netns.create(namespace)
-        directory = directory_of_both / str(number)
-        directory.mkdir()
-        nodes.append(WireGuardNode(number, namespace, directory, implementation, underlay=underlay))
-    one, two = nodes
-    try:
-        connect(nodes)
-        for node, other in ((one, two), (two, one)):
-            node.make(other.peer_for(node))
-            route(node, other)
-        wait(lambda: one.start_ping(two, count=1).lost() == 0, "first answer")
+    with two_nodes(directory_of_both, implementation, underlay=underlay) as (one, two):
+        meet(one, two)
         yield one, two
-    finally:
-        for node in nodes:
-            node.close()
-            netns.delete(node.namespace)
 
 
 @pytest.mark.parametrize(("underlay", "overhead"), [("192.0.2.", 60), ("2001:db8::", 80)], ids=["ipv4", "ipv6"])

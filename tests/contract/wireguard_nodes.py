@@ -8,13 +8,15 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from mcagent.dataplane.wireguard import WireGuardBackend
 from mcagent.dataplane.wireguard_keys import KeyStore
 from mcagent.lab import netns
+from mcagent.lab.waiting import wait_until
 from mcagent.model.net import host_network, parse_address
 from mcagent.model.resources import Resource
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
@@ -170,6 +172,36 @@ def _give(node: WireGuardNode, device: str) -> None:
 def route(node: WireGuardNode, other: WireGuardNode) -> None:
     """Lead the other's inner address into the device."""
     netns.ip(node.namespace, "route", "replace", f"{other.inner}/32", "dev", node.device, "src", str(node.inner))
+
+
+@contextmanager
+def two_nodes(
+    directory: Path, implementation: WireGuardImplementation, *, underlay: str = "192.0.2."
+) -> Iterator[tuple[WireGuardNode, WireGuardNode]]:
+    """Give two Nodes in namespaces of their own, which know nothing of each other yet."""
+    nodes = []
+    for number in (1, 2):
+        namespace = f"mctw{os.getpid()}-{number}"
+        netns.create(namespace)
+        own = directory / str(number)
+        own.mkdir()
+        nodes.append(WireGuardNode(number, namespace, own, implementation, underlay=underlay))
+    one, two = nodes
+    try:
+        yield one, two
+    finally:
+        for node in nodes:
+            node.close()
+            netns.delete(node.namespace)
+
+
+def meet(one: WireGuardNode, two: WireGuardNode) -> None:
+    """Make two Nodes each other's peer, and return when they reach each other through their devices."""
+    connect((one, two))
+    for node, other in ((one, two), (two, one)):
+        node.make(other.peer_for(node))
+        route(node, other)
+    wait_until(lambda: one.start_ping(two, count=1).lost() == 0, "the first answer")
 
 
 def resources(node: WireGuardNode, *peers: WireGuardPeer) -> list[Resource]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.dataplane import wireguard_hold as hold
+from mcagent.dataplane.rtmsg import attribute
 from mcagent.dataplane.wireguard_rekey import _datagram, _rules
 from mcagent.model.net import parse_address
 
@@ -41,7 +42,7 @@ def test_rules_name_each_address_once_and_end_by_themselves() -> None:
 
 def packet(number: int, head: bytes) -> bytes:
     """Return a message about a packet, as the kernel writes it."""
-    body = hold._attribute(1, struct.pack(">IHB", number, 0x0800, 4)) + hold._attribute(10, head)
+    body = attribute(1, struct.pack(">IHB", number, 0x0800, 4)) + attribute(10, head)
     return struct.pack("=IHHII", 20 + len(body), hold._PACKET, 0, 0, 0) + struct.pack(">BBH", 2, 0, 1) + body
 
 
