@@ -43,17 +43,11 @@ class Pairs(Protocol):
         """The one that follows."""
 
 
-class WireGuard(Protocol):
-    """What is asked of the backend (`mcagent.dataplane.wireguard.WireGuardBackend`)."""
+class Devices(Protocol):
+    """What is asked of this Node's WireGuard devices (`mcagent.dataplane.wireguard_own.OwnDevices`)."""
 
     def implementation(self) -> WireGuardImplementation | None:
         """Return what encrypts, None if nothing can."""
-
-    def keys(self) -> Pairs:
-        """Return this Node's keys. Raises BackendError."""
-
-    def public_keys(self) -> tuple[str, str]:
-        """Return the key to use now, and the one to announce ("": none). Raises BackendError."""
 
     def statuses(self) -> Sequence[WireGuardPeerStatus]:
         """Return what each device says of its peers. Raises BackendError."""
@@ -61,6 +55,20 @@ class WireGuard(Protocol):
     @property
     def restarts(self) -> int:
         """How many wireguard-go processes were started in place of one that died."""
+
+
+class WireGuard(Protocol):
+    """What is asked of the backend (`mcagent.dataplane.wireguard.WireGuardBackend`)."""
+
+    @property
+    def own(self) -> Devices:
+        """The devices that are ours."""
+
+    def keys(self) -> Pairs:
+        """Return this Node's keys. Raises BackendError."""
+
+    def public_keys(self) -> tuple[str, str]:
+        """Return the key to use now, and the one to announce ("": none). Raises BackendError."""
 
 
 class FactsReader:
@@ -76,7 +84,7 @@ class FactsReader:
             public_key, next_key = self._backend.public_keys()
             found = replace(
                 facts,
-                wireguard=self._backend.implementation(),
+                wireguard=self._backend.own.implementation(),
                 wireguard_public_key=public_key,
                 wireguard_next_key=next_key,
             )
@@ -92,11 +100,11 @@ class FactsReader:
 def wireguard_report(backend: WireGuard) -> WireGuardReport:
     """Return what the devices say now, for pages: from any thread."""
     try:
-        statuses = backend.statuses()
+        statuses = backend.own.statuses()
         return WireGuardReport(
             peers=tuple(statuses),
             key_created=backend.keys().current.created if statuses else 0.0,
-            restarts=backend.restarts,
+            restarts=backend.own.restarts,
             now=time.time(),
         )
     except BackendError as error:

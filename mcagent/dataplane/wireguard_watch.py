@@ -127,7 +127,7 @@ class WireGuardWatch:
 
     def _follow(self, processes: dict[int, int]) -> None:
         """Have a descriptor for each process that lives: it tells of the end at once."""
-        for pid in set(self._backend.processes()) - processes.keys():
+        for pid in set(self._backend.own.processes()) - processes.keys():
             with contextlib.suppress(OSError):  # gone already: the next look sees that
                 processes[pid] = os.pidfd_open(pid)
 
@@ -150,7 +150,7 @@ class WireGuardWatch:
                             underlay = True
         if underlay:
             try:
-                self._backend.bind_again()
+                self._backend.own.bind_again()
             except BackendError as error:
                 log.warning("%s", error)
         return ours

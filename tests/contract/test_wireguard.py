@@ -130,11 +130,11 @@ def test_the_next_agent_finds_everything_and_has_nothing_to_do(node: WireGuardNo
     """A backend that starts anew sees the same device and peers, and the same wireguard-go process."""
     wanted = resources(node, peer(node, 0), peer(node, 1, allowed_ips=networks("10.101.0.0/32", "10.110.0.0/16")))
     make(node.backend, wanted)
-    processes = netns.call(node.namespace, node.wireguard.processes)
+    processes = netns.call(node.namespace, node.wireguard.own.processes)
     node.backend.close()
     node.backend = node.new_backend()
     assert node.backend.observe() == as_mapping(wanted)
-    assert netns.call(node.namespace, node.wireguard.processes) == processes
+    assert netns.call(node.namespace, node.wireguard.own.processes) == processes
     assert bool(processes) == (node.implementation is WireGuardImplementation.USERSPACE)
 
 
@@ -255,7 +255,7 @@ def test_no_implementation_is_a_clear_error(node: WireGuardNode, tmp_path: Path)
         implementation=WireGuardImplementation.USERSPACE,
         binary="no-such-wireguard-go",
     )
-    assert netns.call(node.namespace, backend.implementation) is None
+    assert netns.call(node.namespace, backend.own.implementation) is None
     result = netns.call(node.namespace, lambda: backend.apply(adds(node.value())))
     assert "install" in str(result.failed[0][1])
 

@@ -35,7 +35,7 @@ watch = WireGuardWatch(backend, lambda: None, devices=[node.device])
 watch.start()
 make(backend, wanted)
 assert backend.observe() == as_mapping(wanted)
-assert len(backend.statuses()) == 2
+assert len(backend.own.statuses()) == 2
 watch.stop()
 make(backend, [])
 backend.close()

@@ -16,7 +16,7 @@ import pytest
 from mcagent.core import kernel
 from mcagent.core.encryption import RemoteEnd
 from mcagent.core.secrecy import Summary
-from mcagent.dataplane import wireguard, wireguard_handover, wireguard_hold
+from mcagent.dataplane import wireguard_handover, wireguard_hold, wireguard_turn
 from mcagent.lab import netns
 from mcagent.lab.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
@@ -115,7 +115,7 @@ def _ping(one: WireGuardNode, two: WireGuardNode, size: int) -> int:
 
 def status(node: WireGuardNode, public_key: str) -> WireGuardPeerStatus | None:
     """Return what a Node's device says of a peer."""
-    found = netns.call(node.namespace, node.wireguard.statuses)
+    found = netns.call(node.namespace, node.wireguard.own.statuses)
     return next((one for one in found if one.public_key == public_key), None)
 
 
@@ -167,7 +167,7 @@ def test_rotation_of_one_key_loses_nothing(pair: tuple[WireGuardNode, WireGuardN
     assert two.store.ensure().previous is None, "the peer has shaken hands under the new key"
     assert all(ping.running() for ping in pings), "the pings have to last longer than the rotation"
     assert [ping.lost() for ping in pings] == [0, 0]
-    assert [peer.public_key for peer in netns.call(one.namespace, one.wireguard.statuses)] == [new]
+    assert [peer.public_key for peer in netns.call(one.namespace, one.wireguard.own.statuses)] == [new]
 
 
 def test_rotation_on_both_sides_at_once_loses_nothing(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
@@ -275,7 +275,7 @@ def test_an_underlay_address_that_changes_costs_no_more_than_a_moment(
     one, two = pair
     netns.ip(two.namespace, "address", "del", f"{two.underlay}/24", "dev", "uplink")
     netns.ip(two.namespace, "address", "add", "192.0.2.99/24", "dev", "uplink")
-    netns.call(two.namespace, two.wireguard.bind_again)
+    netns.call(two.namespace, two.wireguard.own.bind_again)
     wait(lambda: two.start_ping(one, count=1).lost() == 0, "an answer to the new address", 3.0)
     assert two.start_ping(one, count=50, interval=INTERVAL).lost() == 0
     found = status(one, two.store.ensure().current.public)
@@ -288,7 +288,7 @@ def test_wireguard_go_that_dies_is_started_anew(pair: tuple[WireGuardNode, WireG
     one, two = pair
     if two.implementation is not WireGuardImplementation.USERSPACE:
         pytest.skip("the kernel's WireGuard does not die")
-    (process,) = netns.call(two.namespace, two.wireguard.processes)
+    (process,) = netns.call(two.namespace, two.wireguard.own.processes)
     os.kill(process, signal.SIGKILL)
     wait(lambda: netns.call(two.namespace, two.wireguard.disturbed), "noticed")
     assert two.device in netns.ip(two.namespace, "route", "show")
@@ -296,8 +296,8 @@ def test_wireguard_go_that_dies_is_started_anew(pair: tuple[WireGuardNode, WireG
     two.make(one.peer_for(two))
     wait(lambda: one.start_ping(two, count=1).lost() == 0, "answer")
     assert time.monotonic() - began < 3.0
-    assert two.wireguard.restarts == 1
-    assert netns.call(two.namespace, two.wireguard.processes) != (process,)
+    assert two.wireguard.own.restarts == 1
+    assert netns.call(two.namespace, two.wireguard.own.processes) != (process,)
 
 
 def test_a_device_made_anew_has_the_same_key(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
@@ -324,7 +324,7 @@ def test_of_two_new_keys_the_second_waits_for_its_turn_but_not_for_ever(
     wait(
         lambda: netns.call(high.namespace, high.wireguard.public_keys) == (new[high.device], ""),
         "the end of patience",
-        wireguard.TURN + 2.0,
+        wireguard_turn.TURN + 2.0,
     )
 
 

@@ -250,18 +250,27 @@ def test_what_an_old_definition_drops_is_not_written_again_and_again() -> None:
     assert len(server.requests) == 1
 
 
-class Backend:
-    """What the agent asks of the backend."""
+class Devices:
+    """The kernel's WireGuard, without peers."""
 
     restarts = 0
-
-    def __init__(self) -> None:
-        pair = KeyPair(private=bytes(32), public=OWN, created=1.0)
-        self.found: Keys | BackendError = Keys(current=pair)
 
     def implementation(self) -> WireGuardImplementation | None:
         """The kernel's."""
         return WireGuardImplementation.KERNEL
+
+    def statuses(self) -> tuple[WireGuardPeerStatus, ...]:
+        """Nothing."""
+        return ()
+
+
+class Backend:
+    """What the agent asks of the backend."""
+
+    def __init__(self) -> None:
+        pair = KeyPair(private=bytes(32), public=OWN, created=1.0)
+        self.own = Devices()
+        self.found: Keys | BackendError = Keys(current=pair)
 
     def keys(self) -> Keys:
         """Return the keys, or fail."""
@@ -273,10 +282,6 @@ class Backend:
         """Return the public ones, or fail."""
         keys = self.keys()
         return keys.current.public, keys.next.public if keys.next is not None else ""
-
-    def statuses(self) -> tuple[WireGuardPeerStatus, ...]:
-        """Nothing."""
-        return ()
 
 
 def test_a_key_file_that_cannot_be_used_means_no_key(caplog: pytest.LogCaptureFixture) -> None:
