@@ -1,0 +1,141 @@
+"""From a ServiceExport to a working connection in another cluster, with real controllers, agents and packets.
+
+    python -m tests.bench.connection [--api embedded|real] [--exports N] [--json]
+
+Services are exported one at a time. Told of each: when the importing cluster has the Service; when a Pod there,
+trying to connect every 10 ms, has its first answer from the exporting cluster's ClusterIP, for which agents are
+enough; when it has one from the imported Service's ClusterIP. The last needs kube-proxy, and the lab's looks for
+changes every 0.1 s: that is part of the time. On the datapath that there is. Needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import select
+import socket
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from mcagent.lab import netns
+from mcagent.lab.api import ApiKind
+from mcagent.lab.control import ControlPlane
+from mcagent.lab.lab import Lab
+from mcagent.lab.load import percentile
+from mcagent.lab.realapi import find
+from mcagent.lab.topology import Cluster, generate
+from mcagent.lab.waiting import wait_until
+from mcagent.model.errors import LabError
+
+KNOCK = 0.01  # seconds between two attempts
+PATIENCE = 30.0  # seconds for one export
+PORT = 80
+
+
+def serve(lab: Lab, cluster: Cluster, name: str) -> str:
+    """Make a Service with one Pod behind it; return its ClusterIP."""
+    pod = cluster.workers[0].pods[0]
+    api = lab.api(cluster.name)
+    ports = [{"name": "tcp", "protocol": "TCP", "port": PORT, "targetPort": cluster.services[0].target_port}]
+    metadata = {"name": name, "namespace": "default"}
+    made = api.create({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": ports}})
+    api.create(
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {**metadata, "labels": {"kubernetes.io/service-name": name}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [str(pod.address)], "conditions": {"ready": True}}],
+            "ports": [{"name": "tcp", "protocol": "TCP", "port": cluster.services[0].target_port}],
+        }
+    )
+    spec = made["spec"]
+    assert isinstance(spec, dict)
+    return str(spec["clusterIP"])
+
+
+def knock(address: str, patience: float) -> None:
+    """Return when somebody there has answered; begins a connection every `KNOCK`. Raises LabError."""
+    with contextlib.ExitStack() as stack:
+        waiting: list[socket.socket] = []
+        until = time.monotonic() + patience
+        while time.monotonic() < until:
+            one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+            one.connect_ex((address, PORT))
+            waiting.append(one)
+            for ready in select.select(waiting, [], [], KNOCK)[0]:
+                with contextlib.suppress(OSError):
+                    if ready.recv(1):
+                        return
+                waiting.remove(ready)
+    raise LabError(f"no answer from {address} within {patience:g} s")
+
+
+def export(lab: Lab, name: str) -> dict[str, float]:
+    """Export a Service of the second cluster to the first; return after how many seconds what was there."""
+    client, serving = lab.topology.clusters
+    behind = serve(lab, serving, name)
+    own = lab.api(client.name)
+    namespace = lab.namespace(client.workers[0].pods[0])
+    begun = time.monotonic()
+
+    def answered(address: str) -> float:
+        netns.call(namespace, partial(knock, address, PATIENCE), timeout=PATIENCE + 5)
+        return time.monotonic() - begun
+
+    with ThreadPoolExecutor(1) as pool:
+        lab.api(serving.name).create(
+            {
+                "apiVersion": "multicluster.x-k8s.io/v1alpha1",
+                "kind": "ServiceExport",
+                "metadata": {"name": name, "namespace": "default"},
+            }
+        )
+        way = pool.submit(answered, behind)
+        wait_until(
+            lambda: own.get("Service", f"antrea-mc-{name}") is not None,
+            "the import",
+            timeout=PATIENCE,
+            interval=KNOCK,
+        )
+        imported = time.monotonic() - begun
+        connected = answered(str(ControlPlane(lab).imported_address(client, name)))
+        return {"imported": imported, "way": way.result(), "connected": connected}
+
+
+def measure(kind: ApiKind, exports: int) -> dict[str, float]:
+    """Return milliseconds: median and 99th percentile of each."""
+    with Lab.up(generate(name="connection", gateways=1, workers=1), api=kind, control_plane=True) as lab:
+        print(f"{kind}: a lab of two clusters is up; {exports} exports", file=sys.stderr, flush=True)
+        found = [export(lab, f"bench-{number}") for number in range(exports)]
+    return {
+        f"{what}_p{share}_ms": 1000 * percentile([one[what] for one in found], share / 100)
+        for what in found[0]
+        for share in (50, 99)
+    }
+
+
+def main(argv: list[str]) -> int:
+    """Measure and tell."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--api", choices=[str(kind) for kind in ApiKind], help="[both, where both are there]")
+    parser.add_argument("--exports", type=int, default=30)
+    parser.add_argument("--json", action="store_true", help="print the numbers for a program")
+    args = parser.parse_args(argv)
+    kinds = [ApiKind(args.api)] if args.api else [kind for kind in ApiKind if kind is not ApiKind.REAL or find()]
+    results = {str(kind): measure(kind, args.exports) for kind in kinds}
+    if args.json:
+        print(json.dumps(results))
+        return 0
+    words = {"imported": "imported", "way": "by the exporting ClusterIP", "connected": "by the imported ClusterIP"}
+    for name, found in results.items():
+        for what, text in words.items():
+            print(f"{name}: {text}: p50 {found[f'{what}_p50_ms']:.0f} ms, p99 {found[f'{what}_p99_ms']:.0f} ms")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
