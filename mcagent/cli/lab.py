@@ -250,7 +250,7 @@ def _nodes_of(lab: Lab) -> list[dict[str, str]]:
         agent = "running" if alive else "not running"
         ready = "yes" if alive and lab.ready(node.name) else "no"
         rows.append(
-            dict(zip(_NODE_COLUMNS, (node.name, role, str(node.address), pods, agent, ready), strict=True))
+            dict(zip(_NODE_COLUMNS, (node.name, role, str(node.tunnel_address), pods, agent, ready), strict=True))
         )
     return rows
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,14 +31,6 @@ def implementation(request: pytest.FixtureRequest) -> WireGuardImplementation:
     if reason:
         pytest.skip(reason)
     return WireGuardImplementation(request.param)
-
-
-def wait(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.005)
 
 
 @pytest.fixture

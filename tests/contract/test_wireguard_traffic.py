@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from mcagent.core.secrecy import Summary
 from mcagent.dataplane import wireguard_handover, wireguard_hold, wireguard_turn
 from mcagent.lab import netns
 from mcagent.lab.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
+from mcagent.lab.waiting import wait_until
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.errors import LabError
 from mcagent.model.facts import Facts
@@ -31,14 +32,6 @@ pytestmark = pytest.mark.contract
 
 PINGS = 600
 INTERVAL = 0.005  # seconds
-
-
-def wait(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.005)
 
 
 @pytest.fixture(params=list(WireGuardImplementation), scope="module")
@@ -119,6 +112,12 @@ def status(node: WireGuardNode, public_key: str) -> WireGuardPeerStatus | None:
     return next((one for one in found if one.public_key == public_key), None)
 
 
+def shaken(node: WireGuardNode, public_key: str) -> bool:
+    """Tell whether the peer has shaken hands with the Node under that key."""
+    found = status(node, public_key)
+    return found is not None and found.last_handshake > 0
+
+
 def announce(node: WireGuardNode, other: WireGuardNode) -> str:
     """Make the Node's next key and let the other one know; return it."""
     node.store.prepare_next()
@@ -156,9 +155,11 @@ def test_rotation_of_one_key_loses_nothing(pair: tuple[WireGuardNode, WireGuardN
     time.sleep(0.3)
     assert status(one, new) is None
     switch(two, one)
-    wait(lambda: (found := status(one, new)) is not None and found.last_handshake > 0, "handshake of the new key")
+    wait_until(
+        lambda: (found := status(one, new)) is not None and found.last_handshake > 0, "handshake of the new key"
+    )
     assert not netns.call(one.namespace, one.wireguard.disturbed)
-    wait(lambda: status(one, before) is None, "the end of the old key")
+    wait_until(lambda: status(one, before) is None, "the end of the old key")
     assert not netns.call(one.namespace, one.wireguard.disturbed)
     time.sleep(0.3)
     publish(two, one)
@@ -181,7 +182,11 @@ def test_rotation_on_both_sides_at_once_loses_nothing(pair: tuple[WireGuardNode,
 
     def rotate(node: WireGuardNode, peer: WireGuardPeer) -> None:
         promoted = node.store.promote_next().current.public
-        wait(lambda: netns.call(node.namespace, node.wireguard.public_keys) == (promoted, ""), "our turn", 2.0)
+        wait_until(
+            lambda: netns.call(node.namespace, node.wireguard.public_keys) == (promoted, ""),
+            "our turn",
+            timeout=2.0,
+        )
         node.make(peer)
         switched.append(node.device)
 
@@ -191,11 +196,8 @@ def test_rotation_on_both_sides_at_once_loses_nothing(pair: tuple[WireGuardNode,
     for thread in threads:
         thread.join()
     assert len(switched) == 2
-    wait(
-        lambda: all(
-            (found := status(node, key)) is not None and found.last_handshake > 0
-            for node, key in ((two, keys[0]), (one, keys[1]))
-        ),
+    wait_until(
+        lambda: all(shaken(node, key) for node, key in ((two, keys[0]), (one, keys[1]))),
         "handshakes of the new keys",
     )
     publish(one, two)
@@ -220,7 +222,9 @@ def test_a_peer_that_is_slow_to_answer_costs_nothing(
     pings = [node.start_ping(other, count=1500, interval=0.002) for node, other in ((one, two), (two, one))]
     new = announce(two, one)
     switch(two, one)
-    wait(lambda: (found := status(one, new)) is not None and found.last_handshake > 0, "handshake of the new key")
+    wait_until(
+        lambda: (found := status(one, new)) is not None and found.last_handshake > 0, "handshake of the new key"
+    )
     assert all(ping.running() for ping in pings), "the pings have to last longer than the rotation"
     assert [ping.lost() for ping in pings] == [0, 0]
 
@@ -259,7 +263,9 @@ def test_a_peer_that_roams_is_followed_and_no_difference(pair: tuple[WireGuardNo
     two.make(one.peer_for(two), listen_port=PORT + 7)
     key = two.store.ensure().current.public
     two.start_ping(one, count=2).lost()
-    wait(lambda: (found := status(one, key)) is not None and found.endpoint == (two.underlay, PORT + 7), "roaming")
+    wait_until(
+        lambda: (found := status(one, key)) is not None and found.endpoint == (two.underlay, PORT + 7), "roaming"
+    )
     assert not netns.call(one.namespace, one.wireguard.disturbed)
     one.make(two.peer_for(one))
     found = status(one, key)
@@ -276,7 +282,7 @@ def test_an_underlay_address_that_changes_costs_no_more_than_a_moment(
     netns.ip(two.namespace, "address", "del", f"{two.underlay}/24", "dev", "uplink")
     netns.ip(two.namespace, "address", "add", "192.0.2.99/24", "dev", "uplink")
     netns.call(two.namespace, two.wireguard.own.bind_again)
-    wait(lambda: two.start_ping(one, count=1).lost() == 0, "an answer to the new address", 3.0)
+    wait_until(lambda: two.start_ping(one, count=1).lost() == 0, "an answer to the new address", timeout=3.0)
     assert two.start_ping(one, count=50, interval=INTERVAL).lost() == 0
     found = status(one, two.store.ensure().current.public)
     assert found is not None
@@ -290,11 +296,11 @@ def test_wireguard_go_that_dies_is_started_anew(pair: tuple[WireGuardNode, WireG
         pytest.skip("the kernel's WireGuard does not die")
     (process,) = netns.call(two.namespace, two.wireguard.own.processes)
     os.kill(process, signal.SIGKILL)
-    wait(lambda: netns.call(two.namespace, two.wireguard.disturbed), "noticed")
+    wait_until(lambda: netns.call(two.namespace, two.wireguard.disturbed), "noticed")
     assert two.device in netns.ip(two.namespace, "route", "show")
     began = time.monotonic()
     two.make(one.peer_for(two))
-    wait(lambda: one.start_ping(two, count=1).lost() == 0, "answer")
+    wait_until(lambda: one.start_ping(two, count=1).lost() == 0, "answer")
     assert time.monotonic() - began < 3.0
     assert two.wireguard.own.restarts == 1
     assert netns.call(two.namespace, two.wireguard.own.processes) != (process,)
@@ -306,7 +312,7 @@ def test_a_device_made_anew_has_the_same_key(pair: tuple[WireGuardNode, WireGuar
     netns.ip(two.namespace, "link", "delete", two.device)
     two.make(one.peer_for(two))
     route(two, one)
-    wait(lambda: one.start_ping(two, count=1).lost() == 0, "answer")
+    wait_until(lambda: one.start_ping(two, count=1).lost() == 0, "answer")
 
 
 def test_of_two_new_keys_the_second_waits_for_its_turn_but_not_for_ever(
@@ -321,10 +327,10 @@ def test_of_two_new_keys_the_second_waits_for_its_turn_but_not_for_ever(
     keys = {node.device: netns.call(node.namespace, node.wireguard.public_keys) for node in pair}
     assert keys[low.device] == (new[low.device], "")
     assert keys[high.device] == (before[high.device], new[high.device])
-    wait(
+    wait_until(
         lambda: netns.call(high.namespace, high.wireguard.public_keys) == (new[high.device], ""),
         "the end of patience",
-        wireguard_turn.TURN + 2.0,
+        timeout=wireguard_turn.TURN + 2.0,
     )
 
 
@@ -359,7 +365,9 @@ def test_counters_tell_which_way_is_closed(pair: tuple[WireGuardNode, WireGuardN
     for node, other in ((one, two), (two, one)):
         node.make(other.peer_for(node))
     keys = one.store.ensure().current.public, two.store.ensure().current.public
-    wait(lambda: (found := status(one, keys[1])) is not None and found.received > 0, "a handshake of the other's")
+    wait_until(
+        lambda: (found := status(one, keys[1])) is not None and found.received > 0, "a handshake of the other's"
+    )
     assert "its handshakes arrive here, our answers do not get there" in told(one, two)
     found = status(two, keys[0])
     assert found is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,14 +36,6 @@ QUICK = EngineTiming(
         probe_after=0.3, probe_timeout=0.5, retry=0.05, retry_most=0.2, look=0.05, informers=INFORMERS
     ),
 )
-
-
-def until(condition: Callable[[], object], timeout: float = 30.0) -> None:
-    """Wait for a condition that nobody announces."""
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "the condition never held"
-        time.sleep(0.01)
 
 
 def client_of(api: ApiServer, path: Path) -> Client:

@@ -20,8 +20,9 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.lab.apiserver import ApiServer
 from mcagent.model.objects import Kind
 from tests.unit.control_clusters import CIDRS
-from tests.unit.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join, until
+from tests.unit.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
 from tests.unit.member_world import conditions_of, export_of, node, service, settings, slice_of
+from tests.waiting import until
 
 SHOP = "default"  # a namespace that every server has
 

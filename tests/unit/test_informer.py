@@ -25,6 +25,7 @@ from mcagent.lab.certificates import server_identity
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import AGENT_KINDS, KINDS
 from mcagent.model.objects import Kind
+from tests.waiting import until
 
 FAST = Timing(
     list_timeout=2.0, watch_timeout=60.0, inactivity=1.0, backoff=0.02, backoff_most=0.2, steady=0.2, page=3
@@ -76,14 +77,6 @@ class Mirror:
     def wait_names(self, kind: Kind, *names: str) -> None:
         """Wait until exactly these names are known."""
         self.wait(lambda: self.names(kind) == set(names))
-
-
-def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
-    """Wait for a condition that nobody announces."""
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "the condition never held"
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -14,17 +14,10 @@ from mcagent.kube.events import Condition, Notice, Reporter
 from mcagent.lab.apiserver import ApiServer, Fault, FaultKind
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
+from tests.waiting import until
 
 GATEWAYS = "/apis/multicluster.crd.antrea.io/v1alpha1/namespaces/kube-system/gateways"
 PROBLEM = Problem(subject="Gateway kube-system/n1", path="gatewayIP", reason="NoAddress", message="not an address")
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition that nobody announces."""
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end, "the condition never held"
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ from mcagent.lab.apiserver import ApiServer
 from mcagent.lab.apiserver.faults import Fault, FaultKind
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from tests.unit.controlworld import COMMON_AREA, QUICK, Objects, client_of, until
+from tests.unit.controlworld import COMMON_AREA, QUICK, Objects, client_of
 from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, service
+from tests.waiting import until
 
 CRDS = Path(__file__).parents[2] / "deploy/crds"
 KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
