@@ -57,22 +57,27 @@ def raw(one: Round) -> Json:
     return {
         "node": one.node,
         "side": one.side,
-        "tcp": {name: list(during.streams[name].silences) for name in ("pods", "service")},
-        "udp": failover.datagram_gap(during),
-        "request": during.streams["requests"].longest,
+        "tcp": {name: sorted(map(seconds, during.streams[name].silences)) for name in ("pods", "service")},
+        "udp": seconds(failover.datagram_gap(during)),
+        "request": seconds(during.streams["requests"].longest),
         "requests failed": during.streams["requests"].broken,
         "lost": failover.datagrams_lost(during),
         "duplicates": sum(stream.duplicates for stream in during.streams.values()),
         "broken": failover.broken(during),
         "reasons": _reasons(during),
-        "late": during.stall,
-        "healed": one.healed,
+        "late": seconds(during.stall),
+        "healed": seconds(one.healed),
         "after lost": failover.datagrams_lost(after),
         "after broken": failover.broken(after),
         "after reasons": _reasons(after),
-        "after tcp": max(failover.tcp_silences(after)),
-        "after late": after.stall,
+        "after tcp": seconds(max(failover.tcp_silences(after))),
+        "after late": seconds(after.stall),
     }
+
+
+def seconds(value: float) -> float:
+    """Return a time to the millisecond: more is noise, and fills files."""
+    return round(value, 3)
 
 
 def _reasons(report: Report) -> dict[str, list[str]]:
@@ -145,8 +150,19 @@ class Results:
         """Write the file anew, whole."""
         if self._path is not None:
             new = self._path.with_suffix(".new")
-            new.write_text(json.dumps({"about": self._about, "results": self.all}, indent=1))
+            new.write_text(as_text({"about": self._about, "results": self.all}) + "\n")
             new.replace(self._path)
+
+
+def as_text(value: object, depth: int = 0) -> str:
+    """Return JSON with a line for each round, so that a version of the file can be compared with another."""
+    space = "\n" + " " * (depth + 1)
+    if isinstance(value, dict) and "node" not in value:
+        parts = [f"{json.dumps(key)}: {as_text(each, depth + 1)}" for key, each in value.items()]
+        return f"{{{space}{(',' + space).join(parts)}}}" if parts else "{}"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return f"[{space}{(',' + space).join(as_text(each, depth + 1) for each in value)}]"
+    return json.dumps(value)
 
 
 def list_of(value: object) -> list[Any]:
@@ -205,7 +221,7 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row],
                             settled.wait(120)
                             continue
                         if float(str(one["late"])) <= LATE or not tries:
-                            one["seconds"] = time.monotonic() - began
+                            one["seconds"] = seconds(time.monotonic() - began)
                             rounds.append(one)
                             break
                         result["rounds made again"] = int(str(result["rounds made again"])) + 1
