@@ -368,6 +368,7 @@ def play(lab: Lab, load: Load, settled: Settled, row: Row, number: int, *, seed:
         side = "client" if lab.topology.node(name)[0] is lab.topology.clusters[0] else "serving"
     healed = 0.0
     begin = time.monotonic()
+    load.forget(begin)
     try:
         fault.inject()
         if row.counted is Counted.FAULT:

@@ -138,6 +138,10 @@ class Load:
         }
         return Report(streams=streams, stall=found["stall"])
 
+    def forget(self, before: float) -> None:
+        """Let go of what was before that moment: nobody will ask about it. A long history would slow the load."""
+        self._say({"forget": before})
+
     def _say(self, value: object) -> None:
         assert self._process.stdin is not None
         try:

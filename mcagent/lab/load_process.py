@@ -2,7 +2,8 @@
 
 First line of standard input: a JSON list of streams. When all are under way one line comes back ("ready" as a JSON
 object, or a string that says what is wrong). After that each line {"since", "until"} is answered by
-{"streams", "stall"}. Ends when its input does. One thread, one epoll; sockets belong to the Pods' namespaces.
+{"streams", "stall"}; {"forget"} drops what was before that moment (the history of an hour would make this process
+late) and is not answered. Ends when its input does. One thread, one epoll; sockets belong to the Pods' namespaces.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable
+from typing import Protocol
 
 from mcagent.lab import netns
 from mcagent.lab.load import READY_TIMEOUT, Kind, Stream
@@ -31,6 +33,13 @@ REQUEST_TIMEOUT = 10.0
 BATCH = 64  # timers between two looks at the sockets
 NOTED = 0.03  # seconds: shorter silences are not kept one by one
 Json = dict[str, object]
+
+
+class Remembers(Protocol):
+    """What keeps a history that can be cut."""
+
+    def drop_before(self, moment: float) -> None:
+        """Forget what was before a moment (monotonic)."""
 
 
 class Loop:
@@ -87,6 +96,10 @@ class Loop:
         """Return by how much this process was late at most in a span: what the machine, not the network, did."""
         return max((b - a for a, b in self._stalls if b >= since and a <= until), default=0.0)
 
+    def drop_before(self, moment: float) -> None:
+        """Forget what was over before a moment."""
+        self._stalls = [span for span in self._stalls if span[1] >= moment]
+
 
 class Udp:
     """Numbered datagrams at a steady rate."""
@@ -95,6 +108,7 @@ class Udp:
         self._loop, self._stream = loop, stream
         self._socket = loop.open(stream.namespace, socket.SOCK_DGRAM)
         self._socket.connect((stream.address, stream.port))
+        self._first = 0  # number of the first datagram that is remembered
         self._sent = array("d")
         self._answers = bytearray()
         self._arrivals = array("d")
@@ -113,15 +127,15 @@ class Udp:
             self._sent.append(time.monotonic())
             self._answers.append(0)
             with contextlib.suppress(OSError):  # counted as lost: an ICMP error of an earlier one, no buffer
-                self._socket.send((len(self._sent) - 1).to_bytes(8, "big"))
+                self._socket.send((self._first + len(self._sent) - 1).to_bytes(8, "big"))
             self._due += self._stream.interval
         self._loop.at(self._due, self._send)
 
     def _receive(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                number = int.from_bytes(self._socket.recv(2048)[-8:], "big")
-                if number < len(self._answers):
+                number = int.from_bytes(self._socket.recv(2048)[-8:], "big") - self._first
+                if 0 <= number < len(self._answers):
                     self._answers[number] = min(self._answers[number] + 1, 255)
                     self._arrivals.append(time.monotonic())
 
@@ -137,6 +151,14 @@ class Udp:
             moments.append(until)
         silence = max((b - a for a, b in itertools.pairwise(moments)), default=until - since)
         return last - first, lost, sum(answers) - len(answers) + lost, silence
+
+    def drop_before(self, moment: float) -> None:
+        """Forget what was sent before a moment, and answers but the last before it."""
+        old = bisect.bisect_left(self._sent, moment)
+        self._first += old
+        del self._sent[:old]
+        del self._answers[:old]
+        del self._arrivals[: max(0, bisect.bisect_left(self._arrivals, moment) - 1)]
 
 
 class Connection:
@@ -206,7 +228,7 @@ class Tcp:
         self._loop, self._stream = loop, stream
         self.ready = False
         self._last = self._asked = time.monotonic()
-        self._gaps: list[tuple[float, float]] = []
+        self._gaps = array("d"), array("d")  # silences that are over: begins and ends
         self.sent = array("d")
         self.breaks: list[tuple[float, str]] = []
         self._connect()
@@ -233,15 +255,27 @@ class Tcp:
     def _heard(self) -> None:
         now = time.monotonic()
         if now - self._last > NOTED:
-            self._gaps.append((self._last, now))
+            self._gaps[0].append(self._last)
+            self._gaps[1].append(now)
         self._last = now
         self._loop.at(max(now, self._asked + self._stream.interval), self._ask)
 
     def silence(self, since: float, until: float) -> float:
         """Return the longest time without an answer that touches the span."""
-        gaps = [*self._gaps, (self._last, max(self._last, until))]
-        longest = max((b - a for a, b in gaps if b >= since and a <= until), default=0.0)
-        return max(longest, self._stream.interval)
+        begins, ends = self._gaps
+        first, last = bisect.bisect_left(ends, since), bisect.bisect_right(begins, until)
+        gaps = [b - a for a, b in zip(begins[first:last], ends[first:last], strict=True)]
+        if self._last <= until:
+            gaps.append(until - self._last)
+        return max([*gaps, self._stream.interval])
+
+    def drop_before(self, moment: float) -> None:
+        """Forget what was over before a moment."""
+        old = bisect.bisect_left(self._gaps[1], moment)
+        for moments in self._gaps:
+            del moments[:old]
+        del self.sent[: bisect.bisect_left(self.sent, moment)]
+        self.breaks = [one for one in self.breaks if one[0] >= moment]
 
 
 class Http:
@@ -273,6 +307,10 @@ class Http:
         self.done.append((self.begin, now, reason))
         self._loop.at(max(now, self.begin + self._stream.interval), self._request)
 
+    def drop_before(self, moment: float) -> None:
+        """Forget requests that were done before a moment."""
+        self.done = [one for one in self.done if one[1] >= moment]
+
 
 class Group:
     """All of a stream."""
@@ -292,6 +330,12 @@ class Group:
             and all(one.ready for one in self.tcp)
             and all(one.ready for one in self.http)
         )
+
+    def drop_before(self, moment: float) -> None:
+        """Forget what was before a moment."""
+        parts: list[Remembers] = [*self.udp, *self.tcp, *self.http]
+        for one in parts:
+            one.drop_before(moment)
 
     def report(self, since: float, until: float) -> Json:
         """Return the outcome of a span."""
@@ -353,6 +397,11 @@ def main() -> int:
             line, _, rest = bytes(buffer).partition(b"\n")
             buffer[:] = rest
             asked = json.loads(line)
+            if "forget" in asked:
+                parts: list[Remembers] = [loop, *groups]
+                for part in parts:
+                    part.drop_before(asked["forget"])
+                continue
             since, until = asked["since"], asked["until"]
             streams = [group.report(since, until) for group in groups]
             _answer({"streams": streams, "stall": loop.stall(since, until)})
