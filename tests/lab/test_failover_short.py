@@ -87,6 +87,20 @@ def test_connections_outlive_a_fault(lab: Lab, load: Load, settled: Settled, nam
     outlive(lab, load, settled, name)
 
 
+@pytest.mark.parametrize("lab", [TrafficEncryption.NONE], indirect=True, ids=str)
+def test_forgetting_the_past_changes_nothing_of_what_came_later(load: Load) -> None:
+    """What the load reports of a while is the same when it has forgotten what was before."""
+    failover.pause(0.5)
+    begin = time.monotonic()
+    failover.pause(1.0)
+    end = time.monotonic()
+    failover.pause(1.0)  # for answers that are under way
+    found = load.report(begin, end)
+    load.forget(begin)
+    assert load.report(begin, end) == found
+    assert all(one.sent for one in found.streams.values())
+
+
 @pytest.mark.failover
 @pytest.mark.parametrize("lab", [TrafficEncryption.WIREGUARD], indirect=True, ids=str)
 @pytest.mark.parametrize("name", ENCRYPTED)
