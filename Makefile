@@ -31,7 +31,7 @@ contract: setup ## Each backend against the real thing, in namespaces (root)
 	@$(STEP) -v "contract tests" -- $(PYTEST) -n auto --dist loadfile tests/contract
 
 lab: setup ## Packets through labs of namespaces with real agents (root)
-	@$(STEP) -v "lab tests" -- $(PYTEST) -m "not failover" tests/lab
+	@$(STEP) -v "lab tests" -- $(PYTEST) -n auto --dist loadfile -m "not failover" tests/lab
 
 kube: setup ## What an API server must do: the embedded one, and real kube-apiserver and etcd (built if there is Go)
 	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]

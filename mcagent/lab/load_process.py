@@ -30,6 +30,7 @@ from mcagent.model.errors import LabError
 MESSAGE = b"m" * 32
 RECONNECT = 0.1  # seconds until a broken connection is made anew
 REQUEST_TIMEOUT = 10.0
+HUNG = 20.0  # seconds without an answer after which a client gives a connection up: it counts as broken
 BATCH = 64  # timers between two looks at the sockets
 NOTED = 0.03  # seconds: shorter silences are not kept one by one
 Json = dict[str, object]
@@ -173,6 +174,7 @@ class Connection:
         self._hello = True
         self._missing = 0
         self.open = True
+        self.begun = time.monotonic()
         self.socket.connect_ex((stream.address, stream.port))
         loop.watch(self.socket.fileno(), self._receive)
 
@@ -232,6 +234,7 @@ class Tcp:
         self.sent = array("d")
         self.breaks: list[tuple[float, str]] = []
         self._connect()
+        self._look()
 
     def _connect(self) -> None:
         self._connection = Connection(self._loop, self._stream, self._broken)
@@ -239,6 +242,14 @@ class Tcp:
         first = self._stream.interval * random.random()  # noqa: S311  # no secret
         self._connection.greeted = lambda: self._loop.at(time.monotonic() + first, self._ask)
         self._connection.heard = self._heard
+
+    def _look(self) -> None:
+        """Give up what hangs."""
+        now = time.monotonic()
+        if self.ready and self._connection.open and now - max(self._last, self._connection.begun) > HUNG:
+            self._connection.close()
+            self._broken(f"no answer for {HUNG:g} s")
+        self._loop.at(now + 1.0, self._look)
 
     def _broken(self, reason: str) -> None:
         now = time.monotonic()
