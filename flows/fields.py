@@ -27,8 +27,10 @@ CT_NEW, CT_EST, CT_REL, CT_RPL, CT_INV, CT_TRK, CT_SNAT, CT_DNAT = (1 << bit for
 # Fragment bits (FLOW_NW_FRAG_* in lib/flow.h): any fragment; one that is not the first.
 FRAG_ANY, FRAG_LATER = 1, 2
 
-# The reserved output ports of OpenFlow 1.5, section 7.2.1, as far as they are used.
-PORT_IN_PORT, PORT_LOCAL = 0xFFFFFFF8, 0xFFFFFFFE
+# The reserved ports of OpenFlow 1.5, section 7.2.1, as far as they are used.
+PORT_IN_PORT, PORT_CONTROLLER, PORT_LOCAL = 0xFFFFFFF8, 0xFFFFFFFD, 0xFFFFFFFE
+# TCP flags (RFC 9293, section 3.1), in the order in which OVS writes them (packet_tcp_flag_to_string).
+TCP_BITS = {name: 1 << bit for bit, name in enumerate(("fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"))}
 
 
 class Form(Enum):
@@ -40,6 +42,7 @@ class Form(Enum):
     IPV4 = "ipv4"
     IPV6 = "ipv6"
     CT_STATE = "ct_state"
+    TCP_FLAGS = "tcp_flags"
     FRAG = "frag"
     PORT = "port"
 
@@ -165,6 +168,7 @@ IPV4_SRC = _field("nw_src", 32, Form.IPV4, "NXM_OF_IP_SRC", set_name="ip_src", n
 IPV4_DST = _field("nw_dst", 32, Form.IPV4, "NXM_OF_IP_DST", set_name="ip_dst", needs=_IP)
 IPV6_SRC = _field("ipv6_src", 128, Form.IPV6, "NXM_NX_IPV6_SRC", needs=_IP6)
 IPV6_DST = _field("ipv6_dst", 128, Form.IPV6, "NXM_NX_IPV6_DST", needs=_IP6)
+IP_TOS = _field("nw_tos", 8, Form.DECIMAL, "NXM_OF_IP_TOS", needs=_ANY_IP, maskable=False, loadable=False)
 IP_TTL = _field("nw_ttl", 8, Form.DECIMAL, "NXM_NX_IP_TTL", needs=_ANY_IP, maskable=False)
 IP_FRAG = _field("nw_frag", 2, Form.FRAG, "NXM_NX_IP_FRAG", needs=_ANY_IP, loadable=False)
 TCP_SRC = _field("tp_src", 16, Form.DECIMAL, "NXM_OF_TCP_SRC", set_name="tcp_src", needs=_proto(IP_TCP))
@@ -183,6 +187,7 @@ ICMPV6_TYPE = _field(
 ICMPV6_CODE = _field(
     "icmp_code", 8, Form.DECIMAL, "NXM_NX_ICMPV6_CODE", set_name="icmpv6_code", needs=_ICMP6, maskable=False
 )
+TCP_FLAGS = _field("tcp_flags", 16, Form.TCP_FLAGS, "NXM_NX_TCP_FLAGS", needs=_proto(IP_TCP), loadable=False)
 
 FIELDS: tuple[Field, ...] = tuple(_fields)
 BY_SET_NAME: dict[str, Field] = {field.set_name: field for field in FIELDS}
@@ -238,14 +243,23 @@ def destination_is(address: Address) -> Term:
 
 def ct_state(text: str) -> Term:
     """Return the condition on the conntrack state written like OVS does ("+trk+new-rpl")."""
+    return _flags(CT_STATE, CT_BITS, text)
+
+
+def tcp_flags(text: str) -> Term:
+    """Return the condition on the TCP flags written like OVS does ("-syn+ack")."""
+    return _flags(TCP_FLAGS, TCP_BITS, text)
+
+
+def _flags(field: Field, bits: dict[str, int], text: str) -> Term:
     value = mask = 0
     for sign, name in re.findall(r"([+-]|^)([^+-]*)", text):
-        bit = CT_BITS.get(name)
+        bit = bits.get(name)
         if bit is None or not sign:
-            raise FlowError("", "ct_state", f'"{sign}{name}" is no state; known: {", ".join(CT_BITS)}')
+            raise FlowError("", field.name, f'"{sign}{name}" is none of its flags: {", ".join(bits)}')
         mask |= bit
         value |= bit if sign == "+" else 0
-    return Term(CT_STATE, value, mask)
+    return Term(field, value, mask)
 
 
 CT_BITS = {

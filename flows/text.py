@@ -6,7 +6,7 @@ in lib/ofp-group.c, so that a flow that was not changed compares equal as text. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
@@ -19,8 +19,10 @@ from flows.fields import (
     FRAG_LATER,
     IP_PROTO,
     IPV6_DST,
+    PORT_CONTROLLER,
     PORT_IN_PORT,
     PORT_LOCAL,
+    TCP_BITS,
     Field,
     Form,
     Term,
@@ -51,7 +53,8 @@ FRAGS = {
     (FRAG_ANY | FRAG_LATER, FRAG_ANY | FRAG_LATER): "later",
     (0, FRAG_LATER): "not_later",
 }
-RESERVED_PORTS = {PORT_IN_PORT: "IN_PORT", PORT_LOCAL: "LOCAL"}
+RESERVED_PORTS = {PORT_IN_PORT: "IN_PORT", PORT_CONTROLLER: "CONTROLLER", PORT_LOCAL: "LOCAL"}
+_FLAGS = {Form.CT_STATE: CT_BITS, Form.TCP_FLAGS: TCP_BITS}
 
 
 # --- values ---------------------------------------------------------------------------------------------
@@ -89,8 +92,8 @@ def _address(value: int, mask: int, width: int, form: Callable[[int], str]) -> s
     return f"{form(value)}/{form(mask) if length is None else length}"
 
 
-def _ct_state(value: int, mask: int) -> str:
-    return "".join(f"{'+' if value & bit else '-'}{name}" for name, bit in CT_BITS.items() if mask & bit)
+def _flags(bits: Mapping[str, int], value: int, mask: int) -> str:
+    return "".join(f"{'+' if value & bit else '-'}{name}" for name, bit in bits.items() if mask & bit)
 
 
 def value_text(field: Field, value: int, mask: int) -> str:
@@ -107,8 +110,8 @@ def value_text(field: Field, value: int, mask: int) -> str:
         return str(value) if whole else f"{hex_text(value)}/{hex_text(mask)}"
     if form is Form.MAC:
         return mac_text(value) if whole else f"{mac_text(value)}/{mac_text(mask)}"
-    if form is Form.CT_STATE:
-        return _ct_state(value, mask)
+    if form in _FLAGS:
+        return _flags(_FLAGS[form], value, mask)
     if form is Form.FRAG:
         return FRAGS[value, mask]
     return RESERVED_PORTS.get(value) or str(value)

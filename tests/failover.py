@@ -307,7 +307,8 @@ def two_faults(lab: Lab, seed: str) -> Fault:
         nodes = [chance.choice(some) for some in gateways]
     else:
         nodes = chance.sample([name for some in gateways for name in some], 2)
-    pairs = [(chance.choice(names), node) for node in nodes]
+    # A drain needs the API server: where that goes, it goes last and comes first.
+    pairs = sorted(((chance.choice(names), node) for node in nodes), key=lambda pair: "API" in pair[0])
     found = [ROWS[row].make(lab, node) for row, node in pairs]
 
     def inject() -> None:
@@ -315,7 +316,7 @@ def two_faults(lab: Lab, seed: str) -> Fault:
             fault.inject()
 
     def heal() -> None:
-        for fault in found:
+        for fault in reversed(found):
             fault.heal()
 
     words = " and ".join(f"{row} of {node}" for row, node in pairs)

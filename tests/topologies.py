@@ -14,6 +14,7 @@ from ipaddress import IPv4Address, IPv4Network
 from hypothesis import strategies as st
 
 from flows import mc
+from flows.fields import IP_TCP
 from flows.flow import Flow, Group
 from flows.simulate import Network, Packet, Switch
 from flows.simulate.packet import PROTOCOL_NAMES
@@ -244,6 +245,12 @@ class World:
                 yield mc.node(
                     env, mc.LocalNode(number=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks)
                 )
+        yield mc.endpoints(
+            mc.Endpoint(address=a, port=p)
+            for service in here.services
+            for a, p in service.endpoints
+            if service.protocol == IP_TCP and any(a in net for net in node.networks)
+        )
         for number, service in enumerate(here.services, 1):
             if node.gateway:
                 yield mc.service(

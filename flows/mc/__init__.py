@@ -2,7 +2,7 @@
 
 from flows.mc.base import base
 from flows.mc.declaration import PIPELINE
-from flows.mc.parts import cluster, node, service
+from flows.mc.parts import cluster, endpoints, node, service
 from flows.mc.topology import (
     Choice,
     Endpoint,
@@ -30,6 +30,7 @@ __all__ = [
     "Zones",
     "base",
     "cluster",
+    "endpoints",
     "node",
     "service",
 ]

@@ -12,7 +12,11 @@ from flows.fields import (
     ETH_DST,
     ETH_SRC,
     IN_PORT,
+    IP_PROTO,
+    IP_TCP,
+    IP_TOS,
     PKT_MARK,
+    PORT_CONTROLLER,
     Address,
     Term,
     ct_state,
@@ -21,6 +25,7 @@ from flows.fields import (
     eth_type_of,
     exact,
     source_in,
+    tcp_flags,
 )
 from flows.flow import Flow, Group, GroupType
 from flows.mc import declaration as d
@@ -70,7 +75,7 @@ def base(env: Env, choice: Choice | None = None) -> Part:
 
     `choice` has a way for every port in `env.local_gateways`; by default all are alike, and watched.
     """
-    flows = [*_drops(), *_classify(env), *_arrive(env), *_departure(env)]
+    flows = [*_drops(), *_classify(env), *_asked(env), *_arrive(env), *_departure(env)]
     flows.append(_flow(d.OUTPUT, d.NORMAL, (d.TRANSLATED.is_(1),), AS_TRANSLATED, OutputBits(d.LEAVES_BY)))
     flows.append(_flow(d.OUTPUT, d.NORMAL, (d.TRANSLATED.is_(0),), PLAIN, OutputBits(d.LEAVES_BY)))
     if env.gateway:
@@ -93,6 +98,27 @@ def _classify(env: Env) -> Iterator[Flow]:
         for port in env.local_gateways:
             gateway = (UNMARKED, set_bits(d.ORIGIN, d.ORIGIN_GATEWAY), set_bits(d.CAME_BY, port))
             yield _flow(d.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *gateway, source)
+
+
+def _asked(env: Env) -> Iterator[Flow]:
+    """What the agent asks clients in the name of endpoints goes the way of replies, by any gateway.
+
+    (`mcagent.core.probes` says what is asked, and when.) By the agent only: no packet comes in by this port. A
+    client that is asked for a connection that it does not have refuses with a reset, which would end the one that
+    it has in the eyes of the userspace datapath's conntrack.
+    """
+    for family in d.FAMILIES:
+        refused = (family, exact(IP_PROTO, IP_TCP), exact(IP_TOS, d.TOS_ASKED), tcp_flags("+rst"))
+        yield drop(d.CLASSIFY, d.SPECIAL, refused, d.DROP_REFUSED)
+        host = set_bits(d.ORIGIN, d.ORIGIN_HOST)
+        for what in (d.MAC_TRANSLATED, d.MAC_REPLY):
+            terms = (exact(IN_PORT, PORT_CONTROLLER), family, mac(what))
+            if not env.gateway:
+                yield _flow(d.CLASSIFY, d.NORMAL, terms, UNMARKED, ToGroup(LOCAL_GATEWAYS))
+            elif what == d.MAC_TRANSLATED:
+                yield _flow(d.CLASSIFY, d.NORMAL, terms, UNMARKED, host, Goto(d.UNDNAT.number))
+            else:
+                yield _flow(d.CLASSIFY, d.NORMAL, terms, UNMARKED, host, *AS_REPLY, Goto(d.ROUTE.number))
 
 
 def _drops() -> Iterator[Flow]:

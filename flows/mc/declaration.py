@@ -15,6 +15,7 @@ from flows.fields import (
     ETH_TYPE,
     IN_PORT,
     IP_PROTO,
+    IP_TOS,
     IPV4_DST,
     IPV4_ONLY,
     IPV4_SRC,
@@ -24,6 +25,8 @@ from flows.fields import (
     PORTS_DST,
     PORTS_SRC,
     REGISTERS,
+    TCP_FLAGS,
+    TCP_SRC,
     Bits,
 )
 
@@ -37,6 +40,11 @@ HOST_MAC = 0x0A6D63000001  # of mc-gw0
 MAC_PLAIN = 0xAABBCCDDEEF0  # nothing special; the only one that leaves to another cluster
 MAC_TRANSLATED = 0xAABBCCDDEEF1  # gateway to Node: a Service was translated here; Node to gateway: undo it
 MAC_REPLY = 0xAABBCCDDEEF2  # Node to gateway: a reply to a connection from another cluster, no translation
+
+# The type of service of a question to a client (`mcagent.core.probes`), which its kernel repeats in the reset of a
+# connection that it does not have (tcp_v4_send_reset in Linux' net/ipv4/tcp_ipv4.c). A code point for local use
+# (RFC 2474, section 6).
+TOS_ASKED = 0b101011 << 2
 
 # With MAC_TRANSLATED, the source MAC holds the Service in its lower 32 bits. Unicast, locally administered, and
 # never the MAC of a host port, since numbers of Services have 24 bits.
@@ -93,9 +101,10 @@ _DESTINATION = (IPV4_DST, IPV6_DST)
 CLASSIFY = Table(
     number=0,
     name="Classify",
-    purpose="By port: who sent it. Only IP passes; from the host only what is addressed to the virtual next hop.",
-    fields=(IN_PORT, ETH_TYPE, ETH_DST),
-    next=(10,),
+    purpose="By port: who sent it. Only IP passes; from the host only what is addressed to the virtual next hop. "
+    "What the agent asks clients goes the way of replies; a client that refuses is not heard.",
+    fields=(IN_PORT, ETH_TYPE, ETH_DST, IP_PROTO, IP_TOS, TCP_FLAGS),
+    next=(10, 26, 40),
 )
 SOURCE = Table(
     number=10,
@@ -139,8 +148,20 @@ DEPARTURE = Table(
     name="Departure",
     purpose="From the host, direction known: connections opened here are committed and routed; replies go back "
     "to the gateway that their connection last came in by, or another if it is dead. What goes to a gateway of "
-    "another cluster is a reply, also when conntrack has lost its connection.",
-    fields=(ETH_TYPE, CT_STATE, MARK_PORT, MARK_TRANSLATED, *_DESTINATION),
+    "another cluster is a reply, also when conntrack has lost its connection. What an endpoint of an exported "
+    "Service sends in the middle of a lost TCP connection waits until the client has been heard: who knows "
+    "whether it is to be un-translated.",
+    fields=(
+        ETH_TYPE,
+        CT_STATE,
+        MARK_PORT,
+        MARK_TRANSLATED,
+        IP_PROTO,
+        TCP_SRC,
+        TCP_FLAGS,
+        *_SOURCE,
+        *_DESTINATION,
+    ),
     next=(26, 40),
 )
 ROUTE = Table(
@@ -271,12 +292,15 @@ DROP_NOT_PUBLISHED = _drop(0x83, "not-published", "from another cluster, to what
 DROP_NOT_EXPORTED = _drop(0x84, "not-exported", "to a Service, port or protocol that is not exported")
 DROP_NO_ENDPOINT = _drop(0x85, "no-endpoint", "to an exported Service without a ready endpoint; number: Service")
 DROP_NO_STATE = _drop(
-    0x86, "no-state", "a reply that needs un-translation, of an unknown connection and no endpoint; number: table"
+    0x86, "no-state", "a reply that needs, or may need, un-translation, of an unknown connection; number: table"
 )
 DROP_INVALID = _drop(0x87, "invalid", "conntrack calls it invalid; number: table")
 DROP_NO_ROUTE = _drop(0x88, "no-route", "to an address that no remote cluster has")
 DROP_NO_GATEWAY = _drop(0x89, "no-gateway", "to a cluster that has no usable gateway; number: cluster")
 DROP_NO_NODE = _drop(0x8A, "no-node", "to an address of this cluster that no Node here has")
+DROP_REFUSED = _drop(
+    0x8B, "refused", "the reset of a client that was asked for a connection that it does not have"
+)
 
 # What the lowest flow of a table counts, where it has a better name than "miss".
 MISS = {
@@ -315,7 +339,7 @@ PIPELINE = Pipeline(
     categories=(
         FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, DROP_MISS, DROP_SPOOFED, DROP_SPOOFED_REMOTE,
         DROP_NOT_PUBLISHED, DROP_NOT_EXPORTED, DROP_NO_ENDPOINT, DROP_NO_STATE, DROP_INVALID, DROP_NO_ROUTE,
-        DROP_NO_GATEWAY, DROP_NO_NODE,
+        DROP_NO_GATEWAY, DROP_NO_NODE, DROP_REFUSED,
     ),
     cookies=COOKIES,
     priorities=(

@@ -91,9 +91,10 @@ each destination apart, so with N connections of the second kind it happens to o
 Connections between Pods leave no state in gateways by which it could be noticed.
 
 Conntrack that is lost on a Node (with ovs-vswitchd's process, on the userspace datapath) makes a reply that
-comes before the next request look like a connection of the server's. Untranslated ones arrive all the same. One
-of a Service has the endpoint's address: where that is published the client's kernel answers it with a reset, and
-elsewhere it is dropped. The client's next packet puts the connection right.
+comes before the next request look like a connection of the server's. It arrives all the same, unless it comes from
+an endpoint of an exported Service: then it may have to be un-translated. In the middle of a TCP connection such a
+packet is held back (Departure) until the client has been heard, which the Node's agent sees to by asking it. UDP
+and SCTP replies leave as they are until the client's next packet.
 
 Without state (after the loss of a gateway) only TCP, UDP and SCTP replies of ready endpoints are un-translated.
 ICMP errors, later fragments and replies of an endpoint that is no longer ready are dropped until the client's

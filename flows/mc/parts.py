@@ -14,6 +14,7 @@ from flows.fields import (
     ETH_SRC,
     IN_PORT,
     IP_PROTO,
+    IP_TCP,
     IPV4_DST,
     IPV4_SRC,
     IPV6_DST,
@@ -21,6 +22,7 @@ from flows.fields import (
     PORTS_DST,
     PORTS_SRC,
     PROTOCOLS,
+    TCP_SRC,
     Field,
     Network,
     Term,
@@ -30,6 +32,7 @@ from flows.fields import (
     exact,
     source_in,
     source_is,
+    tcp_flags,
 )
 from flows.flow import Bucket, Flow, Group, GroupType
 from flows.mc import declaration as d
@@ -241,6 +244,30 @@ def _other_node(env: Env, n: LocalNode, cookie: int) -> Iterator[Flow]:
             opener = set_bits(d.CAME_BY, n.ofport)
             yield _flow(cookie, d.SOURCE, priority, (family, FROM_GATEWAY, source), opener, go_on)
         yield _flow(cookie, d.DELIVER, priority, (family, FROM_REMOTE, destination_in(net)), *deliver)
+
+
+# --- endpoints on this Node ----------------------------------------------------------------------------------
+
+
+def endpoints(found: Iterable[Endpoint]) -> Part:
+    """Hold back what TCP endpoints on this Node send in the middle of a connection that conntrack has lost.
+
+    It may be that of a client of the Service, or of one that came to the endpoint's own address: the bytes are the
+    same. Sent as it is, it would be answered with a reset by the former. The client's next packet tells; the agent
+    makes it send one where a whole Node has lost its conntrack (`mcagent.core.probes`).
+    """
+    flows = []
+    for one in sorted(set(found), key=lambda one: (int(one.address), one.port)):
+        terms = (
+            eth_type_of(one.address),
+            STATE_NEW,
+            exact(IP_PROTO, IP_TCP),
+            source_is(one.address),
+            exact(TCP_SRC, one.port),
+            tcp_flags("-syn"),
+        )
+        flows.append(drop(d.DEPARTURE, d.SPECIAL, terms, d.DROP_NO_STATE, d.DEPARTURE.number))
+    return Part(flows=tuple(flows))
 
 
 # --- exported Service -----------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ class ConnectionTable:
     # --- the three cases -------------------------------------------------------------------------------
 
     def _new(self, packet: Packet, key: Tuple5, request: Request) -> Tracked:
-        if not may_begin(packet):
+        if not may_begin(packet, self.datapath):
             return self._result(packet, key.zone, CT_INV | CT_TRK)
         state = CT_NEW | CT_TRK
         if not request.commit:
@@ -289,10 +289,15 @@ def tuple_of(packet: Packet, zone: int) -> Tuple5 | None:
     return Tuple5(zone, packet.proto, packet.src, packet.src_port, packet.dst, packet.dst_port)
 
 
-def may_begin(packet: Packet) -> bool:
-    """Tell whether a packet may begin a connection: one from a TCP's middle may (loose mode), a reply may not."""
+def may_begin(packet: Packet, datapath: Datapath = Datapath.KERNEL) -> bool:
+    """Tell whether a packet may begin a connection: one from a TCP's middle may (loose mode), a reply may not.
+
+    The userspace datapath takes a reset, too (tcp_valid_new in OVS' lib/conntrack-tcp.c).
+    """
     if packet.proto == IP_TCP:
         handshake = packet.tcp_flags & (SYN | ACK | RST | FIN)
+        if datapath is Datapath.USERSPACE and handshake in (RST, RST | ACK):
+            return True
         return handshake in (SYN, ACK) or (handshake == ACK | FIN)
     if packet.proto == IP_ICMP:
         return packet.icmp_type == ECHO_REQUEST

@@ -22,6 +22,8 @@ from flows.fields import (
     IP_ICMP,
     IP_ICMPV6,
     IP_PROTO,
+    IP_TCP,
+    IP_TOS,
     IP_TTL,
     IPV4_DST,
     IPV4_SRC,
@@ -30,6 +32,7 @@ from flows.fields import (
     METADATA,
     PORTS_DST,
     PORTS_SRC,
+    TCP_FLAGS,
     TUN_ID,
     Field,
 )
@@ -65,12 +68,15 @@ def state_of(packet: Packet) -> State:
     state[IPV4_DST if four else IPV6_DST] = int(packet.dst)
     state[IP_PROTO] = packet.proto
     state[IP_TTL] = packet.ttl
+    state[IP_TOS] = packet.tos
     state[IP_FRAG] = packet.fragment
     if packet.fragment is Fragment.LATER:
         return state
     if packet.proto in PORTS_SRC:
         state[PORTS_SRC[packet.proto]] = packet.src_port
         state[PORTS_DST[packet.proto]] = packet.dst_port
+        if packet.proto == IP_TCP:
+            state[TCP_FLAGS] = packet.tcp_flags
     elif packet.proto in (IP_ICMP, IP_ICMPV6):
         four = packet.proto == IP_ICMP
         state[ICMP_TYPE if four else ICMPV6_TYPE] = packet.icmp_type

@@ -1,19 +1,22 @@
-"""When a gateway of this cluster is lost: asks connections that it may have SNATed whether they still are.
+"""Asks connections whether they still are, or how they came: a gateway is lost, or all conntrack of this Node.
 
-`Prober.gateway_lost` is called by the loop's thread and returns at once; the work is done by a thread of its own,
+What is told to `Prober` comes from the loop's thread and returns at once; the work is done by a thread of its own,
 since a Node may have very many connections. Which are asked, and how: `mcagent.core.probes`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 
+from flows.fields import PORT_CONTROLLER
 from mcagent.core.candidate import Remote
-from mcagent.core.probes import Connection, may_be_translated, probe
+from mcagent.core.compile import Compiled
+from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network
 from mcagent.model.plan import Desired
@@ -23,13 +26,6 @@ log = logging.getLogger(__name__)
 # Seconds after the loss. More than once, because others may find out later than this Node that a gateway is gone.
 # The kernel answers such packets of a connection every 0.5 s at most (tcp_invalid_ratelimit).
 ATTEMPTS = (0.0, 0.6, 2.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Loss:
-    in_port: int
-    clusters: tuple[Remote, ...]
-    published: tuple[Network, ...]
 
 
 class Prober:
@@ -44,8 +40,8 @@ class Prober:
     ) -> None:
         self._connections, self._send, self._attempts = connections, send, attempts
         self._condition = threading.Condition()
-        self._loss: _Loss | None = None
-        self._due: list[float] = []  # moments of the monotonic clock, the next one first
+        # By what happened: moments of the monotonic clock, the next one first, and what to do then.
+        self._due: dict[str, tuple[list[float], Callable[[], None]]] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="probes", daemon=True)
 
@@ -66,29 +62,47 @@ class Prober:
         published = desired.summary.get("publishedPodCIDRs") if desired is not None else None
         if not isinstance(clusters, Mapping) or not isinstance(published, tuple):
             return
+        self._soon("a gateway", partial(self._ask_snated, in_port, tuple(clusters.values()), published))
+
+    def state_lost(self, compiled: Compiled) -> None:
+        """Ask the clients of this Node's endpoints: its conntrack is gone, and its flows are there again."""
+        self._soon("conntrack", partial(self._ask_served, compiled))
+
+    def _soon(self, lost: str, ask: Callable[[], None]) -> None:
         now = time.monotonic()
         with self._condition:
-            self._loss = _Loss(in_port=in_port, clusters=tuple(clusters.values()), published=published)
-            self._due = [now + after for after in self._attempts]
+            self._due[lost] = ([now + after for after in self._attempts], ask)
             self._condition.notify()
 
     def _run(self) -> None:
         while True:
             with self._condition:
-                while not self._stopping and (not self._due or self._due[0] > time.monotonic()):
-                    self._condition.wait(self._due[0] - time.monotonic() if self._due else None)
+                while not self._stopping and (wait := self._next() - time.monotonic()) > 0:
+                    self._condition.wait(wait if wait < math.inf else None)
                 if self._stopping:
                     return
-                self._due.pop(0)
-                loss = self._loss
-            assert loss is not None
+                lost = min(self._due, key=lambda one: self._due[one][0])
+                moments, ask = self._due[lost]
+                moments.pop(0)
+                if not moments:
+                    del self._due[lost]
             try:
-                self._ask(loss)
+                ask()
             except BackendError as error:
-                log.warning("connections that a lost gateway has SNATed may hang: %s", error)
+                log.warning("connections may hang, since %s was lost: %s", lost, error)
 
-    def _ask(self, loss: _Loss) -> None:
-        found = may_be_translated(self._connections(), loss.clusters, loss.published)
+    def _next(self) -> float:
+        return min((moments[0] for moments, _ in self._due.values()), default=math.inf)
+
+    def _ask_snated(self, in_port: int, clusters: Sequence[Remote], published: Sequence[Network]) -> None:
+        found = may_be_translated(self._connections(), clusters, published)
         if found:
-            self._send(loss.in_port, [probe(one) for one in found])
+            self._send(in_port, [probe(one) for one in found])
             log.info("a gateway was lost: %d SNATed connections were asked whether they go on", len(found))
+
+    def _ask_served(self, compiled: Compiled) -> None:
+        services = services_of(compiled.topology.services.ports, compiled.units.numbers["service"])
+        found = served(self._connections(), compiled.topology.remotes.clusters.values(), services)
+        if found:
+            self._send(PORT_CONTROLLER, [frame for one in found for frame in questions(one, services)])
+            log.info("conntrack was lost: clients of %d connections were asked how they came here", len(found))

@@ -32,7 +32,7 @@ from mcagent.core.path_down import flows_first, takes_into_use
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
-from mcagent.model.facts import Facts
+from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Op, Plan, Step
@@ -100,11 +100,16 @@ class Reconciler:
         compiler: Compile = compile_desired,
         live: LiveFacts | None = None,
         flows_there: Callable[[], bool] | None = None,
+        state_lost: Callable[[Compiled], None] = lambda _: None,
     ) -> None:
-        """Make it. `flows_there` tells whether the bridge has flows for less than reading them costs."""
+        """Make it. `flows_there` tells whether the bridge has flows for less than reading them costs.
+
+        `state_lost` is called when flows are there again after Open vSwitch had lost its conntrack with them.
+        """
         self._backends = backends
         self._flows_there = flows_there or self._reads_flows
         self._read_facts = read_facts
+        self._state_lost = state_lost
         self._compile = compiler
         self._live = live
         self._drift = Drift()
@@ -168,11 +173,17 @@ class Reconciler:
         lasts = {name: content(self._last[name], name) for name in seen.keys() & self._last.keys()}
         drift = drifted(plan, lasts) - {(Backend.OVSDB, key) for key in self._held_back}
         plan, fights = self._drift.leave_alone(plan, drift, lasts, time.monotonic())
-        plan = flows_first(plan, self._tunnels(seen), blank=_blank(seen, failures))
+        blank = _blank(seen, failures)
+        plan = flows_first(plan, self._tunnels(seen), blank=blank)
         left_alone = blocked | frozenset(failures)
         done = (*self._early, *apply_plan(self._backends, plan, left_alone, failures, phases))
         self._early = ()
         self._learn(plan, desired, left_alone | fights.keys(), failures, done)
+        # The kernel's conntrack outlives ovs-vswitchd; that of the userspace datapath is part of its process.
+        flows = failures.get(Backend.OPENFLOW)
+        back = blank and (flows is None or not flows.unreachable)
+        if back and Backend.OPENFLOW not in blocked and facts.datapath is DatapathType.NETDEV:
+            self._state_lost(self._compiled)
         return Outcome(
             needs=needs,
             desired=desired,

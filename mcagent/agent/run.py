@@ -36,7 +36,7 @@ from mcagent.agent.wiring import (
     make_wireguard_watch,
     selectors,
 )
-from mcagent.core.local import ALWAYS_NEEDED, GATEWAY_NEEDS
+from mcagent.core.local import ALWAYS_NEEDED, SERVICE_NEEDS
 from mcagent.core.secrecy import Summary
 from mcagent.core.snapshot import ATTRIBUTE
 from mcagent.model.config import Config
@@ -103,6 +103,7 @@ class Agent:
             config=settings.core,
             live=self.live,
             flows_there=self._facilities.openflow.has_flows,
+            state_lost=self._prober.state_lost,
         )
         self.loop = Loop(
             source=self,
@@ -224,7 +225,7 @@ class Agent:
         if not self._guessed and any(one.meta.name == own for one in self._snapshot.gateways.values()):
             # To be listed while the first pass computes. Once: what follows from the role is that pass's to say.
             self._guessed = True
-            self.want(self._wanted | GATEWAY_NEEDS)
+            self.want(self._wanted | SERVICE_NEEDS)
         return self._snapshot
 
     def want(self, kinds: frozenset[Kind]) -> None:

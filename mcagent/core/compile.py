@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flows import mc
+from mcagent.core.local import SERVICE_NEEDS
 from mcagent.core.numbers import assign_ofports, number_names
 from mcagent.core.secrecy import also_known_by, secrecy_summary
-from mcagent.core.topology import Topology, build_topology
+from mcagent.core.topology import Topology, build_topology, serves
 from mcagent.core.tunnels import Tunnels, names_of, tunnels_of
 from mcagent.core.underlay import source_of
 from mcagent.core.units import Shared, Units, build_units
@@ -69,7 +70,7 @@ def compile_desired(
     summary["encryption"] = secrecy_summary(snapshot, topology, facts, config)
     return Compiled(
         desired=Desired(units=units.by_name, problems=topology.problems, summary=summary),
-        needs=topology.local.needs,
+        needs=topology.local.needs | (SERVICE_NEEDS if serves(topology.local, facts) else frozenset()),
         topology=topology,
         tunnels=tunnels,
         ofports=ofports,
@@ -139,6 +140,6 @@ def _summary(
         "tunnels": sum(len(found) for _, found in tunnels.values()),
         "clusters": topology.remotes.clusters,
         "clusterNumbers": numbers["cluster"],
-        "services": len(topology.services.ports),
+        "services": len(topology.services.ports) if local.role == "gateway" else 0,
         "publishedPodCIDRs": networks,
     }

@@ -66,7 +66,7 @@ class Local:
 
 NO_PLACES: Places = MappingProxyType({})
 ALWAYS_NEEDED = frozenset({Kind.GATEWAY, Kind.CLUSTER_INFO_IMPORT, Kind.NODE})
-GATEWAY_NEEDS = frozenset({Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE})
+SERVICE_NEEDS = frozenset({Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE})
 
 
 def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -> Local:
@@ -126,7 +126,7 @@ def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -
         why = "no Gateway has an internalIP of a family that this Node has, too"
     needs = ALWAYS_NEEDED
     if is_gateway:
-        needs |= GATEWAY_NEEDS
+        needs |= SERVICE_NEEDS
     if (is_gateway and per_pod) or (own_per_pod and not configured):
         needs |= {Kind.POD}
     own_pods = merged(pods)

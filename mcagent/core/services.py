@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mcagent.core.claims import Taken, refuse_address
 from mcagent.core.nodes import seniority
-from mcagent.model.net import Address, Network, contains, host_network
+from mcagent.model.net import Address, Network, NetworkSet, contains, host_network
 from mcagent.model.objects import EndpointSlice, Service, ServiceExport, ServicePort, Snapshot
 from mcagent.model.problem import Problem, Severity
 
@@ -85,6 +85,18 @@ def build_services(
             before = previous.ports.get(exported.name) if previous is not None else None
             ports[exported.name] = before if before == exported and before is not None else exported
     return Services(ports=ports, problems=tuple(sorted(set(problems))), inputs=inputs)
+
+
+def local_endpoints(ports: Iterable[ExportedPort], networks: Iterable[Network]) -> set[tuple[Address, int]]:
+    """Return the TCP endpoints of exported Services that lie in these networks: those of one Node."""
+    here = NetworkSet(networks)
+    return {
+        (address, number)
+        for port in ports
+        if port.protocol == "tcp"
+        for address, number in port.endpoints
+        if address.version == 4 and int(address) in here
+    }
 
 
 def _same(a: object, b: object) -> bool:

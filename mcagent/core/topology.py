@@ -5,14 +5,14 @@ Puts together the verdicts of `local`, `remote` and `services`, and reuses each 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcagent.core.encryption import Encryption, build_encryption
 from mcagent.core.local import NO_PLACES, Local, build_local
 from mcagent.core.remote import Remotes, build_remotes, surroundings_of
 from mcagent.core.services import Services, build_services
 from mcagent.model.config import Config
-from mcagent.model.facts import Facts
+from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.problem import Problem, Severity
@@ -50,14 +50,11 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
         previous.remotes if previous is not None else None,
     )
     services = NO_SERVICES
-    if local.role == "gateway":
-        services = build_services(
-            snapshot,
-            local.service_cidrs,
-            local.networks,
-            local.pod_hosts,
-            previous.services if previous is not None and previous.services is not NO_SERVICES else None,
-        )
+    if serves(local, facts):
+        known = previous.services if previous is not None and previous.services is not NO_SERVICES else None
+        services = build_services(snapshot, local.service_cidrs, local.networks, local.pod_hosts, known)
+        if local.role == "worker" and services is not known:
+            services = replace(services, problems=())  # it knows its own endpoints only; gateways tell
     encryption = build_encryption(
         remotes, local, facts, config, previous.encryption if previous is not None else None
     )
@@ -77,6 +74,14 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
         problems=problems,
         inputs=(*inputs, parts),
     )
+
+
+def serves(local: Local, facts: Facts) -> bool:
+    """Tell whether exported Services matter here: to gateways, and to a Node that can lose its conntrack.
+
+    That of the userspace datapath goes with ovs-vswitchd's process; the kernel keeps its own.
+    """
+    return local.role == "gateway" or (local.role == "worker" and facts.datapath is DatapathType.NETDEV)
 
 
 def _source(local: Local, facts: Facts) -> tuple[Address | None, tuple[Problem, ...]]:

@@ -17,13 +17,13 @@ from mcagent.core.nodes import Families
 from mcagent.core.numbers import HOST_OFPORT
 from mcagent.core.parts import Built, Maker, different, take_unit
 from mcagent.core.secrecy import Secrecy, way_to
-from mcagent.core.services import ExportedPort
+from mcagent.core.services import ExportedPort, local_endpoints
 from mcagent.core.topology import Topology
 from mcagent.core.tunnels import Tunnel, Tunnels
 from mcagent.core.underlay import source_of, stand_ins
 from mcagent.core.ways import Port, Ways
 from mcagent.model.config import Config
-from mcagent.model.facts import Facts
+from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address
 from mcagent.model.plan import Unit
 from mcagent.model.resources import Bridge, FlowEntry, GroupEntry, HostPort, Resource, TunnelPort
@@ -115,6 +115,8 @@ class _Builder:
             return found
         unit = f"node/{local.own.name}"
         found[unit] = take_unit(unit, known, self._flows_to(env, local.own, HOST_OFPORT))
+        if self.facts.datapath is DatapathType.NETDEV:
+            found["endpoints"] = take_unit("endpoints", known, self._endpoints(local.own))
         for peer in local.peers:
             unit = f"node/{peer.name}"
             if unit not in self.tunnels:
@@ -159,6 +161,15 @@ class _Builder:
             return _entries(mc.node(env, node))
 
         return (peer, ofport, number), make
+
+    def _endpoints(self, own: LocalPeer) -> Maker:
+        ports = self.topology.services.ports
+
+        def make() -> list[Resource]:
+            found = local_endpoints(ports.values(), own.networks)
+            return _entries(mc.endpoints(mc.Endpoint(address=address, port=port) for address, port in found))
+
+        return (ports, own.networks), make
 
     def clusters(self) -> Mapping[str, Built]:
         """Return the other clusters. Those of which nothing changed are not looked at."""
@@ -255,7 +266,7 @@ class _Builder:
     def services(self) -> dict[str, Built]:
         """Return the exported Services."""
         env = self.shared.env
-        if env is None or self.topology.local.own is None:
+        if env is None or not env.gateway or self.topology.local.own is None:
             return {}
         known = self.previous.services if self.previous is not None else {}
         found = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 Address = IPv4Address | IPv6Address
@@ -53,6 +54,20 @@ def host_network(address: Address) -> Network:
     if isinstance(address, IPv4Address):
         return IPv4Network((int(address), 32))
     return IPv6Network((int(address), 128))
+
+
+class NetworkSet:
+    """A set of IPv4 networks that says quickly of many addresses whether they are in one; others are left out."""
+
+    def __init__(self, networks: Iterable[Network]) -> None:
+        self._by_mask: dict[int, set[int]] = {}
+        for network in networks:
+            if isinstance(network, IPv4Network):
+                self._by_mask.setdefault(int(network.netmask), set()).add(int(network.network_address))
+
+    def __contains__(self, address: int) -> bool:
+        """Tell whether the IPv4 address of that number is in one of them."""
+        return any(address & mask in found for mask, found in self._by_mask.items())
 
 
 def network_key(network: Network) -> tuple[int, int, int]:

@@ -2,120 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import select
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address
 
 import pytest
 
-from mcagent.lab import faults, netns
+from mcagent.lab import faults
 from mcagent.lab.faults import Fault, Settled
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import Kind, Load, Stream
-from mcagent.lab.topology import Cni, Service, Topology
+from mcagent.lab.topology import Cni, Topology
 from tests import failover
+from tests.downloads import Downloads, downloading, with_download
 from tests.failover import INTERVALS, words
 
 pytestmark = pytest.mark.failover
 
 MakeLab = Callable[[Topology], Lab]
-DOWNLOAD_PORT = 9100
-DOWNLOADS = 8
-CHUNK = 4096  # bytes, each filled with its own number
-PERIOD = 0.01  # seconds between chunks
 SPELL = 3.0  # seconds that a fault lasts
 SILENCE = 2.0
 RESET = 1.0  # seconds in which a client must know that its connection cannot go on
-
-
-@dataclass(slots=True)
-class Downloads:
-    """Connections on which only the server sends: numbered chunks at a steady rate."""
-
-    connections: list[socket.socket]
-    arrivals: list[list[float]] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    ended: dict[int, tuple[float, str]] = field(default_factory=dict)  # when and how, by connection
-
-    def read(self, stop: threading.Event) -> None:
-        """Read all connections until told to stop; note when something came, what ended and what was wrong."""
-        self.arrivals = [[time.monotonic()] for _ in self.connections]
-        found = [bytearray() for _ in self.connections]
-        numbers = [0] * len(self.connections)
-        by_socket = {one: number for number, one in enumerate(self.connections)}
-        while not stop.is_set() and not self.wrong:
-            going = [one for one in self.connections if by_socket[one] not in self.ended]
-            for one in select.select(going, [], [], 0.1)[0]:
-                index = by_socket[one]
-                try:
-                    data = one.recv(65536)
-                except OSError as error:
-                    self.ended[index] = (time.monotonic(), str(error))
-                    continue
-                if not data:
-                    self.ended[index] = (time.monotonic(), "closed")
-                    continue
-                self.arrivals[index].append(time.monotonic())
-                found[index] += data
-                while len(found[index]) >= CHUNK:
-                    if bytes(found[index][:CHUNK]) != chunk(numbers[index]):
-                        self.wrong.append(f"connection {index}: chunk {numbers[index]} is not what was sent")
-                        return
-                    del found[index][:CHUNK]
-                    numbers[index] += 1
-
-    def silence(self, since: float, until: float) -> float:
-        """Return the longest time without data on any connection that touches this span."""
-        longest = 0.0
-        for moments in self.arrivals:
-            every = [*moments, until]
-            gaps = [b - a for a, b in itertools.pairwise(every) if b >= since and a <= until]
-            longest = max(longest, *gaps)
-        return longest
-
-
-def chunk(number: int) -> bytes:
-    """Return what is sent as the chunk of that number."""
-    return number.to_bytes(8, "big") * (CHUNK // 8)
-
-
-def send_for_ever(listener: socket.socket, stop: threading.Event) -> None:
-    """Accept connections and send numbered chunks on each."""
-    listener.settimeout(0.1)
-    while not stop.is_set():
-        with contextlib.suppress(OSError):  # nobody came, or it was closed: then it is told to stop
-            one, _ = listener.accept()
-            threading.Thread(target=_send, args=(one, stop), daemon=True).start()
-
-
-def _send(one: socket.socket, stop: threading.Event) -> None:
-    one.settimeout(60)
-    number = 0
-    with contextlib.suppress(OSError), one:
-        while not stop.wait(PERIOD):
-            one.sendall(chunk(number))
-            number += 1
-
-
-def with_download(plain: Topology) -> Topology:
-    """Add a Service of each cluster behind which only downloads are."""
-    clusters = []
-    for cluster in plain.clusters:
-        service = Service(
-            name="files",
-            cluster_ip=IPv4Address(int(cluster.service_cidr.network_address) + 90),
-            pods=cluster.services[0].pods,
-            target_port=DOWNLOAD_PORT,
-            protocols=("TCP",),
-        )
-        clusters.append(replace(cluster, services=(*cluster.services, service)))
-    return replace(plain, clusters=tuple(clusters))
 
 
 @pytest.fixture(scope="module")
@@ -128,34 +34,6 @@ def lab(make_lab: MakeLab) -> Lab:
 def settled(lab: Lab) -> Settled:
     """How the lab is when all is well."""
     return Settled(lab)
-
-
-@contextlib.contextmanager
-def downloading(lab: Lab) -> Iterator[Downloads]:
-    """Downloads from the Service of the second cluster by a Pod of the first one."""
-    east, west = lab.topology.clusters
-    service = next(one for one in west.services if one.name == "files")
-    client = lab.namespace(east.workers[0].pods[0])
-    address = (str(service.cluster_ip), service.port)
-    stop = threading.Event()
-    with contextlib.ExitStack() as stack:
-        for name in service.pods:
-            namespace = lab.namespace(lab.topology.pod(name)[2])
-            listener = netns.call(namespace, lambda: socket.create_server(("0.0.0.0", DOWNLOAD_PORT)))
-            stack.enter_context(listener)
-            threading.Thread(target=send_for_ever, args=(listener, stop), daemon=True).start()
-        connections = [
-            stack.enter_context(netns.call(client, lambda: socket.create_connection(address, timeout=5)))
-            for _ in range(DOWNLOADS)
-        ]
-        made = Downloads(connections)
-        reader = threading.Thread(target=made.read, args=(stop,), daemon=True)
-        reader.start()
-        try:
-            yield made
-        finally:
-            stop.set()
-            reader.join(5)
 
 
 @pytest.fixture

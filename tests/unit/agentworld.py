@@ -108,6 +108,8 @@ class World:
         self.reporter = Reporter(self.facilities)
         self.compile: Compile = compile_desired
         self.facts_error: BackendError | None = None
+        self.facts = Facts()
+        self.states_lost = 0  # how often conntrack was said to be gone
         self.timing = timing or Timing(
             retry_first=0.02, unreachable_max=0.05, retry_on_change=0.05, suspect_delay=0.02
         )
@@ -118,6 +120,7 @@ class World:
                 read_facts=self._facts,
                 compiler=self._compile,
                 config=Config(node_name=NODE),
+                state_lost=self._state_lost,
             ),
             reporter=self.reporter,
             timing=self.timing,
@@ -133,7 +136,11 @@ class World:
     def _facts(self, address: Address | None) -> Facts:
         if self.facts_error is not None:
             raise self.facts_error
-        return Facts()
+        return self.facts
+
+    def _state_lost(self, compiled: Compiled) -> None:
+        assert compiled.desired.units
+        self.states_lost += 1
 
     def take(self) -> Snapshot:
         """The snapshot."""

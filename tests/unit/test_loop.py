@@ -12,6 +12,7 @@ import pytest
 from mcagent.agent.schedule import Timing
 from mcagent.core.fights import AT_ONCE
 from mcagent.model.errors import BackendError, InputError
+from mcagent.model.facts import DatapathType
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Op
 from mcagent.model.resources import Backend, Bridge, FlowEntry, HostPort, Route, TunnelPort
@@ -222,6 +223,29 @@ def test_a_switch_that_is_gone_is_announced_and_used_again_after_its_flows(world
     assert world.held == before
     assert world.loop.report.last_change is not None
     assert "tunnel" not in world.loop.report.last_change.drift
+
+
+@pytest.mark.parametrize("datapath", DatapathType)
+def test_lost_conntrack_is_told_once_the_flows_are_there(world: World, datapath: DatapathType) -> None:
+    """Where it is part of the process that was lost: on the userspace datapath. An agent's restart loses none."""
+    world.facts = replace(world.facts, datapath=datapath)
+    flows = world.facilities[Backend.OPENFLOW]
+    start_settled(world)
+    once = int(datapath is DatapathType.NETDEV)
+    assert world.states_lost == once  # it found no flows
+    flows.world.clear()
+    flows.unreachable(gone=True)
+    world.loop.restarted(Backend.OPENFLOW, Backend.OVSDB)
+    world.wait(lambda: not world.loop.report.converged)
+    assert world.states_lost == once
+    flows.heal()
+    world.loop.restarted(Backend.OPENFLOW, Backend.OVSDB)
+    world.wait(world.settled)
+    assert world.states_lost == 2 * once
+    world.tell(Kind.CLUSTER_INFO_IMPORT, "ADDED", cluster(8))
+    world.loop.restarted(Backend.OPENFLOW)
+    world.wait(world.settled)
+    assert world.states_lost == 2 * once
 
 
 def test_a_switch_that_only_is_slow_is_not_announced(world: World) -> None:

@@ -10,10 +10,11 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.fields import IP_ICMP
+from flows.fields import IP_ICMP, IP_TCP, PORT_CONTROLLER
 from flows.simulate import Datapath, Network
-from flows.simulate.packet import ACK
-from tests.conversations import Call, Exchange, calls, examples, exchange, one
+from flows.simulate.packet import ACK, RST, SYN, Packet
+from mcagent.core.probes import Connection, questions
+from tests.conversations import Call, Exchange, calls, examples, exchange, none, one
 from tests.topologies import HOST_MAC, ZONES, World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
@@ -91,7 +92,8 @@ def test_a_server_is_heard_without_the_gateway_that_translated(
 def test_a_node_that_lost_its_conntrack_recovers(world: World, seed: int, datapath: Datapath) -> None:
     """Also when the server speaks first, which looks like a connection of its own: the client's next packet heals.
 
-    Where nothing is translated the server's packet itself arrives.
+    Where nothing is translated the server's packet itself arrives; but that of an endpoint of an exported Service
+    never does, since it may have to be translated.
     """
     for call in calls(world, Random(seed), 5):
         if call.protocol == IP_ICMP:
@@ -100,7 +102,9 @@ def test_a_node_that_lost_its_conntrack_recovers(world: World, seed: int, datapa
         known = exchange(world, before.network, call, call.later).network
         network = known.forgetting(ZONES.arrival, before.node)
         spoken = network.send(before.node, from_kernel(replace(before.seen.reply(), tcp_flags=ACK)))
-        if call.service is None:
+        if is_endpoint(world, before):
+            none(spoken)
+        elif call.service is None:
             home, seen = one(spoken)
             assert (home, seen.dst, seen.dst_port) == (call.client.node, call.packet.src, call.packet.src_port)
         now = exchange(world, spoken.network, call, call.later)
@@ -108,6 +112,77 @@ def test_a_node_that_lost_its_conntrack_recovers(world: World, seed: int, datapa
         again = exchange(world, now.network, call, call.later)
         home, seen = one(again.network.send(before.node, from_kernel(replace(before.seen.reply(), tcp_flags=ACK))))
         assert (home, seen.src, seen.src_port) == (call.client.node, call.address, call.packet.dst_port)
+
+
+def is_endpoint(world: World, met: Exchange) -> bool:
+    """Tell whether what was met is a TCP endpoint of a Service of its cluster."""
+    services = world.cluster(world.nodes[met.node].cluster).services
+    place = (met.seen.dst, met.seen.dst_port)
+    return met.seen.proto == IP_TCP and any(s.protocol == IP_TCP and place in s.endpoints for s in services)
+
+
+@examples(20)
+@given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
+def test_a_client_that_only_receives_is_asked_how_it_came(world: World, seed: int, datapath: Datapath) -> None:
+    """The server's Node has lost its conntrack: its agent asks in every way, and the answer puts all right.
+
+    A client whose gateway translates it is not found where connection tracking minds the numbers in a question.
+    """
+    for call in straight_too(world, calls(world, Random(seed), 8)):
+        before = exchange(world, world.network.over(datapath), call, call.packet)
+        kept = world.keeps_source(call.client, call.cluster)
+        if not is_endpoint(world, before) or (not kept and datapath is Datapath.USERSPACE):
+            continue
+        known = exchange(world, before.network, call, call.later).network
+        reply = from_kernel(replace(before.seen.reply(), tcp_flags=ACK))
+        asked = known.forgetting(ZONES.arrival, before.node).send(before.node, reply)
+        none(asked)
+        network = asked.network
+        for question in questions_to(world, before):
+            journey = network.send(before.node, question)
+            network = journey.network
+            for home, seen in journey.deliveries:
+                assert home == call.client.node
+                mine = (seen.src, seen.src_port) == (call.address, call.port)
+                if mine:
+                    network = network.send(home, call.later).network
+                    continue
+                # Linux repeats the type of service of what it refuses.
+                refusal = replace(call.later, dst=seen.src, dst_port=seen.src_port, tcp_flags=RST, tos=seen.tos)
+                none(network.send(home, refusal))
+        home, seen = one(network.send(before.node, reply))
+        assert (home, seen.src, seen.src_port) == (call.client.node, call.address, call.port)
+
+
+def straight_too(world: World, found: list[Call]) -> Iterator[Call]:
+    """Yield calls of Services, and for each one of the same client straight to each of the endpoints behind it."""
+    for call in found:
+        if call.service is not None:
+            yield call
+            for pod in world.pods:
+                for address, port in call.service.endpoints:
+                    there = (pod.cluster, pod.address) == (call.cluster, address)
+                    if there and world.reaches(call.client, pod):
+                        yield replace(call, address=address, port=port, service=None)
+
+
+def questions_to(world: World, met: Exchange) -> Iterator[Packet]:
+    """Yield what the agent of the server's Node asks the client, as its bridge gets it."""
+    services = world.cluster(world.nodes[met.node].cluster).services
+    server, client = (met.seen.dst, met.seen.dst_port), (met.seen.src, met.seen.src_port)
+    assert server[0] is not None
+    assert client[0] is not None
+    connection = Connection(int(client[0]), client[1], int(server[0]), server[1])
+    numbers = [n for n, s in enumerate(services, 1) if s.protocol == IP_TCP and server in s.endpoints]
+    for frame in questions(connection, {(int(server[0]), server[1]): numbers}):
+        yield replace(
+            met.seen.reply(),
+            in_port=PORT_CONTROLLER,
+            eth_dst=frame[:6].hex(":"),
+            eth_src=frame[6:12].hex(":"),
+            tcp_flags=SYN | ACK,
+            tos=frame[15],
+        )
 
 
 @examples(25)

@@ -6,14 +6,17 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.mc.declaration import TOS_ASKED
 from mcagent.agent.probing import Prober
 from mcagent.core.candidate import Remote
-from mcagent.core.probes import Connection, may_be_translated, probe
+from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
+from mcagent.core.services import ExportedPort
 from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Desired
@@ -47,6 +50,48 @@ def test_only_what_a_gateway_translates_is_asked() -> None:
     ]
     assert may_be_translated([*asked, *others, *asked], (EAST, WEST), PODS) == sorted(asked)
     assert may_be_translated(others, (), ()) == []
+
+
+def exported(name: str, *endpoints: tuple[str, int], protocol: str = "tcp") -> ExportedPort:
+    """Return a port of an exported Service."""
+    return ExportedPort(
+        name=name,
+        address=ip_address("10.98.0.1"),
+        protocol=protocol,
+        port=80,
+        client_ip_affinity=False,
+        endpoints=tuple((ip_address(address), port) for address, port in endpoints),
+    )
+
+
+def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> None:
+    """Those in other clusters, or behind their gateway; by the endpoint's own address and each of its Services."""
+    there = replace(WEST, gateways=(ip_address("192.0.2.9"),))
+    ports = {
+        one.name: one
+        for one in (
+            exported("a", ("10.10.1.1", 80), ("10.10.1.2", 80)),
+            exported("b", ("10.10.1.1", 80)),
+            exported("c", ("10.10.1.3", 80), protocol="udp"),
+        )
+    }
+    services = services_of(ports, {"a": 5, "b": 0x010203, "c": 7})
+    asked = [connection("10.20.1.1", "10.10.1.1"), connection("192.0.2.9", "10.10.1.2")]
+    others = [
+        connection("10.22.1.1", "10.10.1.1"),  # from nowhere that is known
+        connection("10.20.1.1", "10.10.1.3"),
+        connection("10.20.1.1", "10.10.1.4"),
+        replace(asked[0], server_port=81),
+    ]
+    assert served([*others, *asked, *asked], (there,), services) == sorted(asked)
+    twice, once = (questions(one, services) for one in asked)
+    assert [frame[:12].hex(":") for frame in twice] == [
+        "aa:bb:cc:dd:ee:f2:0a:6d:63:00:00:01",
+        "aa:bb:cc:dd:ee:f1:0a:6d:00:00:00:05",
+        "aa:bb:cc:dd:ee:f1:0a:6d:00:01:02:03",
+    ]
+    assert len(once) == 2
+    assert {frame[12:] for frame in twice} == {probe(asked[0], tos=TOS_ASKED)[12:]}
 
 
 def sums_up(data: bytes) -> bool:

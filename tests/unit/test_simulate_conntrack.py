@@ -10,7 +10,7 @@ import pytest
 from flows.actions import Nat
 from flows.fields import CT_DNAT, CT_EST, CT_INV, CT_NEW, CT_REL, CT_RPL, CT_SNAT, CT_TRK, IP_ICMP, IP_UDP
 from flows.simulate import ConnectionTable, Datapath, Masked, Packet, Request
-from flows.simulate.packet import ACK, ECHO_REPLY, ECHO_REQUEST, SYN, UNREACHABLE
+from flows.simulate.packet import ACK, ECHO_REPLY, ECHO_REQUEST, RST, SYN, UNREACHABLE
 
 CLIENT, SERVICE, POD, GATEWAY = (ip_address(a) for a in ("10.1.0.5", "10.97.0.1", "10.2.0.9", "192.0.2.1"))
 ZONE = 7
@@ -125,6 +125,13 @@ def test_icmp_error_follows_the_connection_it_is_about() -> None:
 def test_what_may_begin_a_connection(packet: Packet, may: bool) -> None:
     """The middle of a TCP connection is picked up, a reply without a request is invalid."""
     assert bool(ConnectionTable().track(packet, Request(zone=ZONE)).state & CT_NEW) is may
+
+
+def test_only_the_userspace_datapath_begins_with_a_reset() -> None:
+    """A reset of no known connection is invalid to the kernel, and new to the userspace datapath."""
+    reset = replace(syn(), tcp_flags=RST)
+    states = [ConnectionTable(datapath=which).track(reset, Request(zone=ZONE)).state for which in Datapath]
+    assert states == [CT_INV | CT_TRK, CT_NEW | CT_TRK]
 
 
 def test_force_makes_this_direction_the_original_one() -> None:
