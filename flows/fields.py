@@ -243,15 +243,17 @@ def destination_is(address: Address) -> Term:
 
 def ct_state(text: str) -> Term:
     """Return the condition on the conntrack state written like OVS does ("+trk+new-rpl")."""
-    return _flags(CT_STATE, CT_BITS, text)
+    return flags(CT_STATE, text)
 
 
 def tcp_flags(text: str) -> Term:
     """Return the condition on the TCP flags written like OVS does ("-syn+ack")."""
-    return _flags(TCP_FLAGS, TCP_BITS, text)
+    return flags(TCP_FLAGS, text)
 
 
-def _flags(field: Field, bits: dict[str, int], text: str) -> Term:
+def flags(field: Field, text: str) -> Term:
+    """Return the condition on a field of flags (`FLAG_BITS`); FlowError names the flag that it does not have."""
+    bits = FLAG_BITS[field.form]
     value = mask = 0
     for sign, name in re.findall(r"([+-]|^)([^+-]*)", text):
         bit = bits.get(name)
@@ -266,3 +268,4 @@ CT_BITS = {
     "new": CT_NEW, "est": CT_EST, "rel": CT_REL, "rpl": CT_RPL, "inv": CT_INV, "trk": CT_TRK,
     "snat": CT_SNAT, "dnat": CT_DNAT,
 }  # fmt: skip
+FLAG_BITS = {Form.CT_STATE: CT_BITS, Form.TCP_FLAGS: TCP_BITS}

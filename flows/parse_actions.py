@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from flows import actions as act
 from flows.errors import FlowError
-from flows.fields import BY_NXM, BY_SET_NAME, Bits, Field, Form, ct_state, tcp_flags
+from flows.fields import BY_NXM, BY_SET_NAME, FLAG_BITS, Bits, Field, Form, flags
 from flows.text import FRAGS, RESERVED_PORTS
 
 _FRAG_WORDS = {word: key for key, word in FRAGS.items()}
@@ -30,8 +30,8 @@ def number(field: str, text: str) -> int:
 def parse_value(field: Field, text: str, ports: Mapping[str, int]) -> tuple[int, int]:
     """Return value and mask of a field from its text."""
     form = field.form
-    if form in (Form.CT_STATE, Form.TCP_FLAGS):
-        term = ct_state(text) if form is Form.CT_STATE else tcp_flags(text)
+    if form in FLAG_BITS:
+        term = flags(field, text)
         return term.value, term.mask
     if form is Form.FRAG:
         if text not in _FRAG_WORDS:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from flows import actions as act
 from flows.fields import (
-    CT_BITS,
     ETH_TYPE,
+    FLAG_BITS,
     FRAG_ANY,
     FRAG_LATER,
     IP_PROTO,
@@ -22,7 +22,6 @@ from flows.fields import (
     PORT_CONTROLLER,
     PORT_IN_PORT,
     PORT_LOCAL,
-    TCP_BITS,
     Field,
     Form,
     Term,
@@ -54,7 +53,6 @@ FRAGS = {
     (0, FRAG_LATER): "not_later",
 }
 RESERVED_PORTS = {PORT_IN_PORT: "IN_PORT", PORT_CONTROLLER: "CONTROLLER", PORT_LOCAL: "LOCAL"}
-_FLAGS = {Form.CT_STATE: CT_BITS, Form.TCP_FLAGS: TCP_BITS}
 
 
 # --- values ---------------------------------------------------------------------------------------------
@@ -110,8 +108,8 @@ def value_text(field: Field, value: int, mask: int) -> str:
         return str(value) if whole else f"{hex_text(value)}/{hex_text(mask)}"
     if form is Form.MAC:
         return mac_text(value) if whole else f"{mac_text(value)}/{mac_text(mask)}"
-    if form in _FLAGS:
-        return _flags(_FLAGS[form], value, mask)
+    if form in FLAG_BITS:
+        return _flags(FLAG_BITS[form], value, mask)
     if form is Form.FRAG:
         return FRAGS[value, mask]
     return RESERVED_PORTS.get(value) or str(value)

@@ -8,10 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from flows.fields import ETH_ARP, ETH_IPV4, ETH_IPV6, IP_ICMP, IP_ICMPV6, IP_SCTP, IP_TCP, IP_UDP, Address
+from flows.fields import (
+    ETH_ARP,
+    ETH_IPV4,
+    ETH_IPV6,
+    IP_ICMP,
+    IP_ICMPV6,
+    IP_SCTP,
+    IP_TCP,
+    IP_UDP,
+    TCP_BITS,
+    Address,
+)
 
-# TCP flag bits (RFC 9293, section 3.1).
-FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
+FIN, SYN, RST, PSH, ACK = (TCP_BITS[name] for name in ("fin", "syn", "rst", "psh", "ack"))
 
 ECHO_REPLY, UNREACHABLE, ECHO_REQUEST, TIME_EXCEEDED = 0, 3, 8, 11
 FRAGMENTATION_NEEDED = 4  # code of UNREACHABLE

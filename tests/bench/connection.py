@@ -19,52 +19,31 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from ipaddress import IPv4Address
 
-from mcagent.lab import netns
+from mcagent.lab import netns, objects
 from mcagent.lab.api import ApiKind
 from mcagent.lab.control import ControlPlane
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import percentile
 from mcagent.lab.realapi import find
-from mcagent.lab.topology import Cluster, generate
+from mcagent.lab.topology import SERVICE_PORT, Service, generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
 
 KNOCK = 0.01  # seconds between two attempts
 PATIENCE = 30.0  # seconds for one export
-PORT = 80
+FIRST = 1000  # number of the first ClusterIP in its CIDR
 
 
-def serve(lab: Lab, cluster: Cluster, name: str) -> str:
-    """Make a Service with one Pod behind it; return its ClusterIP."""
-    pod = cluster.workers[0].pods[0]
-    api = lab.api(cluster.name)
-    ports = [{"name": "tcp", "protocol": "TCP", "port": PORT, "targetPort": cluster.services[0].target_port}]
-    metadata = {"name": name, "namespace": "default"}
-    made = api.create({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": ports}})
-    api.create(
-        {
-            "apiVersion": "discovery.k8s.io/v1",
-            "kind": "EndpointSlice",
-            "metadata": {**metadata, "labels": {"kubernetes.io/service-name": name}},
-            "addressType": "IPv4",
-            "endpoints": [{"addresses": [str(pod.address)], "conditions": {"ready": True}}],
-            "ports": [{"name": "tcp", "protocol": "TCP", "port": cluster.services[0].target_port}],
-        }
-    )
-    spec = made["spec"]
-    assert isinstance(spec, dict)
-    return str(spec["clusterIP"])
-
-
-def knock(address: str, patience: float) -> None:
+def knock(address: IPv4Address, patience: float) -> None:
     """Return when somebody there has answered; begins a connection every `KNOCK`. Raises LabError."""
     with contextlib.ExitStack() as stack:
         waiting: list[socket.socket] = []
         until = time.monotonic() + patience
         while time.monotonic() < until:
             one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
-            one.connect_ex((address, PORT))
+            one.connect_ex((str(address), SERVICE_PORT))
             waiting.append(one)
             for ready in select.select(waiting, [], [], KNOCK)[0]:
                 with contextlib.suppress(OSError):
@@ -74,27 +53,24 @@ def knock(address: str, patience: float) -> None:
     raise LabError(f"no answer from {address} within {patience:g} s")
 
 
-def export(lab: Lab, name: str) -> dict[str, float]:
+def export(lab: Lab, number: int) -> dict[str, float]:
     """Export a Service of the second cluster to the first; return after how many seconds what was there."""
     client, serving = lab.topology.clusters
-    behind = serve(lab, serving, name)
-    own = lab.api(client.name)
+    name = f"bench-{number}"
+    pods = (serving.workers[0].pods[0].name,)
+    service = Service(name=name, cluster_ip=serving.service_cidr[FIRST + number], pods=pods, protocols=("TCP",))
+    own, theirs = lab.api(client.name), lab.api(serving.name)
+    theirs.create_all([objects.service_object(service), *objects.endpoint_slices(lab.topology, service)])
     namespace = lab.namespace(client.workers[0].pods[0])
     begun = time.monotonic()
 
-    def answered(address: str) -> float:
+    def answered(address: IPv4Address) -> float:
         netns.call(namespace, partial(knock, address, PATIENCE), timeout=PATIENCE + 5)
         return time.monotonic() - begun
 
     with ThreadPoolExecutor(1) as pool:
-        lab.api(serving.name).create(
-            {
-                "apiVersion": "multicluster.x-k8s.io/v1alpha1",
-                "kind": "ServiceExport",
-                "metadata": {"name": name, "namespace": "default"},
-            }
-        )
-        way = pool.submit(answered, behind)
+        theirs.create(objects.export_object(service))
+        way = pool.submit(answered, service.cluster_ip)
         wait_until(
             lambda: own.get("Service", f"antrea-mc-{name}") is not None,
             "the import",
@@ -102,7 +78,7 @@ def export(lab: Lab, name: str) -> dict[str, float]:
             interval=KNOCK,
         )
         imported = time.monotonic() - begun
-        connected = answered(str(ControlPlane(lab).imported_address(client, name)))
+        connected = answered(ControlPlane(lab).imported_address(client, name))
         return {"imported": imported, "way": way.result(), "connected": connected}
 
 
@@ -110,7 +86,7 @@ def measure(kind: ApiKind, exports: int) -> dict[str, float]:
     """Return milliseconds: median and 99th percentile of each."""
     with Lab.up(generate(name="connection", gateways=1, workers=1), api=kind, control_plane=True) as lab:
         print(f"{kind}: a lab of two clusters is up; {exports} exports", file=sys.stderr, flush=True)
-        found = [export(lab, f"bench-{number}") for number in range(exports)]
+        found = [export(lab, number) for number in range(exports)]
     return {
         f"{what}_p{share}_ms": 1000 * percentile([one[what] for one in found], share / 100)
         for what in found[0]

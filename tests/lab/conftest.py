@@ -14,6 +14,7 @@ import pytest
 
 from mcagent.lab import evidence
 from mcagent.lab.api import ApiKind
+from mcagent.lab.faults import Settled
 from mcagent.lab.lab import Lab
 from mcagent.lab.topology import Topology
 from mcagent.model.config import DatapathChoice
@@ -48,6 +49,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
                 ("lab", f"logs, flows, statuses and packets are in {evidence.collect(lab, folder)}")
             )
     return report
+
+
+@pytest.fixture(scope="module")
+def settled(lab: Lab) -> Settled:
+    """How the module's own `lab` is when all is well."""
+    return Settled(lab)
 
 
 def fresh_name() -> str:

@@ -37,12 +37,6 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def settled(lab: Lab) -> Settled:
-    """How the lab is when all is well."""
-    return Settled(lab)
-
-
-@pytest.fixture(scope="module")
 def load(lab: Lab, settled: Settled) -> Iterator[Load]:
     """Traffic that goes on through all tests."""
     with Load(failover.streams(lab, VOLUME)) as one:

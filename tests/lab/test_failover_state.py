@@ -30,12 +30,6 @@ def lab(make_lab: MakeLab) -> Lab:
     return make_lab(with_download(failover.topology(INTERVALS["100x3"], gateways=2, workers=1)))
 
 
-@pytest.fixture(scope="module")
-def settled(lab: Lab) -> Settled:
-    """How the lab is when all is well."""
-    return Settled(lab)
-
-
 @pytest.fixture
 def downloads(lab: Lab, settled: Settled) -> Iterator[Downloads]:
     """Downloads that go on through a test."""

@@ -42,12 +42,6 @@ def lab(make_lab: MakeLab) -> Lab:
     return make_lab(topology())
 
 
-@pytest.fixture(scope="module")
-def settled(lab: Lab) -> Settled:
-    """How the lab is when all is well."""
-    return Settled(lab)
-
-
 @pytest.fixture
 def load(lab: Lab, settled: Settled) -> Iterator[Load]:
     """Traffic that goes on through a test."""

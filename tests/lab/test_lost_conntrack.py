@@ -26,12 +26,6 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
     return make_lab(with_download(failover.topology(INTERVALS["defaults"], gateways=1, workers=1)))
 
 
-@pytest.fixture(scope="module")
-def settled(lab: Lab) -> Settled:
-    """How the lab is when all is well."""
-    return Settled(lab)
-
-
 @pytest.mark.parametrize("straight", [False, True], ids=["service", "pod"])
 def test_downloads_go_on(lab: Lab, settled: Settled, *, straight: bool) -> None:
     """By a Service as from a Pod's own address: nothing ends, nothing is wrong, and data comes again soon."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mcagent.lab import matrix, story, traffic
+from mcagent.lab import matrix, objects, story, traffic
 from mcagent.lab.api import ApiKind
 from mcagent.lab.control import MEMBER_NAMESPACE, ControlPlane
 from mcagent.lab.lab import Lab
@@ -60,9 +60,7 @@ def test_export_follow_the_endpoints_and_unexport(lab: Lab) -> None:
     plane = ControlPlane(lab)
     serving, client = lab.topology.clusters[1:]
     api = lab.api(serving.name)
-    export = {"apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceExport"}
-    metadata = {"name": "private", "namespace": "default"}
-    api.create({**export, "metadata": metadata})
+    api.create(objects.export_object(serving.services[1]))
     wait_until(
         lambda: lab.api(client.name).get("Service", "antrea-mc-private") is not None, "the import", timeout=60
     )
