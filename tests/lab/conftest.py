@@ -20,6 +20,8 @@ from mcagent.lab.topology import Topology
 from mcagent.model.config import DatapathChoice
 from mcagent.model.facts import DatapathType
 
+OWN_NAMES = f"t{os.getpid()}-"
+"""How the name of every lab of this test process begins, and of no other's."""
 _NUMBERS = count(1)
 _LABS: list[Lab] = []
 FAILURES = Path(os.environ.get("MCAGENT_LAB_FAILURES") or Path(tempfile.gettempdir()) / "mcagent-lab-failures")
@@ -59,7 +61,7 @@ def settled(lab: Lab) -> Settled:
 
 def fresh_name() -> str:
     """Return a name for a lab that no other test run on this machine uses."""
-    return f"t{os.getpid()}-{next(_NUMBERS)}"
+    return f"{OWN_NAMES}{next(_NUMBERS)}"
 
 
 @pytest.fixture(scope="module")

@@ -19,13 +19,17 @@ from mcagent.lab.lab import Lab
 from mcagent.lab.topology import OUTSIDE, POD_PORT, Cni, generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
-from tests.lab.conftest import fresh_name
+from tests.lab.conftest import OWN_NAMES, fresh_name
 
 
 def _world() -> tuple[set[str], str, str]:
-    """What a lab could leave behind: namespaces, and links and rules of the caller's namespace."""
+    """What labs of this process could leave behind: their namespaces, links and rules of the caller's namespace.
+
+    Not the namespaces of other test processes, whose labs come and go meanwhile.
+    """
     spaces = {path.name for path in netns.NETNS_DIRECTORY.iterdir()} if netns.NETNS_DIRECTORY.exists() else set()
-    return {name for name in spaces if name.startswith("mcl-t")}, netns.ip("", "-br", "link"), netns.ip("", "rule")
+    own = {name for name in spaces if name.startswith(f"mcl-{OWN_NAMES}")}
+    return own, netns.ip("", "-br", "link"), netns.ip("", "rule")
 
 
 def _processes(word: str) -> list[str]:
