@@ -354,8 +354,20 @@ def target(lab: Lab, row: Row, number: int, seed: int = 0) -> str:
     return nodes[number // 2 % len(nodes)].name
 
 
-def play(lab: Lab, load: Load, settled: Settled, row: Row, number: int, *, seed: int = 0) -> Round:
-    """Make the fault, let it last, end it, and wait until everything is as it was."""
+def play(
+    lab: Lab,
+    load: Load,
+    settled: Settled,
+    row: Row,
+    number: int,
+    *,
+    seed: int = 0,
+    look: Callable[[Report], object] = lambda _: None,
+) -> Round:
+    """Make the fault, let it last, end it, and wait until everything is as it was.
+
+    `look` is given what became of the load, while the fault still lasts; its own time does not count.
+    """
     name = target(lab, row, number, seed)
     settled.wait()
     # TCP tries ever more seldom what did not work before: nothing of an earlier round is left.
@@ -378,6 +390,7 @@ def play(lab: Lab, load: Load, settled: Settled, row: Row, number: int, *, seed:
         until = time.monotonic()
         pause(ON_THE_WAY)
         during = load.report(begin, until)
+        look(during)
     finally:
         end = time.monotonic()
         fault.heal()

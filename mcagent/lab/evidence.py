@@ -26,6 +26,8 @@ _COMMANDS = {
     "counters.txt": ["nstat", "-az"],
 }
 
+_SOCKETS = ["ss", "-tuanoi"]  # with -i: when something was received last, and how often it was sent again
+
 _PACKETS = "packets.pcap"
 _RECORD = ("tcpdump", "-i", "any", "-n", "-U", "-s", "200", "-C", "4", "-W", "2", "-Z", "root", "-w")
 
@@ -52,6 +54,8 @@ def collect(lab: Lab, folder: Path) -> Path:
             _copy(path, folder / cluster.name)
         for node in cluster.nodes:
             _node(lab, node, folder / cluster.name / node.name)
+            for pod in node.pods:
+                _command(lab.namespace(pod), _SOCKETS, folder / cluster.name / pod.name / "sockets.txt")
     _command("", ["dmesg"], folder / "kernel.txt")
     for name in ("nft.txt", "counters.txt", "links.txt"):
         _command(lab.underlay, _COMMANDS[name], folder / "underlay" / name)

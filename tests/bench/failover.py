@@ -4,7 +4,7 @@
                                    [--encryption none|wireGuard] [--fault NAME]... [--minutes M]
                                    [--seed N] [--gateways N] [--workers N]
                                    [--datagrams N] [--connections N] [--interval S]
-                                   [--json FILE] [--svg FILE] [--from FILE...]
+                                   [--json FILE] [--svg FILE] [--from FILE...] [--evidence FOLDER]
 
 Two clusters with real agents, numbered datagrams both ways, TCP connections to Pods and to a Service, requests to
 the Service. Rounds go over the gateways of both clusters in turn, and over all faults before the next round.
@@ -13,7 +13,8 @@ does, and the table says so; a round in which the sending process itself was lat
 and counted.
 
 A run can be cut short at any time (`--minutes` does it): what is in FILE of `--json` is kept, and the same command
-makes only the rounds that are missing. `--from` measures nothing and tells what is in one or more such files
+makes only the rounds that are missing. Where a connection is still silent at the end of a fault from which there
+is another way, logs, flows, conntrack, groups and sockets go to a folder in that of `--evidence`. `--from` measures nothing and tells what is in one or more such files
 together. Where this kernel has no openvswitch, the run takes place in a test kernel (tests/kernel/run-in-kernel);
 otherwise it needs root.
 """
@@ -33,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from mcagent.dataplane.facts import kernel_datapath_exists
+from mcagent.lab import evidence
 from mcagent.lab.faults import Settled
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import Load, Report, percentile
@@ -98,6 +100,22 @@ def bearable(load_of: Lab, volume: Volume) -> Volume:
         say(f"{volume}: more than this machine carries; half of it")
         volume = volume.less()
     raise LabError("this machine carries no load at all")
+
+
+class Watch:
+    """Keeps evidence of connections that are silent at the end of a fault from which there is another way."""
+
+    def __init__(self, lab: Lab, row: Row, number: int, folder: Path | None) -> None:
+        self._lab, self._folder = lab, folder
+        self._name = f"{row.name.replace(' ', '-')}-{number + 1}"
+        self._silent = row.spell / 2 if row.counted is Counted.SILENCE and not row.must else math.inf
+
+    def __call__(self, during: Report) -> None:
+        """Look at what became of the load while the fault lasts."""
+        if self._folder is None or max(failover.tcp_silences(during)) < self._silent:
+            return
+        folder = self._folder / f"{time.strftime('%H%M%S')}-{self._name}"
+        say(f"silent at the end of the fault: {evidence.collect(self._lab, folder)}")
 
 
 def say(text: str) -> None:
@@ -213,7 +231,8 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row],
                     for tries in reversed(range(TRIES)):
                         began = time.monotonic()
                         try:
-                            one = raw(failover.play(lab, load, settled, row, number, seed=args.seed))
+                            watch = Watch(lab, row, number, args.evidence)
+                            one = raw(failover.play(lab, load, settled, row, number, seed=args.seed, look=watch))
                         except LabError as error:
                             problem = f"{row.name}, round {number + 1}: {error}"
                             list_of(result["problems"]).append(problem)
@@ -358,7 +377,7 @@ def tell(results: Results, svg: Path | None) -> None:
 
 def in_test_kernel(args: argparse.Namespace, argv: list[str]) -> int:
     """Run the same command in a test kernel; its files are written through."""
-    folders = {path.resolve().parent for path in (args.json, args.svg) if path}
+    folders = {path.resolve().parent for path in (args.json, args.svg, args.evidence) if path}
     folders = folders or {Path(tempfile.gettempdir()) / f"mcagent-bench.{os.getpid()}"}
     command: list[str | Path] = [ROOT / "tests/kernel/run-in-kernel", "-m", "4096", "-t", str(args.limit)]
     for folder in folders:
@@ -392,6 +411,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--interval", type=float, default=0.02, help="seconds between messages [%(default)s]")
     parser.add_argument("--limit", type=int, default=14400, help="seconds, of a test kernel [%(default)s]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there, too")
+    parser.add_argument("--evidence", type=Path, metavar="FOLDER", help="keep what explains a long silence")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw it")
     parser.add_argument(
         "--from", type=Path, metavar="FILE", dest="sources", nargs="+", help="measure nothing; tell these"
