@@ -114,6 +114,7 @@ class World:
     trusted: frozenset[tuple[str, str]] = frozenset()
     reserve: frozenset[tuple[str, str]] = frozenset()
     order: tuple[str, ...] = ()
+    client_ports_move: bool = True  # see `mc.Env`
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
@@ -199,6 +200,7 @@ class World:
             own_gateway_ips=(node.address,) if node.gateway else (),
             service_cidrs=(cluster.service_cidr,),
             published_pods=(cluster.pod_cidr,) if cluster.publishes else (),
+            client_ports_move=self.client_ports_move,
         )
 
     def ordered(self, gateways: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -331,4 +333,4 @@ def worlds(draw: st.DrawFn, *, min_clusters: int = 1, max_clusters: int = 4, pla
                 publishes=plain or draw(st.booleans()),
             )
         )
-    return World(clusters=tuple(clusters))
+    return World(clusters=tuple(clusters), client_ports_move=draw(st.booleans()))

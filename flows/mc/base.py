@@ -195,7 +195,7 @@ def _arrive(env: Env) -> Iterator[Flow]:
 
 
 def _untranslate(env: Env) -> Iterator[Flow]:
-    """Gateway: tables Untranslate, Unsnat, Service (all but the Services), Undnat."""
+    """Gateway: tables Untranslate, Unsnat, Service (all but the Services), Client, Undnat."""
     table, route = d.UNTRANSLATE, Goto(d.ROUTE.number)
     undo_snat = Ct(env.zones.snat, table=d.UNSNAT.number, nat=Nat())
     to_service = Ct(env.zones.service, table=d.SERVICE.number, nat=Nat())
@@ -223,7 +223,11 @@ def _untranslate(env: Env) -> Iterator[Flow]:
         yield _flow(d.UNSNAT, d.ELSE, (family, _STATE_REPLY), DecTtl(), back, Goto(d.OUTPUT.number))
         known = set_bits(d.TRANSLATED, 1)
         # Not "established": the userspace datapath translates, but calls a UDP connection new until a reply.
-        yield _flow(d.SERVICE, d.EXACT, (family, _STATE_TRANSLATED), known, *NUMBERED, Goto(d.DELIVER.number))
+        yield _flow(d.SERVICE, d.EXACT, (family, _STATE_TRANSLATED), known, *NUMBERED, Goto(d.CLIENT.number))
+        begun_here = (family, d.LABEL_CLIENT_PORT.is_(0))
+        yield _flow(d.CLIENT, d.NORMAL, begun_here, Goto(d.DELIVER.number))
+        give_back = Move(d.LABEL_CLIENT_PORT, d.SOURCE_PORT)
+        yield _flow(d.CLIENT, d.ELSE, (family, exact(IP_PROTO, IP_TCP)), give_back, Goto(d.DELIVER.number))
         yield drop(d.SERVICE, d.ELSE, (family, STATE_NEW), d.DROP_NOT_EXPORTED)
         yield _flow(d.UNDNAT, d.NORMAL, (family, _STATE_REPLY), *UNTRANSLATED, route)
 

@@ -61,6 +61,14 @@ CAME_BY = Bits(
     "came_by", REGISTERS[2], 0, 15, "port it came in by; of what a sibling relays, that to the Node that sent it"
 )
 LEAVES_BY = Bits("leaves_by", REGISTERS[3], 0, 15, "port it leaves by")
+CLIENT_PORT = Bits(
+    "client_port",
+    REGISTERS[4],
+    0,
+    15,
+    "source port of a request that this gateway met in mid-connection, else 0",
+)
+SOURCE_PORT = Bits("source_port", TCP_SRC, 0, 15, "where such a request gets its source port back")
 MARK_PORT = Bits(
     "mark_port",
     CT_MARK,
@@ -73,6 +81,13 @@ MARK_TRANSLATED = Bits(
 )
 LABEL_PORT = Bits(
     "label_port", CT_LABEL, 0, 15, "zone SNAT: port to the Node that opened the connection; 1: this Node"
+)
+LABEL_CLIENT_PORT = Bits(
+    "label_client_port",
+    CT_LABEL,
+    16,
+    31,
+    "zone SERVICE: source port of a connection that this gateway met in its middle; 0: at its beginning",
 )
 LABEL_SERVICE = Bits(
     "label_service",
@@ -132,7 +147,15 @@ SERVICE = Table(
     number=24,
     name="Service",
     purpose="Gateway: requests to this cluster's Services. New connections to exported ones get an endpoint.",
-    fields=(ETH_TYPE, CT_STATE, IP_PROTO, *PORTS_DST.values(), *_DESTINATION),
+    fields=(ETH_TYPE, CT_STATE, IP_PROTO, TCP_FLAGS, *PORTS_DST.values(), *_DESTINATION),
+    next=(25,),
+)
+CLIENT = Table(
+    number=25,
+    name="Client",
+    purpose="Gateway: the client of a connection that began by another gateway keeps its port. The userspace "
+    "datapath's conntrack may have given it another one, by which the server does not know it.",
+    fields=(ETH_TYPE, IP_PROTO, LABEL_CLIENT_PORT),
     next=(60,),
 )
 UNDNAT = Table(
@@ -228,8 +251,8 @@ OUTPUT = Table(
 )
 
 TABLES = (
-    CLASSIFY, SOURCE, UNTRANSLATE, UNSNAT, SERVICE, UNDNAT, DEPARTURE, ROUTE, RELAY, SNAT_TABLE, SNAT_STATE, EXIT,
-    DELIVER, ARRIVE, ARRIVE_STATE, OUTPUT,
+    CLASSIFY, SOURCE, UNTRANSLATE, UNSNAT, SERVICE, CLIENT, UNDNAT, DEPARTURE, ROUTE, RELAY, SNAT_TABLE,
+    SNAT_STATE, EXIT, DELIVER, ARRIVE, ARRIVE_STATE, OUTPUT,
 )  # fmt: skip
 
 # --- groups ---------------------------------------------------------------------------------------------
@@ -267,7 +290,7 @@ GROUP_REPLY = GroupKind(
     number=8, name="reply", purpose="one gateway of a remote cluster, else a live sibling of ours (number: port)"
 )
 GROUP_SERVICE = GroupKind(
-    number=9, name="service", purpose="endpoints of an exported Service (number: Service)", next=(60,)
+    number=9, name="service", purpose="endpoints of an exported Service (number: Service)", next=(25,)
 )
 
 # --- cookies --------------------------------------------------------------------------------------------
@@ -327,8 +350,8 @@ PIPELINE = Pipeline(
     name="mcagent",
     tables=TABLES,
     bits=(
-        ORIGIN, TRANSLATED, SNAT, REPLY, CLUSTER, CAME_BY, LEAVES_BY, MARK_PORT, MARK_TRANSLATED, LABEL_PORT,
-        LABEL_SERVICE, SERVICE_NUMBER,
+        ORIGIN, TRANSLATED, SNAT, REPLY, CLUSTER, CAME_BY, LEAVES_BY, CLIENT_PORT, MARK_PORT, MARK_TRANSLATED,
+        LABEL_PORT, LABEL_CLIENT_PORT, LABEL_SERVICE, SERVICE_NUMBER,
     ),
     writes=(ETH_DST, ETH_SRC, PKT_MARK, *_SOURCE, *PORTS_SRC.values()),
     zones=(ZONE_ARRIVAL, ZONE_SERVICE, ZONE_SNAT),

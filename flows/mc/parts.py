@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ipaddress import ip_network
 
 from flows import actions as act
-from flows.actions import Ct, DecTtl, Goto, Nat, Output, Resubmit, ToGroup, set_bits, set_whole
+from flows.actions import Ct, DecTtl, Goto, Move, Nat, Output, Resubmit, ToGroup, set_bits, set_whole
 from flows.declare import Table
 from flows.errors import FlowError
 from flows.fields import (
@@ -295,9 +295,16 @@ def service(env: Env, s: LocalService) -> Part:
     group_id = d.GROUP_SERVICE.group_id(s.number)
     cookie = d.COOKIES.cookie(d.FOR_SERVICE, s.number)
     numbered = set_whole(ETH_SRC, d.MAC_SERVICE | s.number)
-    flow = _flow(cookie, d.SERVICE, d.NORMAL, terms, set_bits(d.TRANSLATED, 1), numbered, ToGroup(group_id))
+    to_endpoint = (set_bits(d.TRANSLATED, 1), numbered, ToGroup(group_id))
+    flows = [_flow(cookie, d.SERVICE, d.NORMAL, terms, *to_endpoint)]
+    if env.client_ports_move and protocol == IP_TCP:
+        # What is left of a connection that was here before (expired, but not swept yet) counts as another one
+        # with the same addresses and ports, for which conntrack finds this one a free port
+        # (nat_get_unique_tuple in OVS' lib/conntrack.c). One that begins here may have that.
+        keep = Move(d.SOURCE_PORT, d.CLIENT_PORT)
+        flows.append(_flow(cookie, d.SERVICE, d.NORMAL + 1, (*terms, tcp_flags("-syn")), keep, *to_endpoint))
     group = select(group_id, tuple(_endpoint_buckets(env, s)), _service_fields(s, protocol))
-    return Part(flows=(flow, *_undo_by_number(s, protocol, cookie)), groups=(group,))
+    return Part(flows=(*flows, *_undo_by_number(s, protocol, cookie)), groups=(group,))
 
 
 def _endpoint_buckets(env: Env, s: LocalService) -> Iterator[Bucket]:
@@ -308,8 +315,9 @@ def _endpoint_buckets(env: Env, s: LocalService) -> Iterator[Bucket]:
         if endpoint.address.version != s.address.version:
             raise FlowError(d.SERVICE.name, str(endpoint.address), f"is not of the family of {s.address}")
         nat = Nat("dst", endpoint.address, endpoint.port)
-        keep = (set_bits(d.LABEL_SERVICE, s.number),)
-        translate = Ct(env.zones.service, d.DELIVER.number, commit=True, nat=nat, exec_=keep)
+        client_port = (Move(d.CLIENT_PORT, d.LABEL_CLIENT_PORT),) if env.client_ports_move else ()
+        keep = (set_bits(d.LABEL_SERVICE, s.number), *client_port)
+        translate = Ct(env.zones.service, d.CLIENT.number, commit=True, nat=nat, exec_=keep)
         yield Bucket(numbers[name], (translate,))
 
 

@@ -32,6 +32,7 @@ class Env:
     ] = ()  # of this Node, as remote clusters know it; the first of a family SNATs
     service_cidrs: tuple[Network, ...] = ()  # this cluster's
     published_pods: tuple[Network, ...] = ()  # Pods that remote clusters may reach and see; empty: no Pod to Pod
+    client_ports_move: bool = False  # conntrack may translate ports of connections that it meets in their middle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

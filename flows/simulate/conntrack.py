@@ -126,6 +126,7 @@ class ConnectionTable:
     connections: Mapping[int, Connection] = field(default_factory=dict)
     index: Mapping[Tuple5, tuple[int, bool]] = field(default_factory=dict)
     serial: int = 0
+    left: frozenset[Tuple5] = frozenset()  # reply tuples of connections that have expired and are not swept yet
 
     def find(self, key: Tuple5) -> Connection | None:
         """Return the connection that a packet with this tuple belongs to."""
@@ -142,6 +143,17 @@ class ConnectionTable:
         index = {key: entry for key, entry in self.index.items() if entry[0] in kept}
         return replace(self, connections=kept, index=index)
 
+    def expired(self, zone: int) -> ConnectionTable:
+        """Return the table with a zone's connections expired, but not swept yet.
+
+        To the userspace datapath what undoes NAT is a connection of its own, which stays until then, and takes the
+        tuple (conn_expired and "Missing parent conn" in lib/conntrack.c). The kernel looks at no expired ones.
+        """
+        gone = self.without(zone)
+        if self.datapath is Datapath.KERNEL:
+            return gone
+        return replace(gone, left=self.left | {c.reply for c in self.zone(zone) if c.nat})
+
     def track(self, packet: Packet, request: Request, before: Tracked | None = None) -> Tracked:
         """Do what `ct(...)` does to a packet. `before` is the last ct action that the same packet met."""
         zone = request.zone
@@ -154,6 +166,8 @@ class ConnectionTable:
         entry = self.index.get(key)
         if entry is not None and request.force and request.commit and entry[1]:
             return self._removed(entry[0])._new(packet, key, request)
+        if entry is None and key in self.left:
+            return self._result(packet, zone, CT_INV | CT_TRK)
         if entry is None:
             return self._new(packet, key, request)
         return self._known(packet, key, entry, request, cached)
@@ -168,7 +182,7 @@ class ConnectionTable:
             return self._result(packet, key.zone, state, key)
         nat = request.nat
         reply = self._translated(key, nat) if nat is not None and nat.kind else key.reversed()
-        if reply is None or reply in self.index:
+        if reply is None or self._taken(reply):
             return self._result(packet, key.zone, state, key, drop=f"ct zone {key.zone}: the reply tuple is taken")
         made = Connection(original=key, reply=reply, mark=request.mark.over(0), label=request.label.over(0))
         table = self._stored(self.serial, made, serial=self.serial + 1)
@@ -240,16 +254,19 @@ class ConnectionTable:
         else:
             port = nat.port or key.dst_port
             wanted = replace(key.reversed(), src=nat.address, src_port=port)
-        if wanted not in self.index:
+        if not self._taken(wanted):
             return wanted
         for step in range(1024, 65536):
             port = 1024 + (key.src_port + step) % (65536 - 1024)
             other = replace(wanted, dst_port=port)
             if key.proto in (IP_ICMP, IP_ICMPV6):
                 other = replace(other, src_port=port)
-            if other not in self.index:
+            if not self._taken(other):
                 return other
         return None
+
+    def _taken(self, key: Tuple5) -> bool:
+        return key in self.index or key in self.left
 
     def _stored(self, number: int, connection: Connection, serial: int | None = None) -> ConnectionTable:
         if self.connections.get(number) == connection:

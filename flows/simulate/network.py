@@ -71,6 +71,11 @@ class Network:
         kept = {n: t.without(zone) if n in names else t for n, t in self.connections.items()}
         return replace(self, connections=kept)
 
+    def expiring(self, zone: int, *names: str) -> Network:
+        """Return the network with all that this zone of these switches' connection tables knows just expired."""
+        kept = {n: t.expired(zone) if n in names else t for n, t in self.connections.items()}
+        return replace(self, connections=kept)
+
     def over(self, datapath: Datapath) -> Network:
         """Return the network with no connections and this kind of connection tracking everywhere."""
         return replace(self, connections={}, datapath=datapath)

@@ -19,7 +19,7 @@ from mcagent.core.underlay import source_of
 from mcagent.core.units import Shared, Units, build_units
 from mcagent.core.ways import Ways
 from mcagent.model.config import Config
-from mcagent.model.facts import Facts
+from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Network
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired
@@ -53,7 +53,7 @@ def compile_desired(
     ofports = _ofports(tunnels, facts, previous)
     shared = Shared(
         config=config,
-        env=_environment(topology, tunnels, ofports, config),
+        env=_environment(topology, tunnels, ofports, facts, config),
         source=topology.source,
     )
     numbers = _numbers(topology, previous.units.numbers if previous is not None else {})
@@ -106,6 +106,7 @@ def _environment(
     topology: Topology,
     tunnels: Tunnels,
     ofports: Mapping[str, int],
+    facts: Facts,
     config: Config,
 ) -> mc.Env | None:
     local = topology.local
@@ -122,6 +123,7 @@ def _environment(
         own_gateway_ips=() if own is None else (source_of(own), *also_known_by(topology)),
         service_cidrs=local.service_cidrs,
         published_pods=local.published_pods,
+        client_ports_move=facts.datapath is DatapathType.NETDEV,
     )
 
 

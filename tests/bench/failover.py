@@ -14,9 +14,9 @@ and counted.
 
 A run can be cut short at any time (`--minutes` does it): what is in FILE of `--json` is kept, and the same command
 makes only the rounds that are missing. Where a connection is still silent at the end of a fault from which there
-is another way, logs, flows, conntrack, groups and sockets go to a folder in that of `--evidence`. `--from` measures nothing and tells what is in one or more such files
-together. Where this kernel has no openvswitch, the run takes place in a test kernel (tests/kernel/run-in-kernel);
-otherwise it needs root.
+is another way, logs, flows, conntrack, groups and sockets go to a folder in that of `--evidence`. `--from`
+measures nothing and tells what is in one or more such files together. Where this kernel has no openvswitch, the
+run takes place in a test kernel (tests/kernel/run-in-kernel); otherwise it needs root.
 """
 
 from __future__ import annotations

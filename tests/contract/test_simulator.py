@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Set
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.all import IP, Ether
 
-from flows.fields import IP_ICMP
-from flows.simulate import ConnectionTable, Packet, Walk
+from flows.fields import IP_ICMP, IP_TCP
+from flows.simulate import ConnectionTable, Datapath, Packet, Walk
 from mcagent.lab.ovs import OvsInstance
+from mcagent.lab.waiting import wait_until
+from tests.contract.ovs_values import DATAPATH
 from tests.contract.real_switch import TRACKING, RealSwitch, few, frame, known
-from tests.conversations import calls
-from tests.topologies import World, from_kernel, worlds
+from tests.conversations import calls, exchange
+from tests.topologies import ZONES, World, from_kernel, worlds
 from tests.unit.test_pipeline_isolation import strange
 
 pytestmark = pytest.mark.contract
@@ -67,6 +70,42 @@ def test_conversations_pass_the_same_way(ovs: OvsInstance, world: World, seed: i
         assert switch.settled() == []
         assert switch.connections() == known(network.connections[node.name])
     finally:
+        switch.close()
+
+
+@pytest.mark.skipif(TRACKING is Datapath.KERNEL, reason="the kernel looks at no connections that have expired")
+@few(4)
+@given(world=worlds(min_clusters=2, max_clusters=2, plain=True), seed=SEEDS)
+def test_a_connection_that_expired_here_goes_on_unchanged(ovs: OvsInstance, world: World, seed: int) -> None:
+    """The client keeps its port, though conntrack has another one for it until the expired entry is swept."""
+    world = replace(world, client_ports_move=True)
+    found = [call for call in calls(world, Random(seed), 20) if call.service and call.protocol == IP_TCP]
+    if not found:
+        return
+    call = found[0]
+    walks = exchange(world, world.network.over(TRACKING), call, call.later).there.walks
+    name, walk = next((n, w) for n, w in walks if world.nodes[n].gateway and n[0] == call.cluster)
+    switch = RealSwitch.of(ovs, world, world.nodes[name])
+    policy = [f"{state}=1" for state in ("tcp_syn_sent", "tcp_syn_recv", "tcp_established")]
+    zone = f"zone={ZONES.service}"
+
+    def of_zone() -> list[tuple[str, ...]]:
+        return [one.reply for one in switch.connections() if one.zone == ZONES.service]
+
+    ovs.vsctl(
+        *("--", "--id=@one", "create", "Datapath", "datapath_version=0"),
+        *("--", "set", "Open_vSwitch", ".", f"datapaths:{DATAPATH}=@one"),
+        *("--", "add-zone-tp", str(DATAPATH), zone, *policy),
+    )
+    try:
+        same(switch.inject(walk.packet, 1), walk)
+        first = of_zone()
+        wait_until(lambda: not of_zone(), "the connection to expire")
+        same(switch.inject(walk.packet, 1), walk)
+        assert len(of_zone()) == 1
+        assert of_zone() != first, "conntrack has kept the port: this shows nothing"
+    finally:
+        ovs.vsctl("remove", "Open_vSwitch", ".", "datapaths", str(DATAPATH))
         switch.close()
 
 

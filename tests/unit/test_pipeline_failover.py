@@ -114,6 +114,26 @@ def test_a_node_that_lost_its_conntrack_recovers(world: World, seed: int, datapa
         assert (home, seen.src, seen.src_port) == (call.client.node, call.address, call.packet.dst_port)
 
 
+@examples(20)
+@given(worlds(min_clusters=2, max_clusters=3), SEEDS)
+def test_a_gateway_that_knew_a_connection_once_takes_it_over_unchanged(world: World, seed: int) -> None:
+    """Also while what undid NAT is left of the expired connection, and takes its place in userspace conntrack."""
+    world = replace(world, client_ports_move=True)
+    for call in calls(world, Random(seed), 5):
+        if call.service is None or call.protocol != IP_TCP:
+            continue
+        before = exchange(world, world.network.over(Datapath.USERSPACE), call, call.packet)
+        network = before.network
+        gateways = [g.name for g in world.cluster(call.cluster).gateways]
+        for _ in range(2):
+            network = network.expiring(ZONES.service, *gateways)
+            for _ in range(2):
+                now = exchange(world, network, call, call.later)
+                the_same(now, before)
+                assert (now.seen.src, now.seen.src_port) == (before.seen.src, before.seen.src_port)
+                network = now.network
+
+
 def is_endpoint(world: World, met: Exchange) -> bool:
     """Tell whether what was met is a TCP endpoint of a Service of its cluster."""
     services = world.cluster(world.nodes[met.node].cluster).services
