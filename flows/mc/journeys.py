@@ -40,6 +40,14 @@ that Service, by protocol, address and port, gets the Service's address and port
 the same numbers from the names of the exported Services. What fits no Service is dropped and counted. The next
 packet of the client makes the gateway that it comes by know the connection.
 
+**A connection that comes back.** A gateway that knew a connection of a Service once, and has forgotten it, meets it
+in its middle: a request that is new to conntrack and no SYN. The userspace datapath may then give its client
+another source port, by which the server knows no connection and answers with a reset: what undoes the NAT of an
+expired connection stays until it is swept, and counts as another connection with the same addresses and ports. So
+Service writes down the port that came, which is kept in ct_label, and Client puts it back in every request. The
+reply finds no connection of zone SERVICE, and is un-translated by its number. A connection that begins here keeps
+what conntrack gives it. The kernel looks at no expired connections, and has none of this.
+
 **The source MAC.** It holds a number on the tunnels between gateways and Nodes and nowhere else: Undnat puts the
 MAC of `mc-gw0` back before a reply goes to another cluster. What Arrive hands to the kernel keeps it, since the
 kernel does not look at it.
@@ -89,6 +97,12 @@ A connection to a Service and one that the same client has straight to the endpo
 port, are one connection for the endpoint: the new one ends the other. A client's kernel chooses source ports for
 each destination apart, so with N connections of the second kind it happens to one in 28,000 / N of the first.
 Connections between Pods leave no state in gateways by which it could be noticed.
+
+Two connections of one client, from one source port, to two Services with the same endpoint: conntrack gives the
+later one another source port. Its next gateway, when this one is lost, does not know that: the server answers with
+a reset, or takes no notice. On the userspace datapath the same happens to a UDP sender that paused for longer than
+its connection is kept (30 s, or 60 s while nobody answers): the server may see it by another port
+from then on.
 
 Conntrack that is lost on a Node (with ovs-vswitchd's process, on the userspace datapath) makes a reply that
 comes before the next request look like a connection of the server's. It arrives all the same, unless it comes from
