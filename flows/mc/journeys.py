@@ -40,8 +40,8 @@ that Service, by protocol, address and port, gets the Service's address and port
 the same numbers from the names of the exported Services. What fits no Service is dropped and counted. The next
 packet of the client makes the gateway that it comes by know the connection.
 
-**A connection that comes back.** A gateway that knew a connection of a Service once, and has forgotten it, meets it
-in its middle: a request that is new to conntrack and no SYN. The userspace datapath may then give its client
+**A connection that comes back.** A gateway that knew a connection of a Service once, and has forgotten it, meets
+it in its middle: a request that is new to conntrack and no SYN. The userspace datapath may then give its client
 another source port, by which the server knows no connection and answers with a reset: what undoes the NAT of an
 expired connection stays until it is swept, and counts as another connection with the same addresses and ports. So
 Service writes down the port that came, which is kept in ct_label, and Client puts it back in every request. The

@@ -9,6 +9,9 @@ Damping: a port that was lost is used again only after it stayed up for its hold
 halves for each such time without a loss. Never is everything held: while no other port of a group can be used,
 none is.
 
+A port that has just been lost is put into reserve a moment later: groups leave it by themselves, and to change
+them just then would make every Node look through its flows once more, while all are busy with that and with BFD.
+
 A gateway that is new is heard of before it is ready. So it is held, too, until it answers BFD; one that has none
 is used after a grace.
 
@@ -23,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 HISTORY = 10  # transitions remembered of a port
+ASIDE_AFTER = 0.4  # seconds after its loss from which a port is held: before a session can be up again for long
 GRACE = 3.0  # seconds that a new port has to answer BFD for the first time before it is used without
 FORGET_AFTER = 600.0  # seconds that a port which is no longer wanted is still told of ...
 FORGOTTEN_BEYOND = 256  # ... and how many of them at most
@@ -96,6 +100,7 @@ class Peer:
     hold: float = 0.0
     lost_at: float = -math.inf
     held_until: float | None = None
+    held_from: float = -math.inf  # counts where `held_until` does
     gone: bool = False  # no longer wanted
     last: Observation | None = None
     transitions: tuple[Transition, ...] = ()
@@ -147,13 +152,14 @@ def advance(state: Liveness, observations: Iterable[Observation], now: float, da
         peers[name] = _settle(old, state.peers[name], (False, Cause.API, "no longer announced"), now, told)
     peers = _forget(peers, now)
     usable = {peer.group for peer in peers.values() if peer.live}
-    held = {p.port: p.held_until for p in peers.values() if p.held_until is not None and p.group in usable}
+    damped = {p.port: p.held_until for p in peers.values() if p.held_until is not None and p.group in usable}
+    aside = frozenset(name for name in damped if peers[name].held_from <= now)
     return Advance(
         liveness=Liveness(peers=peers),
-        held=frozenset(held),
+        held=aside,
         seen=frozenset(peer.port for peer in peers.values() if peer.seen and not peer.gone),
         transitions=tuple(told),
-        wake=min(held.values(), default=math.inf),
+        wake=min((*damped.values(), *(peers[name].held_from for name in damped.keys() - aside)), default=math.inf),
     )
 
 
@@ -189,12 +195,14 @@ def _look(
         losses = 1
     elif peer.answering and answering:
         losses = max(0, seen_now.flap_count - peer.flap_count) // 2  # down and up again between two looks
-    hold, lost_at, held_until = peer.hold, peer.lost_at, peer.held_until
+    hold, lost_at, held_until, held_from = peer.hold, peer.lost_at, peer.held_until, peer.held_from
+    if losses and held_until is None:
+        held_from = now + ASIDE_AFTER
     for _ in range(min(losses, 64)):
         hold, lost_at = hold_after_loss(hold, now - lost_at, damping), now
         held_until = math.inf if hold else None
     if before is None and new and seen_now.bfd and not peer.seen and damping.initial > 0:
-        held_until = now + GRACE
+        held_until, held_from = now + GRACE, now
     if held_until is not None and not hold:
         if answering or held_until <= now or not seen_now.bfd:
             held_until = None
@@ -212,6 +220,7 @@ def _look(
         hold=hold,
         lost_at=lost_at,
         held_until=held_until,
+        held_from=held_from,
         last=seen_now,
     )
     return peer, verdict

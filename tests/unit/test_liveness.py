@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.liveness import (
+    ASIDE_AFTER,
     FORGET_AFTER,
     GRACE,
     HISTORY,
@@ -93,8 +94,10 @@ def test_a_loss_and_a_return_are_transitions_with_cause_and_time() -> None:
     story.at(0.0, up("a"), up("b"))
     lost = story.at(5.0, down("a"), up("b"))
     assert [(p.port, t.live, t.cause, t.at) for p, t in lost.transitions] == [("a", False, Cause.BFD, 5.0)]
-    assert lost.held == {"a"}
-    assert lost.wake == math.inf
+    assert lost.wake == 5.0 + ASIDE_AFTER
+    aside = story.at(lost.wake, down("a"), up("b"))
+    assert aside.held == {"a"}
+    assert aside.wake == math.inf
     back = story.at(7.0, up("a"), up("b"))
     assert back.liveness.peers["a"].cause is Cause.DAMPING
     assert back.held == {"a"}
@@ -106,6 +109,18 @@ def test_a_loss_and_a_return_are_transitions_with_cause_and_time() -> None:
     assert again.liveness.peers["a"].flaps == 1
 
 
+def test_what_was_just_lost_is_left_to_open_vswitch_for_a_moment() -> None:
+    """Groups are not changed while everybody finds out; then they are, also if it came and went meanwhile."""
+    story = Story()
+    story.at(0.0, up("a"), up("b"))
+    for tenths in range(4):
+        now = 5.0 + tenths / 10
+        assert story.at(now, up("a") if tenths % 2 else down("a"), up("b")).held == frozenset()
+    assert story.at(5.0 + ASIDE_AFTER, up("a"), up("b")).held == {"a"}
+    assert story.at(7.5, down("a"), up("b")).held == {"a"}
+    assert story.at(7.6, up("a"), up("b")).held == {"a"}
+
+
 def test_holds_grow_with_every_loss_up_to_the_longest() -> None:
     """1, 2, 4, ... 60 seconds, and not more."""
     story = Story()
@@ -115,8 +130,10 @@ def test_holds_grow_with_every_loss_up_to_the_longest() -> None:
         story.at(now, down("a"), up("b"))
         now += 0.1
         found = story.at(now, up("a"), up("b"))
-        holds.append(found.wake - now)
-        now = found.wake
+        until = found.liveness.peers["a"].held_until
+        assert until is not None
+        holds.append(until - now)
+        now = until
         story.at(now, up("a"), up("b"))
     assert [round(hold, 6) for hold in holds] == [1, 2, 4, 8, 16, 32, 60, 30, 60]
 
@@ -127,8 +144,9 @@ def test_flaps_between_two_looks_count() -> None:
     story.at(0.0, up("a", flap_count=1), up("b"))
     found = story.at(1.0, up("a", flap_count=5), up("b"))
     assert found.liveness.peers["a"].flaps == 2
-    assert found.held == {"a"}
-    assert found.wake == 3.0
+    held = story.at(found.wake, up("a", flap_count=5), up("b"))
+    assert held.held == {"a"}
+    assert held.wake == 3.0
 
 
 def test_a_counter_that_begins_anew_is_no_flap() -> None:
@@ -153,11 +171,12 @@ def test_the_last_of_a_group_is_never_held_and_stays_in_use() -> None:
     story = Story()
     story.at(0.0, up("a"), up("b"))
     story.at(1.0, down("a"), up("b"))
-    assert story.at(1.1, up("a"), up("b")).held == {"a"}
-    alone = story.at(1.2, up("a"), down("b"))
+    assert story.at(1.5, up("a"), up("b")).held == {"a"}
+    assert story.at(1.6, up("a"), down("b")).held == frozenset()
+    alone = story.at(2.0, up("a"), down("b"))
     assert alone.held == {"b"}
     assert alone.liveness.peers["a"].live
-    back = story.at(1.3, up("a"), up("b"))
+    back = story.at(2.1, up("a"), up("b"))
     assert back.held == {"b"}
     assert back.liveness.peers["a"].live
 
