@@ -301,7 +301,7 @@ def two_faults(lab: Lab, seed: str) -> Fault:
     drawn: no state is the right one for it.
     """
     chance = random.Random(seed)
-    names = [row.name for row in ROWS.values() if _plain(row)]
+    names = [row.name for row in ROWS.values() if is_plain(row)]
     gateways = [[one.name for one in cluster.gateways] for cluster in lab.topology.clusters]
     if min(map(len, gateways)) < 3:
         nodes = [chance.choice(some) for some in gateways]
@@ -323,7 +323,8 @@ def two_faults(lab: Lab, seed: str) -> Fault:
     return Fault(name=f"{words} (seed {seed})", inject=inject, heal=heal)
 
 
-def _plain(row: Row) -> bool:
+def is_plain(row: Row) -> bool:
+    """Tell whether it befalls one gateway, and packets find another way meanwhile."""
     return row.whose is Whose.GATEWAY and row.counted is Counted.SILENCE and not row.must
 
 

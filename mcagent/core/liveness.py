@@ -202,7 +202,7 @@ def _look(
         hold, lost_at = hold_after_loss(hold, now - lost_at, damping), now
         held_until = math.inf if hold else None
     if before is None and new and seen_now.bfd and not peer.seen and damping.initial > 0:
-        held_until, held_from = now + GRACE, now
+        held_until = now + GRACE
     if held_until is not None and not hold:
         if answering or held_until <= now or not seen_now.bfd:
             held_until = None

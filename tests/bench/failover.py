@@ -13,7 +13,7 @@ does, and the table says so; a round in which the sending process itself was lat
 and counted.
 
 A run can be cut short at any time (`--minutes` does it): what is in FILE of `--json` is kept, and the same command
-makes only the rounds that are missing. Where a connection is still silent at the end of a fault from which there
+makes only the rounds that are missing. Where a connection was silent for half of a fault from which there
 is another way, logs, flows, conntrack, groups and sockets go to a folder in that of `--evidence`. `--from`
 measures nothing and tells what is in one or more such files together. Where this kernel has no openvswitch, the
 run takes place in a test kernel (tests/kernel/run-in-kernel); otherwise it needs root.
@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,20 +103,12 @@ def bearable(load_of: Lab, volume: Volume) -> Volume:
     raise LabError("this machine carries no load at all")
 
 
-class Watch:
-    """Keeps evidence of connections that are silent at the end of a fault from which there is another way."""
-
-    def __init__(self, lab: Lab, row: Row, number: int, folder: Path | None) -> None:
-        self._lab, self._folder = lab, folder
-        self._name = f"{row.name.replace(' ', '-')}-{number + 1}"
-        self._silent = row.spell / 2 if row.counted is Counted.SILENCE and not row.must else math.inf
-
-    def __call__(self, during: Report) -> None:
-        """Look at what became of the load while the fault lasts."""
-        if self._folder is None or max(failover.tcp_silences(during)) < self._silent:
-            return
-        folder = self._folder / f"{time.strftime('%H%M%S')}-{self._name}"
-        say(f"silent at the end of the fault: {evidence.collect(self._lab, folder)}")
+def keep_evidence(lab: Lab, row: Row, number: int, folder: Path | None, during: Report) -> None:
+    """Keep what explains a connection that was silent for half of a fault from which there is another way."""
+    if folder is None or not failover.is_plain(row) or max(failover.tcp_silences(during)) < row.spell / 2:
+        return
+    name = f"{time.strftime('%H%M%S')}-{row.name.replace(' ', '-')}-{number + 1}"
+    say(f"silent for half of the fault: {evidence.collect(lab, folder / name)}")
 
 
 def say(text: str) -> None:
@@ -231,8 +224,8 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row],
                     for tries in reversed(range(TRIES)):
                         began = time.monotonic()
                         try:
-                            watch = Watch(lab, row, number, args.evidence)
-                            one = raw(failover.play(lab, load, settled, row, number, seed=args.seed, look=watch))
+                            look = partial(keep_evidence, lab, row, number, args.evidence)
+                            one = raw(failover.play(lab, load, settled, row, number, seed=args.seed, look=look))
                         except LabError as error:
                             problem = f"{row.name}, round {number + 1}: {error}"
                             list_of(result["problems"]).append(problem)
