@@ -10,7 +10,8 @@ Two clusters with real agents, numbered datagrams both ways, TCP connections to 
 the Service. Rounds go over the gateways of both clusters in turn, and over all faults before the next round.
 A machine that does not carry the load without a fault says nothing about faults: the load is halved until it
 does, and the table says so; a round in which the sending process itself was late is made again (at most twice),
-and counted.
+and counted. Packets that ovs-vswitchd did not read in time (userspace datapath: queues of 208 KiB) are told by
+round and Node: they were lost before the dataplane saw them.
 
 A run can be cut short at any time (`--minutes` does it): what is in FILE of `--json` is kept, and the same command
 makes only the rounds that are missing. Where a connection was silent for half of a fault from which there
@@ -35,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from mcagent.dataplane.facts import kernel_datapath_exists
-from mcagent.lab import evidence
+from mcagent.lab import evidence, queues
 from mcagent.lab.faults import Settled
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import Load, Report, percentile
@@ -223,6 +224,7 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row],
                         continue
                     for tries in reversed(range(TRIES)):
                         began = time.monotonic()
+                        before = queues.dropped(lab)
                         try:
                             look = partial(keep_evidence, lab, row, number, args.evidence)
                             one = raw(failover.play(lab, load, settled, row, number, seed=args.seed, look=look))
@@ -234,6 +236,9 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row],
                             continue
                         if float(str(one["late"])) <= LATE or not tries:
                             one["seconds"] = seconds(time.monotonic() - began)
+                            if full := queues.since(before, queues.dropped(lab)):
+                                one["queues"] = full  # packets that ovs-vswitchd could not read in time, by Node
+                                say(f"{row.name}, round {number + 1}: queues were full, packets lost: {full}")
                             rounds.append(one)
                             break
                         result["rounds made again"] = int(str(result["rounds made again"])) + 1

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.lab import netns
+from mcagent.lab import netns, queues
 from mcagent.lab.ovs import OvsInstance
 from mcagent.model.errors import LabError
 
 pytestmark = pytest.mark.contract
+
+ETH_P_ALL = 3
 
 
 def test_a_function_called_in_a_namespace_sees_its_devices_and_no_others(fresh_namespace: str) -> None:
@@ -74,3 +76,27 @@ def test_a_path_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
     """A directory in which sockets could not be opened is told at once."""
     with pytest.raises(LabError, match="too long"):
         OvsInstance("", tmp_path / ("x" * 120))
+
+
+def test_what_a_full_queue_dropped_is_counted_by_socket(fresh_namespace: str) -> None:
+    """A packet socket that nobody reads drops what does not fit; one that came later begins anew."""
+
+    def flood() -> tuple[dict[str, int], dict[str, int]]:
+        with (
+            socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as one,
+            socket.socket(type=socket.SOCK_DGRAM) as sender,
+        ):
+            one.bind(("lo", ETH_P_ALL))
+            begin = queues.of_namespace(fresh_namespace)
+            for _ in range(2000):
+                sender.sendto(b"x" * 100, ("127.0.0.1", 9))
+            return begin, queues.of_namespace(fresh_namespace)
+
+    netns.ip(fresh_namespace, "link", "set", "lo", "up")
+    (begin, end), (_, again) = (netns.call(fresh_namespace, flood) for _ in range(2))
+    (cookie,) = begin
+    assert begin[cookie] == 0
+    assert end[cookie] > 1000, "208 KiB do not hold 4,000 packets"
+    before, now = ({("here", one): number for one, number in found.items()} for found in (end, again))
+    assert queues.since(before, now) == {"here": sum(again.values())}
+    assert queues.since(now, now) == {}

@@ -1,0 +1,51 @@
+"""What the queues in front of Open vSwitch dropped: packets that were lost before the dataplane saw them.
+
+The userspace datapath reads a Node's devices from packet sockets. What comes while ovs-vswitchd does something
+else waits there, 208 KiB of it (`net.core.rmem_default`), a few hundred packets; the rest is dropped (packet(7),
+`tp_drops`). The kernel datapath has no such queues.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from mcagent.lab import netns
+from mcagent.lab.running import RunningLab
+
+# Each socket with its cookie and its memory (`-e`, `-m`); see ss(8): d is what was dropped.
+_SOCKETS = ("ss", "-0", "-a", "-n", "-e", "-m", "-H")
+_SOCKET = re.compile(
+    r"\*:(?P<device>\S+)\s.*?\bsk:(?P<cookie>[0-9a-f]+).*?skmem:\([^)]*,d(?P<dropped>\d+)\)", re.DOTALL
+)
+
+
+def dropped(lab: RunningLab) -> dict[tuple[str, str], int]:
+    """Return how many packets each packet socket of each Node has dropped since it is there.
+
+    Keys: Node, cookie of the socket (another one whenever ovs-vswitchd was started). Raises LabError.
+    """
+    return {
+        (node.name, cookie): number
+        for _, node in lab.topology.nodes()
+        for cookie, number in of_namespace(lab.namespace(node)).items()
+    }
+
+
+def of_namespace(namespace: str) -> dict[str, int]:
+    """Return what each packet socket bound to a device has dropped, by its cookie. Raises LabError."""
+    return {
+        one["cookie"]: int(one["dropped"])
+        for one in _SOCKET.finditer(netns.execute(namespace, _SOCKETS).stdout)
+        if one["device"] != "*"  # of all devices: somebody who looks on
+    }
+
+
+def since(before: Mapping[tuple[str, str], int], now: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """Return by Node what was dropped in between, by sockets that are still there; Nodes without are left out."""
+    found: dict[str, int] = {}
+    for (node, cookie), number in now.items():
+        more = number - before.get((node, cookie), 0)
+        if more:
+            found[node] = found.get(node, 0) + more
+    return found
