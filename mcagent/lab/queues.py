@@ -1,8 +1,9 @@
-"""What the queues in front of Open vSwitch dropped: packets that were lost before the dataplane saw them.
+"""What the queues of Open vSwitch dropped: packets that were lost before the dataplane saw them.
 
 The userspace datapath reads a Node's devices from packet sockets. What comes while ovs-vswitchd does something
 else waits there, 208 KiB of it (`net.core.rmem_default`), a few hundred packets; the rest is dropped (packet(7),
-`tp_drops`). The kernel datapath has no such queues.
+`tp_drops`). The kernel datapath asks ovs-vswitchd about packets that no flow fits, by queues as well; what finds
+them full is "lost" in `dpctl/show` (ovs-dpctl(8)).
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ _SOCKETS = ("ss", "-0", "-a", "-n", "-e", "-m", "-H")
 _SOCKET = re.compile(
     r"\*:(?P<device>\S+)\s.*?\bsk:(?P<cookie>[0-9a-f]+).*?skmem:\([^)]*,d(?P<dropped>\d+)\)", re.DOTALL
 )
+_LOST = re.compile(r"\blost:(\d+)")
 
 
 def dropped(lab: RunningLab) -> dict[tuple[str, str], int]:
-    """Return how many packets each packet socket of each Node has dropped since it is there.
+    """Return how many packets each queue of each Node has dropped since it is there.
 
-    Keys: Node, cookie of the socket (another one whenever ovs-vswitchd was started). Raises LabError.
+    Keys: Node, cookie of the packet socket (another one whenever ovs-vswitchd was started) or "upcalls". Raises
+    LabError.
     """
-    return {
-        (node.name, cookie): number
-        for _, node in lab.topology.nodes()
-        for cookie, number in of_namespace(lab.namespace(node)).items()
-    }
+    found: dict[tuple[str, str], int] = {}
+    for _, node in lab.topology.nodes():
+        for cookie, number in of_namespace(lab.namespace(node)).items():
+            found[node.name, cookie] = number
+        lost = _LOST.findall(lab.ovs(node.name).appctl("dpctl/show"))
+        found[node.name, "upcalls"] = sum(map(int, lost))
+    return found
 
 
 def of_namespace(namespace: str) -> dict[str, int]:
@@ -42,10 +47,10 @@ def of_namespace(namespace: str) -> dict[str, int]:
 
 
 def since(before: Mapping[tuple[str, str], int], now: Mapping[tuple[str, str], int]) -> dict[str, int]:
-    """Return by Node what was dropped in between, by sockets that are still there; Nodes without are left out."""
+    """Return by Node what was dropped in between, by queues that are still there; Nodes without are left out."""
     found: dict[str, int] = {}
-    for (node, cookie), number in now.items():
-        more = number - before.get((node, cookie), 0)
-        if more:
+    for (node, queue), number in now.items():
+        more = number - before.get((node, queue), 0)
+        if more > 0:  # less: upcalls of a userspace datapath that was started again
             found[node] = found.get(node, 0) + more
     return found

@@ -10,8 +10,8 @@ Two clusters with real agents, numbered datagrams both ways, TCP connections to 
 the Service. Rounds go over the gateways of both clusters in turn, and over all faults before the next round.
 A machine that does not carry the load without a fault says nothing about faults: the load is halved until it
 does, and the table says so; a round in which the sending process itself was late is made again (at most twice),
-and counted. Packets that ovs-vswitchd did not read in time (userspace datapath: queues of 208 KiB) are told by
-round and Node: they were lost before the dataplane saw them.
+and counted. Packets that ovs-vswitchd did not read in time are told by round and Node: they
+were lost before the dataplane saw them (mcagent.lab.queues).
 
 A run can be cut short at any time (`--minutes` does it): what is in FILE of `--json` is kept, and the same command
 makes only the rounds that are missing. Where a connection was silent for half of a fault from which there

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from mcagent.lab import netns, state, traffic
+from mcagent.lab import netns, queues, state, traffic
 from mcagent.lab.lab import Lab
 from mcagent.lab.topology import OUTSIDE, POD_PORT, Cni, generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
+from mcagent.model.facts import DatapathType
 from tests.lab.conftest import OWN_NAMES, fresh_name
 
 
@@ -141,6 +143,40 @@ def test_a_lab_whose_maker_was_killed_half_way_is_taken_down(moment: str) -> Non
     assert _world() == before
     assert not lab.state.directory.exists()
     assert _processes(str(lab.state.directory)) == []
+
+
+def test_packets_that_ovs_vswitchd_does_not_read_in_time_are_told_by_node(
+    bare: Lab, datapath: DatapathType
+) -> None:
+    """While it stands still its Node's queue overflows, on the userspace datapath; nobody else's does."""
+    (_, asleep), (_, sender), *_ = bare.topology.nodes()
+    source, target = bare.namespace(sender), str(asleep.address)
+    netns.execute(source, ["ping", "-c", "1", target])  # and the neighbour is known
+    before = queues.dropped(bare)
+    assert {name for name, _ in before} == {node.name for _, node in bare.topology.nodes()}
+
+    def flood() -> None:
+        with socket.socket(type=socket.SOCK_DGRAM) as one:
+            for _ in range(3000):
+                one.sendto(b"x", (target, 9))
+
+    def lost() -> dict[str, int]:
+        netns.call(source, flood)
+        os.kill(pid, signal.SIGCONT)
+        try:
+            return queues.since(before, queues.dropped(bare))
+        finally:
+            os.kill(pid, signal.SIGSTOP)
+
+    pid = bare.ovs(asleep.name).pids["ovs-vswitchd"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        if datapath is DatapathType.NETDEV:
+            wait_until(lambda: list(lost()) == [asleep.name], "the queue to overflow", timeout=30)
+        else:
+            assert lost() == {}  # the kernel forwards by itself
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_down_ends_no_process_that_got_a_pid_of_ours_since(bare: Lab) -> None:
