@@ -14,7 +14,7 @@ and counted. Packets that ovs-vswitchd did not read in time are told by round an
 were lost before the dataplane saw them (mcagent.lab.queues).
 
 A run can be cut short at any time (`--minutes` does it): what is in FILE of `--json` is kept, and the same command
-makes only the rounds that are missing. Where a connection was silent for half of a fault from which there
+makes only the rounds that are missing. Where a connection was silent for too long in a fault from which there
 is another way, logs, flows, conntrack, groups and sockets go to a folder in that of `--evidence`. `--from`
 measures nothing and tells what is in one or more such files together. Where this kernel has no openvswitch, the
 run takes place in a test kernel (tests/kernel/run-in-kernel); otherwise it needs root.
@@ -104,12 +104,16 @@ def bearable(load_of: Lab, volume: Volume) -> Volume:
     raise LabError("this machine carries no load at all")
 
 
-def keep_evidence(lab: Lab, row: Row, number: int, folder: Path | None, during: Report) -> None:
-    """Keep what explains a connection that was silent for half of a fault from which there is another way."""
-    if folder is None or not failover.is_plain(row) or max(failover.tcp_silences(during)) < row.spell / 2:
+def keep_evidence(lab: Lab, row: Row, number: int, folder: Path | None, allowed: float, during: Report) -> None:
+    """Keep what explains a connection that was silent for too long in a fault from which there is another way.
+
+    Too long: for half of the fault, and longer than is `allowed` (seconds).
+    """
+    longest = max(failover.tcp_silences(during))
+    if folder is None or not failover.is_plain(row) or longest < max(row.spell / 2, allowed):
         return
     name = f"{time.strftime('%H%M%S')}-{row.name.replace(' ', '-')}-{number + 1}"
-    say(f"silent for half of the fault: {evidence.collect(lab, folder / name)}")
+    say(f"silent for {longest:.2f} s: {evidence.collect(lab, folder / name)}")
 
 
 def say(text: str) -> None:
@@ -226,7 +230,8 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row],
                         began = time.monotonic()
                         before = queues.dropped(lab)
                         try:
-                            look = partial(keep_evidence, lab, row, number, args.evidence)
+                            where, allowed = args.evidence, intervals.bound
+                            look = partial(keep_evidence, lab, row, number, where, allowed)
                             one = raw(failover.play(lab, load, settled, row, number, seed=args.seed, look=look))
                         except LabError as error:
                             problem = f"{row.name}, round {number + 1}: {error}"
