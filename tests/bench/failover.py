@@ -104,16 +104,15 @@ def bearable(load_of: Lab, volume: Volume) -> Volume:
     raise LabError("this machine carries no load at all")
 
 
-def keep_evidence(lab: Lab, row: Row, number: int, folder: Path | None, allowed: float, during: Report) -> None:
+def keep_evidence(lab: Lab, row: Row, folder: Path | None, allowed: float, during: Report) -> None:
     """Keep what explains a connection that was silent for too long in a fault from which there is another way.
 
-    Too long: for half of the fault, and longer than is `allowed` (seconds).
+    Too long: for half of the fault, and longer than is `allowed` (seconds). `folder`: of this round.
     """
     longest = max(failover.tcp_silences(during))
     if folder is None or not failover.is_plain(row) or longest < max(row.spell / 2, allowed):
         return
-    name = f"{time.strftime('%H%M%S')}-{row.name.replace(' ', '-')}-{number + 1}"
-    say(f"silent for {longest:.2f} s: {evidence.collect(lab, folder / name)}")
+    say(f"silent for {longest:.2f} s: {evidence.collect(lab, folder)}")
 
 
 def say(text: str) -> None:
@@ -230,8 +229,9 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row],
                         began = time.monotonic()
                         before = queues.dropped(lab)
                         try:
-                            where, allowed = args.evidence, intervals.bound
-                            look = partial(keep_evidence, lab, row, number, where, allowed)
+                            name = f"{time.strftime('%H%M%S')}-{row.name.replace(' ', '-')}-{number + 1}"
+                            folder = args.evidence / name if args.evidence else None
+                            look = partial(keep_evidence, lab, row, folder, intervals.bound)
                             one = raw(failover.play(lab, load, settled, row, number, seed=args.seed, look=look))
                         except LabError as error:
                             problem = f"{row.name}, round {number + 1}: {error}"
