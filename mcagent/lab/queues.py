@@ -9,6 +9,7 @@ them full is "lost" in `dpctl/show` (ovs-dpctl(8)).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 
 from mcagent.lab import netns
@@ -48,9 +49,8 @@ def of_namespace(namespace: str) -> dict[str, int]:
 
 def since(before: Mapping[tuple[str, str], int], now: Mapping[tuple[str, str], int]) -> dict[str, int]:
     """Return by Node what was dropped in between, by queues that are still there; Nodes without are left out."""
-    found: dict[str, int] = {}
-    for (node, queue), number in now.items():
-        more = number - before.get((node, queue), 0)
-        if more > 0:  # less: upcalls of a userspace datapath that was started again
-            found[node] = found.get(node, 0) + more
-    return found
+    found: Counter[str] = Counter()
+    # Only what grew is left: upcalls of a userspace datapath that was started again are fewer.
+    for (node, _), more in (Counter(now) - Counter(before)).items():
+        found[node] += more
+    return dict(found)

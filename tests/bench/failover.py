@@ -227,12 +227,14 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row],
                         continue
                     for tries in reversed(range(TRIES)):
                         began = time.monotonic()
-                        before = queues.dropped(lab)
                         try:
+                            before = queues.dropped(lab)
                             name = f"{time.strftime('%H%M%S')}-{row.name.replace(' ', '-')}-{number + 1}"
                             folder = args.evidence / name if args.evidence else None
                             look = partial(keep_evidence, lab, row, folder, intervals.bound)
                             one = raw(failover.play(lab, load, settled, row, number, seed=args.seed, look=look))
+                            one["seconds"] = seconds(time.monotonic() - began)
+                            full = queues.since(before, queues.dropped(lab))
                         except LabError as error:
                             problem = f"{row.name}, round {number + 1}: {error}"
                             list_of(result["problems"]).append(problem)
@@ -240,8 +242,7 @@ def measure(intervals: Intervals, args: argparse.Namespace, rows: Sequence[Row],
                             settled.wait(120)
                             continue
                         if float(str(one["late"])) <= LATE or not tries:
-                            one["seconds"] = seconds(time.monotonic() - began)
-                            if full := queues.since(before, queues.dropped(lab)):
+                            if full:
                                 one["queues"] = full  # packets that ovs-vswitchd could not read in time, by Node
                                 say(f"{row.name}, round {number + 1}: queues were full, packets lost: {full}")
                             rounds.append(one)
