@@ -272,7 +272,8 @@ def _groups(env: Env, choice: Choice) -> Iterator[Group]:
     if env.gateway and not choice.ways:
         return
     candidates = [candidate(way.ofport, way) for way in choice.ways]
-    yield from choose(LOCAL_GATEWAYS, candidates, ordered=choice.ordered, last_resort=True)
+    # A gateway is one itself: while no other one is live it needs none (`parts._cluster_groups`).
+    yield from choose(LOCAL_GATEWAYS, candidates, ordered=choice.ordered, last_resort=not env.gateway)
     for way in sorted(choice.ways, key=lambda way: way.ofport):
         if env.gateway:
             other = watching(1, d.HOST_PORT, True, untranslate_service(env))

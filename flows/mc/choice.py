@@ -52,9 +52,10 @@ def choose(group_id: int, candidates: Sequence[Candidate], *, ordered: bool, las
     """Yield the group that chooses, and those it needs. `ordered`: the first live one in the order given.
 
     All in reserve is the same as none in reserve. `last_resort`: nobody looks elsewhere when none of these is
-    live; then they are used all the same. A false alarm (a busy Node that answers BFD late, or sessions that have
-    to begin anew because our own ovs-vswitchd was restarted) would drop packets that arrive, and a true one loses
-    nothing that another way would have saved.
+    live; then those that are not in reserve are used all the same. A false alarm (a busy Node that answers BFD
+    late, or sessions that have to begin anew because our own ovs-vswitchd was restarted) would drop packets that
+    arrive, and a true one loses nothing that another way would have saved. Those in reserve have been gone for
+    longer, or somebody asked to leave them.
     """
     if last_resort and len(candidates) == 1:
         candidates = (replace(candidates[0], watched=False),)
@@ -70,9 +71,9 @@ def choose(group_id: int, candidates: Sequence[Candidate], *, ordered: bool, las
     levels = [(d.GROUP_FIRST, first)]
     if rest:
         levels.append((d.GROUP_RESERVE, rest))
-    if last_resort and candidates:
+    if last_resort and first:
         # The same numbers: what is hashed to one goes to the same one when it is live again.
-        levels.append((d.GROUP_ANY, tuple(replace(one, watched=False) for one in candidates)))
+        levels.append((d.GROUP_ANY, tuple(replace(one, watched=False) for one in first)))
     if len(levels) == 1:
         yield _by_hash(group_id, first)
         return

@@ -269,25 +269,26 @@ GROUP_RESERVE = GroupKind(
 GROUP_ANY = GroupKind(
     number=3,
     name="any",
-    purpose="of a choice none of which is live, all alike: better than to drop (number: that of the choice)",
+    purpose="of a choice without a live one, those not in reserve: better than dropping (number: the choice's)",
 )
-GROUP_GATEWAYS = GroupKind(
-    number=4, name="gateways", purpose="any live gateway of this cluster but this Node (number 0)"
-)
+GROUP_GATEWAYS = GroupKind(number=4, name="gateways", purpose="a gateway of this cluster but this Node (number 0)")
 GROUP_PREFER = GroupKind(
     number=5,
     name="prefer",
     purpose="the gateway behind a port, else another; on a gateway: else this one (number: port)",
     next=(26,),
 )
-GROUP_CLUSTER = GroupKind(
-    number=6, name="cluster", purpose="any live gateway of a remote cluster (number: cluster)"
-)
+GROUP_CLUSTER = GroupKind(number=6, name="cluster", purpose="a gateway of a remote cluster (number: cluster)")
 GROUP_RELAY = GroupKind(
-    number=7, name="relay", purpose="directly, else by a live sibling gateway (number: cluster)", next=(50,)
+    number=7,
+    name="relay",
+    purpose="directly if anything there is live, else by a live sibling gateway, else directly (number: cluster)",
+    next=(50,),
 )
 GROUP_REPLY = GroupKind(
-    number=8, name="reply", purpose="one gateway of a remote cluster, else a live sibling of ours (number: port)"
+    number=8,
+    name="reply",
+    purpose="a gateway of a remote cluster if it is live, else a live sibling, else that gateway (number: port)",
 )
 GROUP_SERVICE = GroupKind(
     number=9, name="service", purpose="endpoints of an exported Service (number: Service)", next=(25,)

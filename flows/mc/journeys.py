@@ -71,7 +71,8 @@ prefer), all others leave by this Node itself.
 
 **A gateway that lost a remote cluster.** Relay and the reply groups hand the packet to a live sibling,
 un-SNATed and with its destination MAC kept; the sibling treats it like a packet from a Node, and sends replies
-to what it SNATed to that Node directly. What comes from a gateway is never relayed again.
+to what it SNATed to that Node directly. What comes from a gateway is never relayed again. While no sibling is live
+either, packets go on directly: if that is a false alarm, they arrive.
 
 **ICMP errors.** Conntrack calls them related and translates them with their connection; `-new` and `±rpl` treat
 them like the connection's own packets. An error sent by a Node of B from its own, unpublished address is

@@ -190,18 +190,23 @@ def _to_cluster(env: Env, c: RemoteCluster, cookie: int, tunnels: dict[int, Remo
 def _cluster_groups(env: Env, c: RemoteCluster, tunnels: dict[int, RemoteGateway]) -> Iterator[Group]:
     ids = bucket_ids(str(gateway.address) for gateway in tunnels.values())
     candidates = [candidate(ids[str(gateway.address)], gateway) for gateway in tunnels.values()]
-    direct = d.GROUP_CLUSTER.group_id(c.number)
-    yield from choose(direct, candidates, ordered=c.ordered, last_resort=not env.local_gateways)
+    group_id = d.GROUP_CLUSTER.group_id(c.number)
+    yield from choose(group_id, candidates, ordered=c.ordered, last_resort=True)
     if not env.local_gateways:
         return
-    sibling = passing_on(1, LOCAL_GATEWAYS)
-    here = Bucket(0, (Resubmit(d.SNAT_TABLE.number),), watch_group=direct)
-    group = Group(d.GROUP_RELAY.group_id(c.number), GroupType.FAST_FAILOVER, (here, sibling))
-    yield d.PIPELINE.group(group)
+    # Directly while any of its gateways is live, else by a sibling that is, else directly all the same.
+    here = Resubmit(d.SNAT_TABLE.number)
+    live = [watching(n, port, gateway.watched, here) for n, (port, gateway) in enumerate(tunnels.items())]
+    buckets = (*live, passing_on(len(live), LOCAL_GATEWAYS), watching(len(live) + 1, d.HOST_PORT, True, here))
+    yield d.PIPELINE.group(Group(d.GROUP_RELAY.group_id(c.number), GroupType.FAST_FAILOVER, buckets))
     for port, gateway in tunnels.items():
-        here = watching(0, port, gateway.watched, PLAIN, DecTtl(), Output(port))
-        group = Group(d.GROUP_REPLY.group_id(port), GroupType.FAST_FAILOVER, (here, sibling))
-        yield d.PIPELINE.group(group)
+        out = (PLAIN, DecTtl(), Output(port))
+        buckets = (
+            watching(0, port, gateway.watched, *out),
+            passing_on(1, LOCAL_GATEWAYS),
+            watching(2, d.HOST_PORT, True, *out),
+        )
+        yield d.PIPELINE.group(Group(d.GROUP_REPLY.group_id(port), GroupType.FAST_FAILOVER, buckets))
 
 
 # --- Node of this cluster -------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ whose peer has ever answered BFD, damps flapping, and tells.
 
 Damping: a port that was lost is used again only after it stayed up for its hold. The hold of a first loss is
 `Damping.initial`; it doubles with each further loss within `Damping.longest` of the last one, up to that, and
-halves for each such time without a loss. Never is everything held: while no other port of a group can be used,
-none is.
+halves for each such time without a loss. Never is everything held: a port that is up is not while no other one of
+its group can be used. While none is up, those that were lost last are not: if anything still gets through, it is
+by them (a false alarm: a busy Node that answers BFD late).
 
 A port that has just been lost is put into reserve a moment later: groups leave it by themselves, and to change
 them just then would make every Node look through its flows once more, while all are busy with that and with BFD.
@@ -151,8 +152,7 @@ def advance(state: Liveness, observations: Iterable[Observation], now: float, da
         old = replace(state.peers[name], gone=True, answering=False, held_until=None)
         peers[name] = _settle(old, state.peers[name], (False, Cause.API, "no longer announced"), now, told)
     peers = _forget(peers, now)
-    usable = {peer.group for peer in peers.values() if peer.live}
-    damped = {p.port: p.held_until for p in peers.values() if p.held_until is not None and p.group in usable}
+    damped = _damped(peers.values())
     aside = frozenset(name for name in damped if peers[name].held_from <= now)
     return Advance(
         liveness=Liveness(peers=peers),
@@ -161,6 +161,20 @@ def advance(state: Liveness, observations: Iterable[Observation], now: float, da
         transitions=tuple(told),
         wake=min((*damped.values(), *(peers[name].held_from for name in damped.keys() - aside)), default=math.inf),
     )
+
+
+def _damped(peers: Iterable[Peer]) -> dict[str, float]:
+    """Return the ports that are, or soon will be, in reserve, with the end of their holds."""
+    usable = {peer.group for peer in peers if peer.live}
+    held = [(peer, peer.held_until) for peer in peers if peer.held_until is not None]
+    latest: dict[str, float] = {}
+    for peer, _ in held:
+        latest[peer.group] = max(peer.held_from, latest.get(peer.group, -math.inf))
+    return {
+        peer.port: until
+        for peer, until in held
+        if peer.group in usable or peer.held_from < latest[peer.group] - ASIDE_AFTER
+    }
 
 
 def hold_after_loss(hold: float, quiet: float, damping: Damping) -> float:

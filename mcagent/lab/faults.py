@@ -236,8 +236,10 @@ def groups(lab: Lab, name: str) -> list[str]:
     return sorted(line.strip() for line in text.splitlines()[1:])
 
 
-def _group_id(line: str) -> int:
-    return int(line.split("group_id=")[1].split(",", maxsplit=1)[0])
+def has_reserve(found: Iterable[str]) -> bool:
+    """Tell whether any of a Node's groups (see `groups`) keeps some gateways in reserve."""
+    ids = (int(line.split("group_id=")[1].split(",", maxsplit=1)[0]) for line in found)
+    return any(group_id >> 24 == GROUP_RESERVE.number for group_id in ids)
 
 
 class Settled:
@@ -260,8 +262,7 @@ class Settled:
         before = [groups(self._lab, name) for name in self._names]
         if not all(self._fast(name) for name in self._names):
             return False
-        reserve = GROUP_RESERVE.number
-        if any(_group_id(line) >> 24 == reserve for found in before for line in found):
+        if any(map(has_reserve, before)):
             return False
         moment = time.monotonic() + CALM
         wait_until(lambda: time.monotonic() >= moment, "a moment")

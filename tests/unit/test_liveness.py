@@ -191,6 +191,20 @@ def test_all_gone_at_once_are_not_held() -> None:
     assert first.held == {"b"}
 
 
+def test_while_none_is_live_those_that_were_lost_last_are_used() -> None:
+    """What has been gone for long stays in reserve when the others go, too, until anything is up again."""
+    story = Story()
+    story.at(0.0, up("a"), up("b"), up("c"))
+    story.at(5.0, down("a"), up("b"), up("c"))
+    assert story.at(6.0, down("a"), up("b"), up("c")).held == {"a"}
+    assert story.at(7.0, down("a"), down("b"), up("c")).held == {"a"}
+    for now in (7.1, 9.0, 100.0):
+        assert story.at(now, down("a"), down("b"), down("c")).held == {"a"}
+    back = story.at(101.0, up("a"), down("b"), down("c"))
+    assert back.liveness.peers["a"].live
+    assert back.held == {"b", "c"}
+
+
 def test_groups_do_not_stand_in_for_each_other() -> None:
     """A live gateway of another cluster is no reason to hold one of this."""
     story = Story()
@@ -278,8 +292,9 @@ def test_whatever_happens_the_machine_keeps_its_promises(
         assert found.held <= wanted
         assert found.seen <= wanted
         for group in {_GROUP[name] for name in found.held}:
-            usable = [p for p in peers.values() if p.group == group and p.live and p.port not in found.held]
-            assert usable, "held without another to stand in"
+            others = [p for p in peers.values() if p.group == group and p.port not in found.held and not p.gone]
+            held = max(peers[name].held_from for name in found.held if _GROUP[name] == group)
+            assert any(p.live or p.held_from > held for p in others), "held without another to stand in"
         assert found.wake > now
         for peer in peers.values():
             assert not (peer.live and peer.port in found.held)

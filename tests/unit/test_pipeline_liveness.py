@@ -115,6 +115,24 @@ def test_what_is_in_reserve_is_used_last(world: World, seed: int, percent: int, 
             assert there in (first or live), (path, shaken.reserve)
 
 
+@examples(25)
+@given(PLAIN, SEEDS, st.sampled_from((30, 70, 100)), st.booleans())
+def test_a_false_alarm_loses_nothing(world: World, seed: int, percent: int, ordered: bool) -> None:
+    """Some gateways are gone and in reserve; others are taken for dead and are not: all arrives by these."""
+    random = Random(seed)
+    lost = lost_gateways(world, random)
+    order = tuple(random.sample(sorted(world.nodes), len(world.nodes))) if ordered else ()
+    shaken = replace(world, reserve=frozenset(ends_at(world, lost)), order=order)
+    network = replace(shaken.network.losing(*lost), silent=as_ports(world, some(random, world.ports, percent)))
+    for call in calls(world, random, 8, published=True):
+        before = exchange(world, world.network, call, call.packet)
+        if is_on(call, before, lost):
+            continue
+        now = exchange(world, network, call, call.packet)
+        assert not {*now.there.path, *now.back.path} & set(lost)
+        the_same(now, before)
+
+
 @examples(10)
 @given(PLAIN)
 def test_all_in_reserve_is_none_in_reserve(world: World) -> None:
