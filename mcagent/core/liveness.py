@@ -22,7 +22,7 @@ Times are seconds of one monotonic clock. Knows no thread, clock or database.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -163,7 +163,7 @@ def advance(state: Liveness, observations: Iterable[Observation], now: float, da
     )
 
 
-def _damped(peers: Iterable[Peer]) -> dict[str, float]:
+def _damped(peers: Collection[Peer]) -> dict[str, float]:
     """Return the ports that are, or soon will be, in reserve, with the end of their holds."""
     usable = {peer.group for peer in peers if peer.live}
     held = [(peer, peer.held_until) for peer in peers if peer.held_until is not None]
