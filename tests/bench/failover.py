@@ -14,8 +14,8 @@ and counted. Packets that ovs-vswitchd did not read in time are told by round an
 were lost before the dataplane saw them (mcagent.lab.queues).
 
 A run can be cut short at any time (`--minutes` does it): what is in FILE of `--json` is kept, and the same command
-makes only the rounds that are missing. Where a connection was silent for too long in a fault from which there
-is another way, logs, flows, conntrack, groups and sockets go to a folder in that of `--evidence`. `--from`
+makes only the rounds that are missing. Where a connection broke, or was silent for too long in a fault from which
+there is another way, logs, flows, conntrack, groups and sockets go to a folder in that of `--evidence`. `--from`
 measures nothing and tells what is in one or more such files together. Where this kernel has no openvswitch, the
 run takes place in a test kernel (tests/kernel/run-in-kernel); otherwise it needs root.
 """
@@ -101,14 +101,15 @@ def bearable(load_of: Lab, volume: Volume) -> Volume:
 
 
 def keep_evidence(lab: Lab, row: Row, folder: Path | None, allowed: float, during: Report) -> None:
-    """Keep what explains a connection that was silent for too long in a fault from which there is another way.
+    """Keep what explains a connection that broke, or was silent for too long though there is another way.
 
     Too long: for half of the fault, and longer than is `allowed` (seconds). `folder`: of this round.
     """
-    longest = max(failover.tcp_silences(during))
-    if folder is None or not failover.is_plain(row) or longest < max(row.spell / 2, allowed):
+    longest, broken = max(failover.tcp_silences(during)), failover.broken(during)
+    silent = failover.is_plain(row) and longest >= max(row.spell / 2, allowed)
+    if folder is None or not (silent or broken):
         return
-    say(f"silent for {longest:.2f} s: {evidence.collect(lab, folder)}")
+    say(f"silent for {longest:.2f} s, {broken} broken: {evidence.collect(lab, folder)}")
 
 
 def say(text: str) -> None:
