@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_network
 
 from flows import actions as act
@@ -194,19 +194,16 @@ def _cluster_groups(env: Env, c: RemoteCluster, tunnels: dict[int, RemoteGateway
     yield from choose(group_id, candidates, ordered=c.ordered, last_resort=True)
     if not env.local_gateways:
         return
-    # Directly while any of its gateways is live, else by a sibling that is, else directly all the same.
-    here = Resubmit(d.SNAT_TABLE.number)
-    live = [watching(n, port, gateway.watched, here) for n, (port, gateway) in enumerate(tunnels.items())]
-    buckets = (*live, passing_on(len(live), LOCAL_GATEWAYS), watching(len(live) + 1, d.HOST_PORT, True, here))
-    yield d.PIPELINE.group(Group(d.GROUP_RELAY.group_id(c.number), GroupType.FAST_FAILOVER, buckets))
+    yield _else_sibling(d.GROUP_RELAY.group_id(c.number), tunnels, Resubmit(d.SNAT_TABLE.number))
     for port, gateway in tunnels.items():
-        out = (PLAIN, DecTtl(), Output(port))
-        buckets = (
-            watching(0, port, gateway.watched, *out),
-            passing_on(1, LOCAL_GATEWAYS),
-            watching(2, d.HOST_PORT, True, *out),
-        )
-        yield d.PIPELINE.group(Group(d.GROUP_REPLY.group_id(port), GroupType.FAST_FAILOVER, buckets))
+        yield _else_sibling(d.GROUP_REPLY.group_id(port), {port: gateway}, PLAIN, DecTtl(), Output(port))
+
+
+def _else_sibling(group_id: int, tunnels: Mapping[int, RemoteGateway], *out: act.Action) -> Group:
+    """Return a group that does `out` if a tunnel is live, else uses a live sibling, else does it all the same."""
+    live = [watching(n, port, gateway.watched, *out) for n, (port, gateway) in enumerate(tunnels.items())]
+    buckets = (*live, passing_on(len(live), LOCAL_GATEWAYS), watching(len(live) + 1, d.HOST_PORT, True, *out))
+    return d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, buckets))
 
 
 # --- Node of this cluster -------------------------------------------------------------------------------

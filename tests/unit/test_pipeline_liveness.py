@@ -56,9 +56,31 @@ def lost_gateways(world: World, random: Random) -> list[str]:
     return lost
 
 
+def drawn_order(world: World, random: Random, *, ordered: bool) -> tuple[str, ...]:
+    """Draw an order in which gateways are tried; none where it is not asked for."""
+    return tuple(random.sample(sorted(world.nodes), len(world.nodes))) if ordered else ()
+
+
 def is_on(call: Call, before: Exchange, names: Iterable[str]) -> bool:
     """Tell whether client or server live on one of these Nodes."""
     return bool({call.client.node, before.node} & set(names))
+
+
+def arrive(world: World, network: Network, random: Random, lost: list[str]) -> list[tuple[Call, Exchange]]:
+    """Fail unless new connections meet the same endpoint as when all is well, and pass no lost gateway.
+
+    Return them with what they were then; those whose client or server is on a lost gateway are left out.
+    """
+    found = []
+    for call in calls(world, random, 8, published=True):
+        before = exchange(world, world.network, call, call.packet)
+        if is_on(call, before, lost):
+            continue
+        now = exchange(world, network, call, call.packet)
+        assert not {*now.there.path, *now.back.path} & set(lost)
+        the_same(now, before)
+        found.append((call, before))
+    return found
 
 
 @examples(25)
@@ -75,16 +97,10 @@ def test_one_delivery_while_a_way_is_left(world: World, seed: int, held: int, tr
         reserve=some(random, world.ports, held),
         # who is dead is known to be: everybody has heard it once
         trusted=some(random, world.ports.keys() - ends_at(world, lost), trusted),
-        order=tuple(random.sample(sorted(world.nodes), len(world.nodes))) if ordered else (),
+        order=drawn_order(world, random, ordered=ordered),
     )
     network = shaken.network.losing(*lost)
-    for call in calls(world, random, 8, published=True):
-        before = exchange(world, world.network, call, call.packet)
-        if is_on(call, before, lost):
-            continue
-        now = exchange(world, network, call, call.packet)
-        assert not {*now.there.path, *now.back.path} & set(lost)
-        the_same(now, before)
+    for call, before in arrive(world, network, random, lost):
         # the connection that was there before moves, with its state where it is
         kept = replace(network, connections=before.network.connections)
         the_same(exchange(world, kept, call, call.later), before)
@@ -101,7 +117,7 @@ def test_what_is_in_reserve_is_used_last(world: World, seed: int, percent: int, 
     """A new connection takes no way in reserve while its Node has a live one that is not."""
     random = Random(seed)
     lost = lost_gateways(world, random)
-    order = tuple(random.sample(sorted(world.nodes), len(world.nodes))) if ordered else ()
+    order = drawn_order(world, random, ordered=ordered)
     shaken = replace(world, reserve=some(random, world.ports, percent), order=order)
     network = shaken.network.losing(*lost)
     for call in calls(world, random, 8, published=True):
@@ -121,16 +137,10 @@ def test_a_false_alarm_loses_nothing(world: World, seed: int, percent: int, orde
     """Some gateways are gone and in reserve; others are taken for dead and are not: all arrives by these."""
     random = Random(seed)
     lost = lost_gateways(world, random)
-    order = tuple(random.sample(sorted(world.nodes), len(world.nodes))) if ordered else ()
+    order = drawn_order(world, random, ordered=ordered)
     shaken = replace(world, reserve=frozenset(ends_at(world, lost)), order=order)
     network = replace(shaken.network.losing(*lost), silent=as_ports(world, some(random, world.ports, percent)))
-    for call in calls(world, random, 8, published=True):
-        before = exchange(world, world.network, call, call.packet)
-        if is_on(call, before, lost):
-            continue
-        now = exchange(world, network, call, call.packet)
-        assert not {*now.there.path, *now.back.path} & set(lost)
-        the_same(now, before)
+    arrive(world, network, random, lost)
 
 
 @examples(10)
@@ -200,8 +210,7 @@ def test_drain_loses_nothing(world: World, seed: int, ordered: bool) -> None:
     Also a reply that comes before the next request, once one request has come in the first phase.
     """
     random = Random(seed)
-    if ordered:
-        world = replace(world, order=tuple(random.sample(sorted(world.nodes), len(world.nodes))))
+    world = replace(world, order=drawn_order(world, random, ordered=ordered))
     for call in calls(world, random, 6, published=True):
         before = exchange(world, world.network, call, call.packet)
         for gateway in {*before.there.path, *before.back.path} - {call.client.node, before.node}:
@@ -230,7 +239,7 @@ def test_no_loops_and_no_copies_whatever_is_shaken(world: World, seed: int, perc
         world,
         reserve=some(random, world.ports, percent),
         trusted=some(random, world.ports, percent),
-        order=tuple(random.sample(sorted(world.nodes), len(world.nodes))) if ordered else (),
+        order=drawn_order(world, random, ordered=ordered),
     )
     network = replace(
         shaken.network,
