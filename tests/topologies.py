@@ -96,6 +96,11 @@ class Cluster:
         """The Nodes that are gateways."""
         return tuple(node for node in self.nodes if node.gateway)
 
+    def shares_endpoints(self, service: Service) -> bool:
+        """Tell whether another Service leads to one of its endpoints."""
+        others = (one for one in self.services if one is not service and one.protocol == service.protocol)
+        return any(not set(one.endpoints).isdisjoint(service.endpoints) for one in others)
+
     @property
     def told(self) -> tuple[IPv4Network, ...]:
         """The CIDRs that other clusters learn."""
@@ -264,6 +269,7 @@ class World:
                         port=service.port,
                         client_ip_affinity=service.affinity,
                         endpoints=tuple(mc.Endpoint(address=a, port=p) for a, p in service.endpoints),
+                        shares_endpoints=here.shares_endpoints(service),
                     ),
                 )
 

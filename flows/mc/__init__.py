@@ -2,7 +2,8 @@
 
 from flows.mc.base import base
 from flows.mc.declaration import PIPELINE
-from flows.mc.parts import cluster, endpoints, node, service
+from flows.mc.parts import cluster, endpoints, node
+from flows.mc.service import service
 from flows.mc.topology import (
     Choice,
     Endpoint,

@@ -61,8 +61,13 @@ def untranslate_service(env: Env) -> Ct:
     return Ct(env.zones.service, table=d.UNDNAT.number, nat=Nat())
 
 
+def entry(cookie: int, table: Table, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:
+    """Return a flow of the pipeline."""
+    return d.PIPELINE.flow(table, priority, terms, actions, cookie=cookie)
+
+
 def _flow(table: Table, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:
-    return d.PIPELINE.flow(table, priority, terms, actions, cookie=_COOKIE)
+    return entry(_COOKIE, table, priority, terms, *actions)
 
 
 def drop(table: Table, priority: int, terms: tuple[Term, ...], why: Category, number: int = 0) -> Flow:
@@ -224,10 +229,12 @@ def _untranslate(env: Env) -> Iterator[Flow]:
         known = set_bits(d.TRANSLATED, 1)
         # Not "established": the userspace datapath translates, but calls a UDP connection new until a reply.
         yield _flow(d.SERVICE, d.EXACT, (family, _STATE_TRANSLATED), known, *NUMBERED, Goto(d.CLIENT.number))
-        begun_here = (family, d.LABEL_CLIENT_PORT.is_(0))
-        yield _flow(d.CLIENT, d.NORMAL, begun_here, Goto(d.DELIVER.number))
-        give_back = Move(d.LABEL_CLIENT_PORT, d.SOURCE_PORT)
-        yield _flow(d.CLIENT, d.ELSE, (family, exact(IP_PROTO, IP_TCP)), give_back, Goto(d.DELIVER.number))
+        deliver = Goto(d.DELIVER.number)
+        yield _flow(d.CLIENT, d.EXACT, (family, d.LABEL_CLIENT_PORT.is_(0)), deliver)
+        for protocol, port in d.SOURCE_PORTS.items():
+            give_back = Move(d.LABEL_CLIENT_PORT, port)
+            yield _flow(d.CLIENT, d.NORMAL, (family, exact(IP_PROTO, protocol)), give_back, deliver)
+        yield _flow(d.CLIENT, d.ELSE, (family,), deliver)  # an ICMP error about such a connection
         yield drop(d.SERVICE, d.ELSE, (family, STATE_NEW), d.DROP_NOT_EXPORTED)
         yield _flow(d.UNDNAT, d.NORMAL, (family, _STATE_REPLY), *UNTRANSLATED, route)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flows import actions as act
@@ -30,6 +31,7 @@ CONNECTION: tuple[Field, ...] = (
     IPV4_SRC, IPV4_DST, IPV6_SRC, IPV6_DST, IP_PROTO, TCP_SRC, TCP_DST, SCTP_SRC, SCTP_DST,
 )  # fmt: skip
 _NUMBER = 0xFFFFFF
+_MAX_BUCKET = 0x7FFFFFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,22 @@ def candidate(number: int, way: Way | RemoteGateway) -> Candidate:
     """Return the tunnel as a candidate."""
     assert way.ofport is not None
     return Candidate(number=number, ofport=way.ofport, watched=way.watched, reserve=way.reserve)
+
+
+def bucket_ids(names: Iterable[str]) -> dict[str, int]:
+    """Return a number per name that depends on the name alone, but where two names hash to one number.
+
+    OVS scores a bucket by a hash of its number and the connection (group_best_live_bucket in its
+    ofproto-dpif-xlate.c), so that gateways with the same numbers choose alike, and few connections move
+    when one name comes or goes.
+    """
+    taken: dict[int, str] = {}
+    for name in sorted(set(names)):
+        number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest()) & _MAX_BUCKET
+        while number in taken:
+            number = (number + 1) & _MAX_BUCKET
+        taken[number] = name
+    return {name: number for number, name in taken.items()}
 
 
 def choose(group_id: int, candidates: Sequence[Candidate], *, ordered: bool, last_resort: bool) -> Iterator[Group]:

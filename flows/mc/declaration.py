@@ -15,7 +15,9 @@ from flows.fields import (
     ETH_TYPE,
     IN_PORT,
     IP_PROTO,
+    IP_TCP,
     IP_TOS,
+    IP_UDP,
     IPV4_DST,
     IPV4_ONLY,
     IPV4_SRC,
@@ -66,9 +68,12 @@ CLIENT_PORT = Bits(
     REGISTERS[4],
     0,
     15,
-    "source port of a request that this gateway met in mid-connection, else 0",
+    "source port of a client that is to keep it, whatever conntrack makes of it; else 0",
 )
-SOURCE_PORT = Bits("source_port", TCP_SRC, 0, 15, "where such a request gets its source port back")
+# Where it is taken from, and put back.
+SOURCE_PORTS = {
+    protocol: Bits("source_port", PORTS_SRC[protocol], 0, 15, "of a request") for protocol in (IP_TCP, IP_UDP)
+}
 MARK_PORT = Bits(
     "mark_port",
     CT_MARK,
@@ -87,7 +92,7 @@ LABEL_CLIENT_PORT = Bits(
     CT_LABEL,
     16,
     31,
-    "zone SERVICE: source port of a connection that this gateway met in its middle; 0: at its beginning",
+    "zone SERVICE: source port that the client has, where conntrack may have given it another one; else 0",
 )
 LABEL_SERVICE = Bits(
     "label_service",
@@ -153,8 +158,8 @@ SERVICE = Table(
 CLIENT = Table(
     number=25,
     name="Client",
-    purpose="Gateway: the client of a connection that began by another gateway keeps its port. The userspace "
-    "datapath's conntrack may have given it another one, by which the server does not know it.",
+    purpose="Gateway: the client keeps its source port. The userspace datapath's conntrack may have given it "
+    "another one, by which the next gateway, or the server, would not know it.",
     fields=(ETH_TYPE, IP_PROTO, LABEL_CLIENT_PORT),
     next=(60,),
 )

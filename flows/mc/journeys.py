@@ -40,13 +40,16 @@ that Service, by protocol, address and port, gets the Service's address and port
 the same numbers from the names of the exported Services. What fits no Service is dropped and counted. The next
 packet of the client makes the gateway that it comes by know the connection.
 
-**A connection that comes back.** A gateway that knew a connection of a Service once, and has forgotten it, meets
-it in its middle: a request that is new to conntrack and no SYN. The userspace datapath may then give its client
-another source port, by which the server knows no connection and answers with a reset: what undoes the NAT of an
-expired connection stays until it is swept, and counts as another connection with the same addresses and ports. So
+**A client keeps its port.** On the userspace datapath, conntrack may give the client of a Service another source
+port: what undoes the NAT of an earlier connection stays until it is swept, and counts as another connection with
+the same addresses and ports. It happens to a connection that comes back to a gateway that knew it once, and to
+a client that uses a port again soon after it closed a connection, as all do now and then. The server would know
+the connection by a port of which the next gateway knows nothing, and answer that one's packets with a reset. So
 Service writes down the port that came, which is kept in ct_label, and Client puts it back in every request. The
-reply finds no connection of zone SERVICE, and is un-translated by its number. A connection that begins here keeps
-what conntrack gives it. The kernel looks at no expired connections, and has none of this.
+reply finds no connection of zone SERVICE, and is un-translated by its number. The price is a flow of its own in
+the datapath for each connection. Where two Services lead to one endpoint, another port may really be needed: there
+a TCP connection that begins (a SYN) keeps what conntrack gives it, and so do all UDP senders. The kernel
+datapath removes what is closed as soon as its place is needed, and has none of this.
 
 **The source MAC.** It holds a number on the tunnels between gateways and Nodes and nowhere else: Undnat puts the
 MAC of `mc-gw0` back before a reply goes to another cluster. What Arrive hands to the kernel keeps it, since the
@@ -101,9 +104,9 @@ Connections between Pods leave no state in gateways by which it could be noticed
 
 Two connections of one client, from one source port, to two Services with the same endpoint: conntrack gives the
 later one another source port. Its next gateway, when this one is lost, does not know that: the server answers with
-a reset, or takes no notice. On the userspace datapath the same happens to a UDP sender that paused for longer than
-its connection is kept (30 s, or 60 s while nobody answers): the server may see it by another port
-from then on.
+a reset, or takes no notice. On the userspace datapath, where two Services share an endpoint, the same happens to a
+client that uses a source port again within a minute, and to a UDP sender that paused for longer than its connection
+is kept (30 s, or 60 s while nobody answers).
 
 Conntrack that is lost on a Node (with ovs-vswitchd's process, on the userspace datapath) makes a reply that
 comes before the next request look like a connection of the server's. It arrives all the same, unless it comes from

@@ -32,7 +32,7 @@ class Env:
     ] = ()  # of this Node, as remote clusters know it; the first of a family SNATs
     service_cidrs: tuple[Network, ...] = ()  # this cluster's
     published_pods: tuple[Network, ...] = ()  # Pods that remote clusters may reach and see; empty: no Pod to Pod
-    client_ports_move: bool = False  # conntrack may translate ports of connections that it meets in their middle
+    client_ports_move: bool = False  # conntrack may give a client another source port, which it is to keep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalService:
-    """One port of an exported Service of this cluster; `protocol` is "tcp", "udp" or "sctp"."""
+    """One port of an exported Service of this cluster; `protocol` is "tcp", "udp" or "sctp".
+
+    `shares_endpoints`: another exported port of the same protocol leads to one of these endpoints.
+    """
 
     number: int
     address: Address
@@ -113,6 +116,7 @@ class LocalService:
     port: int
     client_ip_affinity: bool
     endpoints: tuple[Endpoint, ...]
+    shares_endpoints: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,9 @@ for other clusters.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcagent.core.claims import Taken, refuse_address
 from mcagent.core.nodes import seniority
@@ -21,7 +22,10 @@ MAX_ENDPOINTS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedPort:
-    """One port of an exported Service; `name` is "namespace/name:port/protocol", as its unit is named."""
+    """One port of an exported Service; `name` is "namespace/name:port/protocol", as its unit is named.
+
+    `shares_endpoints`: another one of the same protocol leads to one of these endpoints.
+    """
 
     name: str
     address: Address
@@ -29,6 +33,7 @@ class ExportedPort:
     port: int
     client_ip_affinity: bool
     endpoints: tuple[tuple[Address, int], ...]
+    shares_endpoints: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,17 +79,19 @@ def build_services(
                 message = f"{address} port {port.port}/{protocol} is Service {holder}'s already: not used"
                 problems.append(_problem(export, "DuplicateAddress", message))
                 continue
-            exported = ExportedPort(
-                name=f"{service.meta.key}:{port.port}/{protocol}",
+            name = f"{service.meta.key}:{port.port}/{protocol}"
+            ports[name] = ExportedPort(
+                name=name,
                 address=address,
                 protocol=protocol,
                 port=port.port,
                 client_ip_affinity=service.client_ip_affinity,
                 endpoints=_endpoints(export, port, slices.get(service.meta.key, ()), local, problems),
             )
-            before = previous.ports.get(exported.name) if previous is not None else None
-            ports[exported.name] = before if before == exported and before is not None else exported
-    return Services(ports=ports, problems=tuple(sorted(set(problems))), inputs=inputs)
+    known_ports = previous.ports if previous is not None else {}
+    return Services(
+        ports=_kept(_sharing(ports), known_ports), problems=tuple(sorted(set(problems))), inputs=inputs
+    )
 
 
 def local_endpoints(ports: Iterable[ExportedPort], networks: Iterable[Network]) -> set[tuple[Address, int]]:
@@ -97,6 +104,22 @@ def local_endpoints(ports: Iterable[ExportedPort], networks: Iterable[Network]) 
         for address, number in port.endpoints
         if address.version == 4 and int(address) in here
     }
+
+
+def _sharing(ports: Mapping[str, ExportedPort]) -> Mapping[str, ExportedPort]:
+    """Return the ports with those marked that share an endpoint."""
+    leading = Counter((port.protocol, endpoint) for port in ports.values() for endpoint in port.endpoints)
+    return {
+        name: replace(port, shares_endpoints=True)
+        if any(leading[port.protocol, endpoint] > 1 for endpoint in port.endpoints)
+        else port
+        for name, port in ports.items()
+    }
+
+
+def _kept(ports: Mapping[str, ExportedPort], known: Mapping[str, ExportedPort]) -> Mapping[str, ExportedPort]:
+    """Return the ports, as the very objects that are known where they are the same."""
+    return {name: known[name] if known.get(name) == port else port for name, port in ports.items()}
 
 
 def _same(a: object, b: object) -> bool:

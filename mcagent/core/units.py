@@ -286,6 +286,7 @@ class _Builder:
                 port=port.port,
                 client_ip_affinity=port.client_ip_affinity,
                 endpoints=tuple(mc.Endpoint(address=address, port=number) for address, number in port.endpoints),
+                shares_endpoints=port.shares_endpoints,
             )
             return _entries(mc.service(env, service))
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import select
 import socket
+import struct
 import threading
 import time
 from dataclasses import dataclass
@@ -38,15 +39,23 @@ def _reply(line: bytes, rtt: float) -> Reply:
 
 
 class TcpClient:
-    """A TCP connection from a namespace. Raises LabError when it cannot be made in time."""
+    """A TCP connection from a namespace. Raises LabError when it cannot be made in time.
 
-    def __init__(self, namespace: str, address: str, port: int, *, timeout: float = TIMEOUT) -> None:
+    `source_port`: 0 leaves the choice to the kernel.
+    """
+
+    def __init__(
+        self, namespace: str, address: str, port: int, *, timeout: float = TIMEOUT, source_port: int = 0
+    ) -> None:
         self._what = f"TCP from {namespace} to {address}:{port}"
         begin = time.monotonic()
+
+        def connect() -> socket.socket:
+            source = ("", source_port) if source_port else None
+            return socket.create_connection((address, port), timeout=timeout, source_address=source)
+
         try:
-            self.socket = netns.call(
-                namespace, lambda: socket.create_connection((address, port), timeout=timeout), timeout=timeout + 5
-            )
+            self.socket = netns.call(namespace, connect, timeout=timeout + 5)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._file = self.socket.makefile("rb")
             line = self._file.readline()
@@ -72,6 +81,11 @@ class TcpClient:
         """Close it."""
         self._file.close()
         self.socket.close()
+
+    def reset(self) -> None:
+        """End it with a reset: its source port is free at once."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
     def __enter__(self) -> TcpClient:
         return self

@@ -15,6 +15,7 @@ from scapy.all import IP, Ether
 
 from flows.fields import IP_ICMP, IP_TCP
 from flows.simulate import ConnectionTable, Datapath, Packet, Walk
+from flows.simulate.packet import ACK, RST, SYN
 from mcagent.lab.ovs import OvsInstance
 from mcagent.lab.waiting import wait_until
 from tests.contract.ovs_values import DATAPATH
@@ -73,25 +74,38 @@ def test_conversations_pass_the_same_way(ovs: OvsInstance, world: World, seed: i
         switch.close()
 
 
+def request(world: World, seed: int) -> tuple[World, str, Walk] | None:
+    """Return a Service's request from the middle of a connection: the world, the gateway that it met, and how.
+
+    The Service has its endpoints for itself, and clients keep their ports.
+    """
+    world = replace(world, client_ports_move=True)
+    for call in calls(world, Random(seed), 20):
+        mine = call.service and call.protocol == IP_TCP
+        if not mine or (call.service and world.cluster(call.cluster).shares_endpoints(call.service)):
+            continue
+        walks = exchange(world, world.network.over(TRACKING), call, call.later).there.walks
+        return world, *next((n, w) for n, w in walks if world.nodes[n].gateway and n[0] == call.cluster)
+    return None
+
+
+def translated(switch: RealSwitch) -> list[tuple[str, ...]]:
+    """Return what conntrack expects as replies to connections of Services."""
+    return [one.reply for one in switch.connections() if one.zone == ZONES.service]
+
+
 @pytest.mark.skipif(TRACKING is Datapath.KERNEL, reason="the kernel looks at no connections that have expired")
 @few(4)
 @given(world=worlds(min_clusters=2, max_clusters=2, plain=True), seed=SEEDS)
 def test_a_connection_that_expired_here_goes_on_unchanged(ovs: OvsInstance, world: World, seed: int) -> None:
     """The client keeps its port, though conntrack has another one for it until the expired entry is swept."""
-    world = replace(world, client_ports_move=True)
-    found = [call for call in calls(world, Random(seed), 20) if call.service and call.protocol == IP_TCP]
-    if not found:
+    met = request(world, seed)
+    if met is None:
         return
-    call = found[0]
-    walks = exchange(world, world.network.over(TRACKING), call, call.later).there.walks
-    name, walk = next((n, w) for n, w in walks if world.nodes[n].gateway and n[0] == call.cluster)
+    world, name, walk = met
     switch = RealSwitch.of(ovs, world, world.nodes[name])
     policy = [f"{state}=1" for state in ("tcp_syn_sent", "tcp_syn_recv", "tcp_established")]
     zone = f"zone={ZONES.service}"
-
-    def of_zone() -> list[tuple[str, ...]]:
-        return [one.reply for one in switch.connections() if one.zone == ZONES.service]
-
     ovs.vsctl(
         *("--", "--id=@one", "create", "Datapath", "datapath_version=0"),
         *("--", "set", "Open_vSwitch", ".", f"datapaths:{DATAPATH}=@one"),
@@ -99,13 +113,33 @@ def test_a_connection_that_expired_here_goes_on_unchanged(ovs: OvsInstance, worl
     )
     try:
         same(switch.inject(walk.packet, 1), walk)
-        first = of_zone()
-        wait_until(lambda: not of_zone(), "the connection to expire")
+        first = translated(switch)
+        wait_until(lambda: not translated(switch), "the connection to expire")
         same(switch.inject(walk.packet, 1), walk)
-        assert len(of_zone()) == 1
-        assert of_zone() != first, "conntrack has kept the port: this shows nothing"
+        assert len(translated(switch)) == 1
+        assert translated(switch) != first, "conntrack has kept the port: this shows nothing"
     finally:
         ovs.vsctl("remove", "Open_vSwitch", ".", "datapaths", str(DATAPATH))
+        switch.close()
+
+
+@few(4)
+@given(world=worlds(min_clusters=2, max_clusters=2, plain=True), seed=SEEDS)
+def test_a_client_that_uses_its_port_again_keeps_it(ovs: OvsInstance, world: World, seed: int) -> None:
+    """A connection is reset, and another one begins from the same port at once, as clients of a proxy do."""
+    met = request(world, seed)
+    if met is None:
+        return
+    world, name, walk = met
+    switch = RealSwitch.of(ovs, world, world.nodes[name])
+    try:
+        ports = []
+        for flags in (SYN, RST, SYN, ACK):
+            same(switch.inject(replace(walk.packet, tcp_flags=flags), 1), walk)
+            ports.append(translated(switch))
+        if TRACKING is Datapath.USERSPACE:
+            assert ports[2] != ports[0], "conntrack has kept the port: this shows nothing"
+    finally:
         switch.close()
 
 

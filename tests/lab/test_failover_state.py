@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 
@@ -12,6 +13,7 @@ from mcagent.lab.faults import Fault, Settled
 from mcagent.lab.lab import Lab
 from mcagent.lab.load import Kind, Load, Stream
 from mcagent.lab.topology import Cni, Topology
+from mcagent.lab.traffic import TcpClient
 from tests import failover
 from tests.downloads import Downloads, downloading, with_download
 from tests.failover import INTERVALS, words
@@ -64,6 +66,32 @@ def test_a_download_goes_on(lab: Lab, downloads: Downloads, settled: Settled, na
     assert not downloads.ended
     assert downloads.silence(begin, until) < SILENCE
     assert downloads.silence(until, time.monotonic()) < SILENCE
+
+
+def test_a_client_that_uses_its_port_again(lab: Lab, settled: Settled) -> None:
+    """Connections from ports that a moment ago were those of others, to the same Service, go on by any gateway.
+
+    Clients' kernels come back to a port soon: Linux begins elsewhere every 10 s (secure_ipv4_port_ephemeral).
+    """
+    east, west = lab.topology.clusters
+    where = (lab.namespace(east.workers[0].pods[0]), str(west.services[0].cluster_ip), 80)
+    settled.wait()
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for port in range(40_000, 40_040, 2):
+            TcpClient(*where, source_port=port).reset()
+            clients.append(stack.enter_context(TcpClient(*where, source_port=port)))
+        assert [client.hello.port for client in clients] == list(range(40_000, 40_040, 2))
+        for gateway in west.gateways:
+            settled.wait()
+            fault = failover.drain(lab, gateway.name)
+            try:
+                fault.inject()
+                failover.pause(1.0)
+                for client in clients:
+                    client.exchange(b"still there?")
+            finally:
+                fault.heal()
 
 
 @pytest.mark.parametrize("side", [0, 1], ids=["client", "serving"])

@@ -11,7 +11,7 @@ from flows import Flow, FlowError, mc
 from flows import actions as act
 from flows.mc import PIPELINE
 from flows.mc import declaration as d
-from flows.mc.parts import bucket_ids
+from flows.mc.choice import bucket_ids
 from tests import small_topology as small
 
 ROLES = [(True, ()), (True, (3,)), (True, (3, 4)), (False, ()), (False, (3,)), (False, (3, 4))]

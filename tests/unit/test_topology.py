@@ -17,7 +17,7 @@ from mcagent.core.topology import Topology, build_topology
 from mcagent.model.config import PodRouting, SourceNat
 from mcagent.model.facts import Facts
 from mcagent.model.net import Network, overlaps
-from mcagent.model.objects import ApiObject, ClusterInfoImport, Kind, ServicePort
+from mcagent.model.objects import ApiObject, ClusterInfoImport, IpProtocol, Kind, ServicePort
 from mcagent.model.problem import Severity
 from tests.unit.core_inputs import (
     HOME,
@@ -318,6 +318,25 @@ def test_exported_services() -> None:
         "default/web:81/tcp": ((ip_address("10.10.1.9"), 9), (ip_address("10.10.3.9"), 9)),
     }
     assert found.problems == ()
+
+
+def test_exported_ports_that_share_an_endpoint_are_marked() -> None:
+    """Where two ports of one protocol lead to one endpoint, both know; what is the same stays the very object."""
+    web = service("web", "10.96.0.7", ServicePort(name="http", port=80), ServicePort(name="admin", port=81))
+    dns = service("dns", "10.96.0.8", ServicePort(name="", port=80, protocol=IpProtocol.UDP))
+    own = (endpoint_slice("s1", "web", [endpoint("10.10.3.9")], ("http", 8080), ("admin", 9)),)
+    other = endpoint_slice("s2", "dns", [endpoint("10.10.3.9")], ("", 8080))
+    known = topology(web, dns, export("web"), export("dns"), *own, other)
+    assert not any(port.shares_endpoints for port in known.services.ports.values())
+    more = (service("more", "10.96.0.9", 80), export("more"))
+    third = endpoint_slice("s3", "more", [endpoint("10.10.3.9"), endpoint("10.10.1.9")], ("", 8080))
+    objects = snapshot(*HOME, web, dns, export("web"), export("dns"), *own, other, *more, third)
+    found = build_topology(objects, NO_FACTS, config("g1"), known).services.ports
+    assert {name for name, port in found.items() if port.shares_endpoints} == {
+        "default/web:80/tcp",
+        "default/more:80/tcp",
+    }
+    assert found["default/web:81/tcp"] is known.services.ports["default/web:81/tcp"]
 
 
 def test_serving_endpoints_stand_in_when_none_is_ready() -> None:

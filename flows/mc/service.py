@@ -1,0 +1,135 @@
+"""Builds what follows from one port of an exported Service: its translation on gateways, and how it is undone.
+
+Every gateway of a cluster builds the same, so that a connection gets the same endpoint wherever it comes by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flows.actions import Ct, Goto, Move, Nat, ToGroup, set_bits, set_whole
+from flows.errors import FlowError
+from flows.fields import (
+    ETH_SRC,
+    IP_PROTO,
+    IP_TCP,
+    IPV4_DST,
+    IPV4_SRC,
+    IPV6_DST,
+    IPV6_SRC,
+    PORTS_DST,
+    PORTS_SRC,
+    PROTOCOLS,
+    Field,
+    Term,
+    destination_is,
+    eth_type_of,
+    exact,
+    source_is,
+    tcp_flags,
+)
+from flows.flow import Bucket, Flow
+from flows.mc import declaration as d
+from flows.mc.base import STATE_NEW, UNTRANSLATED, drop, entry
+from flows.mc.choice import bucket_ids, select
+from flows.mc.topology import Endpoint, Env, LocalService, Part
+
+
+def service(env: Env, s: LocalService) -> Part:
+    """Return the translation of one port of an exported Service; on workers there is none.
+
+    FlowError: unknown protocol, an endpoint of another family than the Service, a number that does not fit.
+    """
+    if not env.gateway:
+        return Part(flows=())
+    if s.protocol not in PROTOCOLS:
+        raise FlowError(d.SERVICE.name, "protocol", f'"{s.protocol}" is none of {", ".join(PROTOCOLS)}')
+    protocol = PROTOCOLS[s.protocol]
+    if not s.endpoints:
+        return Part(flows=(drop(d.SERVICE, d.NORMAL, _new(s, protocol), d.DROP_NO_ENDPOINT, s.number),))
+    cookie = d.COOKIES.cookie(d.FOR_SERVICE, s.number)
+    group = select(_group_id(s), tuple(_endpoint_buckets(env, s)), _hashed(s, protocol))
+    return Part(
+        flows=(*_to_endpoint(env, s, protocol, cookie), *_undo_by_number(s, protocol, cookie)), groups=(group,)
+    )
+
+
+def _group_id(s: LocalService) -> int:
+    return d.GROUP_SERVICE.group_id(s.number)
+
+
+def _new(s: LocalService, protocol: int) -> tuple[Term, ...]:
+    service_port = exact(PORTS_DST[protocol], s.port)
+    return (eth_type_of(s.address), exact(IP_PROTO, protocol), destination_is(s.address), service_port, STATE_NEW)
+
+
+def _to_endpoint(env: Env, s: LocalService, protocol: int, cookie: int) -> Iterator[Flow]:
+    """New connections get an endpoint; where conntrack may give the client another port, it keeps its own.
+
+    To the userspace datapath's conntrack, what is left of an earlier connection with the same addresses and ports
+    (expired and not swept, or closed a moment ago) is another one, for which it finds this one a free port
+    (nat_get_unique_tuple in OVS' lib/conntrack.c). The next gateway would not know of that port. A connection
+    that begins may have another port only where two are really meant: to two Services with the same endpoint.
+    """
+    terms = _new(s, protocol)
+    numbered = set_whole(ETH_SRC, d.MAC_SERVICE | s.number)
+    choose = (set_bits(d.TRANSLATED, 1), numbered, ToGroup(_group_id(s)))
+    if not env.client_ports_move or protocol not in d.SOURCE_PORTS:
+        yield entry(cookie, d.SERVICE, d.NORMAL, terms, *choose)
+        return
+    keep = Move(d.SOURCE_PORTS[protocol], d.CLIENT_PORT)
+    if not s.shares_endpoints:
+        yield entry(cookie, d.SERVICE, d.NORMAL, terms, keep, *choose)
+        return
+    yield entry(cookie, d.SERVICE, d.NORMAL, terms, *choose)
+    if protocol == IP_TCP:  # nobody sees where in its life a UDP sender is
+        yield entry(cookie, d.SERVICE, d.NORMAL + 1, (*terms, tcp_flags("-syn")), keep, *choose)
+
+
+def _endpoint_buckets(env: Env, s: LocalService) -> Iterator[Bucket]:
+    by_name: dict[str, Endpoint] = {f"{endpoint.address} {endpoint.port}": endpoint for endpoint in s.endpoints}
+    numbers = bucket_ids(by_name)
+    for name in sorted(by_name, key=numbers.__getitem__):
+        endpoint = by_name[name]
+        if endpoint.address.version != s.address.version:
+            raise FlowError(d.SERVICE.name, str(endpoint.address), f"is not of the family of {s.address}")
+        nat = Nat("dst", endpoint.address, endpoint.port)
+        client_port = (Move(d.CLIENT_PORT, d.LABEL_CLIENT_PORT),) if env.client_ports_move else ()
+        keep = (set_bits(d.LABEL_SERVICE, s.number), *client_port)
+        translate = Ct(env.zones.service, d.CLIENT.number, commit=True, nat=nat, exec_=keep)
+        yield Bucket(numbers[name], (translate,))
+
+
+def _undo_by_number(s: LocalService, protocol: int, cookie: int) -> Iterator[Flow]:
+    """Un-translate replies that another gateway translated, which was lost: without state, from endpoints only.
+
+    Whatever conntrack says of them: new (loose pick-up), or invalid (a SYN+ACK or RST out of the blue). The
+    userspace datapath un-translates what it calls invalid as well: packets of a connection that went on by another
+    gateway for a while, until its window was past the one remembered here.
+    """
+    source = IPV4_SRC if s.address.version == 4 else IPV6_SRC
+    done = (
+        eth_type_of(s.address),
+        exact(IP_PROTO, protocol),
+        source_is(s.address),
+        exact(PORTS_SRC[protocol], s.port),
+        d.SERVICE_NUMBER.is_(s.number),
+    )
+    yield entry(cookie, d.UNDNAT, d.ELSE, done, *UNTRANSLATED, Goto(d.ROUTE.number))
+    undo = (set_whole(source, int(s.address)), set_whole(PORTS_SRC[protocol], s.port), *UNTRANSLATED)
+    for endpoint in sorted(set(s.endpoints), key=lambda one: (int(one.address), one.port)):
+        reply = (
+            eth_type_of(endpoint.address),
+            exact(IP_PROTO, protocol),
+            source_is(endpoint.address),
+            exact(PORTS_SRC[protocol], endpoint.port),
+            d.SERVICE_NUMBER.is_(s.number),
+        )
+        yield entry(cookie, d.UNDNAT, d.ELSE, reply, *undo, Goto(d.ROUTE.number))
+
+
+def _hashed(s: LocalService, protocol: int) -> tuple[Field, ...]:
+    source, destination = (IPV4_SRC, IPV4_DST) if s.address.version == 4 else (IPV6_SRC, IPV6_DST)
+    if s.client_ip_affinity:
+        return (source,)
+    return (source, destination, PORTS_SRC[protocol], PORTS_DST[protocol])
