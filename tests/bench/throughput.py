@@ -45,12 +45,21 @@ BASE = "gateway-gateway"  # what ratios refer to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to measure: from a namespace to an address; the Nodes whose switches it goes through."""
+    """One way to measure: from a namespace to an address; the Nodes whose switches it goes through.
+
+    `echo`: where the echo server is reached, if not at the same address: Services have one for each.
+    """
 
     name: str
     client: str
     address: str
     nodes: tuple[str, ...]
+    echo: str = ""
+
+    @property
+    def server(self) -> str:
+        """The address of the echo server."""
+        return self.echo or self.address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +106,6 @@ def topology(tunnel: TunnelType, datapath: DatapathChoice) -> Topology:
             (("gateway", west.gateways[0].pods[0]), ("worker", west.workers[0].pods[0]))
         )
     )
-    # One address for both ports, so that a path is one address.
-    services = tuple(replace(s, cluster_ip=west.service_cidr[10 + i % 2]) for i, s in enumerate(services))
     north = replace(north, config={"sourceNAT": "always"}, services=())
     return replace(plain, clusters=(replace(east, services=()), replace(west, services=services), north))
 
@@ -147,8 +154,13 @@ def paths(lab: Lab) -> list[Way]:
     east, west, north = lab.topology.clusters
     ways: list[Way] = []
 
-    def add(name: str, client: object, address: object, *nodes: str) -> None:
-        ways.append(Way(name=name, client=lab.namespace(client), address=str(address), nodes=nodes))
+    def add(name: str, client: object, address: object, *nodes: str, echo: object = "") -> None:
+        found = {"client": lab.namespace(client), "address": str(address), "echo": str(echo)}
+        ways.append(Way(name=name, **found, nodes=nodes))
+
+    def add_service(name: str, client: object, place: int, *nodes: str) -> None:
+        iperf_at, echo_at = (service.cluster_ip for service in west.services[place::2])
+        add(f"{name}+service", client, iperf_at, *nodes, echo=echo_at)
 
     gateway, worker = west.gateways[0], west.workers[0]
     add("underlay", east.gateways[0], gateway.address)
@@ -158,8 +170,8 @@ def paths(lab: Lab) -> list[Way]:
         every = (last.name, *gates, worker.name)
         add(f"{BASE}{suffix}", first.pods[0], gateway.pods[0].address, *gates)
         add(f"worker-worker{suffix}", last.pods[0], worker.pods[0].address, *every)
-        add(f"{BASE}{suffix}+service", first.pods[0], west.services[0].cluster_ip, *gates)
-        add(f"worker-worker{suffix}+service", last.pods[0], west.services[1].cluster_ip, *every)
+        add_service(f"{BASE}{suffix}", first.pods[0], 0, *gates)
+        add_service(f"worker-worker{suffix}", last.pods[0], 1, *every)
     return ways
 
 
@@ -223,7 +235,7 @@ def udp(way: Way, seconds: float) -> float:
 def request_response(way: Way, seconds: float) -> Numbers:
     """Send a byte and wait for it to come back, again and again on one TCP connection."""
     times: list[float] = []
-    with traffic.TcpClient(way.client, way.address, POD_PORT) as client:
+    with traffic.TcpClient(way.client, way.server, POD_PORT) as client:
         stop = time.monotonic() + seconds
         while time.monotonic() < stop:
             times.append(client.exchange(b"x"))
@@ -242,7 +254,7 @@ def connections(way: Way, seconds: float) -> int:
         count = 0
         stop = time.monotonic() + seconds
         while time.monotonic() < stop:
-            with socket.create_connection((way.address, POD_PORT), timeout=5) as one:
+            with socket.create_connection((way.server, POD_PORT), timeout=5) as one:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME-WAIT
             count += 1
         return count
