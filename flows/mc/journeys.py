@@ -80,7 +80,9 @@ either, packets go on directly: if that is a false alarm, they arrive.
 **ICMP errors.** Conntrack calls them related and translates them with their connection; `-new` and `±rpl` treat
 them like the connection's own packets. An error sent by a Node of B from its own, unpublished address is
 dropped in A as spoofed; MTU errors are not among these, because the sending Node's own device has the smaller
-MTU.
+MTU. What a client says of a reply of a Service is dropped, but on the userspace datapath by the gateway that has the
+connection: the kernel translates such an error only where an action commits (ovs_ct_nat), and the hash that
+chooses a gateway sees no ports in it.
 
 **Later fragments.** They have no ports. The kernel's conntrack reassembles them wherever a packet passes
 through a zone. Between gateways all fragments of a UDP datagram take the same way, since the groups do not hash

@@ -8,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows import actions as act
-from flows.simulate import Datapath, contradictions
-from tests.conversations import calls, examples, exchange, none
-from tests.topologies import World, worlds
+from flows.fields import IP_ICMP
+from flows.simulate import Datapath, Journey, Packet, contradictions
+from flows.simulate.packet import UNREACHABLE
+from tests.conversations import calls, examples, exchange, none, one
+from tests.topologies import World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
 
@@ -45,6 +47,39 @@ def test_packets_before_the_first_reply(world: World, seed: int, datapath: Datap
             network = journey.network
         assert len(seen) == 1
         exchange(world, network, call, call.later)
+
+
+@examples(20)
+@given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
+def test_errors_reach_whom_they_are_about(world: World, seed: int, datapath: Datapath) -> None:
+    """What the server's side says of a request reaches its client, about the address that it called.
+
+    What a client says of a reply reaches the server where nothing is translated, or one gateway's conntrack does.
+    """
+    network = world.network.over(datapath)
+    for call in calls(world, Random(seed), 12):
+        if call.protocol == IP_ICMP:
+            continue
+        met = exchange(world, network, call, call.packet)
+        request, answer = met.seen, one(met.back)[1]
+        told(met.network.send(met.node, error(request)), call.client.node, call.packet)
+        alone = datapath is Datapath.USERSPACE and len(world.cluster(call.cluster).gateways) == 1
+        if world.keeps_source(call.client, call.cluster) and (call.service is None or alone):
+            told(met.network.send(call.client.node, error(answer)), met.node, request.reply())
+
+
+def error(about: Packet) -> Packet:
+    """Return what the receiver of a packet says to its sender: nobody is here."""
+    complaint = Packet(in_port=1, src=about.dst, dst=about.src, proto=IP_ICMP, icmp_type=UNREACHABLE, quoted=about)
+    return from_kernel(complaint)
+
+
+def told(journey: Journey, node: str, packet: Packet) -> None:
+    """Fail unless an ICMP error got to the Node that sent the packet, about this very packet."""
+    where, arrived = one(journey)
+    assert where == node
+    names = ("src", "src_port", "dst", "dst_port")
+    assert [getattr(arrived.quoted, n) for n in names] == [getattr(packet, n) for n in names], journey
 
 
 @examples(20)
