@@ -80,9 +80,9 @@ either, packets go on directly: if that is a false alarm, they arrive.
 **ICMP errors.** Conntrack calls them related and translates them with their connection; `-new` and `±rpl` treat
 them like the connection's own packets. An error sent by a Node of B from its own, unpublished address is
 dropped in A as spoofed; MTU errors are not among these, because the sending Node's own device has the smaller
-MTU. What a client says of a reply of a Service is dropped, but on the userspace datapath by the gateway that has the
-connection: the kernel translates such an error only where an action commits (ovs_ct_nat), and the hash that
-chooses a gateway sees no ports in it.
+MTU. What a client says of a reply of a Service is dropped, except on the userspace datapath by the gateway that
+has the connection: the kernel translates such an error only where an action commits (ovs_ct_nat), and the hash
+that chooses a gateway sees no ports in it.
 
 **Later fragments.** They have no ports. The kernel's conntrack reassembles them wherever a packet passes
 through a zone. Between gateways all fragments of a UDP datagram take the same way, since the groups do not hash
@@ -106,9 +106,9 @@ Connections between Pods leave no state in gateways by which it could be noticed
 
 Two connections of one client, from one source port, to two Services with the same endpoint: conntrack gives the
 later one another source port. Its next gateway, when this one is lost, does not know that: the server answers with
-a reset, or takes no notice. On the userspace datapath, where two Services share an endpoint, the same happens to a
-client that uses a source port again within a minute, and to a UDP sender that paused for longer than its connection
-is kept (30 s, or 60 s while nobody answers).
+a reset, or takes no notice. On the userspace datapath, where two Services share an endpoint, the same happens to
+a client that uses a source port again within a minute, and to a UDP sender that paused for longer than its
+connection is kept (30 s, or 60 s while nobody answers).
 
 Conntrack that is lost on a Node (with ovs-vswitchd's process, on the userspace datapath) makes a reply that
 comes before the next request look like a connection of the server's. It arrives all the same, unless it comes from
