@@ -3,9 +3,11 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 STEP := .ci/step
 PYTEST := $(PY) -m pytest -q
+# Twice the processors: many of these tests wait, for a deadline or the loopback.
+MANY := -n $(shell echo $$((2 * $$(nproc))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit kube contract lab test-failover test-kernel kernel-if-there lab-shell bench docs lock clean
+.PHONY: help setup demo test lint unit embedded kube contract lab test-failover test-kernel kernel-if-there lab-shell bench docs lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -16,7 +18,7 @@ setup: ## Install what is missing: Debian packages, a virtual environment in .ve
 demo: setup ## Two clusters on this machine: real Open vSwitch, agents, controllers and packets
 	@.venv/bin/mcagent lab demo $(DEMO)
 
-test: lint unit kube contract lab kernel-if-there ## All tests: static checks, unit, contract, lab; both datapaths
+test: lint unit embedded kube contract lab kernel-if-there ## All tests: static checks, unit, contract, lab; both datapaths
 
 lint: setup ## Static checks: style, types, layers
 	@$(STEP) "style (ruff)" -- .venv/bin/ruff check .
@@ -25,7 +27,10 @@ lint: setup ## Static checks: style, types, layers
 	@$(STEP) "layers (import-linter)" -- .venv/bin/lint-imports
 
 unit: setup ## Unit and property tests: values only, no root
-	@$(STEP) -v "unit tests" -- $(PYTEST) -n auto tests/unit
+	@$(STEP) -v "unit tests" -- $(PYTEST) $(MANY) tests/unit
+
+embedded: setup ## The control plane, informers and admin commands on embedded API servers, over the loopback
+	@$(STEP) -v "embedded API server tests" -- $(PYTEST) $(MANY) tests/embedded
 
 contract: setup ## Each backend against the real thing, in namespaces (root)
 	@$(STEP) -v "contract tests" -- $(PYTEST) -n auto --dist loadfile tests/contract

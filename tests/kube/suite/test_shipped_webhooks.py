@@ -1,7 +1,7 @@
 """The webhooks that `deploy/` configures, on a real API server: by Service, with the certificate in the Secret.
 
 Leader and member run with the rights of their manifests; the Service leads to this machine. The embedded server
-has neither mutating webhooks nor CEL: what it has is in tests/unit/test_controller_process.py.
+has neither mutating webhooks nor CEL: what it has is in tests/embedded/test_controller_process.py.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from mcagent.controller.reconciler import (
 from mcagent.kube.source import EventType, ObjectEvent
 from mcagent.lab.apiserver import GARBAGE, ApiServer, Fault, FaultKind
 from mcagent.model.objects import Kind
-from tests.unit.controlworld import COMMON_AREA, NAMESPACE, QUICK, Copier, Objects, client_of, join
+from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Copier, Objects, client_of, join
 from tests.waiting import until
 
 

@@ -24,7 +24,7 @@ from mcagent.kube.client import Client, token_kubeconfig
 from mcagent.lab.apiserver import ApiServer
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from tests.unit.controlworld import CA, Objects
+from tests.embedded.controlworld import CA, Objects
 from tests.waiting import until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -19,8 +19,8 @@ from mcagent.controller.member import member_reconcilers
 from mcagent.controller.settings import LeaderSettings
 from mcagent.lab.apiserver import ApiServer
 from mcagent.model.objects import Kind
+from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
 from tests.unit.control_clusters import CIDRS
-from tests.unit.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
 from tests.unit.member_world import conditions_of, export_of, node, service, settings, slice_of
 from tests.waiting import until
 

@@ -15,7 +15,7 @@ from mcagent.controller.engine import Engine
 from mcagent.controller.lease import Election, Elector, LeaseTiming
 from mcagent.lab.apiserver import ApiServer, Fault, FaultKind
 from mcagent.model.objects import Kind
-from tests.unit.controlworld import NAMESPACE, QUICK, Copier, Objects, client_of
+from tests.embedded.controlworld import NAMESPACE, QUICK, Copier, Objects, client_of
 from tests.waiting import until
 
 TIMING = LeaseTiming(duration=3.0, renew_deadline=2.0, retry=0.2)

@@ -20,7 +20,7 @@ from mcagent.lab.apiserver import ApiServer
 from mcagent.lab.apiserver.faults import Fault, FaultKind
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from tests.unit.controlworld import COMMON_AREA, QUICK, Objects, client_of
+from tests.embedded.controlworld import COMMON_AREA, QUICK, Objects, client_of
 from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, service
 from tests.waiting import until
 

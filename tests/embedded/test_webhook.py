@@ -23,7 +23,7 @@ from mcagent.controller.webhook.server import MAX_BODY, WebhookServer, context_o
 from mcagent.lab.apiserver import ApiServer
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
-from tests.unit.controlworld import NAMESPACE, Objects, client_of
+from tests.embedded.controlworld import NAMESPACE, Objects, client_of
 from tests.waiting import until
 
 NAMES = ("mcagent-leader.mc.svc",)
