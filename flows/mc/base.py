@@ -229,14 +229,27 @@ def _untranslate(env: Env) -> Iterator[Flow]:
         known = set_bits(d.TRANSLATED, 1)
         # Not "established": the userspace datapath translates, but calls a UDP connection new until a reply.
         yield _flow(d.SERVICE, d.EXACT, (family, _STATE_TRANSLATED), known, *NUMBERED, Goto(d.CLIENT.number))
-        deliver = Goto(d.DELIVER.number)
-        yield _flow(d.CLIENT, d.EXACT, (family, d.LABEL_CLIENT_PORT.is_(0)), deliver)
-        for protocol, port in d.SOURCE_PORTS.items():
-            give_back = Move(d.LABEL_CLIENT_PORT, port)
-            yield _flow(d.CLIENT, d.NORMAL, (family, exact(IP_PROTO, protocol)), give_back, deliver)
-        yield _flow(d.CLIENT, d.ELSE, (family,), deliver)  # an ICMP error about such a connection
+        yield from _client(env, family)
         yield drop(d.SERVICE, d.ELSE, (family, STATE_NEW), d.DROP_NOT_EXPORTED)
         yield _flow(d.UNDNAT, d.NORMAL, (family, _STATE_REPLY), *UNTRANSLATED, route)
+
+
+def _client(env: Env, family: Term) -> Iterator[Flow]:
+    """Table Client: give a client its port back, where conntrack has another one for it.
+
+    A label costs a flow for each connection in the datapath, so a port that is as it came is forgotten.
+    """
+    deliver = Goto(d.DELIVER.number)
+    forget = Ct(env.zones.service, commit=True, exec_=(set_bits(d.LABEL_CLIENT_PORT, 0),))
+    for protocol, port in d.SOURCE_PORTS.items():
+        of = (family, exact(IP_PROTO, protocol))
+        if env.client_ports_move:
+            for bits in range(1 << d.LOW_BITS):
+                same = (STATE_NEW, d.LOW_OF_LABEL.is_(bits), d.LOW_OF_SOURCE_PORTS[protocol].is_(bits))
+                yield _flow(d.CLIENT, d.SPECIAL, (*of, *same), forget, deliver)
+        yield _flow(d.CLIENT, d.NORMAL, of, Move(d.LABEL_CLIENT_PORT, port), deliver)
+    yield _flow(d.CLIENT, d.EXACT, (family, d.LABEL_CLIENT_PORT.is_(0)), deliver)
+    yield _flow(d.CLIENT, d.ELSE, (family,), deliver)  # an ICMP error about such a connection
 
 
 def _snat(env: Env) -> Iterator[Flow]:

@@ -70,9 +70,15 @@ CLIENT_PORT = Bits(
     15,
     "source port of a client that is to keep it, whatever conntrack makes of it; else 0",
 )
-# Where it is taken from, and put back.
+# Where it is taken from, and put back; and the part of it by which another port is told: conntrack takes the next
+# one that is free (nat_get_unique_l4 in OVS' lib/conntrack.c).
 SOURCE_PORTS = {
     protocol: Bits("source_port", PORTS_SRC[protocol], 0, 15, "of a request") for protocol in (IP_TCP, IP_UDP)
+}
+LOW_BITS = 4
+LOW_OF_SOURCE_PORTS = {
+    protocol: Bits("low_of_source_port", PORTS_SRC[protocol], 0, LOW_BITS - 1, "its lowest bits")
+    for protocol in SOURCE_PORTS
 }
 MARK_PORT = Bits(
     "mark_port",
@@ -94,6 +100,7 @@ LABEL_CLIENT_PORT = Bits(
     31,
     "zone SERVICE: source port that the client has, where conntrack may have given it another one; else 0",
 )
+LOW_OF_LABEL = Bits("low_of_client_port", CT_LABEL, 16, 15 + LOW_BITS, "its lowest bits")
 LABEL_SERVICE = Bits(
     "label_service",
     CT_LABEL,
@@ -160,7 +167,7 @@ CLIENT = Table(
     name="Client",
     purpose="Gateway: the client keeps its source port. The userspace datapath's conntrack may have given it "
     "another one, by which the next gateway, or the server, would not know it.",
-    fields=(ETH_TYPE, IP_PROTO, LABEL_CLIENT_PORT),
+    fields=(ETH_TYPE, CT_STATE, IP_PROTO, LABEL_CLIENT_PORT, *PORTS_SRC.values()),
     next=(60,),
 )
 UNDNAT = Table(

@@ -45,10 +45,11 @@ port: what undoes the NAT of an earlier connection stays until it is swept, and 
 the same addresses and ports. It happens to a connection that comes back to a gateway that knew it once, and to
 a client that uses a port again soon after it closed a connection, as all do now and then. The server would know
 the connection by a port of which the next gateway knows nothing, and answer that one's packets with a reset. So
-Service writes down the port that came, which is kept in ct_label, and Client puts it back in every request. The
-reply finds no connection of zone SERVICE, and is un-translated by its number. The price is a flow of its own in
-the datapath for each connection. Where two Services lead to one endpoint, another port may really be needed: there
-a TCP connection that begins (a SYN) keeps what conntrack gives it, and so do all UDP senders. The kernel
+the port that came is kept in ct_label, and Client puts it back in every request. The reply finds no connection of
+zone SERVICE, and is un-translated by its number. Where conntrack has kept the port, which its lowest four bits tell
+(it takes the next one that is free), Client empties the label with the first packet, so that established
+connections share flows of the datapath. Where two Services lead to one endpoint, another port may really be needed:
+there a TCP connection that begins (a SYN) keeps what conntrack gives it, and so do all UDP senders. The kernel
 datapath removes what is closed as soon as its place is needed, and has none of this.
 
 **The source MAC.** It holds a number on the tunnels between gateways and Nodes and nowhere else: Undnat puts the

@@ -20,6 +20,7 @@ from flows.fields import (
     PORTS_DST,
     PORTS_SRC,
     PROTOCOLS,
+    Bits,
     Field,
     Term,
     destination_is,
@@ -48,7 +49,7 @@ def service(env: Env, s: LocalService) -> Part:
     if not s.endpoints:
         return Part(flows=(drop(d.SERVICE, d.NORMAL, _new(s, protocol), d.DROP_NO_ENDPOINT, s.number),))
     cookie = d.COOKIES.cookie(d.FOR_SERVICE, s.number)
-    group = select(_group_id(s), tuple(_endpoint_buckets(env, s)), _hashed(s, protocol))
+    group = select(_group_id(s), tuple(_endpoint_buckets(env, s, protocol)), _hashed(s, protocol))
     return Part(
         flows=(*_to_endpoint(env, s, protocol, cookie), *_undo_by_number(s, protocol, cookie)), groups=(group,)
     )
@@ -64,38 +65,42 @@ def _new(s: LocalService, protocol: int) -> tuple[Term, ...]:
 
 
 def _to_endpoint(env: Env, s: LocalService, protocol: int, cookie: int) -> Iterator[Flow]:
-    """New connections get an endpoint; where conntrack may give the client another port, it keeps its own.
-
-    To the userspace datapath's conntrack, what is left of an earlier connection with the same addresses and ports
-    (expired and not swept, or closed a moment ago) is another one, for which it finds this one a free port
-    (nat_get_unique_tuple in OVS' lib/conntrack.c). The next gateway would not know of that port. A connection
-    that begins may have another port only where two are really meant: to two Services with the same endpoint.
-    """
+    """New connections get an endpoint; `_client_port` says which of them keep their client's port."""
     terms = _new(s, protocol)
     numbered = set_whole(ETH_SRC, d.MAC_SERVICE | s.number)
     choose = (set_bits(d.TRANSLATED, 1), numbered, ToGroup(_group_id(s)))
-    if not env.client_ports_move or protocol not in d.SOURCE_PORTS:
-        yield entry(cookie, d.SERVICE, d.NORMAL, terms, *choose)
-        return
-    keep = Move(d.SOURCE_PORTS[protocol], d.CLIENT_PORT)
-    if not s.shares_endpoints:
-        yield entry(cookie, d.SERVICE, d.NORMAL, terms, keep, *choose)
-        return
     yield entry(cookie, d.SERVICE, d.NORMAL, terms, *choose)
-    if protocol == IP_TCP:  # nobody sees where in its life a UDP sender is
+    if _client_port(env, s, protocol) == d.CLIENT_PORT:
+        keep = Move(d.SOURCE_PORTS[protocol], d.CLIENT_PORT)
         yield entry(cookie, d.SERVICE, d.NORMAL + 1, (*terms, tcp_flags("-syn")), keep, *choose)
 
 
-def _endpoint_buckets(env: Env, s: LocalService) -> Iterator[Bucket]:
+def _client_port(env: Env, s: LocalService, protocol: int) -> Bits | None:
+    """Return where the port is that clients are to keep, or None: they have what conntrack gives them.
+
+    To the userspace datapath's conntrack, what is left of an earlier connection with the same addresses and ports
+    (expired and not swept, or closed a moment ago) is another one, for which it finds this one a free port
+    (nat_get_unique_tuple in OVS' lib/conntrack.c). The next gateway would not know of that port. But two
+    connections may really be meant, where two Services have the same endpoint: there one that begins may have
+    another port, and what keeps its own is TCP that comes in mid-connection. (Nobody sees that of a UDP sender.)
+    """
+    if not env.client_ports_move or protocol not in d.SOURCE_PORTS:
+        return None
+    if not s.shares_endpoints:
+        return d.SOURCE_PORTS[protocol]
+    return d.CLIENT_PORT if protocol == IP_TCP else None
+
+
+def _endpoint_buckets(env: Env, s: LocalService, protocol: int) -> Iterator[Bucket]:
     by_name: dict[str, Endpoint] = {f"{endpoint.address} {endpoint.port}": endpoint for endpoint in s.endpoints}
     numbers = bucket_ids(by_name)
+    port = _client_port(env, s, protocol)
+    keep = (set_bits(d.LABEL_SERVICE, s.number), *((Move(port, d.LABEL_CLIENT_PORT),) if port else ()))
     for name in sorted(by_name, key=numbers.__getitem__):
         endpoint = by_name[name]
         if endpoint.address.version != s.address.version:
             raise FlowError(d.SERVICE.name, str(endpoint.address), f"is not of the family of {s.address}")
         nat = Nat("dst", endpoint.address, endpoint.port)
-        client_port = (Move(d.CLIENT_PORT, d.LABEL_CLIENT_PORT),) if env.client_ports_move else ()
-        keep = (set_bits(d.LABEL_SERVICE, s.number), *client_port)
         translate = Ct(env.zones.service, d.CLIENT.number, commit=True, nat=nat, exec_=keep)
         yield Bucket(numbers[name], (translate,))
 

@@ -256,8 +256,8 @@ class ConnectionTable:
             wanted = replace(key.reversed(), src=nat.address, src_port=port)
         if not self._taken(wanted):
             return wanted
-        for step in range(1024, 65536):
-            port = 1024 + (key.src_port + step) % (65536 - 1024)
+        for step in range(1, 65536 - 1024):  # the next one that is free (nat_get_unique_l4 in lib/conntrack.c)
+            port = 1024 + (key.src_port - 1024 + step) % (65536 - 1024)
             other = replace(wanted, dst_port=port)
             if key.proto in (IP_ICMP, IP_ICMPV6):
                 other = replace(other, src_port=port)
