@@ -46,11 +46,11 @@ the same addresses and ports. It happens to a connection that comes back to a ga
 a client that uses a port again soon after it closed a connection, as all do now and then. The server would know
 the connection by a port of which the next gateway knows nothing, and answer that one's packets with a reset. So
 the port that came is kept in ct_label, and Client puts it back in every request. The reply finds no connection of
-zone SERVICE, and is un-translated by its number. Where conntrack has kept the port, which its lowest four bits tell
-(it takes the next one that is free), Client empties the label with the first packet, so that established
-connections share flows of the datapath. Where two Services lead to one endpoint, another port may really be needed:
-there a TCP connection that begins (a SYN) keeps what conntrack gives it, and so do all UDP senders. The kernel
-datapath removes what is closed as soon as its place is needed, and has none of this.
+zone SERVICE, and is un-translated by its number. Where conntrack has kept the port, which its lowest four bits
+tell (it takes the next one that is free), Client empties the label with the first packet, so that established
+connections share flows of the datapath. Where two Services lead to one endpoint, another port may really be
+needed: there a TCP connection that begins (a SYN) keeps what conntrack gives it, and so do all UDP senders. The
+kernel datapath removes what is closed as soon as its place is needed, and has none of this.
 
 **The source MAC.** It holds a number on the tunnels between gateways and Nodes and nowhere else: Undnat puts the
 MAC of `mc-gw0` back before a reply goes to another cluster. What Arrive hands to the kernel keeps it, since the
