@@ -105,7 +105,7 @@ def value_text(field: Field, value: int, mask: int) -> str:
     if form is Form.HEX:
         return hex_text(value) if whole else f"{hex_text(value)}/{hex_text(mask)}"
     if form is Form.DECIMAL:
-        return str(value) if whole else f"{hex_text(value)}/{hex_text(mask)}"
+        return str(value) if whole else f"{value:#x}/{mask:#x}"  # format_be16_masked: zero has a prefix
     if form is Form.MAC:
         return mac_text(value) if whole else f"{mac_text(value)}/{mac_text(mask)}"
     if form in FLAG_BITS:

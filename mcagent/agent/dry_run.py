@@ -12,8 +12,9 @@ from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_
 from mcagent.core.compile import compile_desired
 from mcagent.core.diff import diff
 from mcagent.core.local import ALWAYS_NEEDED
+from mcagent.model.config import DatapathChoice
 from mcagent.model.errors import SourceError
-from mcagent.model.facts import Facts
+from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired, Plan
 
@@ -25,7 +26,7 @@ def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desir
     cannot be read.
     """
     if offline:
-        facts = Facts()
+        facts = _nothing(settings.core.datapath)
         desired = compile_desired(_snapshot(settings, facts, timeout), facts, settings.core).desired
         return desired, diff({}, desired)
     facilities = make_facilities(settings)
@@ -40,6 +41,11 @@ def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desir
         ).preview(snapshot)
     finally:
         facilities.close()
+
+
+def _nothing(datapath: DatapathChoice) -> Facts:
+    """Return what there is to know of a Node that has nothing: the datapath, if it is configured."""
+    return Facts() if datapath is DatapathChoice.AUTO else Facts(datapath=DatapathType(datapath.value))
 
 
 def _snapshot(settings: Settings, facts: Facts, timeout: float) -> Snapshot:
