@@ -66,8 +66,11 @@ def test_a_namespace_ends_with_its_last_object(cluster: Cluster, other: str) -> 
     cluster.create(path, "free")
     cluster.client.request("DELETE", f"/api/v1/namespaces/{other}")
     wait_until(lambda: gone(cluster, f"{path}/free"), "the object without a finalizer to go", timeout=30)
-    held = cluster.client.request("GET", f"{path}/held")
-    assert held["metadata"]["deletionTimestamp"]
+
+    def marked() -> bool:  # the controller deletes one after the other, in any order
+        return "deletionTimestamp" in cluster.client.request("GET", f"{path}/held")["metadata"]
+
+    wait_until(marked, "the object with a finalizer to be deleted, too", timeout=30)
     assert cluster.client.request("GET", f"/api/v1/namespaces/{other}")["status"]["phase"] == "Terminating"
     cluster.patch(f"{path}/held", {"metadata": {"finalizers": None}})
     wait_until(lambda: gone(cluster, f"/api/v1/namespaces/{other}"), "the namespace to go", timeout=30)
