@@ -68,7 +68,7 @@ CLIENT_PORT = Bits(
     REGISTERS[4],
     0,
     15,
-    "source port of a client that is to keep it, whatever conntrack makes of it; else 0",
+    "source port of a request, met in mid-connection, to a Service that shares endpoints; else 0",
 )
 # Where it is taken from, and put back; and the part of it by which another port is told: conntrack takes the next
 # one that is free (nat_get_unique_l4 in OVS' lib/conntrack.c).
@@ -100,7 +100,9 @@ LABEL_CLIENT_PORT = Bits(
     31,
     "zone SERVICE: source port that the client has, where conntrack may have given it another one; else 0",
 )
-LOW_OF_LABEL = Bits("low_of_client_port", CT_LABEL, 16, 15 + LOW_BITS, "its lowest bits")
+LOW_OF_LABEL = Bits(
+    "low_of_client_port", CT_LABEL, LABEL_CLIENT_PORT.low, LABEL_CLIENT_PORT.low + LOW_BITS - 1, "its lowest bits"
+)
 LABEL_SERVICE = Bits(
     "label_service",
     CT_LABEL,

@@ -20,6 +20,7 @@ from flows.fields import (
     PORTS_DST,
     PORTS_SRC,
     PROTOCOLS,
+    Address,
     Bits,
     Field,
     Term,
@@ -113,24 +114,17 @@ def _undo_by_number(s: LocalService, protocol: int, cookie: int) -> Iterator[Flo
     gateway for a while, until its window was past the one remembered here.
     """
     source = IPV4_SRC if s.address.version == 4 else IPV6_SRC
-    done = (
-        eth_type_of(s.address),
-        exact(IP_PROTO, protocol),
-        source_is(s.address),
-        exact(PORTS_SRC[protocol], s.port),
-        d.SERVICE_NUMBER.is_(s.number),
-    )
+    done = _reply(s, protocol, s.address, s.port)
     yield entry(cookie, d.UNDNAT, d.ELSE, done, *UNTRANSLATED, Goto(d.ROUTE.number))
     undo = (set_whole(source, int(s.address)), set_whole(PORTS_SRC[protocol], s.port), *UNTRANSLATED)
     for endpoint in sorted(set(s.endpoints), key=lambda one: (int(one.address), one.port)):
-        reply = (
-            eth_type_of(endpoint.address),
-            exact(IP_PROTO, protocol),
-            source_is(endpoint.address),
-            exact(PORTS_SRC[protocol], endpoint.port),
-            d.SERVICE_NUMBER.is_(s.number),
-        )
+        reply = _reply(s, protocol, endpoint.address, endpoint.port)
         yield entry(cookie, d.UNDNAT, d.ELSE, reply, *undo, Goto(d.ROUTE.number))
+
+
+def _reply(s: LocalService, protocol: int, address: Address, port: int) -> tuple[Term, ...]:
+    family, source_port = eth_type_of(address), exact(PORTS_SRC[protocol], port)
+    return (family, exact(IP_PROTO, protocol), source_is(address), source_port, d.SERVICE_NUMBER.is_(s.number))
 
 
 def _hashed(s: LocalService, protocol: int) -> tuple[Field, ...]:

@@ -81,8 +81,9 @@ def request(world: World, seed: int) -> tuple[World, str, Walk] | None:
     """
     world = replace(world, client_ports_move=True)
     for call in calls(world, Random(seed), 20):
-        mine = call.service and call.protocol == IP_TCP
-        if not mine or (call.service and world.cluster(call.cluster).shares_endpoints(call.service)):
+        if call.service is None or call.protocol != IP_TCP:
+            continue
+        if world.cluster(call.cluster).shares_endpoints(call.service):
             continue
         walks = exchange(world, world.network.over(TRACKING), call, call.later).there.walks
         return world, *next((n, w) for n, w in walks if world.nodes[n].gateway and n[0] == call.cluster)
