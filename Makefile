@@ -7,7 +7,7 @@ PYTEST := $(PY) -m pytest -q
 MANY := -n $(shell echo $$((2 * $$(nproc))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit embedded kube contract lab test-failover test-kernel kernel-if-there lab-shell bench docs lock clean
+.PHONY: help setup demo test lint unit embedded kube contract lab attacks test-failover test-kernel kernel-if-there lab-shell bench docs lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -18,7 +18,7 @@ setup: ## Install what is missing: Debian packages, a virtual environment in .ve
 demo: setup ## Two clusters on this machine: real Open vSwitch, agents, controllers and packets
 	@.venv/bin/mcagent lab demo $(DEMO)
 
-test: lint unit embedded kube contract lab kernel-if-there ## All tests: static checks, unit, contract, lab; both datapaths
+test: lint unit embedded kube contract lab attacks kernel-if-there ## All tests: static checks, unit, contract, lab; both datapaths
 
 lint: setup ## Static checks: style, types, layers
 	@$(STEP) "style (ruff)" -- .venv/bin/ruff check .
@@ -37,6 +37,10 @@ contract: setup ## Each backend against the real thing, in namespaces (root)
 
 lab: setup ## Packets through labs of namespaces with real agents (root)
 	@$(STEP) -v "lab tests" -- $(PYTEST) -n auto --dist loadfile -m "not failover" tests/lab
+
+attacks: setup ## What hostile clusters, Pods and users try (docs/security.md): packets, API servers, HTTP (root)
+	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
+	@$(STEP) -v "attacks" -- $(PYTEST) -n auto --dist loadfile tests/attacks
 
 kube: setup ## What an API server must do: the embedded one, and real kube-apiserver and etcd (built if there is Go)
 	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
@@ -62,6 +66,7 @@ docs: setup ## Write the generated pages again (tests fail when they are stale)
 	@$(PY) -m flows.docs > docs/pipeline.md
 	@for page in README.md docs/configuration.md; do $(PY) -m mcagent.agent.config_doc $$page; done
 	@$(PY) -m mcagent.controller.config_doc docs/configuration.md
+	@$(PY) -m tests.attacks.security_page docs/security.md
 	@$(PY) deploy/generate
 
 lock: setup ## Resolve the locked versions anew (needs uv)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kube.conftest import Cluster
+from tests.apiservers import Cluster
 
 KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
 ROOT = Path(__file__).parents[2]

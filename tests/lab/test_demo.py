@@ -16,7 +16,7 @@ from mcagent.lab.state import labs
 from mcagent.lab.topology import Cni, generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.facts import DatapathType
-from tests.lab.conftest import fresh_name
+from tests.labs import fresh_name
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:

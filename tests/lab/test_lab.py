@@ -21,7 +21,7 @@ from mcagent.lab.topology import OUTSIDE, POD_PORT, Cni, generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
 from mcagent.model.facts import DatapathType
-from tests.lab.conftest import OWN_NAMES, fresh_name
+from tests.labs import OWN_NAMES, fresh_name
 
 
 def _world() -> tuple[set[str], str, str]:

@@ -15,7 +15,7 @@ from mcagent.lab.state import marked
 from mcagent.lab.topology import generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.facts import DatapathType
-from tests.lab.conftest import MakeLab
+from tests.labs import MakeLab
 
 
 @pytest.fixture(autouse=True)

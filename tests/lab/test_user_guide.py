@@ -17,7 +17,7 @@ from mcagent.lab.topology import Cluster, generate
 from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
 from mcagent.model.facts import DatapathType
-from tests.lab.conftest import MakeLab
+from tests.labs import MakeLab
 
 pytestmark = pytest.mark.timeout(400)
 

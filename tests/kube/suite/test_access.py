@@ -12,7 +12,7 @@ import pytest
 
 from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.lab.waiting import wait_until
-from tests.kube.conftest import Cluster, refusal
+from tests.apiservers import Cluster, refusal
 
 MERGE = "application/merge-patch+json"
 RBAC = "rbac.authorization.k8s.io"

@@ -14,7 +14,7 @@ from mcagent.cli.main import main
 from mcagent.controller.admin.tokens import MEMBER_ROLE
 from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.lab.waiting import wait_until
-from tests.kube.conftest import Cluster
+from tests.apiservers import Cluster
 
 RBAC = "rbac.authorization.k8s.io"
 GROUP = "multicluster.crd.antrea.io"

@@ -17,7 +17,7 @@ import pytest
 from mcagent.kube.client import ApiRefusalError
 from mcagent.lab import certificates
 from mcagent.lab.waiting import wait_until
-from tests.kube.conftest import Cluster, refusal
+from tests.apiservers import Cluster, refusal
 from tests.kube.suite.test_access import account, gateway, grant, rule, token_of
 
 GROUP = "multicluster.crd.antrea.io"

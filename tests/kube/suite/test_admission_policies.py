@@ -15,7 +15,7 @@ import yaml
 from mcagent.controller import names
 from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.lab.waiting import wait_until
-from tests.kube.conftest import Cluster
+from tests.apiservers import Cluster
 from tests.unit.leader_world import announce, cluster_info, endpoints, export, service
 
 POLICIES = Path(__file__).parents[3] / "deploy/admission-policies.yaml"

@@ -13,7 +13,7 @@ import pytest
 from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import EventType, ObjectEvent, RawObject, object_key
 from mcagent.model.objects import Kind
-from tests.kube.conftest import Cluster
+from tests.apiservers import Cluster
 
 
 @contextmanager

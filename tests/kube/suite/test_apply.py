@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mcagent.kube.client import ApiRefusalError
-from tests.kube.conftest import Cluster
+from tests.apiservers import Cluster
 
 GATEWAY = {"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "Gateway"}
 

@@ -21,7 +21,7 @@ from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.lab.waiting import wait_until
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from tests.kube.conftest import SERVICE_CIDR, Cluster
+from tests.apiservers import SERVICE_CIDR, Cluster
 
 HOST = "192.168.77.1"
 RULES = [

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mcagent.kube.client import ApiRefusalError
-from tests.kube.conftest import Server, collection
+from tests.apiservers import Server, collection
 
 ROOT = Path(__file__).parents[3] / "deploy"
 

@@ -8,7 +8,7 @@ import pytest
 
 from mcagent.kube.client import ApiRefusalError
 from mcagent.lab.waiting import wait_until
-from tests.kube.conftest import Cluster, refusal
+from tests.apiservers import Cluster, refusal
 
 
 def gone(cluster: Cluster, path: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcagent.kube.client import ApiRefusalError
-from tests.kube.conftest import SERVICE_CIDR, Cluster
+from tests.apiservers import SERVICE_CIDR, Cluster
 
 
 def service(cluster: Cluster, name: str, **spec: Any) -> Any:

@@ -21,8 +21,8 @@ from mcagent.kube.client import Client
 from mcagent.lab.waiting import wait_until
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
+from tests.apiservers import Cluster, collection, leave_out, refusal
 from tests.controllers import Controller, controller, free_port
-from tests.kube.conftest import Cluster, collection, leave_out, refusal
 from tests.kube.suite.test_access import grant, rule, token_of
 from tests.unit.leader_world import announce, export, service
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mcagent.kube.client import ApiRefusalError
-from tests.kube.conftest import Cluster
+from tests.apiservers import Cluster
 
 MULTICLUSTER = "multicluster.crd.antrea.io"
 

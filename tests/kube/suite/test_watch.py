@@ -9,7 +9,7 @@ from typing import Any
 
 from mcagent.kube.client import ApiRefusalError
 from mcagent.lab.waiting import wait_until
-from tests.kube.conftest import Cluster
+from tests.apiservers import Cluster
 
 
 @contextmanager

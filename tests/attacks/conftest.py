@@ -1,0 +1,39 @@
+"""Attacks have the labs of `tests.labs` and the API servers of `tests.apiservers`, and each says what it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.apiservers import (
+    _servers,
+    cluster,
+    pytest_configure,
+    pytest_generate_tests,
+    pytest_terminal_summary,
+    server,
+)
+from tests.labs import make_lab, pytest_runtest_makereport, settled
+
+__all__ = [
+    "_servers",
+    "cluster",
+    "make_lab",
+    "pytest_configure",
+    "pytest_generate_tests",
+    "pytest_runtest_makereport",
+    "pytest_terminal_summary",
+    "server",
+    "settled",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a lab, and give it the time that packets and processes need."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and "make_lab" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.lab)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(300))

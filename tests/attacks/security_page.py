@@ -1,0 +1,57 @@
+"""The tables of docs/security.md: `python -m tests.attacks.security_page FILE` makes them, `--check` checks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from itertools import groupby
+from pathlib import Path
+
+from tests.attacks.catalogue import Shown, shown
+
+START = "<!-- attacks: made by python -m tests.attacks.security_page -->"
+END = "<!-- end of attacks -->"
+
+
+def tables(attacks: list[Shown]) -> str:
+    """Return one table for each group."""
+    lines = [f"{len(attacks)} attacks run with every `make test`; `make attacks` runs them alone.", ""]
+    for group, rows in groupby(attacks, key=lambda one: one.attack.group):
+        lines += [f"### {group}", "", "| attacker | wants to | is stopped by | shown by |", "|---|---|---|---|"]
+        lines += [
+            f"| {one.attack.attacker} | {one.attack.wants} | {one.attack.stopped_by} | `{one.test}` |"
+            for one in rows
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def filled(page: str) -> str:
+    """Return the page with its tables made anew. ValueError when it has no place for them."""
+    before, start, rest = page.partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        raise ValueError(f"the page has no lines {START!r} and {END!r}")
+    return f"{before}{START}\n\n{tables(shown())}\n{END}{after}"
+
+
+def main() -> int:
+    """Write or check; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--check", action="store_true", help="only tell whether the page is current")
+    options = parser.parse_args()
+    text = options.page.read_text(encoding="utf-8")
+    wanted = filled(text)
+    if not options.check:
+        options.page.write_text(wanted, encoding="utf-8")
+    elif wanted != text:
+        sys.stderr.write(
+            f"{options.page}: not current: run python -m tests.attacks.security_page {options.page}\n"
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Fixtures of the tests of packets: labs, and what is kept of one when its test fails. A conftest imports them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from mcagent.lab import evidence
+from mcagent.lab.api import ApiKind
+from mcagent.lab.faults import Settled
+from mcagent.lab.lab import Lab
+from mcagent.lab.topology import Topology
+from mcagent.model.config import DatapathChoice
+from mcagent.model.facts import DatapathType
+
+OWN_NAMES = f"t{os.getpid()}-"
+"""How the name of every lab of this test process begins, and of no other's."""
+_NUMBERS = count(1)
+_LABS: list[Lab] = []
+FAILURES = Path(os.environ.get("MCAGENT_LAB_FAILURES") or Path(tempfile.gettempdir()) / "mcagent-lab-failures")
+
+MakeLab = Callable[..., Lab]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep logs, flows, statuses and packets of every lab that runs when a test fails, and say where."""
+    report = yield
+    if report.failed and report.when in ("setup", "call"):
+        for lab in (one for one in _LABS if one.state.exists):
+            name = item.name.replace("/", "_").replace("[", "-").replace("]", "")
+            folder = FAILURES / f"{time.strftime('%H%M%S')}-{name}-{lab.name}"
+            report.sections.append(
+                ("lab", f"logs, flows, statuses and packets are in {evidence.collect(lab, folder)}")
+            )
+    return report
+
+
+@pytest.fixture(scope="module")
+def settled(lab: Lab) -> Settled:
+    """How the module's own `lab` is when all is well."""
+    return Settled(lab)
+
+
+def fresh_name() -> str:
+    """Return a name for a lab that no other test run on this machine uses."""
+    return f"{OWN_NAMES}{next(_NUMBERS)}"
+
+
+@pytest.fixture(scope="module")
+def make_lab(datapath: DatapathType) -> Iterator[Callable[..., Lab]]:
+    """Make labs for a module (`make_lab(topology, agents=True, api=…, …)`); down after it, if not before."""
+
+    def make(
+        topology: Topology,
+        *,
+        agents: bool = True,
+        api: ApiKind = ApiKind.EMBEDDED,
+        control_plane: bool = False,
+    ) -> Lab:
+        choice = DatapathChoice(datapath.value)
+        wanted = replace(topology, name=fresh_name(), datapath=choice)
+        lab = Lab.up(wanted, agents=agents, api=api, control_plane=control_plane)
+        _LABS.append(lab)
+        evidence.record(lab)
+        return lab
+
+    before = len(_LABS)
+    try:
+        yield make
+    finally:
+        while len(_LABS) > before:
+            _LABS.pop().down()
