@@ -11,12 +11,17 @@ from mcagent.cli.kube import add_cluster_flags, open_cluster
 _EPILOG = f"""\
 examples:
   mcagent membertoken create east -n mcagent --cluster-id east -o east.yaml
+  mcagent membertoken create west -n mcagent --cluster-id west -o west.yaml \
+      --allow-cidr 10.97.0.0/16 --allow-cidr 10.20.0.0/14 --allow-namespace shop --max-exports 50
   mcagent membertoken get -n mcagent
   mcagent membertoken get east -n mcagent --secret-file east.yaml
   mcagent membertoken delete east -n mcagent
 
 All on the leader. A token stands for one cluster: what its ServiceAccount is annotated with decides which objects
-it may write. Files with a token are readable by their owner only, and never written over.
+it may write. --allow-cidr, --allow-namespace and --max-exports become the annotations mcagent.io/allowed-cidrs,
+mcagent.io/allowed-namespaces and mcagent.io/max-exports, which kubectl annotate changes at any time. A namespace
+that is named for a member is reserved: members for which it is not named cannot export Services of it. Files with
+a token are readable by their owner only, and never written over.
 
 {exit_codes.EXPLAINED}
 """
@@ -32,6 +37,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--cluster-id", required=True, metavar="ID", help="of the member cluster")
     create.add_argument(
         "-o", "--output-file", type=Path, metavar="FILE", help="write the Secret for the member here"
+    )
+    create.add_argument(
+        "--allow-cidr",
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="its CIDRs, gateways and endpoints must lie in one of these [what members.allowedCIDRs says]",
+    )
+    create.add_argument(
+        "--allow-namespace",
+        action="append",
+        default=[],
+        metavar="NAMESPACE",
+        help="it may export Services of these only [what members.allowedNamespaces says]",
+    )
+    create.add_argument(
+        "--max-exports", type=int, metavar="N", help="Services it may export [what members.maxExports says]"
     )
     get = actions.add_parser("get", help="which tokens there are")
     get.add_argument("name", nargs="?", default="", metavar="NAME", help="[all]")
@@ -51,9 +73,11 @@ def run(args: argparse.Namespace) -> int:
     from mcagent.cli.get import show
     from mcagent.controller.admin import listing, tokens
 
+    creating = args.action == "create"
+    bounds = tokens.bounds(args.allow_cidr, args.allow_namespace, args.max_exports) if creating else {}
     cluster = open_cluster(args)
-    if args.action == "create":
-        tokens.create(cluster, args.namespace, args.name, args.cluster_id, args.output_file)
+    if creating:
+        tokens.create(cluster, args.namespace, args.name, args.cluster_id, args.output_file, bounds=bounds)
     elif args.action == "delete":
         tokens.delete(cluster, args.namespace, args.name)
     elif args.secret_file:

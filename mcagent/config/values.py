@@ -269,6 +269,33 @@ class Networks(Value):
 
 
 @dataclass(frozen=True)
+class Labels(Value):
+    """A list of DNS labels, as the names of namespaces are."""
+
+    def parse(self, value: object) -> tuple[str, ...]:
+        """Return the labels, each once; the text names the entry that is wrong."""
+        if not isinstance(value, list):
+            raise ValueError(f"must be {self.expects}, not {_shown(value)}")
+        for index, entry in enumerate(value):
+            if not isinstance(entry, str) or not re.fullmatch(_DNS_LABEL, entry, re.ASCII):
+                raise ValueError(f"[{index}]: not a DNS label (lower-case letters, digits, -): {_shown(entry)}")
+        return tuple(dict.fromkeys(value))
+
+    def parse_text(self, text: str) -> tuple[str, ...]:
+        """Read labels separated by commas."""
+        return self.parse([entry.strip() for entry in text.split(",") if entry.strip()])
+
+    def show(self, value: object) -> str:
+        """Return the list in YAML's flow style."""
+        return f"[{', '.join(value)}]" if isinstance(value, tuple) else "[]"
+
+    @property
+    def expects(self) -> str:
+        """What is right."""
+        return "a list of namespaces"
+
+
+@dataclass(frozen=True)
 class Cidr(Value):
     """One CIDR that Pods or Services may have, or ""; kept as text."""
 

@@ -16,9 +16,14 @@ from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
 from mcagent.config.reader import Reading, read
 from mcagent.config.values import Value
 from mcagent.controller.settings import (
+    MAX_ENDPOINTS,
+    MAX_EXPORT_BYTES,
+    MAX_EXPORTS,
+    MAX_IMPORTED,
     EndpointIpType,
     IpPrecedence,
     LeaderSettings,
+    MemberLimits,
     MemberSettings,
     WriteEndpoints,
 )
@@ -54,6 +59,12 @@ class Settings:
     heartbeat_period: float = 10.0
     heartbeat_timeout: float = 30.0
     stale_after: float = 86400.0
+    member_max_exports: int = MAX_EXPORTS
+    member_namespaces: tuple[str, ...] = ()
+    member_cidrs: tuple[Any, ...] = ()
+    member_max_export_bytes: int = MAX_EXPORT_BYTES
+    member_max_endpoints: int = MAX_ENDPOINTS
+    max_imported_services: int = MAX_IMPORTED
     listen: str = ":8080"
     metrics_listen: str = "0"
     webhook_host: str = ""
@@ -87,6 +98,7 @@ class Settings:
             tunnel_type=self.tunnel_type,
             tunnel_port=self.tunnel_port,
             heartbeat_period=self.heartbeat_period,
+            max_imported_services=self.max_imported_services,
         )
 
     def leader(self, home: str) -> LeaderSettings:
@@ -95,6 +107,19 @@ class Settings:
             namespace=self.read_namespace(home),
             heartbeat_timeout=self.heartbeat_timeout,
             stale_after=self.stale_after,
+            limits=self.limits,
+            allowed_endpoint_cidrs=tuple(str(cidr) for cidr in self.allowed_endpoint_cidrs),
+        )
+
+    @property
+    def limits(self) -> MemberLimits:
+        """Return what every member of a leader may claim at most."""
+        return MemberLimits(
+            max_exports=self.member_max_exports,
+            allowed_namespaces=self.member_namespaces,
+            allowed_cidrs=tuple(str(cidr) for cidr in self.member_cidrs),
+            max_export_bytes=self.member_max_export_bytes,
+            max_endpoints=self.member_max_endpoints,
         )
 
 
@@ -138,8 +163,12 @@ KEYS = (
     _key("maxActiveGateways", "max_active_gateways", kinds.Int(1, 64),
          meaning="Member: how many annotated Nodes are gateways at the same time. Antrea's agents use one."),
     _key("allowedEndpointCIDRs", "allowed_endpoint_cidrs", kinds.Networks(),
-         meaning="Member: endpoints of imported Services may lie in these, beside the CIDRs that other clusters "
-                 "publish: for clusters without gateways, whose Pods reach each other anyway."),
+         meaning="Endpoints of Services may lie in these, beside the CIDRs that clusters publish: for clusters "
+                 "without gateways, whose Pods reach each other anyway. Leader: of members that publish none. "
+                 "Member: of what it imports."),
+    _key("maxImportedServices", "max_imported_services", kinds.Int(1, 100000),
+         meaning="Member: how many Services it imports at most: each takes a ClusterIP. Those that are here stay; "
+                 "of the others the oldest come first."),
     _key("tunnelType", "tunnel_type", kinds.Text("|geneve|vxlan", 'geneve, vxlan or ""'),
          meaning="Member: tunnelType of this cluster's agents, told to the other clusters, which tell when theirs "
                  'is another one. "": not told.'),
@@ -154,6 +183,20 @@ KEYS = (
          meaning="Leader: a member from which nothing is heard for so long is not Ready."),
     _key("staleAfter", "stale_after", kinds.Duration(60, 31536000),
          meaning="Leader: what a member left behind is deleted when nothing was heard of it for so long."),
+    _key("members.maxExports", "member_max_exports", kinds.Int(0, 100000),
+         meaning="Leader: how many Services a member may export, unless its ServiceAccount says otherwise "
+                 "(annotation `mcagent.io/max-exports`). The oldest stay, the newest are refused."),
+    _key("members.maxEndpoints", "member_max_endpoints", kinds.Int(1, 65536),
+         meaning="Leader: how many endpoints of one exported Service are taken; the others are left out."),
+    _key("members.maxExportBytes", "member_max_export_bytes", kinds.Int(4096, 1000000),
+         meaning="Leader: how large a ResourceExport may be, in bytes of JSON. A larger one is refused. Only "
+                 "endpoints need more than 64 KiB, so nothing else may have more."),
+    _key("members.allowedNamespaces", "member_namespaces", kinds.Labels(),
+         meaning="Leader: Services of which namespaces members may export, unless a member's ServiceAccount says "
+                 "otherwise (annotation `mcagent.io/allowed-namespaces`). []: all, but those that are reserved."),
+    _key("members.allowedCIDRs", "member_cidrs", kinds.Networks(),
+         meaning="Leader: where CIDRs and endpoints of members may lie, unless a member's ServiceAccount says "
+                 "otherwise (annotation `mcagent.io/allowed-cidrs`). []: anywhere that no other rule forbids."),
     _key("namespace", "namespace", _NAMESPACE,
          meaning='Namespace of the ClusterSet and all that belongs to it. "": that of the controller. "*": all, '
                  "on a leader with several ClusterSets."),

@@ -45,6 +45,13 @@ SETTING_ANNOTATIONS = {  # with the key of the configuration that each is about
     TUNNEL_PORT_ANNOTATION: "tunnelPort",
 }
 
+# What an administrator of the leader lets a member claim: annotations of its ServiceAccount.
+ALLOWED_CIDRS_ANNOTATION = "mcagent.io/allowed-cidrs"
+ALLOWED_NAMESPACES_ANNOTATION = "mcagent.io/allowed-namespaces"
+MAX_EXPORTS_ANNOTATION = "mcagent.io/max-exports"
+# Whose endpoints are in a ResourceImport of kind Endpoints, written together with them. Antrea's leader has none.
+EXPORTERS_ANNOTATION = "mcagent.io/exporters"
+
 MAX_NAME = 253  # DNS-1123 subdomain
 MAX_LABEL = 63  # DNS-1123 label
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

@@ -8,6 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+MAX_EXPORTS = 1000  # Services of one member
+MAX_EXPORT_BYTES = 256 * 1024  # of JSON, of one ResourceExport
+MAX_ENDPOINTS = 1000  # of one exported Service: as many as Kubernetes puts into an Endpoints object
+MAX_IMPORTED = 5000  # Services; a Service CIDR of /19 has 8190 ClusterIPs
+
 
 class IpPrecedence(StrEnum):
     """Which address of a gateway Node other clusters use. Antrea's aliases are read as these two."""
@@ -46,6 +51,18 @@ class MemberSettings:
     tunnel_type: str = ""  # of this cluster's agents, for other clusters to compare; "": not told
     tunnel_port: int = 0  # likewise; 0: not told
     allowed_endpoint_cidrs: tuple[str, ...] = ()  # imported endpoints may lie in these beside the announced CIDRs
+    max_imported_services: int = MAX_IMPORTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLimits:
+    """What each member may claim at most. Annotations of its ServiceAccount come before the first three."""
+
+    max_exports: int = MAX_EXPORTS  # exported Services
+    allowed_namespaces: tuple[str, ...] = ()  # of exported Services; none given: any
+    allowed_cidrs: tuple[str, ...] = ()  # none given: any
+    max_export_bytes: int = MAX_EXPORT_BYTES  # of JSON, of one ResourceExport
+    max_endpoints: int = MAX_ENDPOINTS  # of one exported Service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +72,8 @@ class LeaderSettings:
     namespace: str  # the Common Area; "" means every namespace that has a ClusterSet
     heartbeat_timeout: float = 30.0  # a member without a heartbeat for so long is not Ready
     stale_after: float = 86400.0  # what a member left behind is deleted after so long without a heartbeat
+    limits: MemberLimits = MemberLimits()
+    allowed_endpoint_cidrs: tuple[str, ...] = ()  # endpoints of clusters that publish no CIDRs may lie in these
 
     def covers(self, namespace: str) -> bool:
         """Tell whether a namespace is one that this leader's controller looks after."""

@@ -219,6 +219,40 @@ def test_a_token_is_an_account_a_binding_and_a_secret(site: Site, tmp_path: Path
     assert stat.S_IMODE(again.stat().st_mode) == 0o600
 
 
+def test_a_token_can_bound_its_member(site: Site) -> None:
+    """What it may claim becomes annotations of its account, and `get` shows them."""
+    bounds = ("--allow-cidr", "10.97.0.0/16", "--allow-cidr", "10.20.0.0/14", "--allow-namespace", "shop")
+    code, _, err = make_token(site, "east", *bounds, "--allow-namespace", "pay", "--max-exports", "50")
+    assert code == 0, err
+    account = site.get(Kind.SERVICE_ACCOUNT, "east")
+    assert account is not None
+    assert account["metadata"]["annotations"] == CREATED | {
+        names.CLUSTER_ID_ANNOTATION: "east",
+        names.ALLOWED_CIDRS_ANNOTATION: "10.97.0.0/16,10.20.0.0/14",
+        names.ALLOWED_NAMESPACES_ANNOTATION: "shop,pay",
+        names.MAX_EXPORTS_ANNOTATION: "50",
+    }
+    _, out, _ = site.run("membertoken", "get", "-n", AREA)
+    assert out.splitlines()[1].split()[2:6] == ["east", "10.97.0.0/16,10.20.0.0/14", "shop,pay", "50"]
+
+
+@pytest.mark.parametrize(
+    ("bound", "told"),
+    [
+        (("--allow-cidr", "10.97.0.1/16"), "host bits"),
+        (("--allow-cidr", "10.97.0.0"), "no CIDR"),
+        (("--allow-namespace", "Shop"), "no namespace"),
+        (("--max-exports", "-1"), "whole number"),
+    ],
+)
+def test_bounds_that_cannot_be_are_refused(site: Site, bound: tuple[str, ...], told: str) -> None:
+    """Nothing is made when a bound cannot be read."""
+    code, _, err = make_token(site, "east", *bound)
+    assert code == 2
+    assert told in err
+    assert site.get(Kind.SERVICE_ACCOUNT, "east") is None
+
+
 def test_an_account_that_is_there_is_bound(site: Site) -> None:
     """A ServiceAccount of that name is taken, and is not deleted with the token."""
     site.put(Kind.SERVICE_ACCOUNT, "east", {})

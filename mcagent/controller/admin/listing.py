@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mcagent.controller import names
 from mcagent.controller.admin.cluster import AdminError, Cluster
 from mcagent.controller.admin.tokens import tokens
 from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.conditions import find, time_of
 from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_leader_set
-from mcagent.controller.raw import text_at, value_at
+from mcagent.controller.raw import annotation, text_at, value_at
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
@@ -112,7 +113,9 @@ def _cluster_info(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
 
 
 def _token(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
-    return [(*_head(obj), bound_cluster(obj) or "-", age(obj, now))]
+    keys = (names.ALLOWED_CIDRS_ANNOTATION, names.ALLOWED_NAMESPACES_ANNOTATION, names.MAX_EXPORTS_ANNOTATION)
+    bounds = (printable(annotation(obj, key) or "-") for key in keys)
+    return [(*_head(obj), bound_cluster(obj) or "-", *bounds, age(obj, now))]
 
 
 LISTINGS: Mapping[str, Listing] = {
@@ -154,7 +157,7 @@ LISTINGS: Mapping[str, Listing] = {
     ),
     MEMBER_TOKEN: Listing(
         kind=Kind.SERVICE_ACCOUNT,
-        head=("NAMESPACE", "NAME", "CLUSTER", "AGE"),
+        head=("NAMESPACE", "NAME", "CLUSTER", "CIDRS", "NAMESPACES", "MAX EXPORTS", "AGE"),
         rows=_token,
         aliases=("membertokens",),
     ),

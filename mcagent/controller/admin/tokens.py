@@ -7,7 +7,9 @@ only, never into a message.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 
@@ -15,7 +17,9 @@ from mcagent.controller import names
 from mcagent.controller.admin import join_config
 from mcagent.controller.admin.cluster import AdminError, Cluster, check_id, check_name, made_by_command
 from mcagent.controller.admission.identity import ambiguous_with, bound_cluster
+from mcagent.controller.leader.bounds import problem_of
 from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 
@@ -28,8 +32,31 @@ _RBAC = "rbac.authorization.k8s.io"
 _MADE = (Kind.SECRET, Kind.ROLE_BINDING, Kind.SERVICE_ACCOUNT)
 
 
-def create(cluster: Cluster, namespace: str, name: str, cluster_id: str, file: Path | None = None) -> None:
-    """Make a token for a member cluster, all or nothing. Raises McagentError, OSError.
+def bounds(
+    cidrs: Sequence[str] = (), namespaces: Sequence[str] = (), max_exports: int | None = None
+) -> dict[str, str]:
+    """Return the annotations that bound a member; what is not given is not bound by them. Raises InputError."""
+    given = {
+        names.ALLOWED_CIDRS_ANNOTATION: ",".join(cidrs),
+        names.ALLOWED_NAMESPACES_ANNOTATION: ",".join(namespaces),
+        names.MAX_EXPORTS_ANNOTATION: "" if max_exports is None else str(max_exports),
+    }
+    found = {key: text for key, text in given.items() if text}
+    if wrong := problem_of(found):
+        raise InputError("--allow-cidr, --allow-namespace, --max-exports", "", wrong)
+    return found
+
+
+def create(
+    cluster: Cluster,
+    namespace: str,
+    name: str,
+    cluster_id: str,
+    file: Path | None = None,
+    *,
+    bounds: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Make a token for a member cluster, all or nothing. `bounds` are annotations. Raises McagentError, OSError.
 
     A ServiceAccount of that name is taken and bound to the cluster. A cluster has one token: an ID that another
     account stands for, or that makes a dash-prefix pair with one, is refused.
@@ -44,7 +71,7 @@ def create(cluster: Cluster, namespace: str, name: str, cluster_id: str, file: P
         )
     _check_unique(cluster, namespace, name, cluster_id)
     with cluster.undoing():
-        annotations = {names.CLUSTER_ID_ANNOTATION: cluster_id}
+        annotations = {names.CLUSTER_ID_ANNOTATION: cluster_id, **bounds}
         if cluster.get(Kind.SERVICE_ACCOUNT, namespace, name) is None:
             cluster.create(Kind.SERVICE_ACCOUNT, namespace, name, {"metadata": {"annotations": annotations}})
         else:

@@ -1,0 +1,210 @@
+"""What a member may claim, by annotations of its ServiceAccount, else by the leader's configuration. Pure.
+
+An administrator writes them (`mcagent membertoken create --allow-...`, or kubectl); members' roles cannot. A value
+that cannot be read allows nothing: who meant to bound a member must not have opened it by a slip. A namespace that
+is named for a member is reserved: only members for which it is named may export Services of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from mcagent.controller import names
+from mcagent.controller.raw import annotation, name_of, namespace_of, value_at
+from mcagent.controller.reconciler import Index, Side, View
+from mcagent.controller.settings import MAX_EXPORTS, MemberLimits
+from mcagent.kube.source import RawObject
+from mcagent.model.field import printable
+from mcagent.model.net import Address, Network, parse_network
+from mcagent.model.objects import Kind
+
+ANY = "*"
+MAX_NAMED = 4096  # namespaces or CIDRs in one annotation
+_KEYS = (names.ALLOWED_CIDRS_ANNOTATION, names.ALLOWED_NAMESPACES_ANNOTATION, names.MAX_EXPORTS_ANNOTATION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What one member may claim. None: anything that no other rule forbids."""
+
+    cidrs: tuple[Network, ...] | None = None
+    namespaces: frozenset[str] | None = None
+    max_exports: int = MAX_EXPORTS
+    problem: str = ""  # what is wrong with an annotation; nothing is allowed then
+
+    def allows_network(self, network: Network) -> bool:
+        """Tell whether the member may claim a CIDR."""
+        return self.cidrs is None or any(_within(network, allowed) for allowed in self.cidrs)
+
+    def allows_address(self, address: Address) -> bool:
+        """Tell whether the member may claim an address."""
+        return self.cidrs is None or any(address in allowed for allowed in self.cidrs)
+
+
+def defaults_of(limits: MemberLimits) -> Bounds:
+    """Return the bounds of a member whose ServiceAccount says nothing."""
+    return Bounds(
+        cidrs=tuple(parse_network(text)[0] for text in limits.allowed_cidrs) or None,
+        namespaces=frozenset(limits.allowed_namespaces) or None,
+        max_exports=limits.max_exports,
+    )
+
+
+def read_bounds(account: RawObject, defaults: Bounds) -> Bounds:
+    """Return the bounds that one ServiceAccount says. Never raises."""
+    given = {key: _said(account, key) for key in _KEYS}
+    wrong = problem_of({key: text for key, text in given.items() if text is not None})
+    if wrong:
+        who = f"ServiceAccount {namespace_of(account)}/{name_of(account)}"
+        problem = f"{who}: {wrong}: nothing is allowed until it is mended"
+        return Bounds(cidrs=(), namespaces=frozenset(), max_exports=0, problem=problem)
+    cidrs, namespaces, most = given.values()
+    found = defaults
+    if cidrs is not None:
+        allowed = None if cidrs == ANY else tuple(parse_network(text)[0] for text in _entries(cidrs))
+        found = replace(found, cidrs=allowed)
+    if namespaces is not None:
+        found = replace(found, namespaces=None if namespaces == ANY else frozenset(_entries(namespaces)))
+    return found if most is None else replace(found, max_exports=int(most))
+
+
+def problem_of(annotations: Mapping[str, str]) -> str:
+    """Return what is wrong with annotations that somebody is about to write; "" if nothing."""
+    found = ((key, _wrong(key, text.strip())) for key, text in annotations.items())
+    return "; ".join(f"annotation {key} {wrong}" for key, wrong in found if wrong)
+
+
+def bounds_of(view: View, area: str, cluster_id: str, defaults: Bounds) -> Bounds:
+    """Return the bounds of a member. Of several ServiceAccounts that stand for it all count."""
+    accounts = view.indexed(ACCOUNTS_BY_CLUSTER.name, f"{area}/{cluster_id}")
+    return bounds_of_accounts(accounts, defaults)
+
+
+def bounds_of_accounts(accounts: Iterable[RawObject], defaults: Bounds) -> Bounds:
+    """Return the bounds that ServiceAccounts of one member say together."""
+    each = [read_bounds(account, defaults) for account in accounts]
+    return reduce(_both, each) if each else defaults
+
+
+def named_for(view: View, area: str, namespace: str) -> frozenset[str]:
+    """Return the members for which a namespace is named; none: it is shared."""
+    accounts = view.indexed(ACCOUNTS_BY_NAMESPACE.name, f"{area}/{namespace}")
+    return frozenset(filter(None, map(_cluster, accounts)))
+
+
+def named_namespaces(account: RawObject) -> frozenset[str]:
+    """Return the namespaces that an account reserves, also when something else in its annotations is wrong."""
+    text = _said(account, names.ALLOWED_NAMESPACES_ANNOTATION)
+    if text is None or not _cluster(account):
+        return frozenset()
+    return frozenset(entry for entry in _entries(text)[:MAX_NAMED] if names.is_label(entry))
+
+
+def refuse_namespace(cluster_id: str, namespace: str, bounds: Bounds, named: frozenset[str]) -> str:
+    """Return why a member may not export Services of a namespace; "" if it may."""
+    if bounds.problem:
+        return bounds.problem
+    if bounds.namespaces is not None and namespace not in bounds.namespaces:
+        return (
+            f"cluster {cluster_id} may not export Services of namespace {namespace}: neither annotation "
+            f"{names.ALLOWED_NAMESPACES_ANNOTATION} of its ServiceAccount on the leader names it, nor "
+            "members.allowedNamespaces"
+        )
+    if named and cluster_id not in named:
+        return (
+            f"cluster {cluster_id} may not export Services of namespace {namespace}: it is reserved for others "
+            f"(annotation {names.ALLOWED_NAMESPACES_ANNOTATION} of ServiceAccounts on the leader)"
+        )
+    return ""
+
+
+def said(account: RawObject | None) -> object:
+    """Return all of an account that decides what a member may: for comparing an old and a new one."""
+    if account is None or not _cluster(account):
+        return None
+    return (_cluster(account), *(_said(account, key) for key in _KEYS))
+
+
+# --- reading ----------------------------------------------------------------------------------------------
+
+
+def _said(account: RawObject, key: str) -> str | None:
+    found = value_at(account, "metadata", "annotations")
+    if not isinstance(found, dict) or key not in found:
+        return None
+    return (annotation(account, key) or "").strip()
+
+
+def _cluster(account: RawObject) -> str:
+    return annotation(account, names.CLUSTER_ID_ANNOTATION) or ""
+
+
+def _entries(text: str) -> list[str]:
+    return [entry.strip() for entry in text.split(",") if entry.strip()]
+
+
+def _wrong(key: str, text: str) -> str:
+    """Return what is wrong with the value of an annotation; "" if nothing. An empty list allows nothing."""
+    if key == names.MAX_EXPORTS_ANNOTATION:
+        good = text.isascii() and text.isdecimal() and len(text) <= 6
+        return "" if good else f'must be a whole number of at most 6 digits, not "{printable(text)}"'
+    entries = [] if text == ANY else _entries(text)
+    if len(entries) > MAX_NAMED:
+        return f"has {len(entries)} entries, at most {MAX_NAMED} are taken"
+    check = _wrong_cidr if key == names.ALLOWED_CIDRS_ANNOTATION else _wrong_namespace
+    return next(filter(None, map(check, entries)), "")
+
+
+def _wrong_cidr(text: str) -> str:
+    try:
+        network, masked = parse_network(text)
+    except ValueError:
+        return f'has "{printable(text)}", which is no CIDR'
+    return f"has {printable(text)} with host bits set: did you mean {network}?" if masked else ""
+
+
+def _wrong_namespace(text: str) -> str:
+    return "" if names.is_label(text) else f'has "{printable(text)}", which is no namespace'
+
+
+def _within(network: Network, other: Network) -> bool:
+    return network.version == other.version and network.subnet_of(other)  # type: ignore[arg-type]
+
+
+def _both(a: Bounds, b: Bounds) -> Bounds:
+    """Return what two accounts of one member both allow. CIDRs are nested or disjoint: the smaller ones count."""
+    cidrs = b.cidrs if a.cidrs is None else a.cidrs
+    if a.cidrs is not None and b.cidrs is not None:
+        smaller = [n for n in a.cidrs if b.allows_network(n)] + [n for n in b.cidrs if a.allows_network(n)]
+        cidrs = tuple(dict.fromkeys(smaller))
+    namespaces = b.namespaces if a.namespaces is None else a.namespaces
+    if a.namespaces is not None and b.namespaces is not None:
+        namespaces = a.namespaces & b.namespaces
+    return Bounds(
+        cidrs=cidrs,
+        namespaces=namespaces,
+        max_exports=min(a.max_exports, b.max_exports),
+        problem=a.problem or b.problem,
+    )
+
+
+# --- indexes ----------------------------------------------------------------------------------------------
+
+
+def _by_cluster(obj: RawObject) -> Iterable[str]:
+    cluster = _cluster(obj)
+    return [f"{namespace_of(obj)}/{cluster}"] if cluster else []
+
+
+def _by_namespace(obj: RawObject) -> Iterable[str]:
+    return [f"{namespace_of(obj)}/{namespace}" for namespace in named_namespaces(obj)]
+
+
+ACCOUNTS_BY_CLUSTER = Index(
+    name="accounts-by-cluster", kind=Kind.SERVICE_ACCOUNT, side=Side.LOCAL, values=_by_cluster
+)  # under "area/cluster ID" of the member that they stand for
+ACCOUNTS_BY_NAMESPACE = Index(
+    name="accounts-by-namespace", kind=Kind.SERVICE_ACCOUNT, side=Side.LOCAL, values=_by_namespace
+)  # under "area/namespace" of each namespace that is named for their member
