@@ -270,19 +270,23 @@ class Networks(Value):
 
 @dataclass(frozen=True)
 class Labels(Value):
-    """A list of DNS labels, as the names of namespaces are."""
+    """A list of names of one form: by default DNS labels, as the names of namespaces are."""
+
+    pattern: str = _DNS_LABEL
+    form: str = "a DNS label (lower-case letters, digits, -)"
+    expects_text: str = "a list of namespaces"
 
     def parse(self, value: object) -> tuple[str, ...]:
-        """Return the labels, each once; the text names the entry that is wrong."""
+        """Return the names, each once; the text names the entry that is wrong."""
         if not isinstance(value, list):
             raise ValueError(f"must be {self.expects}, not {_shown(value)}")
         for index, entry in enumerate(value):
-            if not isinstance(entry, str) or not re.fullmatch(_DNS_LABEL, entry, re.ASCII):
-                raise ValueError(f"[{index}]: not a DNS label (lower-case letters, digits, -): {_shown(entry)}")
+            if not isinstance(entry, str) or not re.fullmatch(self.pattern, entry, re.ASCII):
+                raise ValueError(f"[{index}]: not {self.form}: {_shown(entry)}")
         return tuple(dict.fromkeys(value))
 
     def parse_text(self, text: str) -> tuple[str, ...]:
-        """Read labels separated by commas."""
+        """Read names separated by commas."""
         return self.parse([entry.strip() for entry in text.split(",") if entry.strip()])
 
     def show(self, value: object) -> str:
@@ -292,7 +296,7 @@ class Labels(Value):
     @property
     def expects(self) -> str:
         """What is right."""
-        return "a list of namespaces"
+        return self.expects_text
 
 
 @dataclass(frozen=True)
@@ -334,6 +338,11 @@ def safe_network(value: object) -> Network:
 
 
 DNS_LABEL = Text(rf"|{_DNS_LABEL}", "a DNS label (lower-case letters, digits, -)", max_length=63)
+ACCOUNTS = Labels(
+    rf"{_DNS_LABEL}/{_DNS_LABEL}(\.{_DNS_LABEL})*",
+    "namespace/name",
+    "a list of ServiceAccounts, each as namespace/name",
+)
 DNS_NAME = Text(
     rf"|{_DNS_LABEL}(\.{_DNS_LABEL})*", "a DNS name (lower-case letters, digits, - and .)", max_length=253
 )

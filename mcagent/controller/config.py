@@ -15,6 +15,7 @@ from mcagent.config import values as kinds
 from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
 from mcagent.config.reader import Reading, read
 from mcagent.config.values import Value
+from mcagent.controller.admission.accounts import Accounts, accounts_of
 from mcagent.controller.settings import (
     MAX_ENDPOINTS,
     MAX_EXPORT_BYTES,
@@ -71,6 +72,10 @@ class Settings:
     webhook_port: int = 9443
     webhook_cert_dir: str = ""
     webhook_service: str = ""
+    trusted_accounts: tuple[str, ...] = ()
+    controller_accounts: tuple[str, ...] = ()
+    agent_accounts: tuple[str, ...] = ()
+    agents_without_node: bool = False
     leader_elect: bool = True
     lease_duration: float = 15.0
     renew_deadline: float = 10.0
@@ -99,6 +104,16 @@ class Settings:
             tunnel_port=self.tunnel_port,
             heartbeat_period=self.heartbeat_period,
             max_imported_services=self.max_imported_services,
+        )
+
+    def accounts(self, home: str) -> Accounts:
+        """Return the accounts that count in admission."""
+        return accounts_of(
+            home,
+            controllers=self.controller_accounts,
+            agents=self.agent_accounts,
+            trusted=self.trusted_accounts,
+            agents_without_node=self.agents_without_node,
         )
 
     def leader(self, home: str) -> LeaderSettings:
@@ -160,6 +175,18 @@ KEYS = (
     _key("webhook.service", "webhook_service", kinds.DNS_LABEL,
          meaning='Name of the Service of the webhook, and of its ValidatingWebhookConfiguration and Secret. "": '
                  "mcagent-leader or mcagent-member."),
+    _key("admission.trustedServiceAccounts", "trusted_accounts", kinds.ACCOUNTS,
+         meaning="Leader: ServiceAccounts that act for administrators (those of Argo CD, Flux, ...) and so may "
+                 "write ResourceExports of any cluster, as far as RBAC allows. Not those of members."),
+    _key("admission.controllerServiceAccounts", "controller_accounts", kinds.ACCOUNTS,
+         meaning="ServiceAccounts of controllers of the ClusterSet. []: mcagent-controller and "
+                 "antrea-mc-controller of the controller's own namespace."),
+    _key("admission.agentServiceAccounts", "agent_accounts", kinds.ACCOUNTS,
+         meaning="Member: ServiceAccounts of agents. []: mcagent-agent and antrea-agent of the controller's own "
+                 "namespace and of kube-system."),
+    _key("admission.agentsWithoutNode", "agents_without_node", kinds.Bool(),
+         meaning="Member: an agent whose token names no Node (before Kubernetes 1.30, or not a Pod's) may "
+                 "write the WireGuard key of any Gateway, where the webhook is asked. false: it is refused."),
     _key("maxActiveGateways", "max_active_gateways", kinds.Int(1, 64),
          meaning="Member: how many annotated Nodes are gateways at the same time. Antrea's agents use one."),
     _key("allowedEndpointCIDRs", "allowed_endpoint_cidrs", kinds.Networks(),

@@ -187,6 +187,12 @@ class LeaderLink:
         if wanted is None:
             return self._switch(None, None)
         if not self._secret.knows(wanted.secret):
+            if self._secret.error and self._credentials is None:
+                self._say(
+                    f"Secret {self._namespace}/{wanted.secret} cannot be read: {self._secret.error}. "
+                    "It takes a Role for this name (docs/multicluster.md, Join)"
+                )
+                return self._switch(wanted, None)
             return False
         try:
             found = credentials(f"Secret {self._namespace}/{wanted.secret}", self._secret.secret)

@@ -289,8 +289,8 @@ class Elector:
         return object_path(Kind.LEASE, self._namespace, name)
 
     def _checked(self, answer: Any) -> RawObject:
-        if is_object(answer) and answer.get("kind") == "Lease" and isinstance(answer.get("spec"), dict):
-            found: RawObject = answer
+        if is_object(answer) and answer.get("kind") == "Lease" and isinstance(answer.get("spec", {}), dict):
+            found: RawObject = {"spec": {}, **answer}  # one from a manifest may have none
             return found
         raise ApiGarbageError(f"{self._client.server}: the answer is no Lease")
 

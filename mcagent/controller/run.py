@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mcagent.config.values import listen_address
+from mcagent.controller.admission.accounts import Accounts
 from mcagent.controller.config import Role, Settings
 from mcagent.controller.engine import Engine, EngineTiming
 from mcagent.controller.lease import Elector, LeaseTiming
@@ -88,12 +89,12 @@ def complete(role: Role, settings: Settings, client: Client, stop: threading.Eve
     return settings
 
 
-def reviews_of(engine: Engine, client: Client, namespace: str) -> Mapping[str, Review]:
+def reviews_of(engine: Engine, client: Client, namespace: str, accounts: Accounts) -> Mapping[str, Review]:
     """Return the webhook's paths."""
     from mcagent.controller.admission import mutate, review
 
     lookup = ClusterLookup(engine.cache, client, namespace)
-    return {"/validate": lambda request: review(request, lookup), "/mutate": mutate}
+    return {"/validate": lambda request: review(request, lookup, accounts), "/mutate": mutate}
 
 
 class Controller:
@@ -149,7 +150,9 @@ class Controller:
         self._keeper: Keeper | None = None
         if settings.webhook_port:
             address = (settings.webhook_host or "0.0.0.0", settings.webhook_port)
-            self.webhook = WebhookServer(address, reviews_of(self.engine, client, namespace))
+            self.webhook = WebhookServer(
+                address, reviews_of(self.engine, client, namespace, settings.accounts(home))
+            )
             self._keeper = (
                 DirectoryKeeper(Path(settings.webhook_cert_dir), self.webhook)
                 if settings.webhook_cert_dir

@@ -1,6 +1,8 @@
 """Reads one Secret by a watch of its own, and says when it changed. It is kept in memory only, and never told.
 
-The cache holds no data of Secrets; which one is read, and what its data means, is not decided here.
+List and watch select it by `metadata.name`, which RBAC takes for a request by name: a Role with `resourceNames`
+suffices (Kubernetes, "Using RBAC Authorization", "Referring to resources"). The cache holds no data of Secrets;
+which one is read, and what its data means, is not decided here.
 """
 
 from __future__ import annotations
@@ -42,6 +44,13 @@ class SecretWatch:
     def secret(self) -> RawObject | None:
         """Return the Secret, None if there is none."""
         return self._sink.secret if self._sink is not None else None
+
+    @property
+    def error(self) -> str:
+        """Return why it could not be read yet; "" if it could, or nobody tried."""
+        if self._informer is None or self._sink is None or self._sink.known:
+            return ""
+        return self._informer.state().last_error
 
     def stop(self) -> None:
         """Read no more, and forget what was read."""

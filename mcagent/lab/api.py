@@ -51,6 +51,7 @@ _RESOURCES = {
     "ServiceImport": ("/apis/multicluster.x-k8s.io/v1alpha1", "serviceimports", True, False),
     "Namespace": ("/api/v1", "namespaces", False, False),
     "ServiceAccount": ("/api/v1", "serviceaccounts", True, False),
+    "Lease": ("/apis/coordination.k8s.io/v1", "leases", True, False),
     "Role": (_RBAC, "roles", True, False),
     "RoleBinding": (_RBAC, "rolebindings", True, False),
     "ClusterRole": (_RBAC, "clusterroles", False, False),

@@ -26,7 +26,7 @@ LEADER_NAMESPACE = "antrea-multicluster"  # of deploy/leader.yaml
 MEMBER_NAMESPACE = objects.NAMESPACE
 ACCOUNT = "mcagent-controller"
 _PORTS = {"leader": 10361, "member": 10362}
-_RIGHTS = ("Namespace", "ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
+_RIGHTS = ("Namespace", "ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "Lease")
 _GATEWAY = "multicluster.antrea.io/gateway"
 _JOIN_TIMEOUT = 90.0  # seconds, on a busy machine
 

@@ -64,6 +64,7 @@ KINDS: Mapping[Kind, KindInfo] = MappingProxyType(
             KindInfo(kind=Kind.NAMESPACE, group="", version="v1", plural="namespaces", namespaced=False),
             KindInfo(kind=Kind.SECRET, group="", version="v1", plural="secrets"),
             KindInfo(kind=Kind.SERVICE_ACCOUNT, group="", version="v1", plural="serviceaccounts"),
+            KindInfo(kind=Kind.ROLE, group="rbac.authorization.k8s.io", version="v1", plural="roles"),
             KindInfo(
                 kind=Kind.ROLE_BINDING, group="rbac.authorization.k8s.io", version="v1", plural="rolebindings"
             ),

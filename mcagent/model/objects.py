@@ -33,6 +33,7 @@ class Kind(StrEnum):
     NAMESPACE = "Namespace"
     SECRET = "Secret"  # noqa: S105 - the kind's name
     SERVICE_ACCOUNT = "ServiceAccount"
+    ROLE = "Role"
     ROLE_BINDING = "RoleBinding"
     CONFIG_MAP = "ConfigMap"
     LEASE = "Lease"

@@ -128,6 +128,7 @@ class Cluster:
         """Make Secret and ClusterSet of a member, and a Node that can be a gateway."""
         data = {"ca.crt": base64.b64encode(CA).decode(), "token": base64.b64encode(token.encode()).decode()}
         self.objects.put(Kind.SECRET, "leader-access", data=data)
+        self.let_read("leader-access")
         self.objects.put(
             Kind.NODE,
             "node-1",
@@ -144,6 +145,14 @@ class Cluster:
             "leaders": [{"clusterID": "north", "server": leader.api.url, "secret": "leader-access"}],
         }
         self.objects.put(Kind.CLUSTER_SET, "blue", spec=spec)
+
+    def let_read(self, secret: str) -> None:
+        """Let the member's controller read a Secret, as `mcagent clusterset join` does."""
+        for manifest in yaml.safe_load_all((DEPLOY / "examples/member-east-clusterset.yaml").read_text()):
+            if manifest["kind"] == "Role":
+                manifest["rules"][0]["resourceNames"] = [secret]
+            if manifest["kind"] != "ClusterSet":
+                self.apply(manifest)
 
     def close(self) -> None:
         """Stop everything."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mcagent.controller.admission import review
+from mcagent.controller.admission import accounts_of, review
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.reconciler import Leader
@@ -18,6 +18,7 @@ from tests.unit.control_view import Api, Clock, Controller, MemoryView
 from tests.unit.member_world import AREA, HOME, SET, cluster_set, export_of, node, service, settings, slice_of
 
 STALE = 300.0  # seconds after which the leader gives a member up that stays away
+ACCOUNTS = accounts_of(AREA)
 LEADER = f"system:serviceaccount:{AREA}:antrea-mc-controller"
 CIDRS = {"east": "10.96.0.0/16", "west": "10.97.0.0/16", "south": "10.98.0.0/16"}
 
@@ -151,7 +152,7 @@ class Clusters:
             "oldObject": old,
             "userInfo": {"username": self.north.caller},
         }
-        return review(request, self).message if group == "multicluster.crd.antrea.io" else ""
+        return review(request, self, ACCOUNTS).message if group == "multicluster.crd.antrea.io" else ""
 
     def service_account(self, namespace: str, name: str) -> RawObject | None:
         """Return a ServiceAccount: each member has one of its name."""

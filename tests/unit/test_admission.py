@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller import names
-from mcagent.controller.admission import Accounts, Decision, mutate, review
+from mcagent.controller.admission import Decision, accounts_of, mutate, review
+from mcagent.controller.admission.accounts import NODE_CLAIM, Accounts
 from mcagent.controller.admission.identity import ambiguous_with
 from mcagent.kube.source import RawObject
 from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, export, service
@@ -63,6 +64,7 @@ ACCOUNTS = (
     account("east-sa", "east", "elsewhere"),
     account("namespace-controller", None, "kube-system"),
 )
+OWN = accounts_of(AREA, trusted=["argocd/argocd-application-controller"])
 WORLD = World(accounts=ACCOUNTS, sets=[cluster_set(AREA, SET, "leader1")])
 
 
@@ -78,7 +80,8 @@ def ask(
     user: str = "kubernetes-admin",
     *,
     world: World = WORLD,
-    accounts: Accounts | None = None,
+    accounts: Accounts = OWN,
+    node: str = "",
 ) -> Decision:
     """Return the decision on a request."""
     subject: RawObject = new or old or {}
@@ -90,7 +93,11 @@ def ask(
         "namespace": meta.get("namespace", AREA) if isinstance(meta, dict) else AREA,
         "object": new,
         "oldObject": old,
-        "userInfo": {"username": user, "groups": ["system:authenticated"]},
+        "userInfo": {
+            "username": user,
+            "groups": ["system:authenticated"],
+            **({"extra": {NODE_CLAIM: [node]}} if node else {}),
+        },
     }
     return review(request, world, accounts)
 
@@ -100,6 +107,25 @@ def check(decision: Decision, code: int, said: str = "") -> None:
     assert (decision.allowed, decision.code) == (code == 200, code), decision
     assert said in decision.message
     assert decision.allowed or decision.message
+
+
+def put(raw: RawObject, path: str, value: Any) -> RawObject:
+    """Return an export with one field changed; None takes it away."""
+    found = copy.deepcopy(raw)
+    *steps, last = path.split(".")
+    inner = found
+    for step in steps:
+        inner = inner[step]
+    if value is None:
+        inner.pop(last, None)
+    else:
+        inner[last] = value
+    return found
+
+
+def leaving(raw: RawObject) -> RawObject:
+    """Return an export that is being deleted."""
+    return put(raw, "metadata.deletionTimestamp", "2026-01-01T00:00:00Z")
 
 
 # --- ClusterSet ---------------------------------------------------------------------------------------------
@@ -158,14 +184,22 @@ GATEWAY = {
 }
 
 
+KEYED = GATEWAY | {"wireGuard": {"publicKey": "k"}}
+LABELLED = GATEWAY | {"metadata": {**GATEWAY["metadata"], "labels": {"a": "b"}}}
+MOVED = GATEWAY | {"gatewayIP": "10.0.0.9"}
+KUBE = accounts_of("kube-system")
+
+
 @pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
 @pytest.mark.parametrize(
     ("user", "code"),
     [
         (sa("antrea-mc-controller", "kube-system"), 200),
-        (sa("antrea-agent", "kube-system"), 200),
-        (sa("mcagent-controller", "mcagent"), 200),
-        (sa("mcagent-agent", "kube-system"), 200),
+        (sa("mcagent-controller", "kube-system"), 200),
+        (sa("mcagent-controller", "elsewhere"), 412),
+        (sa("antrea-mc-controller", "elsewhere"), 412),
+        (sa("mcagent-agent", "elsewhere"), 412),
+        (sa("antrea-agent", "elsewhere"), 412),
         (sa("somebody", "kube-system"), 412),
         (sa("antrea-agent-2", "kube-system"), 412),
         ("kubernetes-admin", 400),
@@ -175,17 +209,62 @@ GATEWAY = {
     ],
 )
 def test_gateway(operation: str, user: str, code: int) -> None:
-    """Only the controllers and agents write Gateways."""
-    check(ask(operation, GATEWAY, GATEWAY, user), code)
+    """Only the controllers of the right namespace make Gateways and change their addresses."""
+    check(ask(operation, MOVED, GATEWAY, user, accounts=KUBE, node="node-1"), code)
 
 
-def test_own_account_names_can_be_configured() -> None:
-    """Whoever runs the controllers under other names says so."""
-    accounts = Accounts(controllers=frozenset({"my-controller"}), agents=frozenset())
-    user = sa("my-controller")
-    check(ask("CREATE", GATEWAY, user=user), 412)
-    check(ask("CREATE", GATEWAY, user=user, accounts=accounts), 200)
-    check(ask("UPDATE", GATEWAY, GATEWAY, user=sa("mcagent-agent"), accounts=accounts), 412)
+@pytest.mark.parametrize("user", [sa("mcagent-agent", "kube-system"), sa("antrea-agent", "kube-system")])
+@pytest.mark.parametrize(
+    ("operation", "new", "node", "code", "said"),
+    [
+        ("UPDATE", KEYED, "node-1", 200, ""),
+        ("UPDATE", KEYED, "node-2", 403, "the agent of Node node-2"),
+        ("UPDATE", KEYED, "", 403, "names no Node"),
+        ("UPDATE", MOVED, "node-1", 403, "not gatewayIP"),
+        ("UPDATE", LABELLED, "node-1", 403, "not metadata.labels"),
+        ("CREATE", KEYED, "node-1", 403, "makes no Gateways"),
+    ],
+)
+def test_an_agent_writes_the_key_of_its_own_node(
+    *, user: str, operation: str, new: RawObject, node: str, code: int, said: str
+) -> None:
+    """One field of one Gateway, by the Node that the token names; Antrea's agents alike."""
+    check(ask(operation, new, GATEWAY, user, accounts=KUBE, node=node), code, said)
+
+
+def test_agents_without_a_node_can_be_let_in() -> None:
+    """Then a token without a Node may write any key, and nothing else; one with a Node still only its own."""
+    lax = accounts_of("kube-system", agents_without_node=True)
+    user = sa("mcagent-agent", "kube-system")
+    check(ask("UPDATE", KEYED, GATEWAY, user, accounts=lax), 200)
+    check(ask("UPDATE", MOVED, GATEWAY, user, accounts=lax), 403)
+    check(ask("UPDATE", KEYED, GATEWAY, user, accounts=lax, node="node-2"), 403)
+
+
+def test_own_accounts_can_be_configured() -> None:
+    """Whoever runs controllers and agents under other names, or elsewhere, says so."""
+    accounts = accounts_of("kube-system", controllers=["mine/my-controller"], agents=["mine/my-agent"])
+    check(ask("CREATE", GATEWAY, user=sa("my-controller", "mine")), 412)
+    check(ask("CREATE", GATEWAY, user=sa("my-controller", "mine"), accounts=accounts), 200)
+    check(ask("UPDATE", KEYED, GATEWAY, sa("my-agent", "mine"), accounts=accounts, node="node-1"), 200)
+    for other in (sa("mcagent-agent", "kube-system"), sa("mcagent-controller", "kube-system")):
+        check(ask("UPDATE", KEYED, GATEWAY, other, accounts=accounts, node="node-1"), 412)
+
+
+@pytest.mark.parametrize(
+    "user", [sa("generic-garbage-collector", "kube-system"), "system:kube-controller-manager"]
+)
+def test_the_garbage_collector_takes_finalizers_off_and_nothing_else(user: str) -> None:
+    """What is deleted in the foreground bears its finalizer; no field passes in its name."""
+    held = put(GATEWAY, "metadata.finalizers", ["foregroundDeletion"])
+    check(ask("UPDATE", GATEWAY, held, user, accounts=KUBE), 200)
+    assert not ask("UPDATE", MOVED, held, user, accounts=KUBE).allowed
+    held = put(an_announce(), "metadata.finalizers", ["foregroundDeletion"])
+    check(ask("UPDATE", an_announce(), held, user), 200)
+    assert not ask("UPDATE", an_announce(clusterSetID="x"), held, user).allowed
+    held = put(an_info(), "metadata.finalizers", [names.EXPORT_FINALIZER, "foregroundDeletion"])
+    check(ask("UPDATE", an_info(), held, user), 200)
+    assert not ask("UPDATE", put(an_info(), "spec.clusterID", "x"), held, user).allowed
 
 
 # --- MemberClusterAnnounce ----------------------------------------------------------------------------------
@@ -202,6 +281,11 @@ PAIR = World(accounts=[account("east-sa", "east"), account("east1-sa", "east-1")
 NO_SET = World(accounts=ACCOUNTS)
 EAST, WEST, NORTH = sa("east-sa"), sa("west-sa"), sa("north-sa")
 OURS, ANTREAS = sa("mcagent-controller"), sa("antrea-mc-controller")
+ARGO = sa("argocd-application-controller", "argocd")
+HELD = an_announce()
+HELD["metadata"] = {**HELD["metadata"], "finalizers": ["a/b"]}
+BEATING = an_announce()
+BEATING["metadata"] = {**BEATING["metadata"], "annotations": {names.HEARTBEAT_ANNOTATION: "2026-01-01T00:00:00Z"}}
 GC = sa("generic-garbage-collector", "kube-system")
 NAMESPACES = sa("namespace-controller", "kube-system")
 
@@ -319,8 +403,25 @@ NAMESPACES = sa("namespace-controller", "kube-system")
         pytest.param("DELETE", None, an_announce(), "kubernetes-admin", WORLD, 200, "", id="admin deletes"),
         pytest.param("DELETE", None, an_announce(), GC, WORLD, 200, "", id="garbage collector deletes"),
         pytest.param(
-            "DELETE", None, an_announce(), sa("unknown"), WORLD, 200, "", id="its account is gone already"
+            "DELETE", None, an_announce(), sa("unknown"), WORLD, 412, "not found", id="its account is gone already"
         ),
+        pytest.param(
+            "DELETE", None, leaving(an_announce()), sa("unknown"), WORLD, 200, "", id="leaving, account gone"
+        ),
+        pytest.param(
+            "DELETE",
+            None,
+            an_announce(),
+            sa("thief", "elsewhere"),
+            WORLD,
+            403,
+            "not in namespace",
+            id="a stranger",
+        ),
+        pytest.param("DELETE", None, an_announce(), ARGO, WORLD, 200, "", id="a trusted account deletes"),
+        pytest.param("CREATE", an_announce(), None, ARGO, WORLD, 403, "no member", id="a trusted account joins"),
+        pytest.param("UPDATE", an_announce(), HELD, "alice", WORLD, 200, "", id="admin takes a finalizer off"),
+        pytest.param("UPDATE", BEATING, an_announce(), "alice", WORLD, 400, "", id="an admin is no member"),
         pytest.param("CREATE", an_announce(), None, EAST, PAIR, 403, "conflicts", id="dash pair, shorter"),
         pytest.param(
             "CREATE",
@@ -399,28 +500,9 @@ def a_policy() -> RawObject:
     return labelled(export("east", "AntreaClusterNetworkPolicy", "east-acnp", {"name": "acnp"}))
 
 
-def put(raw: RawObject, path: str, value: Any) -> RawObject:
-    """Return an export with one field changed; None takes it away."""
-    found = copy.deepcopy(raw)
-    *steps, last = path.split(".")
-    inner = found
-    for step in steps:
-        inner = inner[step]
-    if value is None:
-        inner.pop(last, None)
-    else:
-        inner[last] = value
-    return found
-
-
 def legacy(raw: RawObject) -> RawObject:
     """Return an export with the finalizer of old members."""
     return put(raw, "metadata.finalizers", [names.LEGACY_EXPORT_FINALIZER])
-
-
-def leaving(raw: RawObject) -> RawObject:
-    """Return an export that is being deleted."""
-    return put(raw, "metadata.deletionTimestamp", "2026-01-01T00:00:00Z")
 
 
 NO_FINALIZER = put(an_info(), "metadata.finalizers", None)
@@ -508,9 +590,32 @@ SAME = a_service(target="a/b-c")
             id="label changed to another cluster",
         ),
         pytest.param("CREATE", a_policy(), None, EAST, 403, "not authorized", id="a policy from a member"),
-        pytest.param("CREATE", a_policy(), None, sa("admin-sa"), 200, "", id="a policy from an admin's account"),
+        pytest.param(
+            "CREATE",
+            a_policy(),
+            None,
+            sa("admin-sa"),
+            403,
+            "no cluster",
+            id="a policy from an account of nobody's",
+        ),
+        pytest.param("CREATE", a_policy(), None, ARGO, 200, "", id="a policy from a trusted account"),
+        pytest.param("DELETE", None, an_info("west"), ARGO, 200, "", id="a trusted account deletes"),
+        pytest.param("DELETE", None, an_info("west"), sa("admin-sa"), 403, "no cluster", id="nobody's deletes"),
+        pytest.param("DELETE", None, an_info("west"), NAMESPACES, 200, "", id="namespace goes"),
+        pytest.param("DELETE", None, an_info("west"), GC, 200, "", id="garbage collector deletes"),
+        pytest.param("CREATE", a_policy(), None, "system:serviceaccount:a:b:c", 400, "", id="no account, no user"),
+        pytest.param("CREATE", a_policy(), None, "", 400, "", id="nobody"),
         pytest.param("CREATE", a_policy(), None, "alice", 200, "", id="a policy from an admin"),
-        pytest.param("CREATE", a_policy(), None, sa("east-sa", "elsewhere"), 200, "", id="account from elsewhere"),
+        pytest.param(
+            "CREATE",
+            an_info(),
+            None,
+            sa("east-sa", "elsewhere"),
+            403,
+            "not in namespace",
+            id="an account of the same name and ID elsewhere",
+        ),
         pytest.param("CREATE", an_info(), None, MISSING, 412, "not found", id="no such account"),
         pytest.param("UPDATE", NO_FINALIZER, an_info("west"), OURS, 200, "", id="our leader updates"),
         pytest.param("UPDATE", NO_FINALIZER, an_info("west"), ANTREAS, 200, "", id="Antrea's leader updates"),
@@ -709,7 +814,7 @@ def test_anything_gets_an_answer(operation: Any, kind: str, new: Any, old: Any, 
         "oldObject": old,
         "userInfo": {"username": user},
     }
-    assert review(request, WORLD).code in (200, 400, 403, 412)
+    assert review(request, WORLD, OWN).code in (200, 400, 403, 412)
     assert mutate(request).allowed
 
 

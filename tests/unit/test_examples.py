@@ -12,6 +12,7 @@ import yaml
 
 from mcagent.cli import clusterset, get, membertoken
 from mcagent.controller import names
+from mcagent.controller.admin.cluster_sets import CONTROLLER, TOKEN_ROLE
 from mcagent.controller.admin.tokens import ACCOUNT_ANNOTATION, MEMBER_ROLE, TOKEN_TYPE
 from mcagent.controller.leader.cluster_set import is_leader_set
 from tests.unit.test_crds import schema_of
@@ -36,7 +37,7 @@ def test_examples_are_well_formed(obj: dict[str, Any]) -> None:
 def test_leader_and_member_name_each_other() -> None:
     """The member's ClusterSet has the leader's name, ID and namespace, and the Secret that gives access."""
     (leader,) = EXAMPLES["leader-clusterset.yaml"]
-    (member,) = EXAMPLES["member-east-clusterset.yaml"]
+    member, token_role, token_binding = EXAMPLES["member-east-clusterset.yaml"]
     account, binding, secret = EXAMPLES["leader-access-for-east.yaml"]
     assert is_leader_set(leader)
     assert not is_leader_set(member)
@@ -47,6 +48,11 @@ def test_leader_and_member_name_each_other() -> None:
     assert way["secret"] == secret["metadata"]["name"]
     assert account["metadata"]["annotations"] == {names.CLUSTER_ID_ANNOTATION: member["spec"]["clusterID"]}
     assert binding["roleRef"]["name"] == MEMBER_ROLE
+    (rule,) = token_role["rules"]
+    assert (rule["resources"], rule["resourceNames"]) == (["secrets"], [way["secret"]])
+    assert token_role["metadata"]["name"] == token_binding["roleRef"]["name"] == TOKEN_ROLE
+    (reader,) = token_binding["subjects"]
+    assert (reader["name"], reader["namespace"]) == (CONTROLLER, member["metadata"]["namespace"])
     assert secret["type"] == TOKEN_TYPE
     assert secret["metadata"]["annotations"] == {ACCOUNT_ANNOTATION: account["metadata"]["name"]}
 

@@ -23,6 +23,9 @@ from mcagent.model.objects import Kind
 JOIN_TIMEOUT = 60.0  # seconds, as antctl waits
 LEAVE_TIMEOUT = 60.0
 MEMBER_NAMESPACE = "kube-system"
+TOKEN_ROLE = "mcagent-leader-token"  # noqa: S105 (the name of a Role)
+CONTROLLER = "mcagent-controller"  # the member's ServiceAccount
+_RBAC = "rbac.authorization.k8s.io"
 
 
 def init(cluster: Cluster, namespace: str, cluster_set: str, cluster_id: str, file: Path | None = None) -> None:
@@ -81,9 +84,28 @@ def join(
     with cluster.undoing():
         if manifest is not None:
             cluster.create(Kind.SECRET, namespace, name, {key: manifest[key] for key in ("type", "data")})
+        _let_read(cluster, namespace, name)
         cluster.create(Kind.CLUSTER_SET, namespace, config.cluster_set, {"spec": spec})
         if timeout:
             _wait_ready(cluster, namespace, config.cluster_set, timeout)
+
+
+def _let_read(cluster: Cluster, namespace: str, secret: str) -> None:
+    """Let the member's controller read the Secret with the leader's token: that one, by its name."""
+    rule = {
+        "apiGroups": [""],
+        "resources": ["secrets"],
+        "resourceNames": [secret],
+        "verbs": ["get", "list", "watch"],
+    }
+    subject = {"kind": "ServiceAccount", "name": CONTROLLER, "namespace": namespace}
+    role_ref = {"apiGroup": _RBAC, "kind": "Role", "name": TOKEN_ROLE}
+    for kind, content in (
+        (Kind.ROLE_BINDING, {"roleRef": role_ref, "subjects": [subject]}),
+        (Kind.ROLE, {"rules": [rule]}),
+    ):
+        cluster.delete(kind, namespace, TOKEN_ROLE)  # of an earlier ClusterSet, or of a manifest
+        cluster.create(kind, namespace, TOKEN_ROLE, content)
 
 
 def _manifest(config: JoinConfig, secret: RawObject | None) -> RawObject:
@@ -152,7 +174,7 @@ def leave(cluster: Cluster, namespace: str, cluster_set: str, *, timeout: float 
                 f"ClusterSet {namespace}/{cluster_set} is still held after {timeout:g} s, by {', '.join(held)}: "
                 "does the member controller run, and reach the leader? Repeat the command when it does"
             )
-    for kind in (Kind.SECRET, Kind.ROLE_BINDING, Kind.SERVICE_ACCOUNT):
+    for kind in (Kind.SECRET, Kind.ROLE_BINDING, Kind.ROLE, Kind.SERVICE_ACCOUNT):
         for obj in cluster.objects(kind, namespace):
             if made_by_command(obj):
                 cluster.delete(kind, namespace, obj["metadata"]["name"])

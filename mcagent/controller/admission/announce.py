@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from mcagent.controller import names
+from mcagent.controller.admission.accounts import Accounts, Caller, is_administrator, is_kubernetes
 from mcagent.controller.admission.decision import (
     ALLOWED,
-    Accounts,
-    Caller,
+    HOUSEKEEPING,
     Decision,
     Lookup,
     Operation,
     Request,
+    changed_parts,
     denied,
     no_account,
 )
@@ -20,23 +21,27 @@ from mcagent.controller.admission.identity import (
     bound_clusters,
     cluster_id_of,
 )
-from mcagent.controller.raw import text_at
+from mcagent.controller.raw import is_deleting, text_at
 
 _FIXED = {"clusterID": "ClusterID", "clusterSetID": "ClusterSet ID", "leaderClusterID": "leader cluster ID"}
 
 
 def review_announce(request: Request, lookup: Lookup, accounts: Accounts) -> Decision:
-    """Decide on a MemberClusterAnnounce (contract section 1.5)."""
-    deleting = request.operation is Operation.DELETE
+    """Decide on a MemberClusterAnnounce (contract section 1.5).
+
+    A member writes its own. Administrators, Kubernetes and the controllers delete one, or take its finalizers off.
+    """
     caller = request.caller
+    if is_administrator(request.user, accounts) or is_kubernetes(request.user):
+        if request.operation is Operation.DELETE or _only_housekeeping(request):
+            return ALLOWED
+        return no_account(request) if caller is None else denied(f"{caller} is no member, and announces none")
     if caller is None:
-        return ALLOWED if deleting else no_account(request)
-    here = caller.namespace == request.namespace
-    trusted = here and caller.name in accounts.controllers and request.operation is not Operation.CREATE
+        return no_account(request)
+    trusted = caller in accounts.controllers and request.operation is not Operation.CREATE
     if not trusted:
-        if not here:  # those that delete are the garbage collector and the namespace controller
-            why = f"{caller} is not in namespace {request.namespace}, where the members' accounts are"
-            return ALLOWED if deleting else denied(why)
+        if caller.namespace != request.namespace:
+            return denied(f"{caller} is not in namespace {request.namespace}, where the members' accounts are")
         decision = _identity(request, caller, lookup)
         if decision is not None:
             return decision
@@ -45,11 +50,17 @@ def review_announce(request: Request, lookup: Lookup, accounts: Accounts) -> Dec
     return _update(request) if request.operation is Operation.UPDATE else ALLOWED
 
 
+def _only_housekeeping(request: Request) -> bool:
+    changing = request.operation is Operation.UPDATE
+    return changing and changed_parts(request.old, request.object) <= HOUSEKEEPING
+
+
 def _identity(request: Request, caller: Caller, lookup: Lookup) -> Decision | None:
     """Return the decision that who asks is enough for; None: go on."""
     account = lookup.service_account(caller.namespace, caller.name)
     if account is None:
-        return ALLOWED if request.operation is Operation.DELETE else denied(f"{caller} is not found", code=412)
+        gone = request.operation is Operation.DELETE and is_deleting(request.old)
+        return ALLOWED if gone else denied(f"{caller} is not found", code=412)
     cluster = cluster_id_of(request.subject)
     if not cluster or bound_cluster(account) != cluster:
         return denied(f'cluster ID "{cluster}" is not permitted for {caller}: see {names.CLUSTER_ID_ANNOTATION}')

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from mcagent.controller.admission.accounts import ACCOUNT, Caller, caller_of, node_of
 from mcagent.controller.raw import text_at
 from mcagent.kube.source import RawObject
-
-_ACCOUNT = "system:serviceaccount:"
 
 
 class Operation(StrEnum):
@@ -60,25 +59,6 @@ class Lookup(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accounts:
-    """The names of ServiceAccounts that are the ClusterSet's own: Antrea's and ours."""
-
-    controllers: frozenset[str] = frozenset({"antrea-mc-controller", "mcagent-controller"})
-    agents: frozenset[str] = frozenset({"antrea-agent", "mcagent-agent"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """A ServiceAccount that makes a request."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"ServiceAccount {self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """An AdmissionRequest (admission.k8s.io/v1), of which only this is read. Missing objects are {}."""
 
@@ -87,6 +67,7 @@ class Request:
     namespace: str
     user: str
     caller: Caller | None  # None: no ServiceAccount
+    node: str = ""  # the Node that the caller's token is for, as the API server vouches; "": it says none
     object: RawObject = field(default_factory=dict)
     old: RawObject = field(default_factory=dict)
 
@@ -104,14 +85,13 @@ def read_request(raw: Mapping[str, Any]) -> Request | None:
     new, old = (raw.get(name) for name in ("object", "oldObject"))
     new, old = (value if isinstance(value, dict) else {} for value in (new, old))
     user = text_at(raw, "userInfo", "username")
-    namespace, _, name = user.removeprefix(_ACCOUNT).partition(":")
-    is_account = user.startswith(_ACCOUNT) and bool(namespace) and bool(name) and ":" not in name
     return Request(
         operation=Operation(operation),
         kind=text_at(raw, "kind", "kind") or text_at(new or old, "kind"),
         namespace=text_at(raw, "namespace") or text_at(new or old, "metadata", "namespace"),
         user=user,
-        caller=Caller(namespace=namespace, name=name) if is_account else None,
+        caller=caller_of(user),
+        node=node_of(raw.get("userInfo")),
         object=new,
         old=old,
     )
@@ -120,5 +100,31 @@ def read_request(raw: Mapping[str, Any]) -> Request | None:
 def no_account(request: Request) -> Decision:
     """Return the refusal of a caller that is no ServiceAccount."""
     return denied(
-        f'the user is "{request.user}", and must be a ServiceAccount: {_ACCOUNT}<namespace>:<name>', code=400
+        f'the user is "{request.user}", and must be a ServiceAccount: {ACCOUNT}<namespace>:<name>', code=400
     )
+
+
+def changed_parts(old: RawObject, new: RawObject) -> set[str]:
+    """Return what an update changes: top-level fields by name, and `metadata.labels` and the like.
+
+    Left out is what only the API server writes, and the status, which has a subresource of its own.
+    """
+    before, after = _parts(old), _parts(new)
+    return {
+        name for name in before.keys() | after.keys() if (before.get(name) or None) != (after.get(name) or None)
+    }
+
+
+_SERVERS = frozenset({"managedFields", "generation", "resourceVersion"})
+
+
+def _parts(raw: RawObject) -> dict[str, object]:
+    meta = raw.get("metadata")
+    found: dict[str, object] = {name: value for name, value in raw.items() if name not in ("metadata", "status")}
+    if isinstance(meta, Mapping):
+        found |= {f"metadata.{name}": value for name, value in meta.items() if name not in _SERVERS}
+    return found
+
+
+HOUSEKEEPING = frozenset({"metadata.finalizers", "metadata.ownerReferences"})
+"""What the garbage collector changes, and an administrator of an object that cannot go."""

@@ -6,14 +6,17 @@ import hashlib
 from collections.abc import Mapping
 
 from mcagent.controller import names
+from mcagent.controller.admission.accounts import Accounts, is_administrator, is_kubernetes
 from mcagent.controller.admission.decision import (
     ALLOWED,
-    Accounts,
+    HOUSEKEEPING,
     Decision,
     Lookup,
     Operation,
     Request,
+    changed_parts,
     denied,
+    no_account,
 )
 from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.leader.exports import SERVICE_KINDS, ExportKind
@@ -27,26 +30,38 @@ _MEMBER_KINDS = frozenset({*ExportKind, LABEL_IDENTITY})
 _PAYLOADS = {ExportKind.SERVICE: "service", ExportKind.ENDPOINTS: "endpoints"}
 _FINALIZERS = frozenset({names.EXPORT_FINALIZER, names.LEGACY_EXPORT_FINALIZER})
 _TUPLE = ("namespace", "name", "kind")
+_TRUST = (
+    "; one that acts for administrators stands in admission.trustedServiceAccounts of the leader's configuration"
+)
 
 
 def review_resource_export(request: Request, lookup: Lookup, accounts: Accounts) -> Decision:
     """Decide on a ResourceExport (contract section 1.6).
 
-    Bound are the members' ServiceAccounts: those of the object's namespace with the cluster ID annotation. An
-    administrator, a ServiceAccount without it and one of another namespace may do what their roles allow.
+    A member's ServiceAccount (of the object's namespace, with the cluster ID annotation) writes its own. Users
+    that are no ServiceAccounts, and trusted ones, may do what their roles allow; other ServiceAccounts nothing.
     """
     caller = request.caller
-    if caller is None or caller.namespace != request.namespace:
+    if is_kubernetes(request.user) and request.operation is Operation.UPDATE:
+        foreign = changed_parts(request.old, request.object) - HOUSEKEEPING
+        return denied(f"{request.user} changes only finalizers and owners") if foreign else ALLOWED
+    if is_administrator(request.user, accounts):
         return ALLOWED
-    if caller.name in accounts.controllers and request.operation is not Operation.CREATE:
+    if is_kubernetes(request.user) and request.operation is Operation.DELETE:
+        return ALLOWED
+    if caller is None:
+        return no_account(request)
+    if caller in accounts.controllers and request.operation is not Operation.CREATE:
         return ALLOWED  # takes finalizers off, and deletes what members left behind
+    if caller.namespace != request.namespace:
+        return denied(f"{caller} is not in namespace {request.namespace}, where the members' accounts are{_TRUST}")
     account = lookup.service_account(caller.namespace, caller.name)
     if account is None:
         gone = request.operation is Operation.DELETE and is_deleting(request.old)
         return ALLOWED if gone else denied(f"{caller} is not found", code=412)
     cluster = bound_cluster(account)
     if cluster is None:
-        return ALLOWED
+        return denied(f"{caller} stands for no cluster (annotation {names.CLUSTER_ID_ANNOTATION}){_TRUST}")
     if not cluster:
         return denied(f"the annotation {names.CLUSTER_ID_ANNOTATION} of {caller} is empty")
     if request.operation is not Operation.CREATE:

@@ -1,7 +1,8 @@
 """Keeps the webhook's certificate: in a Secret that the replicas share, in the server, and as caBundle.
 
-Any replica makes the Secret (making it is atomic); after that only the one that holds the Lease writes. All look
-every half minute. Private keys are in the Secret and in memory, nowhere else.
+The manifests bring an empty Secret, which the replica that holds the Lease fills. Where there is none any replica
+makes it (making it is atomic), if it may. All look every half minute. Private keys are in the Secret and in
+memory, nowhere else.
 """
 
 from __future__ import annotations
@@ -201,6 +202,10 @@ class SecretKeeper(_Looking):
         except ApiRefusalError as err:
             if err.code == 409:  # another replica was quicker: its certificate is the one
                 return _material(self._read())
+            if err.code == 403:
+                raise SourceError(
+                    f"there is no Secret {self._namespace}/{self.secret}: the manifests bring it ({err})"
+                ) from err
             raise
         log.info("certificate of the webhook: made, in Secret %s/%s", self._namespace, self.secret)
         return wanted

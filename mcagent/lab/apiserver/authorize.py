@@ -6,6 +6,7 @@ bindings has the rights that they grant (escalation), and aggregation of Cluster
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from mcagent.lab.apiserver.users import AUTHENTICATED, MASTERS, User
 
 # What the real server's system:discovery and system:public-info-viewer grant.
 _PUBLIC = ("/version", "/healthz", "/livez", "/readyz")
+_NAMED = re.compile(r"metadata\.name==?([^=!]+)")
 _DISCOVERY = ("/api", "/apis", "/openapi")
 
 
@@ -41,8 +43,14 @@ def attributes(request: Request, verb: str = "") -> Attributes:
         group=request.rt.group,
         resource=f"{plural}/{request.subresource}" if request.subresource else plural,
         namespace=request.namespace,
-        name=request.name,
+        name=request.name or _selected(request.query.get("fieldSelector", "")),
     )
+
+
+def _selected(field_selector: str) -> str:
+    """Return the one name that a list or watch selects: RBAC takes it for a request by this name."""
+    names = [found[1] for part in field_selector.split(",") if (found := _NAMED.fullmatch(part.strip()))]
+    return names[0] if len(set(names)) == 1 else ""
 
 
 class Authorizer:
