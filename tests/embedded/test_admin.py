@@ -18,6 +18,7 @@ import yaml
 from mcagent.cli.main import main
 from mcagent.controller import names
 from mcagent.controller.admin import join_config, tokens
+from mcagent.controller.admin.cluster_sets import TOKEN_ROLE
 from mcagent.controller.admin.join_config import JoinConfig
 from mcagent.controller.admin.listing import since
 from mcagent.kube.client import ApiRefusalError, Client
@@ -268,6 +269,19 @@ def test_an_account_that_is_there_is_bound(site: Site) -> None:
     assert "east" not in site.names(Kind.SECRET) + site.names(Kind.ROLE_BINDING)
 
 
+def test_access_that_stays_is_told(site: Site) -> None:
+    """Who bound the account by hand is told that deleting the token did not end its access."""
+    make_token(site)
+    binding = site.get(Kind.ROLE_BINDING, "east")
+    assert binding is not None
+    site.client.request("DELETE", object_path(Kind.ROLE_BINDING, AREA, "east"))
+    site.put(Kind.ROLE_BINDING, "east", {key: binding[key] for key in ("roleRef", "subjects")})
+    code, _, err = site.run("membertoken", "delete", "east", "-n", AREA)
+    assert code == 1
+    assert "the token still has its rights: kubectl delete rolebinding east -n mcs" in err
+    assert "east" not in site.names(Kind.SECRET) + site.names(Kind.SERVICE_ACCOUNT)
+
+
 @pytest.mark.parametrize(
     ("name", "cluster_id", "code", "told"),
     [
@@ -404,6 +418,30 @@ def test_join_with_a_secret_in_the_file(site: Site, tmp_path: Path) -> None:
     assert secret["data"] == SECRET["data"]
     assert secret["metadata"]["annotations"] == CREATED
     assert "c2VjcmV0LXRva2Vu" not in out + err
+
+
+def test_join_lets_the_controller_read_the_token_and_no_other_secret(site: Site, tmp_path: Path) -> None:
+    """A Role for the one name, bound to the member's controller; another Secret is another Role; none stays."""
+    file = str(config_file(tmp_path / "j", CONFIG, SECRET))
+
+    def readable() -> tuple[object, object]:
+        role = site.get(Kind.ROLE, TOKEN_ROLE, "kube-system")
+        binding = site.get(Kind.ROLE_BINDING, TOKEN_ROLE, "kube-system")
+        assert role
+        assert binding
+        assert binding["roleRef"]["name"] == TOKEN_ROLE
+        (rule,), (subject,) = role["rules"], binding["subjects"]
+        assert (rule["resources"], rule["verbs"]) == (["secrets"], ["get", "list", "watch"])
+        return rule["resourceNames"], (subject["kind"], subject["namespace"], subject["name"])
+
+    account = ("ServiceAccount", "kube-system", "mcagent-controller")
+    assert site.run("clusterset", "join", "-f", file, "--no-wait")[0] == 0
+    assert readable() == (["east-token"], account)
+    assert site.run("clusterset", "leave", "--clusterset", "blue")[0] == 0
+    assert site.names(Kind.ROLE, "kube-system") + site.names(Kind.ROLE_BINDING, "kube-system") == []
+    site.put(Kind.SECRET, "there", {"type": "Opaque", "data": SECRET["data"]}, "kube-system")
+    assert site.run("clusterset", "join", "-f", file, "--token-secret-name", "there", "--no-wait")[0] == 0
+    assert readable() == (["there"], account)
 
 
 def test_join_with_flags_alone(site: Site, tmp_path: Path) -> None:

@@ -124,11 +124,12 @@ class Cluster:
         )
         return self.token(cluster)
 
-    def join(self, leader: Cluster, cluster: str, token: str) -> None:
+    def join(self, leader: Cluster, cluster: str, token: str, *, readable: bool = True) -> None:
         """Make Secret and ClusterSet of a member, and a Node that can be a gateway."""
         data = {"ca.crt": base64.b64encode(CA).decode(), "token": base64.b64encode(token.encode()).decode()}
         self.objects.put(Kind.SECRET, "leader-access", data=data)
-        self.let_read("leader-access")
+        if readable:
+            self.let_read("leader-access")
         self.objects.put(
             Kind.NODE,
             "node-1",
@@ -247,6 +248,27 @@ def test_a_member_that_claims_to_be_another_is_refused(cluster: Callable[..., Cl
     assert leader.objects.names(Kind.MEMBER_CLUSTER_ANNOUNCE) == []
     assert leader.objects.names(Kind.RESOURCE_EXPORT) == []
     until(lambda: any("AnnounceFailed" in name for name in events(member)), timeout=20)
+
+
+def test_a_token_that_may_not_be_read_is_told(cluster: Callable[..., Cluster]) -> None:
+    """Without the Role for the Secret's name the controller says which it is, and goes on once it may."""
+    leader = cluster(Role.LEADER)
+    until(leader.start().ready)
+    leader.objects.put(
+        Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    )
+    member = cluster(Role.MEMBER)
+    running = member.start(service_cidr="10.96.0.0/16")
+    member.join(leader, "east", leader.bind_member("east"), readable=False)
+
+    def told() -> bool:
+        found = member.objects.get(Kind.CLUSTER_SET, "blue") or {}
+        return "Secret kube-system/leader-access cannot be read" in json.dumps(found.get("status") or {})
+
+    until(told, timeout=20)
+    assert running.engine.view.leader is not None
+    member.let_read("leader-access")
+    until(lambda: ready(member.objects, MEMBER_HOME), timeout=60)
 
 
 def events(cluster: Cluster) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mcagent.controller.admission.gateway import AGENTS_FIELD
 from mcagent.controller.config import Role, Settings, load
 from mcagent.controller.run import reconcilers_of
 from mcagent.model.kinds import KINDS
@@ -91,13 +93,16 @@ def test_what_reconcilers_read_may_be_read_and_secrets_hardly(role: Role) -> Non
         info = KINDS[kind]
         assert {"get", "list", "watch"} <= granted[info.group, info.plural], kind
     assert not any("*" in text for key, verbs in granted.items() for text in (*key, *verbs))
+    assert granted["coordination.k8s.io", "leases"] == granted["", "secrets"] == {"get", "update"}
     for rule in one(role, "ClusterRole")["rules"]:
         assert "secrets" not in rule["resources"]
+    named = {"secrets": f"mcagent-{role}-webhook", "leases": f"mcagent-{role}"}
     for rule in one(role, "Role", f"mcagent-{role}")["rules"]:
-        if "secrets" in rule["resources"] and {"update", "delete", "patch"} & set(rule["verbs"]):
-            assert rule["resourceNames"] == [f"mcagent-{role}-webhook"]
-    if role is Role.LEADER:
-        assert "list" not in granted["", "secrets"]
+        for resource in named.keys() & set(rule["resources"]):
+            assert rule["resourceNames"] == [named[resource]]
+    # nobody may create them: the manifests do, with nothing in them that a second `kubectl apply` could take away
+    for kind, name in (("Secret", named["secrets"]), ("Lease", named["leases"])):
+        assert one(role, kind, name).keys() == {"apiVersion", "kind", "metadata"}
 
 
 def test_a_member_writes_announces_and_exports_and_nothing_else() -> None:
@@ -206,3 +211,28 @@ def test_a_leader_of_all_namespaces_may_do_there_what_it_may_do_at_home() -> Non
         "ValidatingWebhookConfiguration",
         "MutatingWebhookConfiguration",
     ]
+
+
+def test_the_policies_know_every_field_of_a_gateway() -> None:
+    """What is neither the agents' field nor compared by policy and webhook's condition could be changed."""
+    crd = yaml.safe_load((ROOT / "crds/gateways.yaml").read_text())
+    (version,) = crd["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+    assert "x-kubernetes-preserve-unknown-fields" not in schema
+    fields = set(schema["properties"]) - {"apiVersion", "kind", "metadata", "status", AGENTS_FIELD}
+    compared = fields | {f"metadata.{name}" for name in ("labels", "annotations", "finalizers", "ownerReferences")}
+    policies = {
+        obj["metadata"]["name"]: obj
+        for obj in yaml.safe_load_all((ROOT / "admission-policies.yaml").read_text())
+        if obj["kind"] == "ValidatingAdmissionPolicy"
+    }
+    policy = " ".join(variable["expression"] for variable in policies["gateways.mcagent.io"]["spec"]["variables"])
+    (hook,) = [
+        hook
+        for hook in one(Role.MEMBER, "ValidatingWebhookConfiguration")["webhooks"]
+        if hook["name"] == "gateways.mcagent.io"
+    ]
+    condition = " ".join(found["expression"] for found in hook["matchConditions"])
+    for text in (policy, condition):
+        found = set(re.findall(r" object\.((?:metadata\.)?\?\w+)", f" {text}"))
+        assert {name.replace("?", "") for name in found} >= compared

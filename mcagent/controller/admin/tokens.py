@@ -29,7 +29,9 @@ ACCOUNT_ANNOTATION = "kubernetes.io/service-account.name"
 TOKEN_TIMEOUT = 5.0  # seconds for kube-controller-manager to fill the Secret
 LIFETIME = 365 * 24 * 3600  # seconds, of a token where nothing fills Secrets; the server may give less
 _RBAC = "rbac.authorization.k8s.io"
-_MADE = (Kind.SECRET, Kind.ROLE_BINDING, Kind.SERVICE_ACCOUNT)
+# In the order in which they are deleted: an API server believes a token that is in use for ten seconds more, but
+# without its RoleBinding it may do nothing, at once.
+_MADE = (Kind.ROLE_BINDING, Kind.SERVICE_ACCOUNT, Kind.SECRET)
 
 
 def bounds(
@@ -162,7 +164,10 @@ def save(cluster: Cluster, namespace: str, name: str, file: Path) -> None:
 
 
 def delete(cluster: Cluster, namespace: str, name: str) -> None:
-    """Delete what `create` made; what somebody else made stays. Raises McagentError."""
+    """Delete what `create` made; what somebody else made stays.
+
+    Raises McagentError; AdminError also when the member keeps its access by what stays.
+    """
     found = {kind: cluster.get(kind, namespace, name) for kind in _MADE}
     if not any(found.values()):
         raise AdminError(f"there is no member token {namespace}/{name}")
@@ -171,6 +176,11 @@ def delete(cluster: Cluster, namespace: str, name: str) -> None:
             cluster.delete(kind, namespace, name)
         elif obj is not None:
             cluster.tell(f"{kind} {namespace}/{name} was not made by a command, and stays")
+    binding = found[Kind.ROLE_BINDING]
+    if binding is not None and not made_by_command(binding):
+        raise AdminError(
+            f"the token still has its rights: kubectl delete rolebinding {name} -n {namespace} takes them away"
+        )
 
 
 def tokens(cluster: Cluster, namespace: str = "") -> list[RawObject]:

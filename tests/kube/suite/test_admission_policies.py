@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
+import ssl
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,7 +19,7 @@ import yaml
 from mcagent.controller import names
 from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.lab.waiting import wait_until
-from tests.apiservers import Cluster
+from tests.apiservers import Cluster, refusal
 from tests.unit.leader_world import announce, cluster_info, endpoints, export, service
 
 POLICIES = Path(__file__).parents[3] / "deploy/admission-policies.yaml"
@@ -212,30 +216,78 @@ def test_cluster_sets_keep_their_identity(policed: Cluster) -> None:
 
 
 def test_gateways_are_the_controllers_and_agents(policed: Cluster) -> None:
-    """A person is refused; an account of ours, by its token, is not."""
+    """A person is refused, and an account of our names in another namespace than kube-system."""
     assert "only the controllers and agents" in answer(policed, gateway())
-    policed.create(policed.path("serviceaccounts"), "mcagent-agent")
-    group = "rbac.authorization.k8s.io"
-    role = {"rules": [{"apiGroups": ["*"], "resources": ["gateways"], "verbs": ["*"]}]}
-    subject = {"kind": "ServiceAccount", "name": "mcagent-agent", "namespace": policed.namespace}
-    binding = {"roleRef": {"apiGroup": group, "kind": "Role", "name": "gw"}, "subjects": [subject]}
-    for plural, kind, body in (("roles", "Role", role), ("rolebindings", "RoleBinding", binding)):
-        meta = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": "gw"}}
-        policed.client.request("POST", policed.path(plural, group=group), body=meta | body)
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = policed.client.request(
-        "POST", policed.path("serviceaccounts", "mcagent-agent") + "/token", body=request
-    )
-    client = policed.server.as_token(token["status"]["token"])
+    for name in ("mcagent-agent", "mcagent-controller", "antrea-agent", "antrea-mc-controller"):
+        assert "only the controllers and agents" in as_account(policed, policed.namespace, name, "POST")
+
+
+@pytest.mark.parametrize("name", ["mcagent-controller", "antrea-mc-controller"])
+def test_controllers_make_and_change_gateways(policed: Cluster, name: str) -> None:
+    """Ours and Antrea's, of kube-system."""
+    assert as_account(policed, "kube-system", name, "POST") == ""
+    assert as_account(policed, "kube-system", name, "PATCH", gatewayIP="10.0.0.2") == ""
+
+
+@pytest.mark.parametrize("name", ["mcagent-agent", "antrea-agent"])
+def test_agents_write_the_key_of_their_own_node(policed: Cluster, name: str) -> None:
+    """Antrea's agents as ours: one field of one Gateway, and only by a token that names the Node."""
+    key = {"publicKey": "k"}
+    assert as_account(policed, "kube-system", name, "PATCH", "node-1", wireGuard=key) == ""
+    assert as_account(policed, "kube-system", name, "PATCH", "node-1", wireGuard=None) == ""
+    assert "of that Node only" in as_account(policed, "kube-system", name, "PATCH", "node-2", wireGuard=key)
+    assert "names no Node" in as_account(policed, "kube-system", name, "PATCH", wireGuard=key)
+    for changes in (
+        {"gatewayIP": "10.0.0.2"},
+        {"metadata": {"labels": {"a": "b"}}},
+        {"serviceCIDR": "10.0.0.0/8"},
+    ):
+        assert "changes the field wireGuard" in as_account(
+            policed, "kube-system", name, "PATCH", "node-1", wireGuard=key, **changes
+        )
+    assert "changes the field wireGuard" in as_account(policed, "kube-system", name, "POST", "node-1")
+
+
+@pytest.mark.parametrize(
+    "user", ["system:serviceaccount:kube-system:generic-garbage-collector", "system:kube-controller-manager"]
+)
+def test_the_garbage_collector_takes_finalizers_off(policed: Cluster, user: str) -> None:
+    """And changes nothing else."""
+    assert as_user(policed, user, "PATCH", metadata={"finalizers": ["foregroundDeletion"]}) == ""
+    assert "the garbage collector changes" in as_user(policed, user, "PATCH", gatewayIP="10.0.0.2")
+    assert "the garbage collector changes" in as_user(policed, user, "PATCH", wireGuard={"publicKey": "k"})
+
+
+def as_account(cluster: Cluster, namespace: str, name: str, method: str, node: str = "", **fields: Any) -> str:
+    """Try to create or patch the Gateway of node-1 as a ServiceAccount whose token names a Node, or none."""
+    return as_user(cluster, f"system:serviceaccount:{namespace}:{name}", method, node, **fields)
+
+
+def as_user(cluster: Cluster, user: str, method: str, node: str = "", **fields: Any) -> str:
+    """Try something by impersonation, as somebody who may do everything; return "" or why it was refused."""
+    path, kind, dry = cluster.gateways, "application/json", fields.pop("dry", True)
     body = gateway() | {"apiVersion": "multicluster.crd.antrea.io/v1alpha1"}
-
-    def allowed() -> bool:
-        try:
-            client.request("POST", policed.gateways, {"dryRun": "All"}, body=body)
-        except ApiRefusalError as error:
-            if error.code != 403:  # RBAC has not seen the binding yet
-                raise
-            return False
-        return True
-
-    wait_until(allowed, "the account to be allowed", timeout=20)
+    if method == "PATCH":
+        if refusal(cluster.client, "GET", f"{path}/node-1") is not None:
+            assert as_account(cluster, "kube-system", "mcagent-controller", "POST", dry=False) == ""
+        path, kind, body = f"{path}/node-1", "application/merge-patch+json", fields
+    config = yaml.safe_load(cluster.server.kubeconfig.read_text())
+    (where,) = (item["cluster"] for item in config["clusters"])
+    headers = {
+        "Authorization": f"Bearer {config['users'][0]['user']['token']}",
+        "Content-Type": kind,
+        "Impersonate-User": user,
+        "Impersonate-Group": "system:masters",
+    }
+    if node:
+        headers["Impersonate-Extra-Authentication.kubernetes.io%2fnode-Name"] = node
+    url = where["server"] + path + ("?dryRun=All" if dry else "")
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
+    context = ssl.create_default_context(cafile=where["certificate-authority"])
+    try:
+        with urllib.request.urlopen(request, context=context):
+            return ""
+    except urllib.error.HTTPError as error:
+        if error.code != 422:
+            raise
+        return str(json.loads(error.read())["message"])
