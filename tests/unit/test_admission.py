@@ -177,7 +177,7 @@ def test_other_fields_of_a_member_cluster_set_may_change() -> None:
 
 # --- Gateway ------------------------------------------------------------------------------------------------
 
-GATEWAY = {
+GATEWAY: RawObject = {
     "kind": "Gateway",
     "metadata": {"name": "node-1", "namespace": "kube-system"},
     "gatewayIP": "10.0.0.1",
@@ -185,7 +185,7 @@ GATEWAY = {
 
 
 KEYED = GATEWAY | {"wireGuard": {"publicKey": "k"}}
-LABELLED = GATEWAY | {"metadata": {**GATEWAY["metadata"], "labels": {"a": "b"}}}
+LABELLED = put(GATEWAY, "metadata.labels", {"a": "b"})
 MOVED = GATEWAY | {"gatewayIP": "10.0.0.9"}
 KUBE = accounts_of("kube-system")
 

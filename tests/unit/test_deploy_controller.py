@@ -101,8 +101,8 @@ def test_what_reconcilers_read_may_be_read_and_secrets_hardly(role: Role) -> Non
         for resource in named.keys() & set(rule["resources"]):
             assert rule["resourceNames"] == [named[resource]]
     # nobody may create them: the manifests do, with nothing in them that a second `kubectl apply` could take away
-    for kind, name in (("Secret", named["secrets"]), ("Lease", named["leases"])):
-        assert one(role, kind, name).keys() == {"apiVersion", "kind", "metadata"}
+    for made, name in (("Secret", named["secrets"]), ("Lease", named["leases"])):
+        assert one(role, made, name).keys() == {"apiVersion", "kind", "metadata"}
 
 
 def test_a_member_writes_announces_and_exports_and_nothing_else() -> None:
