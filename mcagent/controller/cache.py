@@ -73,6 +73,15 @@ class Cache:
             table = self._tables[side, self._by_name[side, index]]
             return [table.objects[key] for key in table.filed[index].get(value, ())]
 
+    def has_index(self, index: str, side: Side) -> bool:
+        """Tell whether an index is kept."""
+        return (side, index) in self._by_name
+
+    def count_indexed(self, index: str, value: str, side: Side) -> int:
+        """Return how many objects an index files under a value. Raises KeyError for an unknown index."""
+        with self._lock:
+            return len(self._tables[side, self._by_name[side, index]].filed[index].get(value, ()))
+
     def quiet_for(self, ref: Ref) -> float:
         """Return for how many seconds an object has had the version that it has; 0.0: there is none."""
         with self._lock:

@@ -96,6 +96,10 @@ class View(Protocol):
         """Return the objects that an index (declared by the reconciler) files under a value, sorted likewise."""
         ...
 
+    def count(self, index: str, value: str, side: Side = Side.LOCAL) -> int:
+        """Return how many objects an index files under a value, however many that are at no cost."""
+        ...
+
     def quiet_for(self, ref: Ref) -> float:
         """Return for how many seconds an object has been as it is, by a clock that never steps; 0.0: no object.
 

@@ -26,6 +26,7 @@ from mcagent.controller.lease import Elector, LeaseTiming
 from mcagent.controller.metrics import Sources, registry
 from mcagent.controller.pages import Process, checks, make_pages, metrics_page
 from mcagent.controller.reconciler import Reconciler, Side, Told
+from mcagent.controller.settings import MemberLimits
 from mcagent.controller.tally import Durations
 from mcagent.controller.webhook.keeper import DirectoryKeeper, Keeper, SecretKeeper
 from mcagent.controller.webhook.lookup import NEEDED, ClusterLookup
@@ -89,11 +90,13 @@ def complete(role: Role, settings: Settings, client: Client, stop: threading.Eve
     return settings
 
 
-def reviews_of(engine: Engine, client: Client, namespace: str, accounts: Accounts) -> Mapping[str, Review]:
+def reviews_of(
+    engine: Engine, client: Client, namespace: str, accounts: Accounts, limits: MemberLimits | None = None
+) -> Mapping[str, Review]:
     """Return the webhook's paths."""
     from mcagent.controller.admission import mutate, review
 
-    lookup = ClusterLookup(engine.cache, client, namespace)
+    lookup = ClusterLookup(engine.cache, client, namespace, limits)
     return {"/validate": lambda request: review(request, lookup, accounts), "/mutate": mutate}
 
 
@@ -150,9 +153,8 @@ class Controller:
         self._keeper: Keeper | None = None
         if settings.webhook_port:
             address = (settings.webhook_host or "0.0.0.0", settings.webhook_port)
-            self.webhook = WebhookServer(
-                address, reviews_of(self.engine, client, namespace, settings.accounts(home))
-            )
+            reviews = reviews_of(self.engine, client, namespace, settings.accounts(home), settings.limits)
+            self.webhook = WebhookServer(address, reviews)
             self._keeper = (
                 DirectoryKeeper(Path(settings.webhook_cert_dir), self.webhook)
                 if settings.webhook_cert_dir

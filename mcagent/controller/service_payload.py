@@ -14,9 +14,9 @@ from mcagent.model.errors import InputError
 from mcagent.model.field import Field, printable
 from mcagent.model.objects import IpProtocol
 
-MAX_PORTS = 256
-MAX_SUBSETS = 4096
-MAX_ADDRESSES = 65536  # of one subset
+MAX_PORTS = 100  # of a Service: what Kubernetes documents as the most that an EndpointSlice has
+MAX_SUBSETS = 1024  # of one imported Service: each makes an EndpointSlice at least
+MAX_ADDRESSES = 65536  # of all subsets together
 AFFINITY_SECONDS = 10800  # Kubernetes' default
 MAX_AFFINITY_SECONDS = 86400  # what the API takes
 
@@ -66,14 +66,28 @@ def read_service_spec(spec: Field) -> ServiceSpec:
     return ServiceSpec(ports=tuple(ports), affinity_seconds=affinity)
 
 
-def read_subsets(endpoints: Field) -> Iterator[tuple[Field, Ports, Iterator[Field]]]:
-    """Yield the subsets of endpoints: itself, its ports, and the texts of its addresses. Raises InputError."""
-    for subset in endpoints.get("subsets").each(MAX_SUBSETS):
+def read_subsets(
+    endpoints: Field, max_subsets: int = MAX_SUBSETS
+) -> Iterator[tuple[Field, Ports, Iterator[Field]]]:
+    """Yield the subsets of endpoints: itself, its ports, and the texts of its addresses. Raises InputError.
+
+    How many there are is looked at before any of them is.
+    """
+    subsets = list(endpoints.get("subsets").each(max_subsets))
+    addresses = sum(_length(subset, "addresses") for subset in subsets)
+    if addresses > MAX_ADDRESSES:
+        raise endpoints.error(f"has {addresses} addresses, at most {MAX_ADDRESSES} are taken", "TooMany")
+    for subset in subsets:
         ports = {
             (_port_name(p.get("name")), str(_protocol(p.get("protocol"))), p.get("port").port())
             for p in subset.get("ports").each(MAX_PORTS)
         }
         yield subset, tuple(sorted(ports)), (i.get("ip") for i in subset.get("addresses").each(MAX_ADDRESSES))
+
+
+def _length(subset: Field, name: str) -> int:
+    found = subset.get(name).value
+    return len(found) if isinstance(found, list) else 0
 
 
 def _port_name(field: Field) -> str:

@@ -42,6 +42,10 @@ class EngineView:
         """Return the objects that an index files under a value, sorted likewise."""
         return self._cache.indexed(index, value, side)
 
+    def count(self, index: str, value: str, side: Side = Side.LOCAL) -> int:
+        """Return how many objects an index files under a value."""
+        return self._cache.count_indexed(index, value, side)
+
     def quiet_for(self, ref: Ref) -> float:
         """Return for how many seconds an object has been as it is; 0.0: no object."""
         return self._cache.quiet_for(ref)

@@ -33,7 +33,9 @@ class World:
 
     def __init__(self, api: ApiServer, client: Client, timeout: float) -> None:
         self.api, self.client, self.objects = api, client, Objects(api)
-        self._settings = LeaderSettings(namespace=COMMON_AREA, heartbeat_timeout=timeout)
+        self._settings = LeaderSettings(
+            namespace=COMMON_AREA, heartbeat_timeout=timeout, allowed_endpoint_cidrs=("10.0.0.0/8",)
+        )
         self.engine = self.start()
 
     def start(self) -> Engine:

@@ -8,7 +8,7 @@ from mcagent.controller.admission import accounts_of, review
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.reconciler import Leader
-from mcagent.controller.settings import LeaderSettings, MemberSettings
+from mcagent.controller.settings import LeaderSettings, MemberLimits, MemberSettings
 from mcagent.controller.target import membership
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
@@ -126,7 +126,9 @@ class Clusters:
             }
         )
         self.view = MemoryView(self.north, namespace=AREA)
-        self.leader_settings = LeaderSettings(namespace=AREA, stale_after=STALE)
+        self.leader_settings = LeaderSettings(
+            namespace=AREA, stale_after=STALE, allowed_endpoint_cidrs=tuple(CIDRS.values())
+        )
         self.north.refuse = self._review
         self.controller = Controller(self.view, [])
         self.members: dict[str, Member] = {name: Member(name, self.clock, self.north) for name in members}
@@ -164,6 +166,16 @@ class Clusters:
     def service_accounts(self, namespace: str) -> Sequence[RawObject]:
         """Return all ServiceAccounts."""
         return [found for name in self.members if (found := self.service_account(namespace, name))]
+
+    @property
+    def limits(self) -> MemberLimits:
+        """Return what members may claim."""
+        return self.leader_settings.limits
+
+    def count_exports(self, namespace: str, cluster_id: str, kind: str) -> int:
+        """Return how many exports of a kind a member has."""
+        exports = self.north.list(Kind.RESOURCE_EXPORT, namespace)
+        return sum((raw["spec"]["clusterID"], raw["spec"]["kind"]) == (cluster_id, kind) for raw in exports)
 
     def cluster_sets(self, namespace: str) -> Sequence[RawObject]:
         """Return the ClusterSets of a namespace of the leader."""

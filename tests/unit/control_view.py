@@ -279,6 +279,10 @@ class MemoryView:
         found = self.indexes[index, side]
         return [obj for obj in self.list(found.kind, side) if value in set(found.values(obj))]
 
+    def count(self, index: str, value: str, side: Side = Side.LOCAL) -> int:
+        """Return how many objects an index files under a value."""
+        return len(self.indexed(index, value, side))
+
     def quiet_for(self, ref: Ref) -> float:
         """Return for how many seconds an object has been as it is."""
         api = self.api(ref.side)

@@ -14,6 +14,7 @@ from tests.unit.control_view import START, Api, Clock, Controller, MemoryView, t
 
 AREA = "mcs"
 SET = "clusterset1"
+FLAT = ("10.0.0.0/8",)  # endpoints of clusters that publish no CIDRs may lie here
 
 
 def cluster_set(area: str = AREA, name: str = SET, leader: str = "north") -> RawObject:
@@ -90,7 +91,7 @@ class Leader:
     def __init__(self, *members: str, settings: LeaderSettings | None = None) -> None:
         self.clock = Clock()
         self.api = Api(self.clock, namespaces=[AREA])
-        self.settings = settings or LeaderSettings(namespace="")
+        self.settings = settings or LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT)
         self.start()
         self.api.put(cluster_set())
         for member in members:

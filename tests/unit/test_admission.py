@@ -16,6 +16,7 @@ from mcagent.controller import names
 from mcagent.controller.admission import Decision, accounts_of, mutate, review
 from mcagent.controller.admission.accounts import NODE_CLAIM, Accounts
 from mcagent.controller.admission.identity import ambiguous_with
+from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, export, service
 
@@ -37,6 +38,11 @@ class World:
     accounts: Sequence[RawObject] = field(default_factory=list)
     sets: Sequence[RawObject] = field(default_factory=list)
     members: Sequence[RawObject] = field(default_factory=list)
+    limits: MemberLimits = field(default_factory=MemberLimits)
+    exports: Mapping[tuple[str, str], int] = field(default_factory=dict)  # how many, by cluster and kind
+
+    def count_exports(self, namespace: str, cluster_id: str, kind: str) -> int:
+        return self.exports.get((cluster_id, kind), 0) if namespace == AREA else 0
 
     def service_account(self, namespace: str, name: str) -> RawObject | None:
         for found in self.accounts:

@@ -12,6 +12,7 @@ from mcagent.model.objects import Kind
 from tests.unit.control_view import START, Controller, MemoryView
 from tests.unit.leader_world import (
     AREA,
+    FLAT,
     SET,
     Leader,
     announce,
@@ -118,7 +119,9 @@ def test_a_restarted_leader_still_knows_who_is_away() -> None:
 
 def test_a_member_away_for_too_long_is_removed_with_its_exports() -> None:
     """After staleAfter the announcement, its exports and their share of the imports are gone."""
-    leader = Leader("east", "west", settings=LeaderSettings(namespace="", stale_after=600))
+    leader = Leader(
+        "east", "west", settings=LeaderSettings(namespace="", stale_after=600, allowed_endpoint_cidrs=FLAT)
+    )
     for cluster, ip in (("east", "10.1.0.1"), ("west", "10.2.0.1")):
         leader.put(service(cluster), endpoints(cluster, [ip]))
     leader.forward(620, "west")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mcagent.controller import names
+from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.leader_world import (
@@ -289,7 +290,7 @@ def test_endpoints_must_lie_in_what_their_cluster_publishes() -> None:
     """Once a cluster publishes CIDRs, an endpoint elsewhere is nobody's to export."""
     leader = two()
     leader.put(service("east"), endpoints("east", ["10.1.0.1", "192.168.0.10"]))
-    assert leader.addresses() == ["10.1.0.1", "192.168.0.10"]  # no gateway, so the Pods' network is the Nodes'
+    assert leader.addresses() == ["10.1.0.1"]  # no gateway: where it is allowed by configuration
     leader.put(cluster_info("east", "10.1.0.0/16"))
     assert leader.addresses() == ["10.1.0.1"]
     leader.put(cluster_info("east", "10.1.0.0/16", ["192.168.0.0/24"]))
@@ -302,7 +303,10 @@ def test_endpoints_must_lie_in_what_their_cluster_publishes() -> None:
 def test_an_import_never_grows_beyond_what_an_object_may_be() -> None:
     """Endpoints of the youngest export that do not fit are left out and told."""
     members = ["c0", "c1", "c2"]
-    leader = Leader(*members)
+    limits = MemberLimits(max_endpoints=20_000, max_export_bytes=1_000_000)
+    leader = Leader(
+        *members, settings=LeaderSettings(namespace="", limits=limits, allowed_endpoint_cidrs=("10.0.0.0/8",))
+    )
     for number, member in enumerate(members):
         leader.clock.forward(1)
         ips = [f"10.{number}.{a}.{b}" for a in range(60) for b in range(250)]

@@ -319,7 +319,8 @@ def test_an_import_whose_name_is_anothers_is_passed_over() -> None:
         ("10.10.3.4", "of this cluster"),  # Pod CIDR
         ("10.97.255.1", "of this cluster"),  # a Node, in another's CIDR
         ("10.97.255.2", "of this cluster"),  # the API server
-        ("192.0.2.1", "in no CIDR"),
+        ("192.0.2.1", "API server of the leader"),
+        ("192.0.2.2", "in no CIDR"),
     ],
 )
 def test_endpoints_that_nobody_may_export_are_refused(address: str, why: str) -> None:

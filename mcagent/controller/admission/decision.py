@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from mcagent.controller.admission.accounts import ACCOUNT, Caller, caller_of, node_of
 from mcagent.controller.raw import text_at
+from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 
 
@@ -51,6 +52,15 @@ class Lookup(Protocol):
 
     def cluster_sets(self, namespace: str) -> Sequence[RawObject]:
         """Return all ClusterSets of a namespace."""
+        ...
+
+    @property
+    def limits(self) -> MemberLimits:
+        """Return what members may claim where their ServiceAccounts say nothing."""
+        ...
+
+    def count_exports(self, namespace: str, cluster_id: str, kind: str) -> int:
+        """Return how many ResourceExports of a kind a member has, those included that are about to go."""
         ...
 
     def announces(self, namespace: str) -> Sequence[RawObject]:

@@ -19,6 +19,7 @@ from mcagent.controller.admission.decision import (
     no_account,
 )
 from mcagent.controller.admission.identity import bound_cluster
+from mcagent.controller.admission.quota import refuse_bounds, refuse_size
 from mcagent.controller.leader.exports import SERVICE_KINDS, ExportKind
 from mcagent.controller.raw import is_deleting, text_at
 from mcagent.kube.source import RawObject
@@ -70,7 +71,13 @@ def review_resource_export(request: Request, lookup: Lookup, accounts: Accounts)
             return denied(f"{caller} may not touch exports of another member, {printable(owner)}")
         if request.operation is Operation.DELETE:
             return ALLOWED
-    return _finalizer(request) or _content(request, cluster) or ALLOWED
+    return (
+        refuse_size(request, lookup)
+        or _finalizer(request)
+        or _content(request, cluster)
+        or refuse_bounds(request, cluster, lookup)
+        or ALLOWED
+    )
 
 
 def _finalizer(request: Request) -> Decision | None:

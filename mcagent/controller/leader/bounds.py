@@ -91,13 +91,13 @@ def bounds_of_accounts(accounts: Iterable[RawObject], defaults: Bounds) -> Bound
 def named_for(view: View, area: str, namespace: str) -> frozenset[str]:
     """Return the members for which a namespace is named; none: it is shared."""
     accounts = view.indexed(ACCOUNTS_BY_NAMESPACE.name, f"{area}/{namespace}")
-    return frozenset(filter(None, map(_cluster, accounts)))
+    return frozenset(filter(None, map(stands_for, accounts)))
 
 
 def named_namespaces(account: RawObject) -> frozenset[str]:
     """Return the namespaces that an account reserves, also when something else in its annotations is wrong."""
     text = _said(account, names.ALLOWED_NAMESPACES_ANNOTATION)
-    if text is None or not _cluster(account):
+    if text is None or not stands_for(account):
         return frozenset()
     return frozenset(entry for entry in _entries(text)[:MAX_NAMED] if names.is_label(entry))
 
@@ -122,9 +122,9 @@ def refuse_namespace(cluster_id: str, namespace: str, bounds: Bounds, named: fro
 
 def said(account: RawObject | None) -> object:
     """Return all of an account that decides what a member may: for comparing an old and a new one."""
-    if account is None or not _cluster(account):
+    if account is None or not stands_for(account):
         return None
-    return (_cluster(account), *(_said(account, key) for key in _KEYS))
+    return (stands_for(account), *(_said(account, key) for key in _KEYS))
 
 
 # --- reading ----------------------------------------------------------------------------------------------
@@ -137,7 +137,8 @@ def _said(account: RawObject, key: str) -> str | None:
     return (annotation(account, key) or "").strip()
 
 
-def _cluster(account: RawObject) -> str:
+def stands_for(account: RawObject) -> str:
+    """Return the cluster ID of the member that an account stands for, "" if for none."""
     return annotation(account, names.CLUSTER_ID_ANNOTATION) or ""
 
 
@@ -194,7 +195,7 @@ def _both(a: Bounds, b: Bounds) -> Bounds:
 
 
 def _by_cluster(obj: RawObject) -> Iterable[str]:
-    cluster = _cluster(obj)
+    cluster = stands_for(obj)
     return [f"{namespace_of(obj)}/{cluster}"] if cluster else []
 
 

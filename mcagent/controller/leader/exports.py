@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mcagent.controller import names
-from mcagent.controller.raw import is_deleting, text_at
+from mcagent.controller.ranges import block_of
+from mcagent.controller.raw import is_deleting, items_at, text_at
 from mcagent.controller.reconciler import Index, Side
 from mcagent.kube.source import RawObject
 from mcagent.model.field import Field, printable
@@ -121,6 +122,27 @@ def _by_import(obj: RawObject) -> Iterable[str]:
     return [f"{text_at(obj, 'metadata', 'namespace')}/{name}"]
 
 
+def _by_kind(obj: RawObject) -> Iterable[str]:
+    return [by_kind(text_at(obj, "metadata", "namespace"), cluster_of(obj), text_at(obj, "spec", "kind"))]
+
+
+def _by_namespace(obj: RawObject) -> Iterable[str]:
+    if text_at(obj, "spec", "kind") not in SERVICE_KINDS:
+        return []
+    return [f"{text_at(obj, 'metadata', 'namespace')}/{text_at(obj, 'spec', 'namespace')}"]
+
+
+def _by_block(obj: RawObject) -> Iterable[str]:
+    if text_at(obj, "spec", "kind") != ExportKind.ENDPOINTS:
+        return []
+    area = text_at(obj, "metadata", "namespace")
+    return {
+        f"{area}/{block_of(text_at(address, 'ip'))}"
+        for subset in items_at(obj, "spec", "endpoints", "subsets")
+        for address in items_at(subset, "addresses")
+    }
+
+
 def _cluster_infos(obj: RawObject) -> Iterable[str]:
     if text_at(obj, "spec", "kind") != ExportKind.CLUSTER_INFO:
         return []
@@ -132,12 +154,26 @@ def by_cluster(area: str, cluster_id: str) -> str:
     return f"{area}/{cluster_id}"
 
 
+def by_kind(area: str, cluster_id: str, kind: str) -> str:
+    """Return the value under which BY_KIND files a cluster's exports of a kind."""
+    return f"{area}/{cluster_id}/{kind}"
+
+
 BY_CLUSTER = Index(
     name="exports-by-cluster", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_cluster
 )  # under by_cluster(area, cluster ID)
 BY_IMPORT = Index(
     name="exports-by-import", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_import
 )  # Service and Endpoints exports, under "area/namespace-name": what their ResourceImports' names begin with
+BY_KIND = Index(
+    name="exports-by-kind", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_kind
+)  # under by_kind(area, cluster ID, kind)
+BY_NAMESPACE = Index(
+    name="exports-by-namespace", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_namespace
+)  # Service and Endpoints exports, under "area/namespace" of the Service
+BY_BLOCK = Index(
+    name="exports-by-block", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_block
+)  # Endpoints exports, under "area/10.96": the first two numbers of their addresses
 CLUSTER_INFOS = Index(
     name="exports-of-cluster-info", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_cluster_infos
 )  # ClusterInfo exports, under the area

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from mcagent.controller.leader.exports import Header
 from mcagent.controller.leader.payloads import Backends
-from mcagent.controller.service_payload import Ports, ServicePort, ServiceSpec
+from mcagent.controller.leader.status import CONFLICT
+from mcagent.controller.service_payload import MAX_SUBSETS, Ports, ServicePort, ServiceSpec
 from mcagent.kube.source import RawObject
 from mcagent.model.net import Address
 
@@ -27,6 +28,7 @@ class Verdict:
 
     taken: bool
     note: str = ""
+    reason: str = CONFLICT  # of the condition, if it is not taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,9 @@ def union(offers: Sequence[tuple[str, Backends]]) -> tuple[list[RawObject], dict
         for ports in sorted(backends.subsets):
             fresh = sorted(backends.subsets[ports] - found.get(ports, set()), key=_address_key)
             head = 0 if ports in found else len(json.dumps(_ports(ports))) + 32
+            if ports not in found and len(found) == MAX_SUBSETS:
+                dropped += len(fresh)
+                continue
             for index, address in enumerate(fresh):
                 cost = len(str(address)) + 12 + head
                 if size + cost > MAX_SUBSETS_SIZE:
@@ -142,6 +147,11 @@ def _told(backends: Backends, dropped: int) -> Verdict:
     if backends.left_out:
         some = "; ".join(backends.left_out[:_SHOWN]) + ("; ..." if len(backends.left_out) > _SHOWN else "")
         notes.append(f"{len(backends.left_out)} endpoints are left out: {some}")
+    if backends.over:
+        notes.append(
+            f"{backends.over} endpoints are left out: the leader takes {backends.count} of one Service "
+            "(members.maxEndpoints)"
+        )
     if dropped:
         notes.append(f"{dropped} endpoints are left out: the ResourceImport would be larger than an object may be")
     return Verdict(taken=not backends.left_out or backends.count > 0, note=", ".join(notes))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mcagent.controller.leader.exports import ExportKind, cluster_of, subject
 from mcagent.controller.raw import text_at
 from mcagent.controller.service_payload import Ports, ServiceSpec, read_service_spec, read_subsets
-from mcagent.core.claims import refuse_address, refuse_network
+from mcagent.core.claims import refuse_network
 from mcagent.core.underlay import refuse_underlay
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
@@ -23,6 +23,7 @@ from mcagent.model.objects import Kind
 
 MAX_GATEWAYS = 64
 MAX_CIDRS = 1024
+MAX_PORT_SETS = 64  # subsets of one export; named ports that differ from Pod to Pod make several
 KEY_BYTES = 32  # of a WireGuard key (Curve25519)
 
 
@@ -32,6 +33,7 @@ class Backends:
 
     subsets: Mapping[Ports, frozenset[Address]]
     left_out: tuple[str, ...] = ()
+    over: int = 0  # endpoints that are more than one export may have
 
     @property
     def count(self) -> int:
@@ -62,19 +64,18 @@ def read_definition(raw: RawObject) -> ServiceSpec:
     return read_service_spec(payload.get("serviceSpec"))
 
 
-def read_backends(raw: RawObject, networks: tuple[Network, ...] | None) -> Backends:
+def read_backends(raw: RawObject, refuse: Callable[[Address], str], most: int) -> Backends:
     """Return the endpoints of an export that can be used; those that cannot are left out and told.
 
-    `networks` are the CIDRs that the exporting cluster publishes: what lies outside is none of its endpoints, and
-    could be anybody's API server. None: it publishes nothing (no gateway), so only the form is judged.
-    Raises InputError when the whole is unreadable.
+    `refuse` says why an address cannot be one of this cluster's endpoints, "" if it can. At most `most` are taken,
+    the first in order of address. Raises InputError when the whole is unreadable.
     """
     payload = subject(raw).get("spec").get("endpoints")
     if payload.absent:
         raise payload.error("is missing: an export of kind Endpoints has it", "Missing")
     found: dict[Ports, set[Address]] = {}
     left_out: list[str] = []
-    for subset, ports, addresses in read_subsets(payload):
+    for subset, ports, addresses in read_subsets(payload, MAX_PORT_SETS):
         if not ports:
             raise subset.get("ports").error("is empty: an endpoint is an address and ports", "Missing")
         for item in addresses:
@@ -83,23 +84,25 @@ def read_backends(raw: RawObject, networks: tuple[Network, ...] | None) -> Backe
             except InputError as error:
                 left_out.append(f"{error.path}: {error.reason}")
                 continue
-            why = _refused(address, networks)
+            why = refuse(address)
             if why:
                 left_out.append(why)
             else:
                 found.setdefault(ports, set()).add(address)
-    return Backends(
-        subsets={ports: frozenset(addresses) for ports, addresses in found.items()}, left_out=tuple(left_out)
-    )
+    kept, dropped = _first(found, most)
+    return Backends(subsets=kept, left_out=tuple(left_out), over=dropped)
 
 
-def _refused(address: Address, networks: tuple[Network, ...] | None) -> str:
-    refusal = refuse_address(address)
-    if refusal:
-        return refusal.message
-    if networks is not None and not any(address in network for network in networks):
-        return f"{address} is not used: it lies in none of the CIDRs that its cluster publishes"
-    return ""
+def _first(found: Mapping[Ports, set[Address]], most: int) -> tuple[dict[Ports, frozenset[Address]], int]:
+    """Return the first endpoints in order of address, then ports; and how many that leaves out."""
+    count = sum(map(len, found.values()))
+    if count <= most:
+        return {ports: frozenset(addresses) for ports, addresses in found.items()}, 0
+    pairs = ((address.version, int(address), ports, address) for ports, some in found.items() for address in some)
+    kept: dict[Ports, set[Address]] = {}
+    for _, _, ports, address in sorted(pairs, key=lambda pair: pair[:3])[:most]:
+        kept.setdefault(ports, set()).add(address)
+    return {ports: frozenset(addresses) for ports, addresses in kept.items()}, count - most
 
 
 def read_cluster_info(raw: RawObject) -> ClusterInfo:

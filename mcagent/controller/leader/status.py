@@ -1,7 +1,8 @@
 """What the leader writes about one ResourceExport: its status, and its finalizers once it is on its way out.
 
 Pure. Conditions and words are those of Antrea's leader, so that its members read them: a list of one condition,
-Succeeded/True or Failure/False with the reason ConvergeFailure. The message names the field and the other cluster.
+Succeeded/True or Failure/False, with the reason ConvergeFailure or one of our own. The message names the field and
+the other cluster.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 
+CONFLICT = "ConvergeFailure"  # the reason that Antrea's leader gives for all
 FAILED = "ResourceExport can't be converged to ResourceImport"
 _OURS = frozenset({names.EXPORT_FINALIZER, names.LEGACY_EXPORT_FINALIZER})
 
@@ -28,9 +30,9 @@ def succeeded(raw: RawObject, now: float, message: str = "") -> Wanted:
     return _status(raw, "Succeeded", TRUE, message=message, now=now)
 
 
-def failed(raw: RawObject, why: str, now: float) -> Wanted:
+def failed(raw: RawObject, why: str, now: float, reason: str = CONFLICT) -> Wanted:
     """Return the status of an export that is not taken over, and why."""
-    return _status(raw, "Failure", FALSE, reason="ConvergeFailure", message=f"{FAILED}: {why}", now=now)
+    return _status(raw, "Failure", FALSE, reason=reason, message=f"{FAILED}: {why}", now=now)
 
 
 def reason_of(error: InputError) -> str:

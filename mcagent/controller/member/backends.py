@@ -15,7 +15,7 @@ from mcagent.core.claims import refuse_address
 from mcagent.kube.source import RawObject
 from mcagent.model.net import parse_address
 
-MAX_SIZE = 900_000  # bytes of JSON that the subsets may have: an object of the API may have about 1 MiB
+MAX_SIZE = 240_000  # bytes of JSON that the subsets may have: leaders refuse exports of more than 256 KiB
 Port = tuple[str, str, int]  # name, protocol, number
 
 

@@ -14,7 +14,7 @@ from mcagent.controller.conditions import FALSE, TRUE, condition
 from mcagent.controller.member.exports import WIREGUARD_FIELDS, published_settings, wireguard_fields
 from mcagent.controller.member.import_content import CLUSTER_INFO
 from mcagent.controller.member.indexes import CLUSTER_INFOS
-from mcagent.controller.member.networks import cidrs_of, cluster_of, range_of
+from mcagent.controller.member.networks import cidrs_of, cluster_of
 from mcagent.controller.member.state import (
     cluster_set_of,
     cluster_set_ref,
@@ -22,6 +22,7 @@ from mcagent.controller.member.state import (
     is_for,
     membership,
 )
+from mcagent.controller.ranges import range_of
 from mcagent.controller.raw import annotation, items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View, Wanted
 from mcagent.controller.settings import MemberSettings

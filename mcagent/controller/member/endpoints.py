@@ -5,13 +5,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from mcagent.controller import names
 from mcagent.controller.member.exports import ENDPOINTS, export_ref
 from mcagent.controller.member.import_content import CLUSTER_INFO, Subsets
 from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS
-from mcagent.controller.member.networks import Networks, address_of, cidrs_of, cluster_of, networks
-from mcagent.controller.raw import items_at, text_at, texts_at
+from mcagent.controller.member.networks import cidrs_of, cluster_of, networks
+from mcagent.controller.member.state import cluster_set_of
+from mcagent.controller.ranges import Networks, address_of
+from mcagent.controller.raw import annotation, items_at, text_at, texts_at
 from mcagent.controller.reconciler import Leader, Ref, Side, View
 from mcagent.controller.service_payload import Ports
 from mcagent.controller.settings import MemberSettings
@@ -75,20 +78,35 @@ def _same(some: Sequence[RawObject], others: Sequence[RawObject]) -> bool:
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
-def accept(
-    given: Subsets, own: frozenset[str] | None, view: View, leader: Leader, known: KnownNetworks
-) -> Accepted:
-    """Return the endpoints that are used.
+def exporters_of(raw: RawObject | None) -> frozenset[str] | None:
+    """Return the clusters whose endpoints are in a ResourceImport; None if the leader does not say (Antrea's)."""
+    text = annotation(raw, names.EXPORTERS_ANNOTATION)
+    return None if text is None else frozenset(filter(None, text.split(",")))
 
-    What this cluster exports itself is. Else an address of this cluster (of its CIDRs, Nodes, API servers) is not,
-    and any other only if it lies in what another cluster announces, or in what the settings allow.
+
+def accept(
+    given: Subsets,
+    own: frozenset[str] | None,
+    view: View,
+    leader: Leader,
+    known: KnownNetworks,
+    *,
+    exporters: frozenset[str] | None = None,
+) -> Accepted:
+    """Return the endpoints that are used. `exporters`: whose they can be, None if that is not known.
+
+    What this cluster exports itself is. Else an address of this cluster (of its CIDRs, Nodes, API servers) or of
+    the leader's API server is not, and any other only if it lies in what a cluster announces that exports the
+    Service, or in nobody's network and in what the settings allow.
     """
     mine, others = known.read(view, leader)
-    servers = _api_servers(view) if given else frozenset()
+    servers, leaders = _api_servers(view), _leader_server(view)
     kept: dict[Ports, list[str]] = {}
     clusters: dict[str, None] = {}
     ours: list[str] = []
+    of_leader: list[str] = []
     unknown: list[str] = []
+    foreign: list[str] = []
     for ports, addresses in given.items():
         for text in addresses:
             number = address_of(text)
@@ -100,17 +118,29 @@ def accept(
             elif mine.owners(number) or text in servers or view.indexed(NODES_BY_ADDRESS.name, text):
                 ours.append(text)
                 continue
-            elif owners := others.owners(number):
-                clusters |= dict.fromkeys(filter(None, owners))
-            else:
-                unknown.append(text)
+            elif text in leaders:
+                of_leader.append(text)
                 continue
+            else:
+                owners = others.owners(number)
+                clusters_there = {owner for owner in owners if owner}
+                if not owners:
+                    unknown.append(text)
+                    continue
+                if exporters is not None and clusters_there and not clusters_there & exporters:
+                    foreign.append(text)
+                    continue
+                clusters |= dict.fromkeys(clusters_there if exporters is None else clusters_there & exporters)
             kept.setdefault(ports, []).append(text)
     refused = []
     if ours and own is None:  # else they are what this cluster exported a moment ago
         refused.append(f"{_named(ours)}: of this cluster, which does not export the Service")
     if unknown:
         refused.append(f"{_named(unknown)}: in no CIDR that another cluster announces")
+    if of_leader:
+        refused.append(f"{_named(of_leader)}: the API server of the leader")
+    if foreign:
+        refused.append(f"{_named(foreign)}: of a cluster that does not export the Service")
     return Accepted(
         subsets={ports: tuple(addresses) for ports, addresses in kept.items()},
         clusters=tuple(sorted(clusters)),
@@ -121,6 +151,16 @@ def accept(
 def _api_servers(view: View) -> frozenset[str]:
     raw = view.get(Ref(kind=Kind.ENDPOINT_SLICE, namespace="default", name="kubernetes"))
     return frozenset(text for endpoint in items_at(raw, "endpoints") for text in texts_at(endpoint, "addresses"))
+
+
+def _leader_server(view: View) -> frozenset[str]:
+    """Return the address of the leader's API server, where the ClusterSet has it as an address."""
+    leaders = items_at(cluster_set_of(view), "spec", "leaders")
+    try:
+        host = urlsplit(text_at(leaders[0], "server")).hostname if leaders else None
+    except ValueError:
+        host = None
+    return frozenset({host} if host else ())
 
 
 def _named(addresses: list[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mcagent.controller import names
 from mcagent.controller.member.import_content import CLUSTER_INFO, ENDPOINTS, SERVICE_IMPORT
-from mcagent.controller.raw import items_at, name_of, namespace_of, text_at
+from mcagent.controller.raw import annotation, items_at, name_of, namespace_of, text_at
 from mcagent.controller.reconciler import Index, Side
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
@@ -58,6 +58,15 @@ def _by_address(obj: RawObject) -> Iterable[str]:
     return {text_at(item, "address") for item in items_at(obj, "status", "addresses")} - {""}
 
 
+def _imported(obj: RawObject) -> Iterable[str]:
+    imported = annotation(obj, names.IMPORTED_SERVICE_ANNOTATION) == "true"
+    return [IMPORTED] if imported and name_of(obj).startswith(names.IMPORTED_PREFIX) else []
+
+
+IMPORTED = "imported"
+IMPORTED_SERVICES = Index(
+    name="imported-services", kind=Kind.SERVICE, side=Side.LOCAL, values=_imported
+)  # Services that were made for imports, all under IMPORTED
 SLICES_BY_SERVICE = Index(
     name="slices-by-service", kind=Kind.ENDPOINT_SLICE, side=Side.LOCAL, values=_by_service
 )  # under "namespace/name" of the Service

@@ -9,10 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from mcagent.controller import names
 from mcagent.controller.conditions import TRUE, find
-from mcagent.controller.member.endpoints import Accepted, KnownNetworks, accept, own_addresses
+from mcagent.controller.member.endpoints import (
+    Accepted,
+    KnownNetworks,
+    accept,
+    exporters_of,
+    own_addresses,
+)
 from mcagent.controller.member.import_content import (
     ENDPOINTS,
     SERVICE_IMPORT,
@@ -33,6 +40,8 @@ from mcagent.controller.member.imported import (
 )
 from mcagent.controller.member.indexes import (
     CLUSTER_INFOS,
+    IMPORTED,
+    IMPORTED_SERVICES,
     IMPORTS_BY_BLOCK,
     IMPORTS_BY_NAMESPACE,
     IMPORTS_BY_TARGET,
@@ -40,7 +49,7 @@ from mcagent.controller.member.indexes import (
     SLICES_BY_SERVICE,
     import_target,
 )
-from mcagent.controller.member.networks import blocks_of, cidrs_of
+from mcagent.controller.member.networks import cidrs_of
 from mcagent.controller.member.own_endpoints import behind_own_address
 from mcagent.controller.member.slices import slices
 from mcagent.controller.member.state import (
@@ -50,13 +59,16 @@ from mcagent.controller.member.state import (
     is_for,
     membership,
 )
-from mcagent.controller.raw import is_deleting, items_at, name_of, namespace_of, text_at
+from mcagent.controller.ranges import blocks_of
+from mcagent.controller.raw import age, is_deleting, items_at, name_of, namespace_of, text_at
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
 from mcagent.controller.service_payload import ServiceSpec
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
+
+_REFILLED = 64  # places that went at the same time, and are given to others at once; the resync sees to the rest
 
 
 class ServiceImports:
@@ -80,6 +92,7 @@ class ServiceImports:
     indexes: Sequence[Index] = (
         SLICES_BY_SERVICE,
         NODES_BY_ADDRESS,
+        IMPORTED_SERVICES,
         IMPORTS_BY_TARGET,
         IMPORTS_BY_NAMESPACE,
         IMPORTS_BY_BLOCK,
@@ -113,6 +126,8 @@ class ServiceImports:
                 return self.all_keys(view) if concerns_membership(change) else []
             case _:
                 found = {owner_of(change.kind, change.new), owner_of(change.kind, change.old)}
+                if change.kind is Kind.SERVICE:
+                    found.update(self._next(change, view))
                 return (found | self._exported(change.kind, raw, view)) - {""}
 
     def _exported(self, kind: Kind, raw: RawObject, view: View) -> set[str]:
@@ -134,8 +149,9 @@ class ServiceImports:
         return found - {""}
 
     def all_keys(self, view: View) -> Iterable[str]:
-        """Return all Services that are or were imported."""
-        found = {import_target(raw): None for raw in view.list(Kind.RESOURCE_IMPORT, Side.LEADER)}
+        """Return all Services that are or were imported, the oldest imports first."""
+        found = dict.fromkeys(_oldest_first(view))
+        found |= {import_target(raw): None for raw in view.list(Kind.RESOURCE_IMPORT, Side.LEADER)}
         for kind in (Kind.SERVICE, Kind.SERVICE_IMPORT, Kind.ENDPOINT_SLICE):
             found |= {owner_of(kind, raw): None for raw in view.list(kind)}
         found.pop("", None)
@@ -163,11 +179,11 @@ class ServiceImports:
         except InputError as err:
             message = f"Service {key} is not imported as it is now: {err}"
             return Outcome(told=[Told(ref=about, reason="InvalidImport", message=message)])
-        obstacle = _obstacle(target, view, about)
+        obstacle = _obstacle(target, view, about) or self._full(target, view, about)
         if obstacle is not None:
             return Outcome(told=[obstacle])
         own = own_addresses(view, leader, namespace, name)
-        accepted = accept(given, own, view, leader, self._known)
+        accepted = accept(given, own, view, leader, self._known, exporters=exporters_of(imports.get(ENDPOINTS)))
         subsets = behind_own_address(accepted.subsets, own, view, namespace, name)
         accepted = replace(accepted, subsets=subsets)
         outcome = self._outcome(target, wanted, accepted, _clusters(imports) or accepted.clusters, view)
@@ -175,6 +191,31 @@ class ServiceImports:
         if failure := view.failure(target.service):
             told.append(Told(ref=about, reason="ImportFailed", message=f"{target.service}: {failure}"))
         return Outcome(steps=outcome.steps, told=told)
+
+    def _full(self, target: Target, view: View, about: Ref) -> Told | None:
+        """Return that there are as many imported Services as there may be; those that are here stay."""
+        most = self._settings.max_imported_services
+        if view.get(target.service) is not None or view.count(IMPORTED_SERVICES.name, IMPORTED) < most:
+            return None
+        message = (
+            f"Service {target.namespace}/{target.name} is not imported: there are {most} imported Services here, "
+            "as many as maxImportedServices of this cluster's configuration allows"
+        )
+        return Told(ref=about, reason="TooManyImports", message=message)
+
+    def _next(self, change: Change, view: View) -> Iterable[str]:
+        """Return the imports that take the places of imported Services that went: the oldest that wait."""
+        most = self._settings.max_imported_services
+        count = view.count(IMPORTED_SERVICES.name, IMPORTED)
+        if change.new is not None or not is_imported(change.old) or not most - _REFILLED <= count < most:
+            return ()
+        waiting = (
+            key
+            for key in _oldest_first(view)
+            if view.get(Target(namespace=key.partition("/")[0], name=key.partition("/")[2]).service) is None
+            and view.get(Ref(kind=Kind.NAMESPACE, name=key.partition("/")[0])) is not None
+        )
+        return islice(waiting, most - count)
 
     def _outcome(
         self, target: Target, wanted: ServiceSpec, accepted: Accepted, clusters: Iterable[str], view: View
@@ -201,6 +242,16 @@ class ServiceImports:
             return Outcome(steps=steps, told=told)
         steps.append(service_import_of(target, wanted, text_at(service, "spec", "clusterIP"), clusters))
         return Outcome(steps=steps, told=told)
+
+
+def _oldest_first(view: View) -> list[str]:
+    """Return the Services that can be imported, by the age of their ResourceImports."""
+    imports = [raw for raw in view.list(Kind.RESOURCE_IMPORT, Side.LEADER) if _is_service(raw)]
+    return [import_target(raw) for raw in sorted(imports, key=age)]
+
+
+def _is_service(raw: RawObject) -> bool:
+    return text_at(raw, "spec", "kind") == SERVICE_IMPORT and bool(import_target(raw))
 
 
 def _obstacle(target: Target, view: View, about: Ref) -> Told | None:

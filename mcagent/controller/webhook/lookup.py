@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcagent.controller.cache import Cache
+from mcagent.controller.leader.exports import BY_KIND, by_kind
 from mcagent.controller.reconciler import Ref, Side
+from mcagent.controller.settings import MemberLimits
 from mcagent.kube.client import ApiGarbageError, ApiRefusalError, Client
 from mcagent.kube.source import RawObject, is_object
 from mcagent.model.kinds import object_path
@@ -21,8 +23,24 @@ class ClusterLookup:
     `namespace` is what the cache holds; "" : all. A question about another namespace is asked of the API server.
     """
 
-    def __init__(self, cache: Cache, client: Client, namespace: str) -> None:
-        self._cache, self._client, self._namespace = cache, client, namespace
+    def __init__(self, cache: Cache, client: Client, namespace: str, limits: MemberLimits | None = None) -> None:
+        self._cache, self._client, self._namespace, self._limits = (
+            cache,
+            client,
+            namespace,
+            limits or MemberLimits(),
+        )
+
+    @property
+    def limits(self) -> MemberLimits:
+        """Return what members may claim where their ServiceAccounts say nothing."""
+        return self._limits
+
+    def count_exports(self, namespace: str, cluster_id: str, kind: str) -> int:
+        """Return how many ResourceExports of a kind a member has, as far as they were read; 0 on a member."""
+        if not self._cache.has_index(BY_KIND.name, Side.LOCAL):
+            return 0
+        return self._cache.count_indexed(BY_KIND.name, by_kind(namespace, cluster_id, kind), Side.LOCAL)
 
     def service_account(self, namespace: str, name: str) -> RawObject | None:
         """Return a ServiceAccount, None if there is none."""

@@ -1,0 +1,45 @@
+"""Admission of a member's ResourceExports by what an administrator lets it claim: size, namespaces, number. Pure.
+
+The leader's reconciler looks again by the same rules (`leader.offers`): what is seen here may be a moment old, and
+exports can be older than the bounds.
+"""
+
+from __future__ import annotations
+
+from mcagent.controller.admission.decision import Decision, Lookup, Operation, Request, denied
+from mcagent.controller.leader.bounds import (
+    bounds_of_accounts,
+    defaults_of,
+    named_namespaces,
+    refuse_namespace,
+    stands_for,
+)
+from mcagent.controller.leader.exports import SERVICE_KINDS, ExportKind
+from mcagent.controller.leader.offers import over_quota, too_large
+from mcagent.controller.raw import items_at, text_at
+from mcagent.controller.service_payload import MAX_PORTS
+from mcagent.model.field import printable
+
+
+def refuse_size(request: Request, lookup: Lookup) -> Decision | None:
+    """Return the refusal of an export that is too large, before anything else looks into it."""
+    why = too_large(request.object, text_at(request.object, "spec", "kind"), lookup.limits.max_export_bytes)
+    if not why and len(items_at(request.object, "spec", "service", "serviceSpec", "ports")) > MAX_PORTS:
+        why = f"spec.service.serviceSpec.ports has more than {MAX_PORTS} entries"
+    return denied(f"the export is refused: {why}") if why else None
+
+
+def refuse_bounds(request: Request, cluster: str, lookup: Lookup) -> Decision | None:
+    """Return the refusal of an export that its member may not make."""
+    kind, namespace = (text_at(request.object, "spec", field) for field in ("kind", "namespace"))
+    accounts = lookup.service_accounts(request.namespace)
+    bounds = bounds_of_accounts((a for a in accounts if stands_for(a) == cluster), defaults_of(lookup.limits))
+    if kind in SERVICE_KINDS:
+        named = frozenset(stands_for(a) for a in accounts if namespace in named_namespaces(a))
+        if why := refuse_namespace(cluster, namespace, bounds, named):
+            return denied(why)
+    if request.operation is not Operation.CREATE or kind == ExportKind.CLUSTER_INFO:
+        return None
+    if lookup.count_exports(request.namespace, cluster, kind) < bounds.max_exports:
+        return None
+    return denied(over_quota(cluster, bounds.max_exports, f'objects of kind "{printable(kind)}"'))

@@ -1,0 +1,88 @@
+"""Where a member's endpoints may lie: in its own networks, never in another member's. Pure.
+
+Its own are the CIDRs that were granted to it, as its ResourceImport of kind ClusterInfo has them. A cluster that
+publishes none (no gateway: its Pods are reached without tunnels) has what an administrator allows it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+
+from mcagent.controller import names
+from mcagent.controller.leader.bounds import Bounds
+from mcagent.controller.leader.exports import ExportKind
+from mcagent.controller.leader.payloads import published
+from mcagent.controller.ranges import Networks, networks_of, range_of
+from mcagent.controller.raw import text_at
+from mcagent.controller.reconciler import Index, Ref, Side, View
+from mcagent.controller.settings import LeaderSettings
+from mcagent.core.claims import refuse_address
+from mcagent.kube.source import RawObject
+from mcagent.model.net import Address
+from mcagent.model.objects import Kind
+
+
+def _infos(obj: RawObject) -> Sequence[str]:
+    return (
+        [text_at(obj, "metadata", "namespace")] if text_at(obj, "spec", "kind") == ExportKind.CLUSTER_INFO else []
+    )
+
+
+GRANTS = Index(
+    name="granted-networks", kind=Kind.RESOURCE_IMPORT, side=Side.LOCAL, values=_infos
+)  # ResourceImports of kind ClusterInfo, under the area
+
+
+class Grants:
+    """The CIDRs of all members of an area, and what is allowed without.
+
+    All exports ask the same, so the last answer for an area is kept, with the very objects that it was made from.
+    """
+
+    def __init__(self, settings: LeaderSettings) -> None:
+        self._allowed = networks_of(settings.allowed_endpoint_cidrs)
+        self._last: dict[str, tuple[Sequence[RawObject], Networks]] = {}
+
+    def read(self, view: View, area: str) -> Networks:
+        """Return all granted CIDRs, owned by clusters' IDs."""
+        infos = view.indexed(GRANTS.name, area)
+        last = self._last.get(area)
+        if last is not None and len(last[0]) == len(infos) and all(map(operator.is_, last[0], infos)):
+            return last[1]
+        found = Networks(
+            (*bounds, text_at(raw, "spec", "clusterinfo", "clusterID"))
+            for raw in infos
+            for network in published(raw) or ()
+            if (bounds := range_of(str(network))) is not None
+        )
+        self._last[area] = (infos, found)
+        return found
+
+    def judge(self, view: View, area: str, cluster_id: str, bounds: Bounds) -> Callable[[Address], str]:
+        """Return what says why an address cannot be an endpoint of a cluster; "" if it can."""
+        granted, allowed = self.read(view, area), self._allowed
+        info = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.cluster_info(cluster_id))
+        publishes = published(view.get(info)) is not None
+        bounded = None if bounds.cidrs is None else networks_of(map(str, bounds.cidrs))
+
+        def refuse(address: Address) -> str:
+            refusal = refuse_address(address)
+            if refusal is not None:
+                return refusal.message
+            number = int(address)
+            owners = granted.owners(number)
+            if cluster_id not in owners and owners:
+                return f"{address} is not used: it lies in a CIDR of cluster {owners[0]}"
+            if bounded is not None and not bounded.owners(number):
+                return f"{address} is not used: it lies in no CIDR that its cluster may claim"
+            if publishes and not owners:
+                return f"{address} is not used: it lies in none of the CIDRs that its cluster publishes"
+            if not publishes and bounded is None and not allowed.owners(number):
+                return (
+                    f"{address} is not used: its cluster publishes no CIDRs, and neither allowedEndpointCIDRs of "
+                    f"the leader nor annotation {names.ALLOWED_CIDRS_ANNOTATION} of its ServiceAccount holds it"
+                )
+            return ""
+
+        return refuse

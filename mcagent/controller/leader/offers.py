@@ -1,0 +1,159 @@
+"""What members offer of a Service: which of their exports may take part in the merge, and with what. Pure.
+
+The same rules as admission's, looked at again: an export can be older than a rule, or than a change of one. An
+export that may not take part makes no offer, so it changes nothing for anybody else.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mcagent.controller import names
+from mcagent.controller.leader.bounds import bounds_of, defaults_of, named_for, refuse_namespace
+from mcagent.controller.leader.exports import BY_KIND, ExportKind, Header, by_kind, read_header
+from mcagent.controller.leader.grants import Grants
+from mcagent.controller.leader.members import is_member, not_a_member
+from mcagent.controller.leader.merge import Offer, Verdict
+from mcagent.controller.leader.payloads import Backends, read_backends, read_definition
+from mcagent.controller.leader.status import CONFLICT, reason_of
+from mcagent.controller.raw import age, is_deleting
+from mcagent.controller.reconciler import View
+from mcagent.controller.service_payload import ServiceSpec
+from mcagent.controller.settings import LeaderSettings
+from mcagent.controller.size import object_size
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
+
+NOT_ALLOWED = "NamespaceNotAllowed"
+QUOTA = "TooManyExports"
+TOO_LARGE = "TooLarge"
+PLAIN_BYTES = 64 * 1024  # of an export that holds no endpoints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """An export, read once. `refused`: why it cannot take part, None if it can. `header` is None if unreadable."""
+
+    raw: RawObject
+    key: str
+    header: Header | None
+    refused: Verdict | None
+    reserved: bool = False  # its namespace is named for its cluster
+
+    @property
+    def counts(self) -> bool:
+        """Tell whether it takes part."""
+        return self.header is not None and self.refused is None and not self.header.deleting
+
+
+def size_limit(kind: str, max_bytes: int) -> int:
+    """Return how many bytes an export of a kind may have."""
+    return max_bytes if kind == ExportKind.ENDPOINTS else min(max_bytes, PLAIN_BYTES)
+
+
+def too_large(raw: RawObject, kind: str, max_bytes: int) -> str:
+    """Return why an export is too large to be looked into, "" if it is not."""
+    limit = size_limit(kind, max_bytes)
+    if object_size(raw, limit) <= limit:
+        return ""
+    key = " (members.maxExportBytes of the leader)" if limit == max_bytes else ""
+    return f"it is larger than {limit} bytes of JSON, the most that an export of its kind may be{key}"
+
+
+def over_quota(cluster_id: str, limit: int, what: str = "Services") -> str:
+    """Return what is told of exports that are more than a member may have."""
+    return (
+        f"cluster {cluster_id} may export {limit} {what}, and the oldest stay: members.maxExports of the leader, "
+        f"or annotation {names.MAX_EXPORTS_ANNOTATION} of the cluster's ServiceAccount, can allow more"
+    )
+
+
+class Offers:
+    """Reads exports by the rules of a leader."""
+
+    def __init__(self, settings: LeaderSettings) -> None:
+        self._limits = settings.limits
+        self._defaults = defaults_of(settings.limits)
+        self._grants = Grants(settings)
+
+    def read(self, view: View, raw: RawObject, key: str) -> Export:
+        """Return an export, and whether it can take part."""
+        try:
+            header = read_header(raw)
+        except InputError as error:
+            return Export(raw=raw, key=key, header=None, refused=Verdict(taken=False, note=reason_of(error)))
+        reason, why = self._refusal(view, raw, header)
+        return Export(
+            raw=raw,
+            key=key,
+            header=header,
+            refused=Verdict(taken=False, note=why, reason=reason) if why else None,
+            reserved=bool(named_for(view, header.area, header.namespace)),
+        )
+
+    def _refusal(self, view: View, raw: RawObject, header: Header) -> tuple[str, str]:
+        area, cluster = header.area, header.cluster_id
+        if not is_member(view, area, cluster):
+            return CONFLICT, not_a_member(cluster)
+        bounds = bounds_of(view, area, cluster, self._defaults)
+        named = named_for(view, area, header.namespace)
+        if why := refuse_namespace(cluster, header.namespace, bounds, named):
+            return NOT_ALLOWED, why
+        if header.kind is ExportKind.SERVICE and self._is_over(view, raw, header, bounds.max_exports):
+            return QUOTA, over_quota(cluster, bounds.max_exports)
+        return TOO_LARGE, too_large(raw, header.kind, self._limits.max_export_bytes)
+
+    @staticmethod
+    def _is_over(view: View, raw: RawObject, header: Header, limit: int) -> bool:
+        value = by_kind(header.area, header.cluster_id, ExportKind.SERVICE)
+        if header.deleting or view.count(BY_KIND.name, value) <= limit:
+            return False
+        return age(raw) not in oldest(view.indexed(BY_KIND.name, value), limit)
+
+    def max_exports(self, view: View, area: str, cluster_id: str) -> int:
+        """Return how many Services a member may export."""
+        return bounds_of(view, area, cluster_id, self._defaults).max_exports
+
+    def offers(self, view: View, area: str, exports: Iterable[Export]) -> list[Offer]:
+        """Return what each member offers of one Service. An export that cannot take part makes none."""
+        headers: dict[str, Header] = {}
+        definitions: dict[str, ServiceSpec | str] = {}
+        endpoints: dict[str, RawObject] = {}
+        for export in exports:
+            header, raw = export.header, export.raw
+            if header is None or header.deleting:
+                continue
+            cluster = header.cluster_id
+            if export.refused is not None:
+                if header.kind is ExportKind.SERVICE:
+                    definitions[cluster] = export.refused.note  # for its endpoints, which go with it
+                continue
+            if header.kind is ExportKind.ENDPOINTS:
+                endpoints[cluster] = raw
+                headers.setdefault(cluster, header)
+                continue
+            headers[cluster] = header
+            try:
+                definitions[cluster] = read_definition(raw)
+            except InputError as error:
+                definitions[cluster] = reason_of(error)
+        offers = []
+        for cluster, header in headers.items():
+            backends: Backends | str | None = None
+            if cluster in endpoints:
+                bounds = bounds_of(view, area, cluster, self._defaults)
+                refuse = self._grants.judge(view, area, cluster, bounds)
+                try:
+                    backends = read_backends(endpoints[cluster], refuse, self._limits.max_endpoints)
+                except InputError as error:
+                    backends = reason_of(error)
+            definition = definitions.get(cluster, f"cluster {cluster} does not export the Service itself")
+            offers.append(Offer(header=header, definition=definition, backends=backends))
+        return offers
+
+
+def oldest(exports: Iterable[RawObject], limit: int) -> list[tuple[str, str, str]]:
+    """Return the ages of the exports that stay when there may be so many: those that are not about to go."""
+    return heapq.nsmallest(limit, (age(raw) for raw in exports if not is_deleting(raw)))
