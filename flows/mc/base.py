@@ -166,12 +166,11 @@ def _arrive(env: Env) -> Iterator[Flow]:
     mark = (Move(d.CAME_BY, d.MARK_PORT), Move(d.TRANSLATED, d.MARK_TRANSLATED))
     # The Service is kept with the mark and not compared by itself: a connection has one as long as it lives.
     number = Move(d.SERVICE_NUMBER, d.LABEL_SERVICE)
-    remember = (
-        (d.TRANSLATED.is_(0), Ct(env.zones.arrival, commit=True, exec_=mark)),
-        (d.TRANSLATED.is_(1), Ct(env.zones.arrival, commit=True, exec_=(*mark, number))),
-    )
-    # The source MAC stays as it is: to write it would make every Service a flow of its own in the datapath.
-    deliver = (set_whole(ETH_DST, d.HOST_MAC), Output(d.HOST_PORT))
+    remember = {0: mark, 1: (*mark, number)}
+    # By the source MAC the kernel tells what was translated (`mct_nodes` in nft). There it stays: to write
+    # it would make every Service a flow of its own in the datapath. Else it is whatever another cluster wrote.
+    to_kernel = (set_whole(ETH_DST, d.HOST_MAC), Output(d.HOST_PORT))
+    deliver = {0: (set_whole(ETH_SRC, d.MAC_PLAIN), *to_kernel), 1: to_kernel}
     for family in d.FAMILIES:
         yield _flow(
             d.ARRIVE, d.NORMAL, (family, FROM_GATEWAY, mac(d.MAC_TRANSLATED)), set_bits(d.TRANSLATED, 1), track
@@ -181,12 +180,13 @@ def _arrive(env: Env) -> Iterator[Flow]:
             yield _flow(d.ARRIVE, d.NORMAL, (family, FROM_REMOTE), set_bits(d.CAME_BY, d.HOST_PORT), track)
         table = d.ARRIVE_STATE
         for state in (STATE_NEW, _STATE_EST):
-            for what, commit in remember:
-                yield _flow(table, d.NORMAL, (family, state, what), commit, *deliver)
+            for bit, kept in remember.items():
+                commit = Ct(env.zones.arrival, commit=True, exec_=kept)
+                yield _flow(table, d.NORMAL, (family, state, d.TRANSLATED.is_(bit)), commit, *deliver[bit])
         # A request that is called a reply: conntrack was lost (with the userspace datapath's process), and the
         # server spoke first since. Only requests are translated by a gateway, so their direction is sure.
         turned = Ct(env.zones.arrival, commit=True, force=True, exec_=(*mark, number))
-        yield _flow(table, d.NORMAL, (family, _STATE_REVERSED, d.TRANSLATED.is_(1)), turned, *deliver)
+        yield _flow(table, d.NORMAL, (family, _STATE_REVERSED, d.TRANSLATED.is_(1)), turned, *deliver[1])
         for port in (*((d.HOST_PORT,) if env.gateway else ()), *env.local_gateways):
             for bit in (0, 1):
                 same = (
@@ -195,8 +195,9 @@ def _arrive(env: Env) -> Iterator[Flow]:
                     d.TRANSLATED.is_(bit),
                     d.MARK_TRANSLATED.is_(bit),
                 )
-                yield _flow(table, d.EXACT, (family, _STATE_EST, *same), *deliver)
-        yield _flow(table, d.ELSE, (family, _STATE_TRACKED), *deliver)
+                yield _flow(table, d.EXACT, (family, _STATE_EST, *same), *deliver[bit])
+        for bit in (0, 1):
+            yield _flow(table, d.ELSE, (family, _STATE_TRACKED, d.TRANSLATED.is_(bit)), *deliver[bit])
 
 
 def _untranslate(env: Env) -> Iterator[Flow]:

@@ -53,8 +53,11 @@ needed: there a TCP connection that begins (a SYN) keeps what conntrack gives it
 kernel datapath removes what is closed as soon as its place is needed, and has none of this.
 
 **The source MAC.** It holds a number on the tunnels between gateways and Nodes and nowhere else: Undnat puts the
-MAC of `mc-gw0` back before a reply goes to another cluster. What Arrive hands to the kernel keeps it, since the
-kernel does not look at it.
+MAC of `mc-gw0` back before a reply goes to another cluster. What ArriveState hands to the kernel keeps it, as the
+mark of a translated Service: `0a:6d:00` and the number. Everything else gets `aa:bb:cc:dd:ee:f0` there, whatever
+another cluster wrote into it. So nft knows what may reach the Node itself (chain `mct_nodes`): what is marked,
+replies, and ICMP errors about the Node's own connections; the rest, and what kube-proxy or the CNI would
+translate, is dropped and counted, unless `exposeNodes` is set.
 
 **With SNAT in A.** Snat passes the packet through zone SNAT; SnatState gives a new connection the gateway's
 address and keeps the port it came by in ct_label. The reply has that gateway's address as its destination, so

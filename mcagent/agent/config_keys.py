@@ -137,6 +137,10 @@ KEYS: tuple[Key, ...] = (
     _key(path="sourceNAT", attribute="source_nat", value=kinds.Choice(SourceNat),
         meaning="When the gateway translates source addresses to its gatewayIP. auto: only where routing needs "
                 "it. always: towards every remote cluster, as Antrea does."),
+    _key(path="exposeNodes", attribute="expose_nodes", value=kinds.Bool(),
+        meaning="Other clusters may open connections to this Node's own addresses, as far as podCIDRs (or the "
+                "Node's Pod CIDR) has them: kubelet, NodePorts, Pods on the host's network. false: only by an "
+                "exported Service."),
     _key(path="podRouting", attribute="pod_routing", value=kinds.Choice(PodRouting),
         meaning="How a gateway knows which Node has a Pod. nodeCIDR: by Node.spec.podCIDRs. perPod: by watching "
                 "Pods. auto: each Node by its Pod CIDRs if it has any, else by Pods."),

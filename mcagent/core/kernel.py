@@ -28,6 +28,10 @@ from mcagent.model.resources import (
 )
 
 HOST_MAC = "0a:6d:63:00:00:01"
+TRANSLATED_MAC, TRANSLATED_MASK = (
+    "0a:6d:00:00:00:00",
+    "ff:ff:ff:00:00:00",
+)  # source MACs of what a Service led here
 GATEWAY_MAC = "aa:bb:cc:dd:ee:f0"  # the virtual next hop, the address that Antrea uses too
 HOST_ADDRESS = IPv4Address("169.254.77.1")
 NEXT_HOP = IPv4Address("169.254.77.2")
@@ -153,7 +157,10 @@ def _encrypted(config: Config, version: int, forbidden: list[Network]) -> list[R
 
 
 def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
-    """Return the nft table: identity SNAT of Pods, marks for the way back, MSS clamp. `pods` is disjoint."""
+    """Return the nft table: identity SNAT of Pods, marks for the way back, MSS clamp, closed Nodes.
+
+    `pods` is disjoint.
+    """
     port, bit = config.host_port, f"0x{1 << config.ct_mark_bit:08x}"
     reply = f"ct direction reply ct mark & {bit} == {bit} meta mark set meta mark | {bit}"
     clamp = "tcp flags & (syn|rst) == syn tcp option maxseg size set rt mtu"
@@ -162,6 +169,7 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
         return NftChain(table=config.nft_table, name=name, type=kind, hook=hook, priority=priority, rules=rules)
 
     return [
+        *([] if config.expose_nodes else [chain("mct_nodes", "filter", "prerouting", -99, *_closed_nodes(port))]),
         NftSet(table=config.nft_table, name="mct_pods", elements=pods),
         # before the CNI's masquerade: a source that is NATed to itself is not NATed again
         chain("mct_post", "nat", "postrouting", 99, f'oifname "{port}" ip saddr @mct_pods snat to ip saddr'),
@@ -176,3 +184,22 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
         chain("mct_out", "route", "output", -150, reply),
         chain("mct_mss", "filter", "forward", -150, f'oifname "{port}" {clamp}', f'iifname "{port}" {clamp}'),
     ]
+
+
+def _closed_nodes(port: str) -> tuple[str, ...]:
+    """Return the rules by which only what the bridge translated gets from other clusters to this Node itself.
+
+    Just after destination NAT (priority -100): what is for this Node has a local address, what is for a NodePort,
+    hostPort, external or load balancer's address has been translated by kube-proxy or CNI, which are to do that
+    with nothing that comes from the bridge. By packet, not by connection, so what conntrack has lost, or not yet
+    seen, is judged alike. Replies to what this Node opened pass, and ICMP errors about it; an invalid packet is
+    neither. The bridge sets the source MAC (flows.mc, table ArriveState).
+    """
+    return (
+        f'iifname != "{port}" accept',
+        f"ether saddr & {TRANSLATED_MASK} == {TRANSLATED_MAC} accept",
+        "ct direction reply accept",
+        "meta l4proto icmp ct state related accept",
+        "ct status dnat counter drop",
+        "fib daddr type { local, broadcast, anycast, multicast } counter drop",
+    )

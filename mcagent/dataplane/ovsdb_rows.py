@@ -198,7 +198,10 @@ def _bfd_map(bfd: Bfd | None) -> dict[str, str]:
     if bfd is None:
         return {}
     values = {"enable": "true", "min_tx": str(bfd.min_tx), "min_rx": str(bfd.min_rx), "mult": str(bfd.mult)}
-    return values | ({"cpath_down": "true"} if bfd.cpath_down else {})
+    # Without it whatever a Pod sends to UDP port 3784 is taken for the peer's BFD (bfd_should_process_flow in OVS'
+    # lib/bfd.c): never forwarded, and looked at by ovs-vswitchd packet by packet.
+    only = {"bfd_remote_dst_mac": bfd.destination_mac} if bfd.destination_mac else {}
+    return values | only | ({"cpath_down": "true"} if bfd.cpath_down else {})
 
 
 def read_bridge(row: Any) -> Bridge:  # a row of the IDL
@@ -279,6 +282,7 @@ def _read_bfd(values: Mapping[str, str]) -> Bfd | None:
         min_rx=int(values["min_rx"]),
         mult=int(values["mult"]),
         cpath_down=values.get("cpath_down") == "true",
+        destination_mac=values.get("bfd_remote_dst_mac", ""),
     )
 
 

@@ -76,6 +76,10 @@ class HostPort:
         return ("hostport", self.bridge, self.name)
 
 
+BFD_MAC = "00:23:20:00:00:01"
+"""Destination of the BFD packets that OVS sends if nothing else is set (eth_addr_bfd in its lib/packets.h)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bfd:
     """Bidirectional forwarding detection on a tunnel (ovs-vswitchd.conf.db(5), column bfd); milliseconds."""
@@ -84,6 +88,7 @@ class Bfd:
     min_rx: int
     mult: int = 3
     cpath_down: bool = False
+    destination_mac: str = BFD_MAC  # that a packet must have to be one of the peer's; "": any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,6 +162,15 @@ def test_device_and_nft_follow_facts_and_configuration() -> None:
     assert of(Link, resources(compiled(mtu=1300)))[0].mtu == 1300
 
 
+def test_nodes_are_closed_unless_they_are_exposed() -> None:
+    """What comes out of the host port for the Node itself meets a chain; `exposeNodes` takes it away."""
+    closed = {chain.name: chain for chain in of(NftChain, resources(compiled(EAST)))}
+    exposed = {chain.name: chain for chain in of(NftChain, resources(compiled(EAST, expose_nodes=True)))}
+    assert closed.keys() - exposed.keys() == {"mct_nodes"}
+    assert closed["mct_nodes"].rules[-1].endswith("counter drop")
+    assert all(exposed[name] == closed[name] for name in exposed)
+
+
 def test_tunnel_settings() -> None:
     """Encapsulation and port come from the configuration; another address or type is another port."""
     found = of(TunnelPort, resources(compiled(EAST, tunnel_port=7000)))

@@ -1,0 +1,141 @@
+"""What attackers of the dataplane send, and whether it arrived. Knows namespaces, but no lab."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+from ipaddress import IPv4Address
+
+from mcagent.lab import netns
+from mcagent.model.errors import LabError
+from tests.waiting import until
+
+ARRIVES = 1.0  # seconds within which what is let through arrives; what is dropped never does
+GENEVE = 6081
+_SYN, _ACK = 0x02, 0x10
+
+
+@contextlib.contextmanager
+def listening(namespace: str, port: int, kind: int = socket.SOCK_STREAM) -> Iterator[socket.socket]:
+    """Give a socket that listens on every address of a namespace, as kubelet does on a Node."""
+
+    def open_() -> socket.socket:
+        one = socket.socket(socket.AF_INET, kind)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("", port))
+        if kind == socket.SOCK_STREAM:
+            one.listen(64)
+        one.setblocking(False)
+        return one
+
+    with netns.call(namespace, open_) as one:
+        yield one
+
+
+def connects(namespace: str, address: object, port: int) -> bool:
+    """Tell whether a TCP connection comes about (or is refused by a reset: somebody has answered)."""
+
+    def connect() -> bool:
+        try:
+            socket.create_connection((str(address), port), timeout=ARRIVES).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    return netns.call(namespace, connect)
+
+
+def echoes(namespace: str, address: object) -> bool:
+    """Tell whether an address answers ICMP echo requests."""
+    argv = ["ping", "-n", "-q", "-c", "1", "-W", "1", str(address)]
+    return netns.execute(namespace, argv, check=False).returncode == 0
+
+
+def received(server: socket.socket, token: bytes) -> bool:
+    """Tell whether a datagram with these bytes arrives at a socket in time."""
+
+    def look() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                if token in server.recv(65536):
+                    return True
+        return False
+
+    with contextlib.suppress(LabError):
+        until(look, timeout=ARRIVES)
+        return True
+    return False
+
+
+def datagram(namespace: str, address: object, port: int, payload: bytes, *, ttl: int = 64) -> None:
+    """Send one datagram from a namespace."""
+
+    def send() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            one.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, ttl)
+            one.sendto(payload, (str(address), port))
+
+    netns.call(namespace, send)
+
+
+def checksum(data: bytes) -> int:
+    """Return the Internet checksum (RFC 1071)."""
+    data += b"\0" * (len(data) % 2)
+    total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return 0xFFFF - total
+
+
+def ipv4(source: IPv4Address, destination: IPv4Address, protocol: int, payload: bytes) -> bytes:
+    """Return an IPv4 packet (RFC 791)."""
+    fields = (0x45, 0, 20 + len(payload), 1, 0, 60, protocol, 0, source.packed, destination.packed)
+    head = struct.pack("!BBHHHBBH4s4s", *fields)
+    return head[:10] + struct.pack("!H", checksum(head)) + head[12:] + payload
+
+
+def udp(source_port: int, port: int, payload: bytes) -> bytes:
+    """Return a UDP datagram without a checksum (RFC 768)."""
+    return struct.pack("!HHHH", source_port, port, 8 + len(payload), 0) + payload
+
+
+def tcp(source: IPv4Address, destination: IPv4Address, ports: tuple[int, int], *, syn: bool) -> bytes:
+    """Return an empty TCP segment: a SYN, or one in the middle of a connection that nobody opened (RFC 9293)."""
+    head = struct.pack("!HHIIBBHHH", *ports, 1000, 0 if syn else 2000, 5 << 4, _SYN if syn else _ACK, 64240, 0, 0)
+    pseudo = source.packed + destination.packed + struct.pack("!BBH", 0, socket.IPPROTO_TCP, len(head))
+    return head[:16] + struct.pack("!H", checksum(pseudo + head)) + head[18:]
+
+
+def flood(namespace: str, source: IPv4Address, destination: IPv4Address, segments: Iterable[bytes]) -> int:
+    """Send TCP segments from a Pod as root; return how many."""
+
+    def send() -> int:
+        sent = 0
+        with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP) as one:
+            one.bind((str(source), 0))
+            for segment in segments:
+                one.sendto(segment, (str(destination), 0))
+                sent += 1
+        return sent
+
+    return netns.call(namespace, send)
+
+
+def geneve(namespace: str, peer: IPv4Address, frame: bytes, *, vni: int = 0) -> None:
+    """Send a frame to a gateway of another cluster by the tunnel, from a gateway's own namespace (RFC 8926)."""
+    datagram(namespace, peer, GENEVE, struct.pack("!BBH", 0, 0, 0x6558) + struct.pack("!I", vni << 8) + frame)
+
+
+def ethernet(destination: str, source: str, packet: bytes) -> bytes:
+    """Return an Ethernet frame with an IPv4 packet."""
+    return bytes.fromhex(destination.replace(":", "") + source.replace(":", "")) + b"\x08\x00" + packet
+
+
+def token() -> bytes:
+    """Return bytes that nobody else sends."""
+    return os.urandom(16)

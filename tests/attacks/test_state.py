@@ -1,0 +1,209 @@
+"""State of Nodes and gateways under attack: liveness, connection tracking; and bridge addresses (flannel)."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from mcagent.lab import netns, traffic
+from mcagent.lab.faults import Settled
+from mcagent.lab.lab import Lab
+from mcagent.lab.topology import POD_PORT, Node, generate
+from tests.attacks import packets
+from tests.attacks.catalogue import Attacker, Group, attack
+
+KUBELET, BFD_PORT = 10250, 3784
+CLOSED = "nft: out of the bridge into the Node itself comes only what the bridge translated, and replies"
+BFD_MAC_ONLY = "BFD is what comes with OVS' own destination MAC, and on data the pipeline writes another"
+
+_EXTERNAL = """\
+table ip external {{
+  chain prerouting {{
+    type nat hook prerouting priority dstnat;
+    ip daddr {address} tcp dport 80 dnat to {pod}
+  }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class World:
+    """The lab, a Pod of the first cluster, and the second cluster's Nodes."""
+
+    lab: Lab
+    pod: str  # namespace of a Pod on a worker
+    nodes: tuple[Node, Node]  # gateway, worker
+
+    def bridge_address(self, node: Node) -> str:
+        """Return the address that flannel's and kindnet's bridge has on a Node."""
+        assert node.pod_cidr is not None
+        return str(node.pod_cidr[1])
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[..., Lab]) -> Lab:
+    """Two clusters of a gateway and a worker, whose Pod CIDRs are published."""
+    return make_lab(generate(clusters=3))
+
+
+@pytest.fixture(scope="module")
+def world(lab: Lab) -> Iterator[World]:
+    """The second cluster's Nodes have a bridge as flannel's, and kubelet listens on it."""
+    east, west = lab.topology.clusters[:2]
+    made = World(lab, lab.namespace(east.workers[0].pods[0]), (west.gateways[0], west.workers[0]))
+    for node in made.nodes:
+        netns.ip(lab.namespace(node), "link", "add", "cni0", "type", "bridge")
+        netns.ip(lab.namespace(node), "address", "add", f"{made.bridge_address(node)}/24", "dev", "cni0")
+        netns.ip(lab.namespace(node), "link", "set", "cni0", "up")
+    gateway, worker = (lab.namespace(node) for node in made.nodes)
+    with packets.listening(gateway, KUBELET), packets.listening(worker, KUBELET):
+        yield made
+
+
+@attack(
+    Group.NODES,
+    Attacker.POD,
+    wants="open a connection to the kubelet of a worker by the CNI's bridge address in its Pod CIDR",
+    stopped_by=CLOSED,
+)
+def test_the_bridge_address_of_a_worker(world: World) -> None:
+    """The first address of a worker's Pod CIDR is the Node's own, and closed."""
+    assert not packets.connects(world.pod, world.bridge_address(world.nodes[1]), KUBELET)
+    assert packets.connects(world.lab.namespace(world.nodes[0]), world.bridge_address(world.nodes[1]), KUBELET)
+
+
+@attack(
+    Group.NODES,
+    Attacker.POD,
+    wants="open a connection to the kubelet of a gateway Node by the CNI's bridge address in its Pod CIDR",
+    stopped_by=CLOSED,
+)
+def test_the_bridge_address_of_a_gateway(world: World) -> None:
+    """So is that of a gateway."""
+    assert not packets.connects(world.pod, world.bridge_address(world.nodes[0]), KUBELET)
+    assert packets.connects(world.lab.namespace(world.nodes[1]), world.bridge_address(world.nodes[0]), KUBELET)
+
+
+@attack(
+    Group.NODES,
+    Attacker.POD,
+    wants="send to the broadcast address of a Node's Pod network, which daemons on the Node hear",
+    stopped_by=CLOSED,
+)
+def test_the_broadcast_address(world: World) -> None:
+    """The last address of a Node's Pod CIDR reaches no socket of the Node."""
+    node = world.nodes[1]
+    assert node.pod_cidr is not None
+    with packets.listening(world.lab.namespace(node), 10255, socket.SOCK_DGRAM) as server:
+        sent = packets.token()
+        packets.datagram(world.pod, node.pod_cidr[255], 10255, sent)
+        assert not packets.received(server, sent)
+
+
+@attack(
+    Group.NODES,
+    Attacker.POD,
+    wants="reach a Service that was never exported by an external address that kube-proxy translates",
+    stopped_by="nft, after kube-proxy's destination NAT: it translates nothing that another cluster sends",
+)
+def test_an_external_address(world: World) -> None:
+    """An external or load balancer's address inside a published Pod CIDR leads other clusters nowhere."""
+    node = world.nodes[1]
+    assert node.pod_cidr is not None
+    address, pod = node.pod_cidr[200], node.pods[0]
+    rules = _EXTERNAL.format(address=address, pod=f"{pod.address}:{POD_PORT}")
+    netns.execute(world.lab.namespace(node), ["nft", "-f", "-"], stdin=rules)
+    assert not packets.connects(world.pod, address, 80)
+    assert packets.connects(world.lab.namespace(world.nodes[0]), address, 80)
+
+
+def _bfd(state: int) -> bytes:
+    """Return a BFD control packet that says of a session, to whom it does not know: it is down (RFC 5880, 4.1)."""
+    return struct.pack("!BBBBIIIII", 0x20, state << 6, 3, 24, 0x6D63, 0, 100_000, 100_000, 0)
+
+
+def _slow_paths(lab: Lab, node: Node, protocol: str) -> list[str]:
+    """Return the flows of a datapath by which packets go to ovs-vswitchd one by one, for a protocol of its own."""
+    flows = lab.ovs(node.name).appctl("dpctl/dump-flows").splitlines()
+    return [flow for flow in flows if f"slow_path({protocol})" in flow and "00:23:20:00:00:01" not in flow]
+
+
+@attack(
+    Group.STATE,
+    Attacker.POD,
+    wants="have gateways swallow a tenant's traffic, on UDP port 3784",
+    stopped_by=BFD_MAC_ONLY,
+)
+def test_a_tenants_bfd_is_data(world: World) -> None:
+    """A datagram to a Pod of another cluster on BFD's port arrives as any other."""
+    pod = world.nodes[1].pods[0]
+    with packets.listening(world.lab.namespace(pod), BFD_PORT, socket.SOCK_DGRAM) as server:
+        sent = packets.token()
+        packets.datagram(world.pod, pod.address, BFD_PORT, sent)
+        assert packets.received(server, sent)
+
+
+@attack(
+    Group.STATE,
+    Attacker.POD,
+    wants="have ovs-vswitchd look at every packet that a Pod sends to UDP port 3784",
+    stopped_by=BFD_MAC_ONLY,
+)
+def test_a_tenants_bfd_costs_no_upcalls(world: World) -> None:
+    """No Node on the way has a flow that sends such packets to ovs-vswitchd; all of them arrive."""
+    pod = world.nodes[1].pods[0]
+    with packets.listening(world.lab.namespace(pod), BFD_PORT, socket.SOCK_DGRAM) as server:
+        sent = [packets.token() for _ in range(50)]
+        for one in sent:
+            packets.datagram(world.pod, pod.address, BFD_PORT, one)
+        swallowed = [
+            flow for _, node in world.lab.topology.nodes() for flow in _slow_paths(world.lab, node, "bfd")
+        ]
+        assert swallowed == []
+        assert packets.received(server, sent[-1])
+
+
+@attack(
+    Group.STATE,
+    Attacker.POD,
+    wants="take down the tunnel to its own gateway by forged BFD, from the host's network with a TTL of 255",
+    stopped_by=BFD_MAC_ONLY,
+)
+def test_a_tenant_cannot_end_liveness(world: World, settled: Settled) -> None:
+    """A flood of BFD packets that say "down" changes no tunnel's state, and no connection notices.
+
+    Open vSwitch takes BFD with a TTL of 255 only (RFC 5881, section 5): what a Node forwards has less.
+    """
+    settled.wait()
+    pod = world.nodes[1].pods[0]
+    host = world.lab.namespace(world.lab.topology.clusters[0].workers[0])
+    before = _flaps(world.lab)
+    with traffic.TcpClient(world.pod, str(pod.address), POD_PORT) as client:
+        for _ in range(100):
+            for state in (0, 1):  # AdminDown, Down
+                packets.datagram(host, pod.address, BFD_PORT, _bfd(state), ttl=255)
+            client.exchange(b"x" * 64)
+    assert _flaps(world.lab) == before
+
+
+def _flaps(lab: Lab) -> dict[str, str]:
+    """Return of every tunnel what its BFD says, with the number of its state's changes."""
+    found = {}
+    for _, node in lab.topology.nodes():
+        rows = lab.ovs(node.name).vsctl(
+            "--format=csv", "--no-headings", "--columns=name,bfd_status", "list", "interface"
+        )
+        for line in rows.splitlines():
+            name, _, status = line.partition(",")
+            words = [
+                word
+                for word in status.replace('"', "").strip("{}").split(", ")
+                if word.startswith(("state=", "flap"))
+            ]
+            if words:
+                found[f"{node.name} {name}"] = " ".join(words)
+    return found

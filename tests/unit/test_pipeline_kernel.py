@@ -1,0 +1,99 @@
+"""Properties of what a Node's kernel is handed: the source MAC tells what its cluster's gateways translated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.simulate import Datapath, Journey, Packet
+from flows.simulate.packet import ACK, SYN
+from mcagent.core import kernel
+from tests.conversations import Call, calls, examples, exchange
+from tests.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, World, worlds
+
+SEEDS = st.integers(0, 2**32)
+FORGED = ("0a:6d:00:00:00:00", "0a:6d:00:00:00:01", "0a:6d:00:ff:ff:ff", HOST_MAC, "02:00:00:00:00:77")
+
+
+def marked(packet: Packet) -> bool:
+    """Tell whether the kernel takes a packet for one of a translated Service, as the rule of nft does."""
+
+    def number(mac: str) -> int:
+        return int(mac.replace(":", ""), 16)
+
+    return number(packet.eth_src) & number(kernel.TRANSLATED_MASK) == number(kernel.TRANSLATED_MAC)
+
+
+def forgeries(world: World, journey: Journey) -> list[tuple[str, Packet]]:
+    """Return what hostile gateways can make of the packets that they sent, each with the Node that it comes to."""
+    found = []
+    for name, walk in journey.walks:
+        peer = world.peer(world.nodes[name], walk.packet.in_port)
+        if peer is not None and peer.cluster != world.nodes[name].cluster:
+            found += [
+                (name, replace(walk.packet, eth_src=source, eth_dst=destination))
+                for source in FORGED
+                for destination in (PLAIN, TRANSLATED, REPLY)
+            ]
+    return found
+
+
+@examples(20)
+@given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
+def test_what_is_translated_is_marked_and_nothing_else(world: World, seed: int, datapath: Datapath) -> None:
+    """Requests to Services carry the mark, first and later ones; requests to Pods and all replies do not."""
+    network = world.network.over(datapath)
+    for call in calls(world, Random(seed), 16):
+        for packet in (call.packet, call.later, call.later):
+            met = exchange(world, network, call, packet)
+            network = met.network
+            assert marked(met.seen) == (call.service is not None), met.there
+            assert not marked(met.back.deliveries[0][1]), met.back
+
+
+@examples(20)
+@given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
+def test_another_clusters_gateway_cannot_forge_the_mark(world: World, seed: int, datapath: Datapath) -> None:
+    """Whatever MACs another cluster writes, the kernel sees the mark only on what a Service led to it."""
+    for call in calls(world, Random(seed), 4):
+        met = exchange(world, world.network.over(datapath), call, call.packet)
+        for network in (world.network.over(datapath), met.network):  # as the first packet, and as a later one
+            for flags in (SYN, ACK):
+                for name, forged in forgeries(world, met.there):
+                    journey = network.send(name, replace(forged, tcp_flags=flags))
+                    judge(call, journey)
+
+
+def judge(call: Call, journey: Journey) -> None:
+    """Fail if what a kernel got of a forged request is marked without having been translated."""
+    assert not journey.problems, journey
+    for _, seen in journey.deliveries:
+        assert marked(seen) == (seen.dst != call.address), journey
+
+
+@examples(20)
+@given(worlds(min_clusters=2), SEEDS)
+def test_a_forged_mark_on_a_reply_is_lost(world: World, seed: int) -> None:
+    """A reply that another cluster sends with the mark on it arrives without."""
+    for call in calls(world, Random(seed), 6):
+        met = exchange(world, world.network, call, call.packet)
+        for name, forged in forgeries(world, met.back):
+            for _, seen in met.network.send(name, forged).deliveries:
+                assert not marked(seen)
+
+
+@examples(20)
+@given(worlds(min_clusters=2), SEEDS)
+def test_strange_packets_of_other_clusters_are_not_marked(world: World, seed: int) -> None:
+    """A packet to any address, from any of the cluster's own, arrives with the mark only if it was translated."""
+    random = Random(seed)
+    for call in calls(world, random, 4):
+        met = exchange(world, world.network, call, call.packet)
+        for name, forged in forgeries(world, met.there):
+            pod = random.choice(world.pods)
+            journey = world.network.send(name, replace(forged, dst=pod.address))
+            for _, seen in journey.deliveries:
+                assert not marked(seen), journey
