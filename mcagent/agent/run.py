@@ -63,6 +63,7 @@ RELOADABLE = frozenset(
         "clusterID",
         "sourceNAT",
         "podRouting",
+        "exposeNodes",
         "allowedRemoteCIDRs",
         "mtu",
         "logLevel",

@@ -15,7 +15,7 @@ from flows.simulate import Datapath, Network
 from flows.simulate.packet import ACK, RST, SYN, Packet
 from mcagent.core.probes import Connection, questions
 from tests.conversations import Call, Exchange, calls, examples, exchange, none, one
-from tests.topologies import HOST_MAC, ZONES, World, from_kernel, worlds
+from tests.topologies import PLAIN, ZONES, World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
 
@@ -83,7 +83,7 @@ def test_a_server_is_heard_without_the_gateway_that_translated(
                     wanted = call.packet.reply()
                     names = ("src", "src_port", "dst", "dst_port", "proto")
                     assert [getattr(seen, n) for n in names] == [getattr(wanted, n) for n in names]
-                    assert seen.eth_src == HOST_MAC
+                    assert seen.eth_src == PLAIN
                 the_same(exchange(world, network, call, call.later), before)
 
 
