@@ -2,8 +2,7 @@
 
 Everybody else calls `changed` (there is new input), `suspect` (somebody else may have touched a facility) or
 `stop`. Owns the thread, the clock and back-off; what a pass does is `mcagent.agent.reconcile`, when it is due is
-`mcagent.agent.schedule`. The one `except Exception` of the program is here: a pass that breaks is told, changes
-nothing more, and is tried again with back-off.
+`mcagent.agent.schedule`. A pass that breaks is told, changes nothing more, and is tried again with back-off.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from mcagent.agent import schedule
@@ -26,6 +26,7 @@ from mcagent.model.errors import McagentError
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.resources import Backend
 from mcagent.observe.report import Report
+from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
@@ -138,14 +139,7 @@ class Loop:
     # --- the thread --------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Turn until `stop`. A bug outside of a pass is logged and ends it: the process is to be restarted."""
-        try:
-            self._run()
-        except BaseException:
-            log.exception("the loop ends")
-            raise
-
-    def _run(self) -> None:
+        """Turn until `stop`. A bug outside of a pass ends it: the process is to be restarted."""
         while True:
             with self._condition:
                 if self._stopping:
@@ -182,19 +176,17 @@ class Loop:
             self._reconciler.config = config
             self._reconciler.forget()
         error = ""
-        try:
-            outcome = self._reconciler.reconcile(self._source.take(), observe=todo.observe, blocked=todo.blocked)
-            self._source.want(outcome.needs)
-        except McagentError as caught:
+        found, caught = attempt(partial(self._pass, todo))
+        if isinstance(caught, McagentError):
             error = str(caught)
             log.error("nothing is changed: %s", caught)
-        except Exception as caught:  # the one place: a bug must not take the dataplane down
+        elif caught is not None:  # a bug must not take the dataplane down
             error = f"{type(caught).__name__}: {caught}"
-            log.exception("nothing is changed: a pass broke")
-        if error:
+            log.error("nothing is changed: a pass broke", exc_info=caught)
+        if caught is not None:
             self._reconciler.forget()
-            outcome = Outcome()
-        self._settle(todo, outcome, began=now, gathered=agenda.changes, broken=bool(error))
+        outcome = found or Outcome()
+        self._settle(todo, outcome, began=now, gathered=agenda.changes, broken=caught is not None)
         with self._condition:
             retries = self._agenda.retries
         self._reporter.passed(
@@ -202,6 +194,11 @@ class Loop:
         )
         with self._condition:
             self._busy = False
+
+    def _pass(self, todo: schedule.Pass) -> Outcome:
+        outcome = self._reconciler.reconcile(self._source.take(), observe=todo.observe, blocked=todo.blocked)
+        self._source.want(outcome.needs)
+        return outcome
 
     def _settle(self, todo: schedule.Pass, outcome: Outcome, *, began: float, gathered: int, broken: bool) -> None:
         """Take the outcome into the agenda: pace, suspicions that are cleared, and back-off of what failed."""

@@ -20,6 +20,7 @@ from mcagent.core.probes import Connection, may_be_translated, probe, questions,
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network
 from mcagent.model.plan import Desired
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Prober:
         # By what happened: moments of the monotonic clock, the next one first, and what to do then.
         self._due: dict[str, tuple[list[float], Callable[[], None]]] = {}
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="probes", daemon=True)
+        self._thread = Supervised(self._run, name="probes")
 
     def start(self) -> None:
         """Begin to do what is asked for."""

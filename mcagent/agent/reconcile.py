@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,6 +36,7 @@ from mcagent.model.net import Address
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Op, Plan, Step
 from mcagent.model.resources import Backend, FlowEntry, Resource, ResourceKey, TunnelPort
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class Reconciler:
                     steps = [step for step in diff({}, bare).steps if step.backend is Backend.OVSDB]
                     self._early = backend.apply(steps).done
 
-        thread = threading.Thread(target=make, name="bridge")
+        thread = Supervised(make, name="bridge")
         if self.config.host_port not in facts.ofports:
             thread.start()
         try:

@@ -51,6 +51,7 @@ from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.report import InformerReport, Report
 from mcagent.observe.systemd import Notifier
 from mcagent.observe.version import version
+from mcagent.supervised import Supervised, dead
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ class Agent:
                 pending=lambda: self.loop.pending,
             ),
         )
-        self._thread = threading.Thread(target=self.loop.run, name="loop", daemon=True)
+        self._thread = Supervised(self.loop.run, name="loop")
 
     @property
     def port(self) -> int:
@@ -153,7 +154,7 @@ class Agent:
 
     def start(self) -> None:
         """Begin to read objects and to reconcile."""
-        threading.Thread(target=self._connect, name="connect", daemon=True).start()
+        Supervised(self._connect, name="connect").start()
         self._source.start(sorted(ALWAYS_NEEDED))
         if self._api is not None:
             self._api.start()
@@ -257,7 +258,8 @@ class Agent:
             status = f"{role}: the dataplane is as it should be"
         else:
             status = "; ".join(text for backend in report.backends for text in backend.errors) or "starting"
-        self._notifier.turn(ready=ready, status=status[:500])
+        if not dead():  # else the watchdog ends the process
+            self._notifier.turn(ready=ready, status=status[:500])
 
     def _tell_api(self, api: Api, desired: Desired) -> None:
         if desired.problems != self._told:

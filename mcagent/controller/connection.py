@@ -27,6 +27,7 @@ from mcagent.kube.source import Backoff, KindState, RawObject
 from mcagent.model.errors import InputError, SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class LeaderLink:
         self._backoff = Backoff(self._timing.retry, self._timing.retry_most)
         self._stopping, self._wake = threading.Event(), threading.Event()
         self._secret = SecretWatch(local, namespace, self._wake.set, self._timing.informers)
-        self._thread = threading.Thread(target=self._run, name="leader-link", daemon=True)
+        self._thread = Supervised(self._run, name="leader-link", until=self._stopping)
 
     # --- any thread ---------------------------------------------------------------------------------------
 

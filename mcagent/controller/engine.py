@@ -26,6 +26,7 @@ from mcagent.kube.client import Client
 from mcagent.kube.informer import Timing
 from mcagent.kube.source import KindState
 from mcagent.model.objects import Kind
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -113,11 +114,11 @@ class Engine:
         self._stopping = threading.Event()
         self._agenda = Agenda()
         self._threads = [
-            threading.Thread(target=self._work, args=(side,), name=f"worker-{side}-{number}", daemon=True)
+            Supervised(self._work, args=(side,), name=f"worker-{side}-{number}", until=self._stopping)
             for side in self._sides()
             for number in range(self._timing.workers)
         ]
-        self._threads.append(threading.Thread(target=self._supervise, name="engine", daemon=True))
+        self._threads.append(Supervised(self._supervise, name="engine", until=self._stopping))
 
     def _sides(self) -> Sequence[Side]:
         return list(Side) if self.link is not None else [Side.LOCAL]

@@ -22,6 +22,7 @@ from mcagent.kube.source import RawObject, is_object
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 _JITTER = 1.2  # client-go's JitterFactor: of the wait between two tries to acquire
@@ -76,7 +77,7 @@ class Election:
             self._record, self._seen = record, now
         self._holder = str(spec.get("holderIdentity") or "")
         lasts = spec.get("leaseDurationSeconds")
-        self._lasts = float(lasts) if isinstance(lasts, int) and lasts > 0 else self._timing.duration
+        self._lasts = float(lasts) if isinstance(lasts, int) and 0 < lasts < 2**31 else self._timing.duration
         if self._holder != self.identity:
             self._renewed = None
 
@@ -136,7 +137,7 @@ class Elector:
         self._leading = False
         self._error = ""
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._thread = Supervised(self._run, name="lease", until=self._stopping)
 
     # --- any thread ---------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from mcagent.controller.engine import Engine
 from mcagent.controller.tally import RESULTS, Durations
+from mcagent.observe.threads import thread_metrics
 from mcagent.observe.version import version
 
 
@@ -52,6 +53,7 @@ class _Collector(Collector):
         yield from self._work()
         yield from self._connections()
         yield from self._webhook()
+        yield from thread_metrics()
 
     def _process(self) -> Iterator[Metric]:
         sources = self._sources

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mcagent import supervised
 from mcagent.config.values import listen_address
 from mcagent.controller.admission.accounts import Accounts
 from mcagent.controller.config import Role, Settings
@@ -204,7 +205,9 @@ class Controller:
         return all(check.good for check in checks(self._process))
 
     def dead(self) -> list[str]:
-        """Return the threads that should run and do not."""
+        """Return the threads that should run and do not, and why."""
+        if broken := supervised.dead():
+            return broken
         found = list(self.engine.dead())
         if self.elector is not None and not self.elector.alive:
             found.append("lease")

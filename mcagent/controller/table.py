@@ -5,6 +5,7 @@ Decides nothing but what is newer, and knows no lock: the cache uses it under it
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
@@ -12,6 +13,9 @@ from collections.abc import Sequence
 
 from mcagent.controller.reconciler import Index
 from mcagent.kube.source import RawObject
+from mcagent.supervised import attempt
+
+log = logging.getLogger(__name__)
 
 Key = tuple[str, str]  # namespace ("" if cluster-scoped), name
 _REMEMBERED = 20_000  # deleted objects of a kind
@@ -40,8 +44,8 @@ class Table:
             self.seen[key] = time.monotonic()
         self.objects[key] = obj
         for name, index in self.indexes.items():
-            before = set(index.values(old)) if old is not None else set()
-            after = set(index.values(obj))
+            before = _values(index, old) if old is not None else set()
+            after = _values(index, obj)
             for value in before - after:
                 self._unfile(name, value, key)
             for value in after - before:
@@ -56,7 +60,7 @@ class Table:
             del self.seen[key]
             del self.order[bisect_left(self.order, key)]
             for name, index in self.indexes.items():
-                for value in set(index.values(old)):
+                for value in _values(index, old):
                     self._unfile(name, value, key)
         return old
 
@@ -72,6 +76,14 @@ class Table:
         del keys[bisect_left(keys, key)]
         if not keys:
             del self.filed[name][value]
+
+
+def _values(index: Index, obj: RawObject) -> set[str]:
+    """Return under what an object is filed: nothing, where that cannot be told of it."""
+    found, error = attempt(lambda: set(index.values(obj)))
+    if error is not None:
+        log.error("index %s: %s is not filed, which is a bug", index.name, key_of(obj), exc_info=error)
+    return found or set()
 
 
 def key_of(obj: RawObject) -> Key:

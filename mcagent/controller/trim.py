@@ -7,38 +7,55 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcagent.kube.source import RawObject
+from mcagent.kube.trim import Shape, keep
 from mcagent.model.objects import Kind
 
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _INTERN = 64  # strings up to this length are shared between objects
 
-# Of kinds that are read in great numbers and never written: the fields that are kept, below the top level.
-_KEPT: Mapping[Kind, Mapping[str, frozenset[str]]] = {
+_EACH_PORT = [{"name": None, "port": None, "protocol": None, "appProtocol": None}]
+
+# Of kinds that are read in great numbers, or that others fill: the fields that are kept beside the metadata, as
+# `mcagent.kube.trim` has them. What nobody reads is dropped before anything walks it.
+_KEPT: Mapping[Kind, Shape] = {
     Kind.POD: {
-        "spec": frozenset({"nodeName", "hostNetwork"}),
-        "status": frozenset({"phase", "podIP", "podIPs", "conditions"}),
+        "spec": {"nodeName": None, "hostNetwork": None},
+        "status": {"phase": None, "podIP": None, "podIPs": None, "conditions": None},
     },
     Kind.NODE: {
-        "spec": frozenset({"podCIDR", "podCIDRs", "unschedulable"}),
-        "status": frozenset({"addresses", "conditions"}),
+        "spec": {"podCIDR": None, "podCIDRs": None, "unschedulable": None},
+        "status": {"addresses": None, "conditions": None},
+    },
+    Kind.RESOURCE_EXPORT: {
+        "spec": {
+            "clusterID": None,
+            "name": None,
+            "namespace": None,
+            "kind": None,
+            "service": {
+                "serviceSpec": {"ports": _EACH_PORT, "sessionAffinity": None, "sessionAffinityConfig": None}
+            },
+            "endpoints": {"subsets": [{"addresses": [{"ip": None}], "ports": _EACH_PORT}]},
+            "clusterInfo": None,
+        },
+        "status": {"conditions": None},
     },
     Kind.SECRET: {},  # without data: nobody but the connection and the certificates reads a Secret, and not here
 }
 
 
 def trim(kind: Kind, obj: RawObject) -> RawObject:
-    """Return what is kept of an object: without bookkeeping of the server, and with shared strings."""
+    """Return what is kept of an object: without bookkeeping of the server, and with shared strings.
+
+    It has come through `mcagent.model.document`, so it may be walked.
+    """
     meta = obj["metadata"]
     kept_meta = {key: value for key, value in meta.items() if key not in ("managedFields", "selfLink")}
     annotations = meta.get("annotations")
     if isinstance(annotations, dict) and _LAST_APPLIED in annotations:
         kept_meta["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
     if kind in _KEPT:
-        kept: RawObject = {}
-        for part, fields in _KEPT[kind].items():
-            value = obj.get(part)
-            kept[part] = {k: v for k, v in value.items() if k in fields} if isinstance(value, dict) else value
-        obj = {key: obj[key] for key in ("apiVersion", "kind") if key in obj} | kept
+        obj = keep(obj, {"apiVersion": None, "kind": None, **_KEPT[kind]})
     trimmed: RawObject = _shared({**obj, "metadata": kept_meta})
     return trimmed
 

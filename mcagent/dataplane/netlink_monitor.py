@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from mcagent.dataplane import rtmsg
 from mcagent.dataplane.rtsocket import NETLINK_NETFILTER, SO_RCVBUFFORCE, RtSocket
 from mcagent.model.errors import BackendError
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class NetlinkMonitor:
     def start(self) -> None:
         """Start watching. Raises BackendError when the kernel gives no sockets."""
         sockets = self._open()
-        self._thread = threading.Thread(target=self._run, args=(sockets,), name="netlink-monitor", daemon=True)
+        self._thread = Supervised(self._run, args=(sockets,), name="netlink-monitor")
         self._thread.start()
 
     def stop(self) -> None:

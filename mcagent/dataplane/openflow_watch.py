@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 from mcagent.dataplane import openflow_wire as wire
 from mcagent.dataplane.openflow_wire import Message
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class BridgeWatch:
         self._last_echo = 0
         self._due: float | None = None  # when `on_change` is to be called for changed flows
         self._told = 0.0
-        self._thread = threading.Thread(target=self._run, name="openflow", daemon=True)
+        self._thread = Supervised(self._run, name="openflow", until=self._closed)
         self._thread.start()
 
     def begin(self) -> None:

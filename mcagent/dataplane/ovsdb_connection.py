@@ -21,6 +21,7 @@ from ovs.db import idl as ovs_idl
 from mcagent.dataplane import ovsdb_json
 from mcagent.dataplane.ovsdb_rows import SCHEMA
 from mcagent.model.errors import BackendError
+from mcagent.supervised import Supervised
 
 ANSWER_TIMEOUT = 5.0  # seconds for ovsdb-server to answer anything
 RECONNECT_MAX = 1000  # milliseconds between attempts
@@ -153,7 +154,7 @@ class OvsdbConnection:
         """
         if self._watcher is not None:
             raise RuntimeError("watched already")
-        self._watcher = threading.Thread(target=self._watch, args=(judge,), name="ovsdb", daemon=True)
+        self._watcher = Supervised(self._watch, args=(judge,), name="ovsdb")
         self._watcher.start()
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ from mcagent.dataplane.wireguard_driver import Endpoint
 from mcagent.dataplane.wireguard_noise import INITIATION, INITIATION_LENGTH, NOTICE, initiator
 from mcagent.model.errors import BackendError
 from mcagent.model.net import parse_address
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class Handover:
         self._port = port
         self._stop_reader, self._stop_writer = socket.socketpair()
         arguments = (list(self._sockets), self._stop_reader)
-        self._thread = threading.Thread(target=self._run, args=arguments, name="wireguard-handover", daemon=True)
+        self._thread = Supervised(self._run, args=arguments, name="wireguard-handover")
         self._thread.start()
 
     def _end(self) -> None:

@@ -33,6 +33,7 @@ from mcagent.dataplane.wireguard_noise import INITIATION, INITIATION_LENGTH, not
 from mcagent.dataplane.wireguard_peers import SESSION
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address, internet_checksum
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Rekey:
             raise
         self.changed[name] = time.time()
         work = _Notices(name, driver, change, raw, live=live, hold=hold)
-        self._thread = threading.Thread(target=self._follow, args=(work,), name="wireguard-rekey", daemon=True)
+        self._thread = Supervised(self._follow, args=(work,), name="wireguard-rekey")
         self._thread.start()
 
     def let(self, address: Address) -> None:
@@ -150,7 +151,7 @@ def _end_hold(hold: Hold | None) -> None:
     """Let nothing into the queue any more, and everything out of it."""
     if hold is None:
         return
-    flush = threading.Thread(target=_nft, args=(f"flush set inet {TABLE} held\n",))
+    flush = Supervised(_nft, args=(f"flush set inet {TABLE} held\n",), name="wireguard-flush")
     flush.start()
     while flush.is_alive():  # on a busy machine it takes a while, and packets keep coming
         hold.release_all()
@@ -214,7 +215,7 @@ class _Notices:
         self._hold.release(addresses)
         if addresses and self._waiting:  # others may take long, and the queue is slower than the kernel
             text = f"delete element inet {TABLE} held {{ {', '.join(map(str, addresses))} }}\n"
-            threading.Thread(target=_nft, args=(text,), daemon=True).start()
+            Supervised(_nft, args=(text,), name="wireguard-release").start()
         self._hold.look()
 
     def leave(self) -> None:

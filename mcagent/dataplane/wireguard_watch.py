@@ -21,6 +21,7 @@ from mcagent.dataplane.wireguard import WireGuardBackend
 from mcagent.dataplane.wireguard_driver import wireguard_error
 from mcagent.dataplane.wireguard_link import read_link
 from mcagent.model.errors import BackendError
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class WireGuardWatch:
     def start(self) -> None:
         """Start watching. Raises BackendError when the kernel gives no socket."""
         events = self._open()
-        self._thread = threading.Thread(target=self._run, args=(events,), name="wireguard-watch", daemon=True)
+        self._thread = Supervised(self._run, args=(events,), name="wireguard-watch")
         self._thread.start()
 
     def stop(self) -> None:

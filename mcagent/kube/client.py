@@ -10,18 +10,21 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from mcagent.kube.source import RawObject
+from mcagent.model.document import decode
 from mcagent.model.errors import SourceError
+from mcagent.model.field import printable
 
 MAX_ANSWER = 256 * 1024 * 1024  # bytes of one answer; more is no list but an accident
 MAX_LINE = 16 * 1024 * 1024  # bytes of one watch event (an object is at most 1.5 MiB in etcd)
 _BLOCK = 64 * 1024
+_SAID = 600  # characters of a server's message that are told
 _REREAD = 1.0  # seconds for which the credentials are not looked at again
 _CONNECTIONS = 64  # kept open for further requests; each watch has one
 
@@ -38,6 +41,10 @@ class ApiRefusalError(SourceError):
 
 class ApiGarbageError(SourceError):
     """The API server (or something in its place) answered with what no API server says."""
+
+
+class ApiTooLargeError(ApiGarbageError):
+    """The answer is larger than was asked for."""
 
 
 class ApiUnreachableError(SourceError):
@@ -93,16 +100,41 @@ class Client:
         5xx), ApiGarbageError (no JSON), ApiUnreachableError.
         """
         data = None if body is None else json.dumps(body).encode()
-        with self.open(
-            method, path, query, body=data, content_type=content_type, timeout=timeout, whole=True
-        ) as stream:
-            text = stream.read(timeout)
+        text = self.fetch(method, path, query, body=data, content_type=content_type, timeout=timeout)
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as err:
+            return decode(text)
+        except ValueError as err:
             raise ApiGarbageError(
                 f"{self.server}: {method} {path}: the answer is no JSON: {_excerpt(text)}"
             ) from err
+
+    def fetch(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float = 30.0,
+        most: int = MAX_ANSWER,
+        accept: str = "application/json",
+    ) -> bytes:
+        """Make a request as `request` does, and return the answer as it is.
+
+        Raises ApiTooLargeError when it has more than `most` bytes.
+        """
+        with self.open(
+            method,
+            path,
+            query,
+            body=body,
+            content_type=content_type,
+            accept=accept,
+            timeout=timeout,
+            whole=True,
+        ) as stream:
+            return stream.read(timeout, most)
 
     def open(
         self,
@@ -112,6 +144,7 @@ class Client:
         *,
         body: bytes | None = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
         timeout: float = 30.0,
         whole: bool = False,
     ) -> Stream:
@@ -123,7 +156,7 @@ class Client:
         import urllib3
 
         api = self._api
-        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        headers = {"Accept": accept, "User-Agent": self._user_agent}
         if body is not None:
             headers["Content-Type"] = content_type
         where = f"{api.configuration.host}: {method} {path}"
@@ -190,29 +223,41 @@ class Stream:
         except _failures() as err:
             raise ApiUnreachableError(f"{self._where}: {_words(err)}") from err
 
-    def read(self, timeout: float) -> bytes:
-        """Return the rest. Raises ApiUnreachableError when it takes longer than `timeout` seconds."""
+    def read(self, timeout: float, most: int = MAX_ANSWER) -> bytes:
+        """Return the rest. Raises ApiUnreachableError when it takes longer than `timeout` seconds.
+
+        Raises ApiTooLargeError after `most` bytes.
+        """
         end = time.monotonic() + timeout
         blocks, size = [], 0
         for block in self._blocks():
             blocks.append(block)
             size += len(block)
-            if size > MAX_ANSWER:
-                raise ApiGarbageError(f"{self._where}: an answer of more than {MAX_ANSWER} bytes")
+            if size > most:
+                raise ApiTooLargeError(f"{self._where}: an answer of more than {most} bytes")
             if time.monotonic() > end:
                 raise ApiUnreachableError(f"{self._where}: the answer takes longer than {timeout:g} s")
         return b"".join(blocks)
 
-    def lines(self) -> Iterator[bytes]:
-        """Yield the lines of the answer, without the empty ones, as they come."""
-        rest = b""
+    def lines(self, too_long: Callable[[], None] = lambda: None) -> Iterator[bytes]:
+        """Yield the lines of the answer, without the empty ones, as they come.
+
+        One of more than MAX_LINE bytes is left out, and `too_long` called.
+        """
+        parts: list[bytes] = []  # of the line under way
+        size = 0
         for block in self._blocks():
-            *lines, rest = (rest + block).split(b"\n")
-            yield from filter(None, map(bytes.strip, lines))
-            if len(rest) > MAX_LINE:
-                raise ApiGarbageError(f"{self._where}: a line of more than {MAX_LINE} bytes")
-        if rest.strip():
-            yield rest
+            *ends, rest = block.split(b"\n")
+            for end in ends:
+                if size + len(end) > MAX_LINE:
+                    too_long()
+                elif line := b"".join((*parts, end)).strip():
+                    yield line
+                parts, size = [], 0
+            size += len(rest)
+            parts = [*parts, rest] if size <= MAX_LINE else []
+        if size <= MAX_LINE and (line := b"".join(parts).strip()):
+            yield line
 
 
 def _failures() -> tuple[type[BaseException], ...]:
@@ -294,10 +339,10 @@ def _authorization(configuration: Any) -> dict[str, str]:
 def _refusal(where: str, response: Any, text: bytes) -> ApiRefusalError:
     """Return the error that an answer of 300 and above tells."""
     reason, message = "", ""
-    with suppress(ValueError, RecursionError):
-        status = json.loads(text)
+    with suppress(ValueError):
+        status = decode(text)
         if isinstance(status, dict) and status.get("kind") == "Status":
-            reason, message = str(status.get("reason", "")), str(status.get("message", ""))
+            reason, message = str(status.get("reason", "")), printable(str(status.get("message", "")), _SAID)
     hints = {
         401: "the credentials were refused",
         403: "not allowed: the role lacks a rule for it",
@@ -307,7 +352,7 @@ def _refusal(where: str, response: Any, text: bytes) -> ApiRefusalError:
     said = hints.get(response.status, f"HTTP {response.status}")
     retry_after = str(response.headers.get("Retry-After") or "")
     return ApiRefusalError(
-        f"{where}: {said}" + (f": {message[:600]}" if message else ""),
+        f"{where}: {said}" + (f": {message}" if message else ""),
         code=response.status,
         reason=reason,
         retry_after=float(retry_after) if retry_after.isdecimal() else 0.0,

@@ -21,6 +21,7 @@ from mcagent.kube.trim import trim
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem, Severity
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class DirectorySource:
         self._events: dict[Kind, int] = {}
         self._last_event = 0.0
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="manifests", daemon=True)
+        self._thread = Supervised(self._run, name="manifests", until=self._stopping)
 
     def start(self, kinds: Sequence[Kind]) -> None:
         """Begin to read these kinds. Returns at once."""

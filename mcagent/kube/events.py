@@ -23,6 +23,7 @@ from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class Reporter:
         self._counts: Counter[str] = Counter()
         self._free_at = -math.inf  # of the rate limit: when the next write is free
         self._dirty, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+        self._thread = Supervised(self._run, name="reporter", until=self._stopping)
 
     def start(self) -> None:
         """Begin to write."""

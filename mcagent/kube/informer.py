@@ -2,13 +2,12 @@
 
 Owns resourceVersion and when to try again. The rules (Kubernetes API concepts, "Efficient detection of changes"):
 a list gives a version to watch from; every event and bookmark moves it on; a watch that ends is resumed from the
-last version; 410 means that history is gone: list again. An answer that no API server gives is never used, not
-even in part: a list with one bad item could otherwise empty a dataplane.
+last version; 410 means that history is gone: list again. No object ends a list or a watch: what cannot be used of
+one is left out and told. After a line that could not be read the watch goes on, and a list follows it.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import threading
@@ -16,14 +15,24 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from mcagent.kube.client import ApiGarbageError, ApiRefusalError, ApiUnreachableError, Client, Stream
-from mcagent.kube.source import Backoff, EventType, KindState, ObjectEvent, RawObject, Sink, is_object
+from mcagent.kube.client import (
+    MAX_LINE,
+    ApiGarbageError,
+    ApiRefusalError,
+    ApiUnreachableError,
+    Client,
+    Stream,
+)
+from mcagent.kube.pages import PAGE, PAGE_BYTES, ExpiredError, Lister
+from mcagent.kube.source import Backoff, EventType, KindState, ObjectEvent, RawObject, Sink, is_object, object_key
 from mcagent.kube.trim import trim
+from mcagent.model.document import MAX_DEPTH, decode_told
 from mcagent.model.errors import SourceError
+from mcagent.model.field import printable
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
+from mcagent.supervised import Supervised, attempt
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +47,12 @@ class Timing:
     backoff: float = 0.5  # after the first failure
     backoff_most: float = 30.0
     steady: float = 5.0  # a watch that lasted this long, or said something, was no failure
-    page: int = 500  # objects of one page of a list
+    page: int = PAGE  # objects of one page of a list
+    page_bytes: int = PAGE_BYTES
 
 
-class _ExpiredError(SourceError):
-    """The server's history no longer reaches our version."""
+_BAD_LINES = 100  # of one watch: an API server does not say so much nonsense
+_TOLD = 1000  # objects of which the log tells once what cannot be used
 
 
 class Informer:
@@ -73,7 +83,20 @@ class Informer:
             for key, value in (("fieldSelector", field_selector), ("labelSelector", label_selector))
             if value
         }
+        self._lister = Lister(
+            client,
+            kind,
+            self._path,
+            self._selectors,
+            page=self._timing.page,
+            page_bytes=self._timing.page_bytes,
+            timeout=self._timing.list_timeout,
+            keep=self._kept,
+            tell=self._tell,
+        )
         self._rv = ""  # watch from here; "": list first
+        self._bad_lines = 0  # of the present watch: what they told is not known
+        self._told: set[str] = set()
         self._backoff = Backoff(self._timing.backoff, self._timing.backoff_most)
         self._stopping = threading.Event()
         self._delivery = threading.Lock()  # held while the sink is called
@@ -86,7 +109,7 @@ class Informer:
         self._last_error = ""
         self._lists = self._events = 0
         self._restarts: Counter[str] = Counter()
-        self._thread = threading.Thread(target=self._run, name=f"informer-{KINDS[kind].plural}", daemon=True)
+        self._thread = Supervised(self._run, name=f"informer-{KINDS[kind].plural}", until=self._stopping)
 
     def start(self) -> None:
         """Begin to read. Returns at once."""
@@ -113,14 +136,14 @@ class Informer:
 
     def state(self) -> KindState:
         """Return how reading goes."""
-        died = self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set()
+        died = self._thread.cause
         with self._lock:
             return KindState(
                 kind=self.kind,
                 synced=self._synced,
                 connected=self._connected and not died,
                 last_event=self._last_event,
-                last_error="the informer's thread has died: see the log" if died else self._last_error,
+                last_error=f"the informer's thread broke: {died}" if died else self._last_error,
                 lists=self._lists,
                 events=self._events,
                 restarts=dict(self._restarts),
@@ -129,6 +152,7 @@ class Informer:
     # --- the loop -----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._rv = ""  # also when it is run again
         while not self._stopping.is_set():
             self._opened = 0.0
             seen = self._events + self._bookmarks
@@ -154,7 +178,7 @@ class Informer:
     def _after(self, err: SourceError | None) -> float:
         """Draw the conclusions from a failure. Returns how many seconds to wait."""
         wait = self._backoff.next()
-        if isinstance(err, _ExpiredError):
+        if isinstance(err, ExpiredError):
             self._rv = ""
             if self._backoff.failures == 1:
                 wait = random.uniform(0.0, min(wait, 0.2))  # noqa: S311 (spreads load)
@@ -190,11 +214,7 @@ class Informer:
     # --- list ---------------------------------------------------------------------------------------------
 
     def _list(self) -> None:
-        try:
-            objects, rv = self._pages(self._timing.page)
-        except _ExpiredError:
-            # history was compacted between two pages: all in one, as client-go's pager does
-            objects, rv = self._pages(0)
+        objects, rv = self._lister.read(stopping=self._stopping.is_set)
         with self._delivery:
             if self._stopping.is_set():
                 return
@@ -206,38 +226,21 @@ class Informer:
             self._last_event = time.time()
             self._last_error = ""
 
-    def _pages(self, limit: int) -> tuple[list[RawObject], str]:
-        objects: list[RawObject] = []
-        query = dict(self._selectors)
-        if limit:
-            query["limit"] = str(limit)
-        while True:
-            try:
-                answer = self._client.request("GET", self._path, query, timeout=self._timing.list_timeout)
-            except ApiRefusalError as err:
-                if err.code == 410:
-                    raise _ExpiredError(str(err)) from err
-                raise
-            items, rv, token = self._read_page(answer)
-            objects += [self._transform(self.kind, obj) for obj in items]
-            if not token or self._stopping.is_set():
-                return objects, rv
-            query["continue"] = token
+    def _kept(self, obj: RawObject) -> RawObject | None:
+        """Return what is kept of an object; None, and tell, where that cannot be made."""
+        kept, error = attempt(lambda: self._transform(self.kind, obj))
+        if error is not None:
+            what = f"{self.kind} {printable(object_key(obj), 320)}"
+            self._tell("unusable", f"{what} cannot be used: {type(error).__name__}: {printable(str(error))}")
+        return kept
 
-    def _read_page(self, answer: Any) -> tuple[list[RawObject], str, str]:
-        """Return items, version and continue token of a list, or raise ApiGarbageError."""
-        wrong = ApiGarbageError(f"{self._client.server}: GET {self._path}: the answer is no {self.kind}List")
-        if not isinstance(answer, dict) or answer.get("kind") != f"{self.kind}List":
-            raise wrong
-        meta, items = answer.get("metadata"), answer.get("items")
-        if items is None:
-            items = []  # how Go writes an empty list
-        if not isinstance(meta, dict) or not isinstance(items, list) or not all(map(is_object, items)):
-            raise wrong
-        rv, token = meta.get("resourceVersion"), meta.get("continue") or ""
-        if not isinstance(rv, str) or not rv or not isinstance(token, str):
-            raise wrong
-        return items, rv, token
+    def _tell(self, reason: str, text: str) -> None:
+        """Count an object that cannot be used as it is, and say so once."""
+        with self._lock:
+            self._restarts[f"object-{reason}"] += 1
+        if text not in self._told and len(self._told) < _TOLD:
+            self._told.add(text)
+            log.warning("%s", text)
 
     # --- watch --------------------------------------------------------------------------------------------
 
@@ -257,30 +260,45 @@ class Informer:
             stream = self._client.open("GET", self._path, query, timeout=self._timing.inactivity)
         except ApiRefusalError as err:
             if err.code == 410:
-                raise _ExpiredError(str(err)) from err
+                raise ExpiredError(str(err)) from err
             raise
         with stream:
-            self._opened = time.monotonic()
+            self._opened, self._bad_lines = time.monotonic(), 0
             self._set_stream(stream)
             if self._stopping.is_set():
                 return "stopped"
-            for line in stream.lines():
+            for line in stream.lines(self._too_long):
                 self._read_line(line)
                 if self._stopping.is_set():
                     return "stopped"
+        if self._bad_lines:
+            self._rv = ""  # whatever they told, a list tells it, too
         return "timeout" if time.monotonic() - self._opened >= seconds - 1 else "closed"
 
-    def _read_line(self, line: bytes) -> None:
+    def _too_long(self) -> None:
+        self._bad_line(f"a line of more than {MAX_LINE} bytes")
+
+    def _bad_line(self, what: str) -> None:
+        """Pass over a line. Raises ApiGarbageError when there are too many."""
         where = f"{self._client.server}: watch {self._path}"
+        self._bad_lines += 1
+        if self._bad_lines > _BAD_LINES:
+            raise ApiGarbageError(f"{where}: {what}")
+        with self._lock:
+            self._restarts["bad-line"] += 1  # counted, not used: the watch goes on
+        if self._bad_lines == 1:
+            log.warning("%s: %s", where, what)
+
+    def _read_line(self, line: bytes) -> None:
         try:
-            event = json.loads(line)
-        except (ValueError, RecursionError) as err:
-            raise ApiGarbageError(f"{where}: a line is no JSON: {line[:60]!r}") from err
+            event, cut = decode_told(line)
+        except ValueError:
+            return self._bad_line(f"a line is no JSON: {line[:60]!r}")
         obj = event.get("object") if isinstance(event, dict) else None
         if not isinstance(event, dict) or not isinstance(event.get("type"), str) or not isinstance(obj, dict):
-            raise ApiGarbageError(f"{where}: a line is no event: {line[:60]!r}")
+            return self._bad_line(f"a line is no event: {line[:60]!r}")
         if event["type"] == "ERROR":
-            raise _error_event(where, obj)
+            raise _error_event(f"{self._client.server}: watch {self._path}", obj)
         meta = obj.get("metadata")
         rv = meta.get("resourceVersion") if isinstance(meta, dict) else None
         if event["type"] == "BOOKMARK" and isinstance(rv, str) and rv:
@@ -288,31 +306,38 @@ class Informer:
             self._bookmarks += 1
             with self._lock:
                 self._last_event = time.time()
-            return
+            return None
         try:
             kind = EventType(event["type"])
         except ValueError:
             with self._lock:
                 self._restarts["unknown-event"] += 1  # counted, not used: the watch goes on
-            return
+            return None
         if not is_object(obj) or not isinstance(rv, str) or not rv or obj.get("kind", self.kind) != self.kind:
-            raise ApiGarbageError(f"{where}: an event without a usable object: {line[:60]!r}")
-        delivered = ObjectEvent(type=kind, object=self._transform(self.kind, obj))
+            return self._bad_line(f"an event without a usable object: {line[:60]!r}")
+        if cut:
+            what = f"{self.kind} {printable(object_key(obj), 320)}"
+            self._tell("nested", f"{what}: what is nested more than {MAX_DEPTH} deep is not read")
+        kept = self._kept(obj)
+        if kept is None and kind is EventType.DELETED:
+            kept = obj
         with self._delivery:
             if self._stopping.is_set():
-                return
-            self._sink.apply(self.kind, delivered)
+                return None
+            if kept is not None:
+                self._sink.apply(self.kind, ObjectEvent(type=kind, object=kept))
         self._rv = rv
         with self._lock:
             self._events += 1
             self._last_event = time.time()
+        return None
 
 
 def _error_event(where: str, status: RawObject) -> SourceError:
     """Return the error that an ERROR event tells."""
-    code, message = status.get("code"), str(status.get("message", ""))[:300]
+    code, message = status.get("code"), printable(str(status.get("message", "")), 300)
     if code == 410 or status.get("reason") in ("Expired", "Gone"):
-        return _ExpiredError(f"{where}: {message}")
+        return ExpiredError(f"{where}: {message}")
     if status.get("kind") != "Status" or not isinstance(code, int):
         return ApiGarbageError(f"{where}: an ERROR event without a Status")
     return ApiRefusalError(f"{where}: HTTP {code}: {message}", code=code)
@@ -321,7 +346,7 @@ def _error_event(where: str, status: RawObject) -> SourceError:
 def _reason(err: SourceError) -> str:
     """Return a failure as a word fit for a metric label."""
     match err:
-        case _ExpiredError():
+        case ExpiredError():
             return "expired"
         case ApiGarbageError():
             return "garbage"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import yaml
 
 from mcagent.kube.source import RawObject, is_object
+from mcagent.model.document import MAX_DEPTH, decode
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS, kind_of
 from mcagent.model.objects import Kind
@@ -17,7 +17,6 @@ from mcagent.model.objects import Kind
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 MAX_FILE = 64 * 1024 * 1024  # bytes
 _MAX_NESTING = 8  # of List kinds
-_MAX_DEPTH = 100  # of YAML collections
 
 
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser is ten times as fast
@@ -62,7 +61,7 @@ def _documents(path: Path) -> list[Any]:
         if not text.strip():
             raise SourceError("the file is empty (remove it to remove its objects)")
         if path.suffix == ".json":
-            return [json.loads(text)]
+            return [decode(text)]
         _check_events(text)
         return [document for document in yaml.load_all(text, _Loader) if document is not None]
     except OSError as err:
@@ -89,7 +88,7 @@ def _check_events(text: str) -> None:
             depth -= 1
         elif isinstance(event, yaml.AliasEvent):
             raise SourceError(f"{at}YAML aliases (*{event.anchor}) are not read here")
-        if depth > _MAX_DEPTH:
+        if depth > MAX_DEPTH:
             raise SourceError(f"{at}nested too deeply")
 
 

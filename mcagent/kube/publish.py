@@ -15,6 +15,7 @@ from mcagent.model.errors import InputError, SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Gateway, Kind, Meta, WireGuardInfo
 from mcagent.model.parse import parse_object
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Publisher:
         self._wanted: tuple[Meta, WireGuardInfo | None] | None = None
         self._kept: dict[WireGuardInfo | None, WireGuardInfo | None] = {}  # what the API makes of a value
         self._dirty, self._stopping = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._thread = Supervised(self._run, name="publisher", until=self._stopping)
 
     def start(self) -> None:
         """Begin to write."""

@@ -54,16 +54,17 @@ _SHAPES: Mapping[Kind, Shape] = {
 }
 
 
-def _keep(value: Any, shape: Shape) -> Any:
+def keep(value: Any, shape: Shape) -> Any:
+    """Return a copy of a value with only what the shape names; what is of another type is kept as it is."""
     if isinstance(shape, dict) and isinstance(value, dict):
-        return {key: _keep(value[key], inner) for key, inner in shape.items() if key in value}
+        return {key: keep(value[key], inner) for key, inner in shape.items() if key in value}
     if isinstance(shape, list) and isinstance(value, list):
-        return [_keep(item, shape[0]) for item in value]
+        return [keep(item, shape[0]) for item in value]
     return value
 
 
 def trim(kind: Kind, obj: RawObject) -> RawObject:
     """Return a copy with only the fields that are read."""
     shape = {"apiVersion": None, "kind": None, "metadata": _META, **_SHAPES[kind]}
-    trimmed: RawObject = _keep(obj, shape)
+    trimmed: RawObject = keep(obj, shape)
     return trimmed

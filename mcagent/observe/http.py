@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from mcagent.supervised import Supervised
+
 log = logging.getLogger(__name__)
 
 MAX_REQUESTS = 8
@@ -38,7 +40,7 @@ class HttpServer:
     def __init__(self, address: tuple[str, int], pages: Pages) -> None:
         """Listen. Raises OSError when the address cannot be had."""
         self._server = BoundedServer(address, _handler(pages))
-        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
+        self._thread = Supervised(self._server.serve_forever, name="http")
         self._thread.start()
 
     @property

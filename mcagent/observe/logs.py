@@ -36,7 +36,11 @@ class TextFormatter(logging.Formatter):
         head = f"{_stamp(record)} " if self._times else ""
         name = record.name.removeprefix("mcagent.")
         line = f"{head}{_PLAIN.get(record.levelname, record.levelname)} {name}: {_one_line(record.getMessage())}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        # Indented: what an exception quotes from an object cannot pass as a line of its own.
+        trace = self.formatException(record.exc_info).split("\n")
+        return "\n".join([line, *(f"  {_one_line(part)}" for part in trace)])
 
 
 class JsonFormatter(logging.Formatter):
@@ -52,7 +56,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
+        return json.dumps(entry)  # ASCII only: no control character of any set
 
 
 def _library_talk(record: logging.LogRecord) -> bool:

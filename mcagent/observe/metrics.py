@@ -27,6 +27,7 @@ from mcagent.model.resources import PeerKind, TunnelPort
 from mcagent.observe.gateway_metrics import liveness_metrics
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.report import InformerReport, Report
+from mcagent.observe.threads import thread_metrics
 from mcagent.observe.version import version
 from mcagent.observe.wireguard import WireGuardReport, wireguard_metrics
 
@@ -184,6 +185,7 @@ class StateCollector(Collector):
         for reason, count in sorted(self._sources.drops().items()):
             drops.add_metric([reason], count)
         yield drops
+        yield from thread_metrics()
 
 
 def _of_report(report: Report) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from mcagent.core.render import plain, problem_json
@@ -21,6 +21,7 @@ from mcagent.observe.metrics import Metrics, Sources, TunnelSample
 from mcagent.observe.report import InformerReport, Report
 from mcagent.observe.version import version
 from mcagent.observe.wireguard import WireGuardReport, encryption_of, ends_of, summary_of
+from mcagent.supervised import dead as dead_threads
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHOWN_PROBLEMS = 1000
@@ -74,15 +75,16 @@ def make_pages(
     sources: Sources,
     alive: Callable[[], bool],
     pending: Callable[[], bool],
+    dead: Callable[[], Sequence[str]] = dead_threads,
 ) -> Pages:
-    """Return the pages by path."""
+    """Return the pages by path. `dead` names threads that should run and do not, and says why."""
 
     def current_checks() -> tuple[Check, ...]:
         return checks(sources.report(), sources.informers(), pending=pending())
 
     def healthz() -> Page:
-        good = alive()
-        return Page(body="ok\n" if good else "the loop does not turn\n", status=200 if good else 503)
+        why = [*([] if alive() else ["the loop does not turn"]), *(f"not running: {one}" for one in dead())]
+        return Page(body="\n".join([*(why or ["ok"]), ""]), status=503 if why else 200)
 
     def readyz() -> Page:
         found = current_checks()
@@ -97,7 +99,7 @@ def make_pages(
             informers=sources.informers(),
             tunnels=sources.tunnels(),
             found=current_checks(),
-            alive=alive(),
+            alive=alive() and not dead(),
             live=sources.live(),
             wireguard=sources.wireguard(),
         )

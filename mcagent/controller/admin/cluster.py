@@ -13,6 +13,7 @@ from typing import Any
 
 from mcagent.controller import names
 from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.pages import Lister
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError, McagentError, SourceError
 from mcagent.model.kinds import KINDS, object_path
@@ -55,7 +56,9 @@ class Cluster:
 
     def objects(self, kind: Kind, namespace: str = "") -> list[RawObject]:
         """Return all objects of a kind, of one namespace or all. Raises SourceError."""
-        found = self._client.request("GET", object_path(kind, namespace)).get("items") or []
+        found, _ = Lister(
+            self._client, kind, object_path(kind, namespace), tell=lambda _reason, text: self.tell(text)
+        ).read()
         info = KINDS[kind]
         return [{"apiVersion": info.api_version, "kind": str(kind)} | item for item in found]
 

@@ -24,6 +24,7 @@ from mcagent.kube.source import RawObject, is_object
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class _Looking:
         self._look, self._retry = look, retry
         self._error, self._expires = "", 0.0
         self._stopping, self._woken = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="certificate", daemon=True)
+        self._thread = Supervised(self._run, name="certificate", until=self._stopping)
 
     @property
     def expires(self) -> float:

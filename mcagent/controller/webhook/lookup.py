@@ -9,6 +9,7 @@ from mcagent.controller.leader.exports import BY_KIND, by_kind
 from mcagent.controller.reconciler import Ref, Side
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.client import ApiGarbageError, ApiRefusalError, Client
+from mcagent.kube.pages import Lister
 from mcagent.kube.source import RawObject, is_object
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
@@ -86,11 +87,8 @@ class ClusterLookup:
     def _list(self, kind: Kind, namespace: str) -> Sequence[RawObject]:
         if self._knows(kind, namespace):
             return self._cache.list(kind, Side.LOCAL, namespace)
-        answer = self._client.request("GET", object_path(kind, namespace), timeout=_TIMEOUT)
-        items = answer.get("items") if isinstance(answer, dict) else None
-        if not isinstance(items, list | None):
-            raise ApiGarbageError(f"{self._client.server}: the answer is no {kind}List")
-        return [self._object(item) for item in items or ()]
+        found, _ = Lister(self._client, kind, object_path(kind, namespace), timeout=_TIMEOUT).read()
+        return found
 
     def _object(self, answer: object) -> RawObject:
         if not is_object(answer):

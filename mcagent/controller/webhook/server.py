@@ -21,10 +21,14 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from mcagent.controller.admission.decision import Decision
+from mcagent.controller.raw import text_at
 from mcagent.controller.tally import BUCKETS, Durations
 from mcagent.controller.worker import BUGS
+from mcagent.model.document import MAX_DEPTH, decode_told, was_cut
 from mcagent.model.errors import SourceError
+from mcagent.model.field import printable
 from mcagent.observe.http import BoundedServer
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +40,11 @@ TIMEOUT = 10.0  # seconds for each read or write, the handshake, and the first r
 IDLE = 100.0
 _API_VERSION = "admission.k8s.io/v1"
 _MESSAGE = 1024
+_LENGTH_DIGITS = 12  # of a Content-Length
+_DEEP = "mcagent.io/too-deep"  # beside a request's own fields: what is written is nested too deeply
+_TOO_DEEP = Decision(
+    allowed=False, code=422, message=f"the object is nested more than {MAX_DEPTH} deep: nobody would read it"
+)
 
 Review = Callable[[Mapping[str, Any]], Decision]
 
@@ -63,9 +72,7 @@ class WebhookServer:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._durations = Durations()
         self._server = _TlsServer(address, _handler(reviews, self._counted), lambda: self._context)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="webhook", daemon=True
-        )
+        self._thread = Supervised(self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="webhook")
         self._thread.start()
 
     @property
@@ -177,11 +184,10 @@ def _handler(
             self._answer(200, json.dumps(answer).encode(), "application/json")
 
         def _decide(self, review: Review, request: Mapping[str, Any]) -> Mapping[str, Any]:
-            kind = request.get("kind")
-            known = kind.get("kind") if isinstance(kind, dict) else None
+            known = text_at(request, "kind", "kind")
             began = time.perf_counter()
             try:
-                decision = review(request)
+                decision = _TOO_DEEP if _DEEP in request else review(request)
             except SourceError as err:
                 decision = Decision(allowed=False, code=503, message=f"cannot be decided now: {err}")
             except BUGS:
@@ -189,16 +195,16 @@ def _handler(
                 decision = Decision(allowed=False, code=500, message="the review failed: see the controller's log")
             seconds = time.perf_counter() - began
             word = "allowed" if decision.allowed else "error" if decision.code >= 500 else "denied"
-            counted(str(known) if known in _KINDS else "other", word, seconds)
+            counted(known if known in _KINDS else "other", word, seconds)
             if not decision.allowed:
-                log.info("%s %s: denied: %s", known, _named(request), decision.message)
+                log.info("%s %s: denied: %s", printable(known), _named(request), decision.message[:_MESSAGE])
             return answer_of(request, decision)
 
         def _body(self) -> bytes:
             if self.headers.get("Transfer-Encoding"):
                 raise _BadReviewError("a body needs a Content-Length", 411)
             length = self.headers.get("Content-Length", "")
-            if not length.isdecimal():
+            if not length.isascii() or not length.isdecimal() or len(length) > _LENGTH_DIGITS:
                 raise _BadReviewError("a body needs a Content-Length", 411)
             if int(length) > MAX_BODY:
                 raise _BadReviewError(f"the body is larger than {MAX_BODY} bytes", 413)
@@ -226,8 +232,8 @@ _KINDS = frozenset({"ClusterSet", "Gateway", "MemberClusterAnnounce", "ResourceE
 def read_review(body: bytes) -> Mapping[str, Any]:
     """Return the request of an AdmissionReview. Raises _BadReviewError."""
     try:
-        review = json.loads(body)
-    except (ValueError, RecursionError):
+        review, cut = decode_told(body)
+    except ValueError:
         raise _BadReviewError("the body is no JSON") from None
     request = review.get("request") if isinstance(review, dict) else None
     if not isinstance(request, dict) or review.get("kind") != "AdmissionReview":
@@ -236,6 +242,8 @@ def read_review(body: bytes) -> Mapping[str, Any]:
         raise _BadReviewError(f"only AdmissionReviews of {_API_VERSION} are read")
     if not isinstance(request.get("uid"), str) or not request["uid"]:
         raise _BadReviewError("the request has no uid")
+    if cut and was_cut(request.get("object")) and not was_cut(request.get("oldObject")):
+        return {**request, _DEEP: True}
     return request
 
 
@@ -251,4 +259,5 @@ def answer_of(request: Mapping[str, Any], decision: Decision) -> Mapping[str, An
 
 
 def _named(request: Mapping[str, Any]) -> str:
-    return "/".join(str(request[key]) for key in ("namespace", "name") if request.get(key))
+    names = (text_at(request, key) for key in ("namespace", "name"))
+    return "/".join(printable(name, 256) for name in names if name)

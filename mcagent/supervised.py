@@ -1,0 +1,101 @@
+"""Threads that cannot end unnoticed, and the one place that catches every exception.
+
+Owns: what is known of threads that broke, by which /healthz fails. Knows nothing of what threads do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from mcagent.model.field import printable
+
+log = logging.getLogger(__name__)
+
+FIRST, MOST = 0.5, 30.0  # seconds before a thread that broke is run again
+STEADY = 60.0  # seconds that make up for what went wrong before
+TOLERATED = 4  # breaks in a row for which health does not fail
+_CAUSE = 300  # characters of an exception's text
+_Result = TypeVar("_Result")
+
+_lock = threading.Lock()
+_broken: weakref.WeakSet[Supervised] = weakref.WeakSet()  # whose owner is gone is of no interest any more
+_restarts: dict[str, int] = {}
+
+
+def attempt(work: Callable[[], _Result]) -> tuple[_Result | None, Exception | None]:
+    """Return the result of `work`, or the exception that it raised: here alone every exception is caught."""
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001 (a bug, of which the rest must not die; the caller tells it)
+        return None, error
+
+
+class Supervised(threading.Thread):
+    """A daemon thread whose end by an exception is logged and told by `dead`.
+
+    With `until` it is run again after a while, until that event is set: for loops that keep what they know in
+    their object, and can begin anew at any point.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., object],
+        *,
+        name: str,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        until: threading.Event | None = None,
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._call: Callable[[], object] | None = lambda: target(*args, **(kwargs or {}))
+        self._until = until
+        self.cause = ""  # of its end, or of its last break; "" while all is well
+        self.breaks = 0  # in a row
+
+    @property
+    def hopeless(self) -> bool:
+        """Tell whether it has ended by an exception, or breaks again and again."""
+        return bool(self.cause) and (self._until is None or self.breaks > TOLERATED)
+
+    def run(self) -> None:
+        """Do the work; again after a break, where that is right."""
+        assert self._call is not None
+        while True:
+            began = time.monotonic()
+            _, error = attempt(self._call)
+            if error is None:
+                self.cause = ""
+                break
+            self._broke(error, lasted=time.monotonic() - began)
+            if self._until is None or self._until.wait(min(MOST, FIRST * 2.0 ** (self.breaks - 1))):
+                break
+        self._call = None  # the owner may go
+
+    def _broke(self, error: Exception, *, lasted: float) -> None:
+        cause = f"{type(error).__name__}: {printable(str(error), _CAUSE)}"
+        again = self._until is not None
+        log.error("thread %s %s: %s", self.name, "broke" if again else "has died", cause, exc_info=error)
+        with _lock:
+            self.cause = cause
+            self.breaks = 1 if lasted >= STEADY else self.breaks + 1
+            _broken.add(self)
+            if again:
+                _restarts[self.name] = _restarts.get(self.name, 0) + 1
+
+
+def dead() -> list[str]:
+    """Return the threads of this process that ended by an exception, or break again and again, and why."""
+    with _lock:
+        broken = list(_broken)
+    return sorted({f"{thread.name} ({thread.cause})" for thread in broken if thread.hopeless})
+
+
+def restarts() -> Mapping[str, int]:
+    """Return how often threads were run again, by name."""
+    with _lock:
+        return dict(_restarts)
