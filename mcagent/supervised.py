@@ -56,22 +56,27 @@ class Supervised(threading.Thread):
         self._until = until
         self.cause = ""  # of its end, or of its last break; "" while all is well
         self.breaks = 0  # in a row
+        self._began = 0.0  # when it was run last; monotonic
+        self._waits = False  # to be run again
 
     @property
     def hopeless(self) -> bool:
-        """Tell whether it has ended by an exception, or breaks again and again."""
-        return bool(self.cause) and (self._until is None or self.breaks > TOLERATED)
+        """Tell whether it has ended by an exception, or breaks again and again and was not seen to recover."""
+        if self._until is None or not self.cause:
+            return bool(self.cause)
+        return self.breaks > TOLERATED and (self._waits or time.monotonic() - self._began < MOST)
 
     def run(self) -> None:
         """Do the work; again after a break, where that is right."""
         assert self._call is not None
         while True:
-            began = time.monotonic()
+            self._began, self._waits = time.monotonic(), False
             _, error = attempt(self._call)
             if error is None:
                 self.cause = ""
                 break
-            self._broke(error, lasted=time.monotonic() - began)
+            self._waits = True
+            self._broke(error, lasted=time.monotonic() - self._began)
             if self._until is None or self._until.wait(min(MOST, FIRST * 2.0 ** (self.breaks - 1))):
                 break
         self._call = None  # the owner may go

@@ -19,6 +19,7 @@ from mcagent.model.objects import Kind
 Rows = Callable[[RawObject, float], Sequence[Sequence[str]]]
 MEMBER_TOKEN = "membertoken"  # noqa: S105 (what it is called)
 _SHOWN = 100  # characters of a message
+_CELL = 260  # of anything: a name has up to 253
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,5 +181,7 @@ def objects(
 
 
 def rows(what: str, found: Sequence[RawObject], now: float) -> list[Sequence[str]]:
-    """Return the table's rows."""
-    return [row for obj in found for row in LISTINGS[what].rows(obj, now)]
+    """Return the table's rows. Others write these objects: no cell moves the cursor, or fills the screen."""
+    return [
+        tuple(printable(cell, _CELL) for cell in row) for obj in found for row in LISTINGS[what].rows(obj, now)
+    ]

@@ -1,0 +1,395 @@
+"""Whatever an API server stores, nothing but the object itself suffers: every reader, reconciler and review."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcagent.agent.inbox import Inbox
+from mcagent.controller import trim
+from mcagent.controller.admin.listing import LISTINGS, rows
+from mcagent.controller.admission import mutate, review
+from mcagent.controller.cache import Cache
+from mcagent.controller.leader.exports import BY_CLUSTER, BY_IMPORT
+from mcagent.controller.member import member_reconcilers
+from mcagent.controller.reconciler import Side
+from mcagent.controller.target import credentials, membership
+from mcagent.controller.webhook.server import answer_of, read_review
+from mcagent.core.compile import compile_desired
+from mcagent.kube import trim as agent_trim
+from mcagent.kube.source import EventType, ObjectEvent, RawObject
+from mcagent.model.config import Config
+from mcagent.model.document import CUT, MAX_DEPTH, decode, decode_told, was_cut
+from mcagent.model.errors import InputError
+from mcagent.model.facts import Facts
+from mcagent.model.kinds import KINDS
+from mcagent.model.objects import Kind
+from mcagent.supervised import attempt
+from tests.unit import agentworld, leader_world, member_world, test_member_service_import
+from tests.unit.control_view import START, Controller
+from tests.unit.leader_world import AREA, Leader
+from tests.unit.nasty import DEEP, VALUES, changed, paths, received, spoiled, text_of
+from tests.unit.test_admission import SET, WORLD, sa
+
+QUICK = settings(max_examples=25, deadline=None)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def depth(value: Any) -> int:
+    """Return how deep a value is nested, without recursion."""
+    deepest, level = 0, [value]
+    while level := [
+        inner
+        for item in level
+        if isinstance(item, dict | list)
+        for inner in (item.values() if isinstance(item, dict) else item)
+    ]:
+        deepest += 1
+    return deepest
+
+
+# --- decoding --------------------------------------------------------------------------------------------
+
+
+@given(value=JSON)
+@QUICK
+def test_decoding_is_that_of_json(value: Any) -> None:
+    """What is not too deep comes back as it was, brackets and quotes in strings included."""
+    assert decode(json.dumps(value).encode()) == value
+    assert decode_told(json.dumps({"a": value}, ensure_ascii=False)) == ({"a": value}, False)
+
+
+@pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"a":', "}"), ('[{"]":"\\"[",  "x":', "}]")])
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 700, 20_000])
+def test_what_is_too_deep_is_cut(start: str, end: str, levels: int) -> None:
+    """Only the inner part goes: what stands before and after it stays, and everything can be walked."""
+    inner = start * levels + "1" + end * levels
+    text = f'{{"items": [{{"a": "["}}, {{"b": {inner}, "c": "}}]"}}, {{"d": [1]}}]}}'
+    value, cut = decode_told(text.encode())
+    assert cut
+    assert was_cut(value)
+    assert [set(item) for item in value["items"]] == [{"a"}, {"b", "c"}, {"d"}]
+    assert value["items"][1]["c"] == "}]"
+    assert depth(value) <= MAX_DEPTH
+    assert value == decode(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH, 700])
+@pytest.mark.parametrize("broken", ["[", "[]]", '["', "[}", '["\\"]'])
+def test_what_is_no_json_is_refused(broken: str, levels: int) -> None:
+    """However deep, text that is no JSON is a ValueError, as are NaN and Infinity."""
+    for text in ("[" * levels + broken, broken + "]" * levels, "[NaN]", "[-Infinity]", b"\xff\xfe[\x00", b""):
+        with pytest.raises(ValueError, match=r"."):
+            decode(text)
+
+
+def test_numbers_and_letters_that_nobody_has() -> None:
+    """Half a surrogate pair, bytes that are no UTF-8 and endless integers become values that can be written."""
+    text = b'{"a": "\\ud800 \\ud83d\\ude00 \\\\ud800", "b": "\xff", "c": ' + b"9" * 5000 + b', "a": "\\uDFFF"}'
+    value = decode(text)
+    assert value == {"a": "�", "b": "�", "c": value["c"]}
+    assert isinstance(value["c"], str)
+    assert decode(b'["\\ud83d\\ude00 \\\\ud800 \\ud800x"]') == ["😀 \\ud800 �x"]
+    json.dumps(value, ensure_ascii=False).encode()
+
+
+def test_decoding_takes_time_by_size_only() -> None:
+    """Half a megabyte of brackets, or more of backslashes, costs about what other text costs."""
+    worst = (
+        "[" * 250_000 + "]" * 250_000,
+        '[{"":' * 60_000 + "1" + "}]" * 60_000,
+        '["' + "\\\\" * 750_000 + '"]',
+    )
+    began = time.process_time()
+    for text in worst:
+        decode(text)
+    assert time.process_time() - began < 5.0
+
+
+# --- the agent -------------------------------------------------------------------------------------------
+
+AGENT: Sequence[RawObject] = (
+    agentworld.node(),
+    agentworld.gateway(),
+    agentworld.cluster(1),
+    agentworld.cluster(2),
+    agentworld.raw(
+        Kind.SERVICE,
+        "web",
+        spec={"clusterIP": "10.96.0.8", "clusterIPs": ["10.96.0.8"], "ports": [{"name": "http", "port": 80}]},
+    ),
+    agentworld.raw(Kind.SERVICE_EXPORT, "web"),
+    agentworld.raw(
+        Kind.ENDPOINT_SLICE,
+        "web-1",
+        addressType="IPv4",
+        endpoints=[{"addresses": ["10.10.1.5"], "conditions": {"ready": True}, "nodeName": "a1"}],
+        ports=[{"name": "http", "port": 8080, "protocol": "TCP"}],
+    )
+    | {
+        "metadata": {
+            "name": "web-1",
+            "namespace": "kube-system",
+            "labels": {"kubernetes.io/service-name": "web"},
+        }
+    },
+)
+# The same under another name: what is spoiled. Each is younger than all others.
+AGENT_BAD: Sequence[RawObject] = (
+    agentworld.node("zz", 77),
+    agentworld.gateway("zz", 77),
+    agentworld.cluster(77),
+    agentworld.raw(Kind.POD, "zz", spec={"nodeName": "a1"}, status={"podIPs": [{"ip": "10.10.1.9"}]}),
+    agentworld.raw(Kind.SERVICE, "zz", spec={"clusterIP": "10.96.0.9", "ports": [{"port": 80}]}),
+    agentworld.raw(Kind.SERVICE_EXPORT, "zz"),
+    changed(AGENT[6], ("metadata", "name"), "zz"),
+)
+
+
+def programmed(*bad: RawObject) -> dict[str, Any]:
+    """Return the units that a Node programs, by name, with more objects than the good ones."""
+    inbox = Inbox(lambda: None)
+    for kind in Kind:
+        if kind in agent_trim._SHAPES:
+            these = [agent_trim.trim(kind, received(obj)) for obj in AGENT if obj["kind"] == kind]
+            inbox.replace(kind, these)
+    for obj in bad:
+        kind = Kind(obj["kind"])
+        for told in (EventType.ADDED, EventType.MODIFIED):
+            inbox.apply(kind, ObjectEvent(type=told, object=agent_trim.trim(kind, received(obj))))
+    config = Config(node_name="a1", cluster_id="home")
+    return dict(compile_desired(inbox.take(), Facts(), config, None).desired.units)
+
+
+@given(bad=st.sampled_from(AGENT_BAD).flatmap(spoiled))
+@QUICK
+def test_an_agent_goes_on(bad: RawObject) -> None:
+    """What it programs for other clusters and Services does not change by a bad object."""
+    alone, beside = programmed(), programmed(bad)
+    units = [name for name in alone if name.startswith(("cluster/", "service/"))]
+    assert len(units) == 3
+    for name in units:
+        assert beside[name].resources == alone[name].resources
+
+
+# --- the leader ------------------------------------------------------------------------------------------
+
+LEADER_BAD: Sequence[RawObject] = (
+    leader_world.service("mallory", "evil/web"),
+    leader_world.endpoints("mallory", ["10.9.0.1"], "evil/web"),
+    leader_world.cluster_info("mallory", "10.99.0.0/16", ["10.50.0.0/16"]),
+    leader_world.export("mallory", "AntreaClusterNetworkPolicy", "mallory-acnp", {"clusterNetworkPolicy": {}}),
+    leader_world.export("mallory", "LabelIdentity", "mallory-label", {"labelIdentity": {"normalizedLabel": "a"}}),
+    leader_world.announce("mallory", START),
+)
+
+
+def merged(*bad: RawObject) -> dict[str, Any]:
+    """Return what a leader makes of the exports of east and west beside bad objects."""
+    leader = Leader("east", "west")
+    for number, cluster in enumerate(("east", "west")):
+        leader.put(leader_world.cluster_info(cluster, f"10.{97 + number}.0.0/16"))
+        leader.put(leader_world.service(cluster), leader_world.endpoints(cluster, [f"10.{97 + number}.0.1"]))
+    leader.clock.forward(60)
+    for obj in bad:
+        leader.put(trim.trim(Kind(obj["kind"]), received(obj)))
+    leader.settle()
+    leader.controller.due()
+    leader.controller.run()
+    found = {key: obj for key, obj in leader.api.objects().items() if "mallory" not in str(key)}
+    return {
+        str(key): (obj.get("spec"), obj.get("status") if "Export" in key[0] else None)
+        for key, obj in found.items()
+        if key[0] in (Kind.RESOURCE_IMPORT, Kind.RESOURCE_EXPORT) and "evil" not in str(key)
+    }
+
+
+MERGED = merged()
+
+
+@given(bad=st.sampled_from(LEADER_BAD).flatmap(spoiled))
+@QUICK
+def test_a_leader_goes_on(bad: RawObject) -> None:
+    """Imports of others' exports, and what is said of these, do not change by a bad export or announcement."""
+    assert any("default-nginx-endpoints" in key for key in MERGED)
+    assert merged(bad) == MERGED
+
+
+# --- the member ------------------------------------------------------------------------------------------
+
+SERVICE_IMPORT = test_member_service_import.service_import(name="evil")
+ENDPOINTS_IMPORT = test_member_service_import.endpoints_import("10.99.0.9", name="evil")
+MEMBER_LOCAL: Sequence[RawObject] = (
+    member_world.service("evil", cluster_ip="10.96.7.9"),
+    member_world.slice_of("evil", "10.10.0.9"),
+    member_world.export_of("evil"),
+    member_world.node("zz", "172.18.0.99"),
+    agentworld.gateway("zz", 99),
+    agentworld.cluster(77),
+)
+MEMBER_LEADER: Sequence[RawObject] = (
+    SERVICE_IMPORT,
+    ENDPOINTS_IMPORT,
+    test_member_service_import.cluster_info("mallory", "10.99.0.0/16", "10.50.0.0/16"),
+)
+
+
+def followed(*bad: RawObject) -> dict[str, Any]:
+    """Return what a member makes, on both sides, of what is its own beside bad objects."""
+    view = member_world.member()
+    north = member_world.north_of(view)
+    view.local.put(member_world.node("n1", "172.18.0.1"))
+    for obj in (
+        member_world.service("web"),
+        member_world.slice_of("web", "10.10.0.5"),
+        member_world.export_of("web"),
+    ):
+        view.local.put(obj)
+    north.put(test_member_service_import.cluster_info("west", "10.98.0.0/16", "10.30.0.0/16"))
+    north.put(test_member_service_import.service_import(name="far"))
+    north.put(test_member_service_import.endpoints_import("10.98.0.9", name="far"))
+    controller = Controller(view, member_reconcilers(member_world.settings()))
+    controller.settle()  # ClusterIPs are given in the order in which they are asked for
+    for obj in bad:
+        api = north if obj in MEMBER_LEADER or obj["kind"] == "ResourceImport" else view.local
+        api.put(trim.trim(Kind(obj["kind"]), received(obj)))
+    controller.settle()
+    controller.due()
+    controller.run()
+    return {
+        f"{side} {key}": {name: value for name, value in obj.items() if name != "metadata"}
+        for side, api in (("local", view.local), ("north", north))
+        for key, obj in api.objects().items()
+        if key[2].split("-")[0] not in ("evil", "zz", "mallory", "c77") and "evil" not in key[2]
+        if key[0] not in (Kind.CLUSTER_SET, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.GATEWAY)
+        if not (key[0] is Kind.RESOURCE_EXPORT and "clusterinfo" in key[2])
+    }
+
+
+FOLLOWED = followed()
+
+
+@given(bad=st.sampled_from([*MEMBER_LOCAL, *MEMBER_LEADER]).flatmap(spoiled))
+@QUICK
+def test_a_member_goes_on(bad: RawObject) -> None:
+    """What it exports and imports otherwise does not change by a bad object, of its own cluster or the leader."""
+    assert any("'east-shop-web-service'" in key for key in FOLLOWED)
+    assert any("'antrea-mc-far'" in key or "'far'" in key for key in FOLLOWED)
+    assert followed(bad) == FOLLOWED
+
+
+# --- admission, tables, credentials ----------------------------------------------------------------------
+
+REVIEWED: Sequence[RawObject] = (*LEADER_BAD, agentworld.gateway("zz"), leader_world.cluster_set(AREA, SET))
+
+
+@given(
+    new=st.sampled_from(REVIEWED).flatmap(spoiled),
+    old=st.sampled_from(REVIEWED).flatmap(spoiled) | st.sampled_from([None, [], "x", *REVIEWED]),
+    operation=st.sampled_from(["CREATE", "UPDATE", "DELETE", "CONNECT", 7, None, []]),
+    user=st.sampled_from([sa("east-sa"), sa("admin-sa"), "kubernetes-admin", "", None, ["x"], "x\n"]),
+    place=st.none()
+    | st.tuples(st.sampled_from(["kind", "userInfo", "namespace", "name"]), st.sampled_from(VALUES)),
+)
+@QUICK
+def test_a_review_is_always_answered(
+    new: RawObject, old: Any, operation: Any, user: Any, place: tuple[str, Any] | None
+) -> None:
+    """Whatever is asked, there is an answer in JSON, allowed or with a reason."""
+    request: RawObject = {
+        "uid": "u",
+        "operation": operation,
+        "kind": {"kind": new["kind"]},
+        "namespace": AREA,
+        "name": "x",
+        "object": new,
+        "oldObject": old,
+        "userInfo": {"username": user},
+    }
+    if place is not None:
+        request[place[0]] = place[1]
+    body = text_of({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+    read = read_review(body.encode())
+    for decision in (review(read, WORLD), mutate(read)):
+        answer = json.loads(json.dumps(answer_of(read, decision)))
+        assert answer["response"]["allowed"] or answer["response"]["status"]["message"]
+
+
+@pytest.mark.parametrize("what", sorted(LISTINGS))
+@given(data=st.data())
+@settings(max_examples=8, deadline=None)
+def test_tables_show_any_object(what: str, data: st.DataObject) -> None:
+    """`mcagent get` shows a bad object in one printable line of moderate length, beside the others."""
+    good = {
+        Kind.CLUSTER_SET: leader_world.cluster_set()
+        | {
+            "status": {
+                "conditions": [{"type": "Ready"}],
+                "clusterStatuses": [{"clusterID": "x", "conditions": []}],
+            }
+        },
+        Kind.RESOURCE_EXPORT: LEADER_BAD[0] | {"status": {"conditions": [{"type": "Failure", "message": "x"}]}},
+        Kind.RESOURCE_IMPORT: SERVICE_IMPORT | {"status": {"clusterStatuses": [{"clusterID": "x"}]}},
+        Kind.SERVICE_EXPORT: member_world.export_of("x") | {"status": {"conditions": [{"type": "Valid"}]}},
+        Kind.GATEWAY: agentworld.gateway(),
+        Kind.CLUSTER_INFO_IMPORT: agentworld.cluster(1),
+        Kind.SERVICE_ACCOUNT: {"metadata": {"name": "x", "annotations": {}}, "extra": 1},
+    }[LISTINGS[what].kind]
+    bad = received(data.draw(spoiled(good)))
+    for row in rows(what, [bad], 0.0):
+        assert all(isinstance(cell, str) and (not cell or cell.isprintable()) for cell in row)
+        assert all(len(cell) < 400 for cell in row)
+
+
+@given(bad=spoiled({"data": {"token": "QQ==", "ca.crt": "QQ=="}}), spec=spoiled(member_world.cluster_set()))
+@QUICK
+def test_credentials_and_membership_are_refused_in_words(bad: RawObject, spec: RawObject) -> None:
+    """A Secret or ClusterSet with anything in it is used, or refused with an InputError that is short."""
+    for read in (lambda: credentials("Secret x", received(bad)), lambda: membership([received(spec)])):
+        _, error = attempt(read)
+        assert error is None or (isinstance(error, InputError) and str(error).isprintable())
+        assert len(str(error)) < 600
+
+
+# --- the cache -------------------------------------------------------------------------------------------
+
+
+@given(objects=st.lists(st.sampled_from(LEADER_BAD[:5]).flatmap(spoiled), max_size=4))
+@QUICK
+def test_a_cache_files_what_it_can(objects: list[RawObject]) -> None:
+    """Objects come and go whatever is in them, and leave nothing behind."""
+    cache = Cache({Side.LOCAL: [Kind.RESOURCE_EXPORT]}, [BY_CLUSTER, BY_IMPORT])
+    sink = cache.sink(Side.LOCAL)
+    kept = [trim.trim(Kind.RESOURCE_EXPORT, received(obj)) for obj in objects]
+    sink.replace(Kind.RESOURCE_EXPORT, [])
+    for told in EventType:
+        for obj in kept:
+            sink.apply(Kind.RESOURCE_EXPORT, ObjectEvent(type=told, object=obj))
+    assert cache.count(Side.LOCAL, Kind.RESOURCE_EXPORT) == 0
+    assert not any(cache._tables[Side.LOCAL, Kind.RESOURCE_EXPORT].filed.values())
+
+
+def test_what_nobody_reads_is_not_kept() -> None:
+    """Fields that only fill memory are dropped, with whatever is nested in them; those that are read stay."""
+    good = leader_world.service("mallory", "evil/web")
+    wide = changed(changed(good, ("spec", "service", "serviceSpec", "x"), ["y"] * 1000), ("spec", "raw"), {"a": 1})
+    assert trim.trim(Kind.RESOURCE_EXPORT, received(wide)) == trim.trim(Kind.RESOURCE_EXPORT, received(good))
+    assert trim.trim(Kind.RESOURCE_EXPORT, received(good))["spec"] == good["spec"]
+
+
+def test_the_corpus_has_what_it_says() -> None:
+    """Spoiled objects are deeper than any stack, and every kind of place is among those that are spoiled."""
+    assert text_of(VALUES[0]).count("[") == DEEP
+    assert ("spec", "service", "serviceSpec", "ports", 0, "port") in set(paths(LEADER_BAD[0]))
+    assert CUT in json.dumps(received({"a": VALUES[1]}))
+    assert KINDS[Kind.RESOURCE_EXPORT].namespaced

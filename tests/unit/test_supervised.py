@@ -1,0 +1,131 @@
+"""Threads that break: none without a word, health fails for those that do not come back."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import traceback
+from collections.abc import Iterator
+
+import pytest
+
+from mcagent import supervised
+from mcagent.observe.metrics import Metrics, Sources
+from mcagent.observe.pages import Identity, make_pages
+from mcagent.observe.report import Report
+from mcagent.supervised import Supervised, attempt, dead, restarts
+from tests.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Give what is logged, as text: records keep tracebacks, whose frames keep the thread."""
+    found: list[str] = []
+
+    def note(form: str, *args: object, exc_info: BaseException) -> None:
+        found.append(form % args + "".join(traceback.format_exception(exc_info)))
+
+    monkeypatch.setattr(supervised, "FIRST", 0.001)
+    monkeypatch.setattr(supervised, "MOST", 0.002)
+    monkeypatch.setattr(supervised.log, "error", note)
+    yield found
+    gc.collect()
+    assert dead() == []  # of threads whose owners are gone nothing is told
+
+
+def boom() -> None:
+    """Break, as by an object that nobody thought of."""
+    raise KeyError("a\x1b[2J")
+
+
+def test_a_thread_that_dies_is_told_with_its_cause(said: list[str]) -> None:
+    """Health names it and why, in printable words, for as long as its owner has it."""
+    thread = Supervised(boom, name="reader")
+    thread.start()
+    thread.join()
+    (told,) = dead()
+    assert told.startswith("reader (KeyError: ")
+    assert told.isprintable()
+    assert "thread reader has died: KeyError" in said[0]
+    assert "in boom" in said[0]
+    del thread
+    gc.collect()
+    assert dead() == []
+
+
+def test_one_that_ends_is_not_dead() -> None:
+    """A thread that did its work, or was told to stop, is nobody's concern."""
+    thread = Supervised(lambda: None, name="done", until=threading.Event())
+    thread.start()
+    thread.join()
+    assert (thread.cause, dead()) == ("", [])
+
+
+def test_a_loop_is_run_again() -> None:
+    """One that may begin anew does, and is dead to health only while it breaks again and again."""
+    stop, good = threading.Event(), threading.Event()
+    turns: list[int] = []
+
+    def loop() -> None:
+        turns.append(1)
+        if not good.is_set():
+            boom()
+        stop.wait()
+
+    before = restarts().get("loop", 0)
+    thread = Supervised(loop, name="loop", until=stop)
+    thread.start()
+    until(lambda: any(told.startswith("loop (") for told in dead()))
+    assert len(turns) > supervised.TOLERATED
+    assert restarts()["loop"] > before
+    good.set()
+    until(lambda: dead() == [])
+    stop.set()
+    thread.join()
+    assert (thread.cause, dead()) == ("", [])
+
+
+def test_stopping_ends_the_wait() -> None:
+    """A loop that waits to be run again ends at once when it is to stop."""
+    stop = threading.Event()
+    thread = Supervised(boom, name="stopped", until=stop)
+    thread.start()
+    until(lambda: thread.breaks > 0)
+    stop.set()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_an_attempt_returns_what_it_caught() -> None:
+    """Either a result or an exception; what ends the process passes."""
+    assert attempt(lambda: 3) == (3, None)
+    result, error = attempt(boom)
+    assert result is None
+    assert isinstance(error, KeyError)
+    with pytest.raises(SystemExit):
+        attempt(lambda: (_ for _ in ()).throw(SystemExit))
+
+
+def test_health_fails_for_a_dead_thread() -> None:
+    """/healthz of the agent answers 503 with the thread and the cause, while the loop turns."""
+    metrics = Metrics()
+    sources = Sources(
+        report=Report,
+        informers=tuple,
+        ready=lambda: True,
+        tunnels=tuple,
+        drops=dict,
+    )
+    metrics.watch(sources)
+    identity = Identity(node="n", cluster_id="c", source="s", started_at=0.0)
+    pages = make_pages(
+        identity=identity, metrics=metrics, sources=sources, alive=lambda: True, pending=lambda: False
+    )
+    assert pages["/healthz"]().status == 200
+    thread = Supervised(boom, name="watcher")
+    thread.start()
+    thread.join()
+    page = pages["/healthz"]()
+    assert page.status == 503
+    assert "not running: watcher (KeyError" in page.body
+    assert "mcagent_threads_dead 1.0" in metrics.text()
