@@ -164,6 +164,8 @@ class Informer:
                 ended, error = _reason(err), err
             if self._stopping.is_set():
                 break
+            if self._bad_lines:
+                self._rv, self._bad_lines = "", 0  # whatever they told, a list tells it, too
             lasted = time.monotonic() - self._opened if self._opened else 0.0
             if self._events + self._bookmarks != seen or lasted >= self._timing.steady:
                 self._backoff.reset()  # it worked for a while
@@ -271,8 +273,6 @@ class Informer:
                 self._read_line(line)
                 if self._stopping.is_set():
                     return "stopped"
-        if self._bad_lines:
-            self._rv = ""  # whatever they told, a list tells it, too
         return "timeout" if time.monotonic() - self._opened >= seconds - 1 else "closed"
 
     def _too_long(self) -> None:
