@@ -35,7 +35,7 @@ from tests.unit import agentworld, leader_world, member_world, test_member_servi
 from tests.unit.control_view import START, Controller
 from tests.unit.leader_world import AREA, Leader
 from tests.unit.nasty import DEEP, VALUES, changed, paths, received, spoiled, text_of
-from tests.unit.test_admission import SET, WORLD, sa
+from tests.unit.test_admission import NODE_CLAIM, OWN, SET, WORLD, sa
 
 QUICK = settings(max_examples=25, deadline=None)
 JSON = st.recursive(
@@ -297,13 +297,25 @@ REVIEWED: Sequence[RawObject] = (*LEADER_BAD, agentworld.gateway("zz"), leader_w
     new=st.sampled_from(REVIEWED).flatmap(spoiled),
     old=st.sampled_from(REVIEWED).flatmap(spoiled) | st.sampled_from([None, [], "x", *REVIEWED]),
     operation=st.sampled_from(["CREATE", "UPDATE", "DELETE", "CONNECT", 7, None, []]),
-    user=st.sampled_from([sa("east-sa"), sa("admin-sa"), "kubernetes-admin", "", None, ["x"], "x\n"]),
+    extra=st.sampled_from([None, [], {}, {NODE_CLAIM: [None]}, {NODE_CLAIM: ["zz"]}, {NODE_CLAIM: {}}]),
+    user=st.sampled_from(
+        [
+            sa("mcagent-agent", "kube-system"),
+            sa("east-sa"),
+            sa("admin-sa"),
+            "kubernetes-admin",
+            "",
+            None,
+            ["x"],
+            "x\n",
+        ]
+    ),
     place=st.none()
     | st.tuples(st.sampled_from(["kind", "userInfo", "namespace", "name"]), st.sampled_from(VALUES)),
 )
 @QUICK
 def test_a_review_is_always_answered(
-    new: RawObject, old: Any, operation: Any, user: Any, place: tuple[str, Any] | None
+    new: RawObject, old: Any, operation: Any, extra: Any, user: Any, place: tuple[str, Any] | None
 ) -> None:
     """Whatever is asked, there is an answer in JSON, allowed or with a reason."""
     request: RawObject = {
@@ -314,13 +326,13 @@ def test_a_review_is_always_answered(
         "name": "x",
         "object": new,
         "oldObject": old,
-        "userInfo": {"username": user},
+        "userInfo": {"username": user, "extra": extra},
     }
     if place is not None:
         request[place[0]] = place[1]
     body = text_of({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
     read = read_review(body.encode())
-    for decision in (review(read, WORLD), mutate(read)):
+    for decision in (review(read, WORLD, OWN), mutate(read)):
         answer = json.loads(json.dumps(answer_of(read, decision)))
         assert answer["response"]["allowed"] or answer["response"]["status"]["message"]
 
