@@ -15,6 +15,7 @@ from mcagent.agent.inbox import Inbox
 from mcagent.controller import trim
 from mcagent.controller.admin.listing import LISTINGS, rows
 from mcagent.controller.admission import mutate, review
+from mcagent.controller.admission.accounts import NODE_CLAIM
 from mcagent.controller.cache import Cache
 from mcagent.controller.leader.exports import BY_CLUSTER, BY_IMPORT
 from mcagent.controller.member import member_reconcilers
@@ -35,7 +36,7 @@ from tests.unit import agentworld, leader_world, member_world, test_member_servi
 from tests.unit.control_view import START, Controller
 from tests.unit.leader_world import AREA, Leader
 from tests.unit.nasty import DEEP, VALUES, changed, paths, received, spoiled, text_of
-from tests.unit.test_admission import NODE_CLAIM, OWN, SET, WORLD, sa
+from tests.unit.test_admission import OWN, SET, WORLD, sa
 
 QUICK = settings(max_examples=25, deadline=None)
 JSON = st.recursive(
@@ -297,25 +298,29 @@ REVIEWED: Sequence[RawObject] = (*LEADER_BAD, agentworld.gateway("zz"), leader_w
     new=st.sampled_from(REVIEWED).flatmap(spoiled),
     old=st.sampled_from(REVIEWED).flatmap(spoiled) | st.sampled_from([None, [], "x", *REVIEWED]),
     operation=st.sampled_from(["CREATE", "UPDATE", "DELETE", "CONNECT", 7, None, []]),
-    extra=st.sampled_from([None, [], {}, {NODE_CLAIM: [None]}, {NODE_CLAIM: ["zz"]}, {NODE_CLAIM: {}}]),
-    user=st.sampled_from(
-        [
-            sa("mcagent-agent", "kube-system"),
-            sa("east-sa"),
-            sa("admin-sa"),
-            "kubernetes-admin",
-            "",
-            None,
-            ["x"],
-            "x\n",
-        ]
+    info=st.fixed_dictionaries(
+        {
+            "username": st.sampled_from(
+                [
+                    sa("mcagent-agent", "kube-system"),
+                    sa("east-sa"),
+                    sa("admin-sa"),
+                    "admin",
+                    "",
+                    None,
+                    ["x"],
+                    "x\n",
+                ]
+            ),
+            "extra": st.sampled_from([None, [], {}, {NODE_CLAIM: [None]}, {NODE_CLAIM: ["zz"]}, {NODE_CLAIM: {}}]),
+        }
     ),
     place=st.none()
     | st.tuples(st.sampled_from(["kind", "userInfo", "namespace", "name"]), st.sampled_from(VALUES)),
 )
 @QUICK
 def test_a_review_is_always_answered(
-    new: RawObject, old: Any, operation: Any, extra: Any, user: Any, place: tuple[str, Any] | None
+    new: RawObject, old: Any, operation: Any, info: RawObject, place: tuple[str, Any] | None
 ) -> None:
     """Whatever is asked, there is an answer in JSON, allowed or with a reason."""
     request: RawObject = {
@@ -326,7 +331,7 @@ def test_a_review_is_always_answered(
         "name": "x",
         "object": new,
         "oldObject": old,
-        "userInfo": {"username": user, "extra": extra},
+        "userInfo": info,
     }
     if place is not None:
         request[place[0]] = place[1]
