@@ -97,7 +97,14 @@ class ToGroup:
     group_id: int
 
 
-Action = Output | OutputBits | OutputInPort | Goto | Resubmit | SetField | Move | DecTtl | Ct | ToGroup
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Go on with the next action as long as the meter's rate is not exceeded; else OVS drops the packet."""
+
+    meter_id: int
+
+
+Action = Output | OutputBits | OutputInPort | Goto | Resubmit | SetField | Move | DecTtl | Ct | ToGroup | Meter
 Actions = tuple[Action, ...]
 DROP: Actions = ()
 

@@ -196,6 +196,8 @@ def _action(text: str, ports: Mapping[str, int]) -> act.Action:
         return act.OutputBits(_bits(value)) if "[" in value else act.Output(parse_port(value, ports))
     if name == "group":
         return act.ToGroup(number(name, value))
+    if name == "meter":
+        return act.Meter(number(name, value))
     if name == "goto_table":
         return act.Goto(number(name, value))
     if name == "load":

@@ -206,6 +206,7 @@ _RENDER: dict[type, Callable[..., str]] = {
     act.DecTtl: lambda _: "dec_ttl",
     act.Ct: _ct,
     act.ToGroup: lambda a: f"group:{a.group_id}",
+    act.Meter: lambda a: f"meter:{a.meter_id}",
 }
 
 

@@ -244,6 +244,7 @@ class World:
                         gateways=tuple(remotes),
                         snat=self.snat(here, there),
                         ordered=bool(self.order),
+                        meter=there.number,
                     ),
                 )
         for number, peer in enumerate(here.nodes, 1):

@@ -162,7 +162,7 @@ def _departure(env: Env) -> Iterator[Flow]:
 
 def _arrive(env: Env) -> Iterator[Flow]:
     """Into this Node's kernel, by way of conntrack in zone ARRIVAL."""
-    track = Ct(env.zones.arrival, table=d.ARRIVE_STATE.number)
+    track = Ct(env.zones.arrival, table=d.ADMIT.number)
     mark = (Move(d.CAME_BY, d.MARK_PORT), Move(d.TRANSLATED, d.MARK_TRANSLATED))
     # The Service is kept with the mark and not compared by itself: a connection has one as long as it lives.
     number = Move(d.SERVICE_NUMBER, d.LABEL_SERVICE)
@@ -178,6 +178,7 @@ def _arrive(env: Env) -> Iterator[Flow]:
         yield _flow(d.ARRIVE, d.ELSE, (family, FROM_GATEWAY), track)
         if env.gateway:  # the way back is by this Node itself
             yield _flow(d.ARRIVE, d.NORMAL, (family, FROM_REMOTE), set_bits(d.CAME_BY, d.HOST_PORT), track)
+        yield _flow(d.ADMIT, d.ELSE, (family,), Goto(d.ARRIVE_STATE.number))
         table = d.ARRIVE_STATE
         for state in (STATE_NEW, _STATE_EST):
             for bit, kept in remember.items():
@@ -204,7 +205,7 @@ def _untranslate(env: Env) -> Iterator[Flow]:
     """Gateway: tables Untranslate, Unsnat, Service (all but the Services), Client, Undnat."""
     table, route = d.UNTRANSLATE, Goto(d.ROUTE.number)
     undo_snat = Ct(env.zones.snat, table=d.UNSNAT.number, nat=Nat())
-    to_service = Ct(env.zones.service, table=d.SERVICE.number, nat=Nat())
+    to_service = Ct(env.zones.service, table=d.ADMIT_SERVICE.number, nat=Nat())
     for address in env.own_gateway_ips:
         yield _flow(table, d.SPECIAL, (eth_type_of(address), FROM_REMOTE, destination_is(address)), undo_snat)
     for network in env.service_cidrs:
@@ -227,6 +228,7 @@ def _untranslate(env: Env) -> Iterator[Flow]:
             d.UNSNAT, d.NORMAL, (family, _STATE_REPLY, d.LABEL_PORT.is_(d.HOST_PORT)), Goto(d.ARRIVE.number)
         )
         yield _flow(d.UNSNAT, d.ELSE, (family, _STATE_REPLY), DecTtl(), back, Goto(d.OUTPUT.number))
+        yield _flow(d.ADMIT_SERVICE, d.ELSE, (family,), Goto(d.SERVICE.number))
         known = set_bits(d.TRANSLATED, 1)
         # Not "established": the userspace datapath translates, but calls a UDP connection new until a reply.
         yield _flow(d.SERVICE, d.EXACT, (family, _STATE_TRANSLATED), known, *NUMBERED, Goto(d.CLIENT.number))

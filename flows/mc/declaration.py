@@ -148,7 +148,7 @@ UNTRANSLATE = Table(
     purpose="Gateway: what is it? A reply to a SNATed connection, a request to a Service, a packet to a Pod; "
     "from a Node: a reply of a translated Service, a plain reply, or a packet of a connection opened here.",
     fields=(ETH_TYPE, ETH_DST, ORIGIN, *_DESTINATION),
-    next=(22, 24, 26, 40, 60),
+    next=(22, 23, 26, 40, 60),
 )
 UNSNAT = Table(
     number=22,
@@ -156,6 +156,14 @@ UNSNAT = Table(
     purpose="Gateway: replies to connections that this gateway SNATed go to the Node in the connection's label.",
     fields=(ETH_TYPE, CT_STATE, LABEL_PORT),
     next=(70, 90),
+)
+ADMIT_SERVICE = Table(
+    number=23,
+    name="AdmitService",
+    purpose="Gateway: of the connections that a remote cluster opens to Services, no more than its meter lets "
+    "pass become entries of conntrack.",
+    fields=(ETH_TYPE, CT_STATE, LABEL_SERVICE, CLUSTER),
+    next=(24,),
 )
 SERVICE = Table(
     number=24,
@@ -249,6 +257,14 @@ ARRIVE = Table(
     name="Arrive",
     purpose="Into connection tracking of the Node that has the destination.",
     fields=(ETH_TYPE, ETH_DST, ORIGIN),
+    next=(71,),
+)
+ADMIT = Table(
+    number=71,
+    name="Admit",
+    purpose="Of the connections that a remote cluster opens to this Node, no more than its meter lets pass become "
+    "entries of conntrack, here and in the kernel.",
+    fields=(ETH_TYPE, CT_STATE, MARK_PORT, CLUSTER),
     next=(72,),
 )
 ARRIVE_STATE = Table(
@@ -265,8 +281,8 @@ OUTPUT = Table(
 )
 
 TABLES = (
-    CLASSIFY, SOURCE, UNTRANSLATE, UNSNAT, SERVICE, CLIENT, UNDNAT, DEPARTURE, ROUTE, RELAY, SNAT_TABLE,
-    SNAT_STATE, EXIT, DELIVER, ARRIVE, ARRIVE_STATE, OUTPUT,
+    CLASSIFY, SOURCE, UNTRANSLATE, UNSNAT, ADMIT_SERVICE, SERVICE, CLIENT, UNDNAT, DEPARTURE, ROUTE, RELAY,
+    SNAT_TABLE, SNAT_STATE, EXIT, DELIVER, ARRIVE, ADMIT, ARRIVE_STATE, OUTPUT,
 )  # fmt: skip
 
 # --- groups ---------------------------------------------------------------------------------------------

@@ -59,6 +59,13 @@ another cluster wrote into it. So nft knows what may reach the Node itself (chai
 replies, and ICMP errors about the Node's own connections; the rest, and what kube-proxy or the CNI would
 translate, is dropped and counted, unless `exposeNodes` is set.
 
+**Too many connections.** What another cluster sends passes that cluster's meter (AdmitService, Admit) where it
+would become a new entry of conntrack: on the gateway that translates it, and on the Node that has the destination.
+What is over the rate is dropped before there is an entry, so one cluster fills neither the zones nor the kernel's
+own conntrack at its will; the others, this cluster's own connections, and all that are open already pass as ever.
+Zones have no limits of their own: those would hold for all clusters together. Zone SNAT holds only what this
+cluster opens.
+
 **With SNAT in A.** Snat passes the packet through zone SNAT; SnatState gives a new connection the gateway's
 address and keeps the port it came by in ct_label. The reply has that gateway's address as its destination, so
 it goes to that gateway (Route: gateway addresses, replies only), where Untranslate and Unsnat restore the

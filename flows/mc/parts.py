@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_network
 
 from flows import actions as act
-from flows.actions import Ct, DecTtl, Goto, Output, Resubmit, ToGroup, set_bits
+from flows.actions import Ct, DecTtl, Goto, Meter, Output, Resubmit, ToGroup, set_bits
 from flows.fields import (
     IN_PORT,
     IP_PROTO,
@@ -50,17 +50,19 @@ def cluster(env: Env, c: RemoteCluster) -> Part:
     sources = dict.fromkeys((*c.cidrs, *(ip_network(gateway.address) for gateway in c.gateways)))
     flows: list[Flow] = []
     if env.local_gateways:  # delivered to us by a gateway of our own cluster
-        deliver = Goto(d.DELIVER.number)
+        deliver = (set_bits(d.CLUSTER, c.number), Goto(d.DELIVER.number))
         flows.extend(
             entry(
                 cookie,
                 d.SOURCE,
                 d.PREFIX + net.prefixlen,
                 (eth_type_of(net), FROM_GATEWAY, source_in(net)),
-                deliver,
+                *deliver,
             )
             for net in sources
         )
+    if c.meter is not None:
+        flows.extend(_admit(env, c.number, Meter(c.meter), cookie))
     flows.extend(_lost_replies(env, c, cookie))
     usable = bool(tunnels) if env.gateway else bool(c.gateways)
     if not usable:
@@ -91,6 +93,20 @@ def cluster(env: Env, c: RemoteCluster) -> Part:
     flows.extend(_from_cluster(c, cookie, tunnels, sources))
     flows.extend(_to_cluster(env, c, cookie, tunnels))
     return Part(flows=tuple(flows), groups=tuple(_cluster_groups(env, c, tunnels)))
+
+
+def _admit(env: Env, number: int, meter: Meter, cookie: int) -> Iterator[Flow]:
+    """What would become a new entry of conntrack passes the meter.
+
+    Where nobody answers, conntrack calls every packet of UDP new: what has a mark or a Service has its entry.
+    """
+    cluster = d.CLUSTER.is_(number)
+    for family in d.FAMILIES:
+        here = (family, STATE_NEW, d.MARK_PORT.is_(0), cluster)
+        yield entry(cookie, d.ADMIT, d.NORMAL, here, meter, Goto(d.ARRIVE_STATE.number))
+        if env.gateway:
+            to_service = (family, STATE_NEW, d.LABEL_SERVICE.is_(0), cluster)
+            yield entry(cookie, d.ADMIT_SERVICE, d.NORMAL, to_service, meter, Goto(d.SERVICE.number))
 
 
 def _lost_replies(env: Env, c: RemoteCluster, cookie: int) -> Iterator[Flow]:

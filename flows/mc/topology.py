@@ -72,6 +72,7 @@ class RemoteCluster:
 
     `snat`: connections from here to there take the address of the gateway they leave by, or `snat_address`
     (one of `Env.own_gateway_ips`) where that cluster knows the gateway by another one. `ordered`: see `Choice`.
+    `meter`: that of the connections which it opens here; None: there is no limit.
     """
 
     number: int
@@ -80,6 +81,7 @@ class RemoteCluster:
     snat: bool
     snat_address: Address | None = None
     ordered: bool = False
+    meter: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

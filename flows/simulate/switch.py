@@ -203,6 +203,8 @@ class _Walker:
                         self.drops.append("TTL is used up")
                         return
                     copy.state[IP_TTL] -= 1
+                case act.Meter():
+                    pass  # rates have no place in the walk of one packet
                 case act.Goto(number) | act.Resubmit(number):
                     self.table(number, copy, depth + 1)
                 case act.Output(port):

@@ -141,6 +141,9 @@ KEYS: tuple[Key, ...] = (
         meaning="Other clusters may open connections to this Node's own addresses, as far as podCIDRs (or the "
                 "Node's Pod CIDR) has them: kubelet, NodePorts, Pods on the host's network. false: only by an "
                 "exported Service."),
+    _key(path="newConnections", attribute="new_connections", value=kinds.Int(0, 1_000_000),
+        meaning="New connections that each other cluster may open to this Node in a second, or twice as many at "
+                "once; what is over that is dropped. 0: any number."),
     _key(path="podRouting", attribute="pod_routing", value=kinds.Choice(PodRouting),
         meaning="How a gateway knows which Node has a Pod. nodeCIDR: by Node.spec.podCIDRs. perPod: by watching "
                 "Pods. auto: each Node by its Pod CIDRs if it has any, else by Pods."),

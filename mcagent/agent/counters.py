@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 # Flows that drop, by the category in their cookie. All these categories have its highest bit, and no others do.
 DROP_REASONS = {category.number: category.name for category in PIPELINE.categories if category.drops}
 DROP_COOKIES = f"cookie={COOKIES.owner << 48 | 0x80 << 40:#x}/{0xFFFF << 48 | 0x80 << 40:#x}"
+OVER_LIMIT = "over-limit"  # by meters: more new connections than `newConnections` of one cluster
 
 
 def tunnel_samples(ovsdb: OvsdbBackend) -> Iterable[TunnelSample]:
@@ -40,7 +41,7 @@ def tunnel_samples(ovsdb: OvsdbBackend) -> Iterable[TunnelSample]:
 def drop_counts(openflow: OpenFlowBackend) -> Mapping[str, int]:
     """Return how many packets the pipeline dropped, by reason, since the flows were added."""
     try:
-        found = openflow.flow_stats(DROP_COOKIES)
+        found, over_limit = openflow.flow_stats(DROP_COOKIES), openflow.over_limit()
     except BackendError as error:
         log.debug("%s", error)
         return {}
@@ -49,4 +50,4 @@ def drop_counts(openflow: OpenFlowBackend) -> Mapping[str, int]:
         parts = COOKIES.split(cookie)
         if parts is not None and parts[0] in DROP_REASONS:
             counts[DROP_REASONS[parts[0]]] += statistics.packets
-    return counts
+    return {**counts, OVER_LIMIT: over_limit}

@@ -65,6 +65,7 @@ RELOADABLE = frozenset(
         "sourceNAT",
         "podRouting",
         "exposeNodes",
+        "newConnections",
         "allowedRemoteCIDRs",
         "mtu",
         "logLevel",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from flows import mc
 from mcagent.core.local import SERVICE_NEEDS
-from mcagent.core.numbers import assign_ofports, number_names
+from mcagent.core.numbers import SPANS, assign_ofports, number_names
 from mcagent.core.secrecy import also_known_by, secrecy_summary
 from mcagent.core.topology import Topology, build_topology, serves
 from mcagent.core.tunnels import Tunnels, names_of, tunnels_of
@@ -93,11 +93,12 @@ def _ofports(tunnels: Tunnels, facts: Facts, previous: Compiled | None) -> Mappi
 def _numbers(topology: Topology, known: Mapping[str, Mapping[str, int]]) -> Mapping[str, Mapping[str, int]]:
     wanted = {
         "cluster": topology.remotes.clusters.keys(),
+        "meter": topology.remotes.clusters.keys(),
         "node": {peer.name for peer in (*topology.local.peers, topology.local.own) if peer is not None},
         "service": topology.services.ports.keys(),
     }
     return {
-        kind: known[kind] if kind in known and known[kind].keys() == names else number_names(names)
+        kind: known[kind] if kind in known and known[kind].keys() == names else number_names(names, SPANS[kind])
         for kind, names in wanted.items()
     }
 

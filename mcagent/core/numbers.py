@@ -13,8 +13,9 @@ HOST_OFPORT = 1
 FIRST_OFPORT = 2
 LAST_OFPORT = 65000  # 65280 (0xff00) and above are reserved in OpenFlow 1.0 numbering, which OVS keeps
 
-_BITS = 24  # of a number in registers, cookies and group ids
-_SPAN = (1 << _BITS) - 1
+_SPAN = (1 << 24) - 1  # of a number in registers, cookies and group ids
+_METERS = (1 << 16) - 1  # as many as every version of OVS has, in both datapaths
+SPANS = {"cluster": _SPAN, "node": _SPAN, "service": _SPAN, "meter": _METERS}
 
 
 def name_hash(name: str) -> int:
@@ -22,14 +23,19 @@ def name_hash(name: str) -> int:
     return int.from_bytes(sha256(name.encode("utf-8", "surrogatepass")).digest()[:8])
 
 
-def number_names(names: Iterable[str]) -> dict[str, int]:
-    """Give each name a number of 24 bits, never 0: its hash, in sorted order the next free one on collision."""
+def number_names(names: Iterable[str], span: int = _SPAN) -> dict[str, int]:
+    """Give each name a number from 1 to `span`: its hash, in sorted order the next free one on collision.
+
+    24 bits, if nothing else is said. OverflowError where there are more names than numbers.
+    """
     numbers: dict[str, int] = {}
     used: set[int] = set()
     for name in sorted(names):
-        number = name_hash(name) % _SPAN
+        if len(used) == span:
+            raise OverflowError(f"more than {span} names are to be numbered")
+        number = name_hash(name) % span
         while number + 1 in used:
-            number = (number + 1) % _SPAN
+            number = (number + 1) % span
         used.add(number + 1)
         numbers[name] = number + 1
     return numbers

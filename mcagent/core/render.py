@@ -18,6 +18,7 @@ from mcagent.model.resources import (
     HostPort,
     Link,
     LinkAddress,
+    MeterEntry,
     Neighbour,
     NftChain,
     NftSet,
@@ -54,6 +55,8 @@ def resource_text(resource: Resource) -> str:
         case FlowEntry():
             match = f",{resource.match}" if resource.match else ""
             return f"flow table={resource.table},priority={resource.priority}{match} actions={resource.actions}"
+        case MeterEntry():
+            return f"meter {resource.meter_id} {resource.rate} packets/s, burst {resource.burst}"
         case GroupEntry():
             return f"group {resource.group_id:#010x} {resource.body}"
         case Link():

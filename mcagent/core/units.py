@@ -26,7 +26,7 @@ from mcagent.model.config import Config
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address
 from mcagent.model.plan import Unit
-from mcagent.model.resources import Bridge, FlowEntry, GroupEntry, HostPort, Resource, TunnelPort
+from mcagent.model.resources import Bridge, FlowEntry, GroupEntry, HostPort, MeterEntry, Resource, TunnelPort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +203,7 @@ class _Builder:
             for new, old in (
                 (self.topology.remotes.clusters, before.topology.remotes.clusters),
                 (self.numbers["cluster"], before.numbers["cluster"]),
+                (self.numbers["meter"], before.numbers["meter"]),
             )
             if new is not old
             for name in different(new, old)
@@ -221,7 +222,8 @@ class _Builder:
 
     def _cluster(self, env: mc.Env, unit: str, remote: Remote, known: Mapping[str, Built]) -> Built:
         config, source, ordered = self.shared.config, self.shared.source, self.ways.ordered
-        number = self.numbers["cluster"][remote.cluster_id]
+        number, meter = self.numbers["cluster"][remote.cluster_id], self.numbers["meter"][remote.cluster_id]
+        rate = config.new_connections
         ends, tunnels = self.tunnels[unit] if env.gateway else (None, ())
         ports = self.ways.ports(tunnels)
         known_by = next((t.end.source for t in tunnels if t.end is not None and not t.end.own_key), None)
@@ -252,15 +254,17 @@ class _Builder:
                 snat=remote.snat,
                 snat_address=known_by,
                 ordered=ordered,
+                meter=meter if rate else None,
             )
             direct = remote.direct if env.gateway else ()
             return [
                 *(resource for tunnel in tunnels for resource in way_to(tunnel.end, config)),
                 *kernel.cluster_routes(config, source, (*remote.cidrs, *stand_ins(remote.gateways)), direct),
+                *([MeterEntry(meter_id=meter, rate=rate, burst=2 * rate)] if rate else []),
                 *_entries(mc.cluster(env, cluster)),
             ]
 
-        rest: Maker = ((remote, number, ends, ordered, tuple(port.used for port in ports)), make)
+        rest: Maker = ((remote, number, meter, ends, ordered, tuple(port.used for port in ports)), make)
         return take_unit(unit, known, self._ports(tuple(zip(tunnels, ports, strict=True))), rest)
 
     def services(self) -> dict[str, Built]:

@@ -12,13 +12,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from flows.errors import FlowError
-from mcagent.dataplane import openflow_text, packet_out
+from mcagent.dataplane import meters, openflow_text, packet_out
 from mcagent.dataplane.ofctl import TIMEOUT, Ofctl
 from mcagent.dataplane.openflow_text import FlowStatistics
 from mcagent.dataplane.openflow_watch import BridgeWatch
 from mcagent.model.errors import BackendError
-from mcagent.model.plan import ApplyResult, Step
-from mcagent.model.resources import Backend, FlowEntry, GroupEntry, OpenFlowResource, Resource, ResourceKey
+from mcagent.model.plan import ApplyResult, Op, Step
+from mcagent.model.resources import (
+    Backend,
+    FlowEntry,
+    GroupEntry,
+    MeterEntry,
+    OpenFlowResource,
+    Resource,
+    ResourceKey,
+)
 
 STEPS_PER_SECOND = 1000  # a run of ovs-ofctl may take one second longer for each so many lines
 REFUSALS_MAX = 32  # steps found bad in one stage before the rest is given up
@@ -50,6 +58,7 @@ class OpenFlowBackend:
             return {}
         try:
             found: list[OpenFlowResource] = [
+                *meters.parse(self._dump("dump-meters", options=()) or ""),
                 *openflow_text.parse_groups(groups),
                 *openflow_text.parse_flows(flows),
             ]
@@ -69,7 +78,13 @@ class OpenFlowBackend:
         others then take effect together. Raises BackendError when ovs-vswitchd cannot be reached.
         """
         failed: dict[int, BackendError] = {}
-        remaining = openflow_text.in_bundle_order(enumerate(steps))
+        # Those that flows use are there before them and go after them: OVS would delete these flows.
+        self._meters(steps, failed, deleted=False)
+        refused = {
+            step.new.meter_id for step in map(steps.__getitem__, failed) if isinstance(step.new, MeterEntry)
+        }
+        rest = [(n, step) for n, step in enumerate(steps) if not isinstance(step.new or step.old, MeterEntry)]
+        remaining = openflow_text.in_bundle_order(_without_meters(rest, refused, failed))
         while remaining:
             refusal = self._bundle([step for _, step in remaining])
             if refusal is None:
@@ -84,10 +99,22 @@ class OpenFlowBackend:
             failed[index] = _failure(step, reason, retryable=False)
             if isinstance(step.new, GroupEntry):
                 remaining = _without_users(remaining, step.new.group_id, failed)
+        self._meters(steps, failed, deleted=True)
         return ApplyResult(
             done=tuple(step for index, step in enumerate(steps) if index not in failed),
             failed=tuple((steps[index], error) for index, error in sorted(failed.items())),
         )
+
+    def _meters(self, steps: Sequence[Step], failed: dict[int, BackendError], *, deleted: bool) -> None:
+        """Make the steps on meters so, of one kind; what is refused goes into `failed` by place."""
+        places = [
+            place
+            for place, step in enumerate(steps)
+            if isinstance(step.new or step.old, MeterEntry) and (step.op is Op.DELETE) == deleted
+        ]
+        if places:
+            errors = meters.apply(self.socket.removeprefix("unix:"), [steps[place] for place in places])
+            failed.update((places[index], error) for index, error in errors.items())
 
     def flow_stats(self, cookies: str = openflow_text.OURS) -> dict[int, FlowStatistics]:
         """Return packets and bytes by cookie, from any thread; empty while there is no such bridge.
@@ -97,6 +124,10 @@ class OpenFlowBackend:
         """
         text = self._dump("dump-flows", cookies, options=("--no-names",))
         return openflow_text.parse_statistics(text) if text is not None else {}
+
+    def over_limit(self) -> int:
+        """Return how many packets meters dropped, from any thread. Raises BackendError."""
+        return meters.dropped(self._dump("meter-stats", options=()) or "")
 
     def send(self, in_port: int, frames: Sequence[bytes]) -> None:
         """Give frames to the flows as if they had come in by a port, from any thread. Raises BackendError."""
@@ -164,6 +195,20 @@ def _failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError
     return BackendError("openflow", str(step.op), obj, reason, retryable=retryable)
 
 
+def _without_meters(
+    steps: list[tuple[int, Step]], refused: set[int], failed: dict[int, BackendError]
+) -> list[tuple[int, Step]]:
+    """Take out the flows that use a refused meter: what they let pass then passes by the flow below them."""
+    kept = []
+    for place, step in steps:
+        used = openflow_text.meter_used(step.new) if refused and isinstance(step.new, FlowEntry) else None
+        if used in refused:
+            failed[place] = _failure(step, f"meter {used}, which it needs, was refused", retryable=False)
+        else:
+            kept.append((place, step))
+    return kept
+
+
 def _without_users(
     steps: list[tuple[int, Step]], group_id: int, failed: dict[int, BackendError]
 ) -> list[tuple[int, Step]]:
@@ -175,7 +220,9 @@ def _without_users(
         for index, step in steps:
             new = step.new
             used = (
-                refused.intersection(openflow_text.groups_used(new)) if isinstance(new, OpenFlowResource) else None
+                refused.intersection(openflow_text.groups_used(new))
+                if isinstance(new, FlowEntry | GroupEntry)
+                else None
             )
             if not used:
                 kept.append((index, step))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flows.lines import is_group_line, parse_flow_line, parse_group_line
 from mcagent.model.plan import Op, Step
-from mcagent.model.resources import FlowEntry, GroupEntry, OpenFlowResource
+from mcagent.model.resources import FlowEntry, GroupEntry
 
 COOKIE = 0x6D63 << 48  # "mc": every flow of ours
 COOKIE_MASK = 0xFFFF << 48
@@ -25,6 +25,7 @@ _XID = re.compile(r"\(xid=0x([0-9a-f]+)\)")
 _SYNTAX = re.compile(r"^ovs-ofctl: -:(?P<line>\d+): (?P<reason>.*)", re.MULTILINE)
 _COUNTERS = re.compile(r"cookie=0x([0-9a-f]+), .*?n_packets=(\d+), n_bytes=(\d+)")
 _QUOTE = 300  # characters of a refused message that are passed on
+_METER = re.compile(r"\bmeter:(\d+)")
 _GROUP = re.compile(r"\b(?:group:|watch_group:)(\d+)")
 
 
@@ -79,10 +80,16 @@ def _groups_after_what_they_use(steps: list[tuple[int, Step]]) -> list[tuple[int
     return [*ordered.values(), *rest]
 
 
-def groups_used(resource: OpenFlowResource) -> list[int]:
+def groups_used(resource: FlowEntry | GroupEntry) -> list[int]:
     """Return the numbers of the groups that a flow or group points to."""
     text = resource.body if isinstance(resource, GroupEntry) else resource.actions
     return [int(number) for number in _GROUP.findall(text)] if "group:" in text else []
+
+
+def meter_used(flow: FlowEntry) -> int | None:
+    """Return the number of the meter that a flow's packets pass, None if there is none."""
+    found = _METER.search(flow.actions) if "meter:" in flow.actions else None
+    return int(found[1]) if found else None
 
 
 def line(step: Step) -> str:

@@ -1,9 +1,9 @@
 """The few OpenFlow 1.5 messages that tell of changed flows and groups, and those that send a packet. Pure.
 
-Sources: OpenFlow Switch Specification 1.5.1, sections 7.1.1 (header), 7.3.2 (configuration), 7.3.5.18 (flow
-monitor), 7.3.6 (packet-out), 7.3.7 (barrier), 7.3.10 (asynchronous messages) and 7.4.6 (request forward). Open
-vSwitch forwards requests to connections of its management socket only if they have set a miss_send_len
-(ofproto/connmgr.c, ofconn_receives_async_msg).
+Sources: OpenFlow Switch Specification 1.5.1, sections 7.1.1 (header), 7.3.2 (configuration), 7.3.4.5 (meters),
+7.3.5.18 (flow monitor), 7.3.6 (packet-out), 7.3.7 (barrier), 7.3.10 (asynchronous messages) and 7.4.6 (request
+forward). Open vSwitch forwards requests to connections of its management socket only if they have set a
+miss_send_len (ofproto/connmgr.c, ofconn_receives_async_msg).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 VERSION = 6  # OpenFlow 1.5
 HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, SET_CONFIG = 0, 1, 2, 3, 9
 PACKET_OUT, BARRIER_REQUEST, BARRIER_REPLY = 13, 20, 21
-MULTIPART_REQUEST, MULTIPART_REPLY, SET_ASYNC, REQUESTFORWARD = 18, 19, 28, 32
+MULTIPART_REQUEST, MULTIPART_REPLY, SET_ASYNC, METER_MOD, REQUESTFORWARD = 18, 19, 28, 29, 32
 
 _HEADER = struct.Struct("!BBHI")  # version, type, length, transaction number
 _MULTIPART = struct.Struct("!HH4x")  # type, flags
@@ -38,6 +38,11 @@ _NO_BUFFER = 0xFFFFFFFF
 _IN_PORT = struct.Struct("!HHIIxxxx")  # a match: type OXM, its length, the field's header, the port; padding
 _OXM_IN_PORT = 0x80000004  # class basic, field 0, 4 bytes
 _OUTPUT = struct.Struct("!HHIH6x")  # type, length, port, length for a controller
+METER_ADD, METER_MODIFY, METER_DELETE = range(3)
+_METER = struct.Struct("!HHI")  # command, flags, number
+_METER_FLAGS = 1 << 1 | 1 << 2 | 1 << 3  # packets a second, burst, statistics
+_BAND = struct.Struct("!HHII4x")  # type, length, rate, burst
+_BAND_DROP = 1
 _PORT_TABLE = 0xFFFFFFF9  # the first table of flows
 
 
@@ -88,6 +93,12 @@ def packet_out(in_port: int, frame: bytes) -> bytes:
     match = _IN_PORT.pack(1, 12, _OXM_IN_PORT, in_port)
     output = _OUTPUT.pack(0, _OUTPUT.size, _PORT_TABLE, 0)
     return _message(PACKET_OUT, _PACKET_OUT.pack(_NO_BUFFER, len(output)) + match + output + frame)
+
+
+def meter_mod(command: int, meter_id: int, rate: int, burst: int, xid: int) -> bytes:
+    """Return the message that adds, modifies or deletes a meter that drops what is over its rate."""
+    band = b"" if command == METER_DELETE else _BAND.pack(_BAND_DROP, _BAND.size, rate, burst)
+    return _message(METER_MOD, _METER.pack(command, _METER_FLAGS, meter_id) + band, xid)
 
 
 def subscribe() -> bytes:

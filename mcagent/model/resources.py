@@ -151,6 +151,22 @@ class GroupEntry:
         return (0, self.group_id, 0, "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeterEntry:
+    """One meter of packets: what is over `rate` a second, when `burst` are used up, is dropped."""
+
+    meter_id: int
+    rate: int
+    burst: int
+
+    backend = Backend.OPENFLOW
+
+    @property
+    def key(self) -> tuple[int, int, int, str]:
+        """Identity: the meter's number. Meters sort before flows, which may use them."""
+        return (-1, self.meter_id, 0, "")
+
+
 # --- netlink --------------------------------------------------------------------------------------------
 
 
@@ -296,7 +312,7 @@ class NftSet:
 
 
 OvsdbResource = Bridge | HostPort | TunnelPort
-OpenFlowResource = FlowEntry | GroupEntry
+OpenFlowResource = FlowEntry | GroupEntry | MeterEntry
 NetlinkResource = Link | LinkAddress | Neighbour | Route | Rule
 NftResource = NftChain | NftSet
 WireGuardResource = WireGuardDevice | WireGuardPeer

@@ -35,11 +35,11 @@ BACKENDS = ("ovsdb", "openflow", "netlink", "nft", "wireguard")
 PHASES = ("facts", "compile", "observe", "diff", *(f"apply_{name}" for name in BACKENDS))
 RESULTS = ("unchanged", "changed", "failed", "waiting")
 KINDS = (
-    "Bridge", "HostPort", "TunnelPort", "FlowEntry", "GroupEntry",
+    "Bridge", "HostPort", "TunnelPort", "FlowEntry", "GroupEntry", "MeterEntry",
     "Link", "LinkAddress", "Neighbour", "Route", "Rule", "NftChain", "NftSet",
     "WireGuardDevice", "WireGuardPeer",
 )  # fmt: skip
-_COUNTS = (3, 2, 5, 2, 2)  # of kinds of each facility, in order
+_COUNTS = (3, 3, 5, 2, 2)  # of kinds of each facility, in order
 _BACKEND_OF = dict(
     zip(KINDS, (name for name, n in zip(BACKENDS, _COUNTS, strict=True) for _ in range(n)), strict=True)
 )

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 
 import pytest
 
 from mcagent.lab import netns, traffic
 from mcagent.lab.faults import Settled
 from mcagent.lab.lab import Lab
-from mcagent.lab.topology import POD_PORT, Node, generate
+from mcagent.lab.topology import POD_PORT, Node, Pod, generate
 from tests.attacks import packets
 from tests.attacks.catalogue import Attacker, Group, attack
+from tests.waiting import until
 
 KUBELET, BFD_PORT = 10250, 3784
+RATE, SYNS = 50, 3000  # new connections a second that are let in, and how many an attacker opens
+ZONES = {"arrival": 28003, "service": 28004}  # of conntrack, by default
 CLOSED = "nft: out of the bridge into the Node itself comes only what the bridge translated, and replies"
 BFD_MAC_ONLY = "BFD is what comes with OVS' own destination MAC, and on data the pipeline writes another"
 
@@ -46,8 +51,10 @@ class World:
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
-    """Two clusters of a gateway and a worker, whose Pod CIDRs are published."""
-    return make_lab(generate(clusters=3))
+    """Three clusters of a gateway and a worker; the second lets each of the others open few connections."""
+    topology = generate(clusters=3)
+    east, west, north = topology.clusters
+    return make_lab(replace(topology, clusters=(east, replace(west, config={"newConnections": RATE}), north)))
 
 
 @pytest.fixture(scope="module")
@@ -207,3 +214,86 @@ def _flaps(lab: Lab) -> dict[str, str]:
             if words:
                 found[f"{node.name} {name}"] = " ".join(words)
     return found
+
+
+def _flood(world: World, address: IPv4Address, port: int) -> float:
+    """Open many connections from a Pod of the first cluster; return for how long, in seconds."""
+    attacker = world.lab.topology.clusters[0].workers[0].pods[0].address
+    begin = time.monotonic()
+    segments = (packets.tcp(attacker, address, (20000 + n, port), syn=True) for n in range(SYNS))
+    assert packets.flood(world.pod, attacker, address, segments) == SYNS
+    return time.monotonic() - begin
+
+
+def _entries(lab: Lab, node: Node, zone: str, address: IPv4Address) -> int:
+    """Return how many connections to an address a Node's bridge tracks in a zone."""
+    text = lab.ovs(node.name).appctl("dpctl/dump-conntrack", f"zone={ZONES[zone]}")
+    return sum(f"dst={address}," in line.partition(",reply=")[0] for line in text.splitlines())
+
+
+def _fine_elsewhere(world: World) -> None:
+    """Fail unless a third cluster, and the Nodes of the second, open connections as ever."""
+    pod = world.nodes[1].pods[0]
+    north = world.lab.topology.clusters[2].workers[0].pods[0]
+    for client in (world.lab.namespace(north), world.lab.namespace(world.nodes[0])):
+        for _ in range(5):
+            assert traffic.tcp(client, pod.address, POD_PORT).pod == pod.name
+
+
+@attack(
+    Group.STATE,
+    Attacker.POD,
+    wants="fill the connection tracking of another cluster's Nodes by a flood of SYNs",
+    stopped_by="a meter for each remote cluster, in front of every new entry (`newConnections`)",
+)
+def test_a_flood_of_connections_to_a_node(world: World) -> None:
+    """Few of thousands become entries, in the bridge and in the Node's kernel; other clusters do not notice.
+
+    What is no new connection passes no meter: a stream of datagrams that nobody answers arrives whole.
+    """
+    node = world.nodes[1]
+    assert node.pod_cidr is not None
+    nobody, pod = node.pod_cidr[77], node.pods[0]
+    begin = time.monotonic()
+    with traffic.TcpClient(world.pod, str(pod.address), POD_PORT) as client:
+        _flood(world, nobody, 80)
+        _fine_elsewhere(world)
+        client.exchange(b"x" * 64)
+    allowed = RATE * (2 + time.monotonic() - begin)
+    found = _entries(world.lab, node, "arrival", nobody)
+    assert 0 < found <= allowed
+    kernel = netns.execute(world.lab.namespace(node), ["cat", "/proc/net/nf_conntrack"]).stdout.splitlines()
+    assert sum(f" dst={nobody} " in line and " zone=" not in line for line in kernel) <= allowed
+    _streams(world, pod)
+
+
+def _streams(world: World, pod: Pod) -> None:
+    """Fail unless many datagrams of one connection, which nobody answers, all arrive."""
+    with (
+        packets.listening(world.lab.namespace(pod), 9999, socket.SOCK_DGRAM) as server,
+        traffic.udp_socket(world.pod, pod.address, 9999) as one,
+    ):
+        until(lambda: one.send(b"first") and packets.received(server, b"first"))  # lets the meter recover
+        for _ in range(10):  # as many at a time as a socket keeps
+            sent = [packets.token() for _ in range(RATE)]
+            for token in sent:
+                one.send(token)
+            assert all(packets.received(server, token) for token in sent)
+
+
+@attack(
+    Group.STATE,
+    Attacker.POD,
+    wants="fill the connection tracking of another cluster's gateways through an exported Service",
+    stopped_by="a meter for each remote cluster, in front of every new entry (`newConnections`)",
+)
+def test_a_flood_of_connections_to_a_service(world: World) -> None:
+    """Few of thousands get an endpoint; the exported Service goes on serving a third cluster."""
+    service = world.lab.topology.clusters[1].services[0]
+    begin = time.monotonic()
+    _flood(world, service.cluster_ip, service.port)
+    north = world.lab.namespace(world.lab.topology.clusters[2].workers[0].pods[0])
+    for _ in range(5):
+        assert traffic.tcp(north, service.cluster_ip, service.port).pod in service.pods
+    allowed = RATE * (2 + time.monotonic() - begin)
+    assert 0 < _entries(world.lab, world.nodes[0], "service", service.cluster_ip) <= allowed + 5

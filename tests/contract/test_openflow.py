@@ -13,7 +13,7 @@ from mcagent.dataplane.openflow import OpenFlowBackend
 from mcagent.lab.ovs import OvsInstance
 from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import BackendError
-from mcagent.model.resources import FlowEntry, GroupEntry, Resource
+from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry, Resource
 from tests.contract.inside import adds, as_mapping, make, steps_to
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.suite import BackendContract, Case
@@ -56,6 +56,7 @@ def backend(ovs: OvsInstance) -> Iterator[OpenFlowBackend]:
     backend = OpenFlowBackend(make_bridge(ovs))
     ovs.ofctl("del-flows", backend.socket)
     ovs.ofctl("del-groups", backend.socket)
+    ovs.ofctl("del-meters", backend.socket)
     yield backend
     backend.close()
 
@@ -273,6 +274,37 @@ def test_a_restart_of_vswitchd_is_heard_at_once(fresh_ovs: OvsInstance) -> None:
         assert backend.has_flows()
     finally:
         backend.close()
+
+
+def test_meters_come_before_the_flows_that_use_them_and_go_after_them(
+    backend: OpenFlowBackend, ovs: OvsInstance
+) -> None:
+    """They are found again, changed under the flows that use them, and removed with these in one call."""
+    meters = [MeterEntry(meter_id=number, rate=10, burst=20) for number in (1, 2, 65535)]
+    metered = flow(1, actions="meter:65535,goto_table:50")
+    wanted: list[Resource] = [metered, *meters]
+    assert not backend.apply(adds(*wanted)).failed
+    assert backend.observe() == as_mapping(wanted)
+    changed: list[Resource] = [metered, *meters[:2], replace(meters[2], rate=11)]
+    assert not backend.apply(steps_to(backend.observe(), changed)).failed
+    assert backend.observe() == as_mapping(changed)
+    assert backend.over_limit() == 0
+    ovs.ofctl("mod-meter", backend.socket, "meter=2 kbps bands=type=drop rate=5")
+    found = backend.observe()
+    assert not backend.apply(steps_to(found, changed)).failed
+    assert backend.observe() == as_mapping(changed)
+    assert not backend.apply(steps_to(backend.observe(), [])).failed
+    assert backend.observe() == {}
+
+
+def test_a_refused_meter_takes_only_its_flows_along(backend: OpenFlowBackend) -> None:
+    """The others are programmed, and the error names the meter and what to set."""
+    bad = MeterEntry(meter_id=0xFFFF_FFF0, rate=10, burst=20)  # above the highest number (OFPM_MAX)
+    metered = flow(1, actions=f"meter:{bad.meter_id},goto_table:50")
+    result = backend.apply(adds(bad, metered, *BASE, flow(2)))
+    assert backend.observe() == as_mapping([*BASE, flow(2)])
+    assert {step.new for step, _ in result.failed} == {bad, metered}
+    assert "newConnections" in str(result.failed[0][1])
 
 
 def test_ten_thousand_flows_are_written_and_read_in_little_time(backend: OpenFlowBackend) -> None:

@@ -25,6 +25,7 @@ from mcagent.model.resources import (
     GroupEntry,
     HostPort,
     Link,
+    MeterEntry,
     NftChain,
     NftSet,
     PeerKind,
@@ -169,6 +170,21 @@ def test_nodes_are_closed_unless_they_are_exposed() -> None:
     assert closed.keys() - exposed.keys() == {"mct_nodes"}
     assert closed["mct_nodes"].rules[-1].endswith("counter drop")
     assert all(exposed[name] == closed[name] for name in exposed)
+
+
+def test_each_cluster_has_a_meter_of_its_new_connections() -> None:
+    """On gateways and workers, in front of every new entry of conntrack; with newConnections: 0 there is none."""
+    for on, tables in (("g1", {23, 71}), ("w1", {71})):
+        found = compiled(EAST, WEST, on=on, new_connections=300)
+        meters = {name: of(MeterEntry, resources(found, f"cluster/{name}")) for name in ("east", "west")}
+        assert [(m.rate, m.burst) for (m,) in meters.values()] == [(300, 600)] * 2
+        assert len({m.meter_id for (m,) in meters.values()}) == 2
+        for name, (meter,) in meters.items():
+            flows = of(FlowEntry, resources(found, f"cluster/{name}"))
+            assert {f.table for f in flows if f"meter:{meter.meter_id}," in f.actions} == tables
+        none = resources(compiled(EAST, WEST, on=on, new_connections=0))
+        assert not of(MeterEntry, none)
+        assert not any("meter:" in flow.actions for flow in of(FlowEntry, none))
 
 
 def test_tunnel_settings() -> None:

@@ -20,6 +20,7 @@ from mcagent.model.resources import (
     HostPort,
     Link,
     LinkAddress,
+    MeterEntry,
     Neighbour,
     NftChain,
     NftSet,
@@ -76,6 +77,7 @@ RESOURCES: st.SearchStrategy[Resource] = st.one_of(
         actions=st.sampled_from(["drop", "output:1"]),
     ),
     st.builds(GroupEntry, group_id=SMALL, body=st.sampled_from(["type=select", "type=ff"])),
+    st.builds(MeterEntry, meter_id=SMALL, rate=SMALL, burst=SMALL),
     st.builds(Link, name=st.just("mc-gw0"), mtu=st.integers(1400, 1402)),
     st.builds(
         LinkAddress, device=st.just("mc-gw0"), address=st.just(ip_address("169.254.77.1")), prefixlen=st.just(32)
@@ -186,6 +188,7 @@ def test_stages_are_in_the_order_in_which_things_stand_on_each_other() -> None:
         Route(table=1, destination=ip_network("10.1.0.0/16"), device="mc-gw0", via=ip_address("169.254.77.2")),
         FlowEntry(table=0, priority=1, match="", cookie=1, actions="group:1"),
         GroupEntry(group_id=1, body="type=select"),
+        MeterEntry(meter_id=1, rate=5, burst=10),
         chain(1, 1),
         NftSet(table="mcagent", name="s", elements=()),
         Neighbour(device="mc-gw0", address=ip_address("169.254.77.2"), mac="a"),
@@ -195,11 +198,11 @@ def test_stages_are_in_the_order_in_which_things_stand_on_each_other() -> None:
     ]
     up = diff({}, desired_of(world_of(resources), [0]))
     assert [type(step.new).__name__ for step in up.steps] == (
-        "Bridge TunnelPort Link Neighbour NftSet NftChain GroupEntry FlowEntry Route Rule".split()  # noqa: SIM905
+        "Bridge TunnelPort Link Neighbour NftSet NftChain MeterEntry GroupEntry FlowEntry Route Rule".split()  # noqa: SIM905
     )
     down = diff(actual_of(world_of(resources)), Desired(units={}))
     assert [type(step.old).__name__ for step in down.steps] == (
-        "NftChain NftSet FlowEntry GroupEntry Rule Route Neighbour Link TunnelPort Bridge".split()  # noqa: SIM905
+        "NftChain NftSet FlowEntry GroupEntry MeterEntry Rule Route Neighbour Link TunnelPort Bridge".split()  # noqa: SIM905
     )
 
 

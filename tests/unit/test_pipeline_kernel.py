@@ -8,6 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows import actions as act
 from flows.simulate import Datapath, Journey, Packet
 from flows.simulate.packet import ACK, SYN
 from mcagent.core import kernel
@@ -97,3 +98,37 @@ def test_strange_packets_of_other_clusters_are_not_marked(world: World, seed: in
             journey = world.network.send(name, replace(forged, dst=pod.address))
             for _, seen in journey.deliveries:
                 assert not marked(seen), journey
+
+
+def metered(journey: Journey) -> list[tuple[str, int]]:
+    """Return the Nodes at which a packet passed a meter, with its number."""
+    return [
+        (name, action.meter_id)
+        for name, walk in journey.walks
+        for step in walk.steps
+        if step.flow is not None
+        for action in step.flow.actions
+        if isinstance(action, act.Meter)
+    ]
+
+
+@examples(20)
+@given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
+def test_only_new_connections_of_other_clusters_pass_a_meter(world: World, seed: int, datapath: Datapath) -> None:
+    """The first packet passes the calling cluster's where a Service is translated, and where it arrives.
+
+    No other does, also not the second one of a sender whom nobody has answered yet.
+    """
+    network = world.network.over(datapath)
+    for call in calls(world, Random(seed), 12):
+        number = world.cluster(call.client.cluster).number
+        first = network.send(call.client.node, call.packet)
+        node = first.deliveries[0][0]
+        gateway = next(name for name in first.path if world.nodes[name].cluster == call.cluster)
+        translated = [(gateway, number)] if call.service is not None else []
+        assert metered(first) == [*translated, (node, number)], first
+        second = first.network.send(call.client.node, call.packet)
+        assert metered(second) == [], second
+        again = exchange(world, first.network, call, call.later)
+        assert metered(again.there) == metered(again.back) == []
+        network = again.network
