@@ -40,6 +40,13 @@ def announce(cluster: str, beat: float | None = None, area: str = AREA, cluster_
     }
 
 
+def account(cluster: str, area: str = AREA, **bounds: str) -> RawObject:
+    """Return a member's ServiceAccount; bounds by the last part of their annotations, "_" for "-"."""
+    notes = {f"mcagent.io/{key.replace('_', '-')}": text for key, text in bounds.items()}
+    notes[names.CLUSTER_ID_ANNOTATION] = cluster
+    return {"kind": "ServiceAccount", "metadata": {"name": cluster, "namespace": area, "annotations": notes}}
+
+
 def export(cluster: str, kind: str, name: str, spec: RawObject, area: str = AREA) -> RawObject:
     """Return a ResourceExport with a payload."""
     return {

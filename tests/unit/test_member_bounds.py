@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.controller import names
 from mcagent.controller.leader.bounds import (
     Bounds,
     bounds_of_accounts,
@@ -19,32 +18,25 @@ from mcagent.controller.leader.bounds import (
     refuse_namespace,
 )
 from mcagent.controller.settings import MemberLimits
-from mcagent.kube.source import RawObject
+from tests.unit.leader_world import account
 
 DEFAULTS = defaults_of(MemberLimits(max_exports=10, allowed_namespaces=("shop",), allowed_cidrs=("10.0.0.0/8",)))
 OPEN = defaults_of(MemberLimits())
 
 
-def account(cluster: str = "east", **bounds: str) -> RawObject:
-    """Return a ServiceAccount; bounds by the last part of their annotations, "_" for "-"."""
-    notes = {f"mcagent.io/{key.replace('_', '-')}": text for key, text in bounds.items()}
-    notes[names.CLUSTER_ID_ANNOTATION] = cluster
-    return {"metadata": {"name": cluster, "namespace": "mcs", "annotations": notes}}
-
-
 def test_an_account_that_says_nothing_has_the_defaults() -> None:
     """And the defaults bound nothing but the number, unless they are configured."""
-    assert read_bounds(account(), DEFAULTS) == DEFAULTS
+    assert read_bounds(account("east"), DEFAULTS) == DEFAULTS
     assert Bounds(max_exports=1000) == OPEN
 
 
 def test_annotations_come_before_the_defaults() -> None:
     """Each one for itself; a star allows all that other rules do, an empty list nothing."""
-    found = read_bounds(account(allowed_namespaces=" pay , shop,", max_exports="3"), DEFAULTS)
+    found = read_bounds(account("east", allowed_namespaces=" pay , shop,", max_exports="3"), DEFAULTS)
     assert found == Bounds(cidrs=DEFAULTS.cidrs, namespaces=frozenset({"pay", "shop"}), max_exports=3)
-    free = read_bounds(account(allowed_namespaces="*", allowed_cidrs="*"), DEFAULTS)
+    free = read_bounds(account("east", allowed_namespaces="*", allowed_cidrs="*"), DEFAULTS)
     assert (free.namespaces, free.cidrs) == (None, None)
-    none = read_bounds(account(allowed_namespaces="", allowed_cidrs=""), OPEN)
+    none = read_bounds(account("east", allowed_namespaces="", allowed_cidrs=""), OPEN)
     assert (none.namespaces, none.cidrs, none.problem) == (frozenset(), (), "")
 
 
@@ -66,7 +58,7 @@ def test_annotations_come_before_the_defaults() -> None:
 )
 def test_what_cannot_be_read_allows_nothing(bad: dict[str, str]) -> None:
     """A slip must not open what was meant to be bounded; it is told with the account's name and the annotation."""
-    found = read_bounds(account(**bad), OPEN)
+    found = read_bounds(account("east", **bad), OPEN)
     assert (found.cidrs, found.namespaces, found.max_exports) == ((), frozenset(), 0)
     (key,) = bad
     assert f"ServiceAccount mcs/east: annotation mcagent.io/{key.replace('_', '-')}" in found.problem
@@ -75,31 +67,33 @@ def test_what_cannot_be_read_allows_nothing(bad: dict[str, str]) -> None:
 
 def test_a_named_namespace_is_reserved() -> None:
     """Also by an account in which something else is wrong: its own member loses, but nobody else gains."""
-    broken = account(allowed_namespaces="shop,Pay", max_exports="x")
+    broken = account("east", allowed_namespaces="shop,Pay", max_exports="x")
     assert named_namespaces(broken) == {"shop"}
-    assert named_namespaces(account(allowed_namespaces="*")) == frozenset()
+    assert named_namespaces(account("east", allowed_namespaces="*")) == frozenset()
     assert not refuse_namespace("east", "shop", OPEN, frozenset({"east"}))
     assert "reserved" in refuse_namespace("west", "shop", OPEN, frozenset({"east"}))
     assert not refuse_namespace("west", "other", OPEN, frozenset())
-    only = read_bounds(account(allowed_namespaces="shop"), OPEN)
+    only = read_bounds(account("east", allowed_namespaces="shop"), OPEN)
     assert "names it" in refuse_namespace("east", "other", only, frozenset())
 
 
 def test_all_accounts_of_a_member_count() -> None:
     """Two tokens of one member, while one replaces the other, allow what both do."""
-    one = account(allowed_cidrs="10.0.0.0/8,192.168.0.0/16", allowed_namespaces="shop,pay", max_exports="5")
-    other = account(allowed_cidrs="10.20.0.0/16", allowed_namespaces="pay")
+    one = account(
+        "east", allowed_cidrs="10.0.0.0/8,192.168.0.0/16", allowed_namespaces="shop,pay", max_exports="5"
+    )
+    other = account("east", allowed_cidrs="10.20.0.0/16", allowed_namespaces="pay")
     found = bounds_of_accounts([one, other], OPEN)
     assert found.cidrs == (ip_network("10.20.0.0/16"),)
     assert (found.namespaces, found.max_exports) == (frozenset({"pay"}), 5)
-    assert bounds_of_accounts([one, account()], OPEN) == read_bounds(one, OPEN)
+    assert bounds_of_accounts([one, account("east")], OPEN) == read_bounds(one, OPEN)
     assert bounds_of_accounts([], DEFAULTS) == DEFAULTS
-    assert bounds_of_accounts([one, account(max_exports="x")], OPEN).problem
+    assert bounds_of_accounts([one, account("east", max_exports="x")], OPEN).problem
 
 
 def test_cidrs_and_addresses_are_judged_by_the_bounds() -> None:
     """A CIDR must lie in one that is allowed as a whole; the other family never does."""
-    found = read_bounds(account(allowed_cidrs="10.96.0.0/12"), OPEN)
+    found = read_bounds(account("east", allowed_cidrs="10.96.0.0/12"), OPEN)
     assert found.allows_network(ip_network("10.97.0.0/16"))
     assert not found.allows_network(ip_network("10.0.0.0/8"))
     assert not found.allows_network(ip_network("fd00::/64"))
@@ -117,7 +111,7 @@ def test_cidrs_and_addresses_are_judged_by_the_bounds() -> None:
 )
 def test_any_text_is_read_or_told(notes: dict[str, str]) -> None:
     """Whatever stands there: it is either told what is wrong, and nothing allowed, or read."""
-    raw = account()
+    raw = account("east")
     raw["metadata"]["annotations"] |= notes
     found = read_bounds(raw, OPEN)
     assert bool(found.problem) == bool(problem_of(notes))

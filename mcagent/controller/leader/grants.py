@@ -17,7 +17,7 @@ from mcagent.controller.ranges import Networks, networks_of, range_of
 from mcagent.controller.raw import text_at
 from mcagent.controller.reconciler import Index, Ref, Side, View
 from mcagent.controller.settings import LeaderSettings
-from mcagent.core.claims import refuse_address
+from mcagent.core.claims import prefix_range, refuse_address
 from mcagent.kube.source import RawObject
 from mcagent.model.net import Address
 from mcagent.model.objects import Kind
@@ -64,7 +64,11 @@ class Grants:
         granted, allowed = self.read(view, area), self._allowed
         info = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.cluster_info(cluster_id))
         publishes = published(view.get(info)) is not None
-        bounded = None if bounds.cidrs is None else networks_of(map(str, bounds.cidrs))
+        bounded = (
+            None
+            if bounds.cidrs is None
+            else Networks((*prefix_range(n)[1:], "") for n in bounds.cidrs if n.version == 4)
+        )
 
         def refuse(address: Address) -> str:
             refusal = refuse_address(address)

@@ -1,0 +1,369 @@
+"""Resources of the ClusterSet: how much a member may export, and how much a cluster imports.
+
+The leader's and a member's reconcilers over API servers in memory, the leader's admission, and, for what only a
+real API server shows, a kube-apiserver with what `deploy/` ships.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from mcagent.controller import names
+from mcagent.controller.leader.offers import too_large
+from mcagent.controller.member.service_import import ServiceImports
+from mcagent.controller.service_payload import MAX_PORTS, MAX_SUBSETS
+from mcagent.controller.settings import LeaderSettings, MemberLimits
+from mcagent.kube.source import RawObject
+from mcagent.lab.waiting import wait_until
+from mcagent.model.objects import Kind
+from tests.apiservers import refusal
+from tests.attacks.catalogue import Attacker, Group, attack
+from tests.attacks.test_access import Stage, _stages, export_of, stage, stopped
+from tests.unit import member_world
+from tests.unit.control_view import Controller, MemoryView
+from tests.unit.leader_world import AREA, FLAT, Leader, account, endpoints, service
+from tests.unit.test_admission import World as Lookups
+from tests.unit.test_admission import a_label, a_service, an_endpoints, ask, put, sa
+from tests.unit.test_admission import account as bound_account
+
+__all__ = ["_stages", "stage"]  # fixtures
+
+
+def world(**limits: int) -> Leader:
+    """Return a leader with the members east and evil, and limits for all."""
+    bounded = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT, limits=MemberLimits(**limits))  # type: ignore[arg-type]
+    found = Leader("east", "evil", settings=bounded)
+    found.put(account("east"), account("evil"))
+    return found
+
+
+def imported(found: Leader) -> list[str]:
+    """Return the names of the Services that all members import."""
+    imports = found.api.list(Kind.RESOURCE_IMPORT, AREA)
+    return sorted(raw["spec"]["name"] for raw in imports if raw["spec"]["kind"] == "ServiceImport")
+
+
+def flood(found: Leader, count: int, first: int = 0) -> None:
+    """Let `evil` export so many Services, one a second."""
+    for number in range(first, first + count):
+        found.clock.forward(1)
+        target = f"shop/s{number:02}"
+        found.put(service("evil", target), endpoints("evil", [f"10.97.0.{number}"], target))
+
+
+# --- how many ------------------------------------------------------------------------------------------
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="take a ClusterIP in every cluster for each of thousands of exports",
+    stopped_by="the leader: a member has so many exports, the oldest stay, the newest are refused",
+)
+def test_a_flood_of_exports_is_cut_off() -> None:
+    """The limit is that of all members, or its own; the rest takes no part and is told what would help."""
+    found = world(max_exports=8)
+    found.put(account("evil", max_exports="3"))
+    flood(found, 12)
+    found.put(service("east"), endpoints("east", ["10.96.0.1"]))
+    assert imported(found) == ["nginx", "s00", "s01", "s02"]
+    verdict = found.verdict("evil-shop-s03-service")
+    assert (verdict["type"], verdict["reason"]) == ("Failure", "TooManyExports")
+    assert names.MAX_EXPORTS_ANNOTATION in verdict["message"]
+    assert found.verdict("evil-shop-s03-endpoints")["type"] == "Failure"
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="get more exports than it may have by exchanging old ones for new ones",
+    stopped_by="the leader: for each that goes the next oldest comes in, and no more",
+)
+def test_places_that_are_given_up_are_taken_in_order() -> None:
+    """After any coming and going there are as many as may be, and more only when the administrator says so."""
+    found = world(max_exports=3)
+    flood(found, 6)
+    for name in ("evil-shop-s01-service", "evil-shop-s01-endpoints"):
+        found.remove(name)
+    assert imported(found) == ["s00", "s02", "s03"]
+    flood(found, 2, first=20)
+    assert imported(found) == ["s00", "s02", "s03"]
+    found.put(account("evil", max_exports="4"))
+    assert imported(found) == ["s00", "s02", "s03", "s04"]
+    found.put(account("evil", max_exports="1"))
+    assert imported(found) == ["s00"]
+    found.start()
+    found.settle()
+    assert imported(found) == ["s00"]
+
+
+def lookups(**limits: int) -> Lookups:
+    """Return what the leader's admission looks up of a member that has ten exports of each kind."""
+    kinds = ("Service", "Endpoints", "LabelIdentity")
+    return Lookups(
+        accounts=[bound_account("east-sa", "east")],
+        limits=MemberLimits(**limits),  # type: ignore[arg-type]
+        exports={("east", kind): 10 for kind in kinds},
+    )
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="fill the leader's etcd with exports of any kind",
+    stopped_by="admission: a member has so many objects of each kind, also of kinds that nobody merges",
+)
+@pytest.mark.parametrize("make", [a_service, an_endpoints, a_label], ids=["Service", "Endpoints", "LabelIdentity"])
+def test_each_kind_is_counted(make: object) -> None:
+    """The eleventh is refused, and says what would allow it; what is there can be changed and deleted."""
+    assert callable(make)
+    new, full = make(), lookups(max_exports=10)
+    decision = ask("CREATE", new, None, sa("east-sa"), world=full)
+    assert (decision.allowed, decision.code) == (False, 403)
+    assert "members.maxExports" in decision.message
+    assert ask("UPDATE", new, new, sa("east-sa"), world=full).allowed
+    assert ask("DELETE", None, new, sa("east-sa"), world=full).allowed
+    assert ask("CREATE", new, None, sa("east-sa"), world=lookups(max_exports=11)).allowed
+
+
+# --- how large -----------------------------------------------------------------------------------------
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="fill etcd, lists and memory with exports of a megabyte",
+    stopped_by="admission and leader: an export has so many bytes, counted before anything looks into it",
+)
+def test_an_export_of_a_megabyte() -> None:
+    """In whatever field it hides; one that is there already takes no part."""
+    found = world()
+    junk = "x" * 1_000_000
+    for path in ("spec.service.serviceSpec.junk", "metadata.annotations"):
+        large = put(a_service(), path, {"junk": junk})
+        decision = ask("CREATE", large, None, sa("east-sa"), world=lookups())
+        assert not decision.allowed
+        assert "65536 bytes" in decision.message
+    large = put(service("evil"), "spec.service.serviceSpec.junk", junk)
+    found.put(large, endpoints("evil", ["10.97.0.1"]))
+    assert imported(found) == []
+    assert found.verdict("evil-default-nginx-service")["reason"] == "TooLarge"
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="keep the leader busy with the size of what it is not to read",
+    stopped_by="counting that stops at the limit, whatever the shape of the object",
+)
+@pytest.mark.parametrize("shape", ["deep", "wide", "long"])
+def test_counting_costs_little(shape: str) -> None:
+    """A million levels, fields or characters cost no more than the limit allows."""
+    junk: object = 0
+    if shape == "deep":
+        for _ in range(1_000_000):
+            junk = [junk]
+    else:
+        junk = dict.fromkeys(map(str, range(1_000_000))) if shape == "wide" else "ä" * 1_000_000
+    raw: RawObject = {"metadata": {"name": "x"}, "spec": {"junk": junk}}
+    start = time.process_time()
+    assert too_large(raw, "Service", 256 * 1024)
+    assert time.process_time() - start < 0.5
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="make every kube-proxy program 10,000 ports for one Service",
+    stopped_by="admission and leader: a Service has at most 100 ports",
+)
+def test_ten_thousand_ports() -> None:
+    """More than an EndpointSlice has are refused, and one that is there takes no part."""
+    ports = [{"name": f"p{i}", "port": i, "protocol": "TCP"} for i in range(1, 10_001)]
+    for many in (ports, ports[: MAX_PORTS + 1]):
+        large = put(a_service(), "spec.service.serviceSpec.ports", many)
+        assert not ask("CREATE", large, None, sa("east-sa"), world=lookups()).allowed
+        found = world()
+        found.put(service("evil", ports=many), endpoints("evil", ["10.97.0.1"]))
+        assert imported(found) == []
+        assert found.verdict("evil-default-nginx-service")["type"] == "Failure"
+    found.put(service("evil", ports=ports[:MAX_PORTS]))
+    assert imported(found) == ["nginx"]
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="make every cluster keep thousands of EndpointSlices for one Service, by ports that all differ",
+    stopped_by="the leader: an export has at most 64 sets of ports; members: an import 1,024",
+)
+def test_thousands_of_port_sets() -> None:
+    """Each set of ports is an EndpointSlice of its own."""
+    found = world()
+    many = endpoints("evil", [])
+    many["spec"]["endpoints"]["subsets"] = [
+        {"addresses": [{"ip": "10.97.0.1"}], "ports": [{"name": "http", "port": port, "protocol": "TCP"}]}
+        for port in range(1, MAX_SUBSETS + 2)
+    ]
+    found.put(service("evil"), many)
+    assert found.addresses() == []
+    assert "at most 64" in found.verdict("evil-default-nginx-endpoints")["message"]
+    view = member_with(1)
+    subsets = many["spec"]["endpoints"]["subsets"]
+    north = member_world.north_of(view)
+    spec = {"namespace": "shop", "name": "s0", "kind": "Endpoints", "endpoints": {"subsets": subsets}}
+    north.put(
+        {"kind": "ResourceImport", "metadata": {"name": "shop-s0-endpoints", "namespace": NORTH}, "spec": spec}
+    )
+    controller = importer(view, most=5)
+    assert view.local.list(Kind.ENDPOINT_SLICE, "shop") == []
+    assert [told.reason for told in controller.all_told()] == ["InvalidImport"]
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="make every cluster keep tens of thousands of endpoints for one Service",
+    stopped_by="the leader: it takes 1,000 endpoints of one export, the first by address",
+)
+def test_too_many_endpoints() -> None:
+    """The others are left out, and their member reads how many."""
+    found = world(max_endpoints=10)
+    found.put(service("evil"), endpoints("evil", [f"10.97.0.{i}" for i in range(100, 0, -1)]))
+    assert found.addresses() == [f"10.97.0.{i}" for i in range(1, 11)]
+    verdict = found.verdict("evil-default-nginx-endpoints")
+    assert verdict["type"] == "Succeeded"
+    assert "90 endpoints are left out" in verdict["message"]
+    assert "members.maxEndpoints" in verdict["message"]
+
+
+# --- what a cluster imports ----------------------------------------------------------------------------
+
+NORTH = member_world.AREA
+
+
+def member_with(*numbers: int) -> MemoryView:
+    """Return a member whose leader passes on Services s0, s1 and so on; more numbers, more of them."""
+    view = member_world.member()
+    add_imports(view, range(sum(numbers)))
+    return view
+
+
+def add_imports(view: MemoryView, numbers: range) -> None:
+    """Let the leader pass on more Services, one a second."""
+    north = member_world.north_of(view)
+    for number in numbers:
+        north.clock.forward(1)
+        ports = [{"name": "http", "port": 80, "protocol": "TCP"}]
+        spec: RawObject = {"namespace": "shop", "name": f"s{number}", "kind": "ServiceImport"}
+        spec |= {"serviceImport": {"spec": {"ports": ports, "type": "ClusterSetIP"}}}
+        name = names.service_import("shop", f"s{number}")
+        north.put({"kind": "ResourceImport", "metadata": {"name": name, "namespace": NORTH}, "spec": spec})
+
+
+def importer(view: MemoryView, most: int) -> Controller:
+    """Run the reconciler of imports until nothing changes."""
+    controller = Controller(view, [ServiceImports(member_world.settings(max_imported_services=most))])
+    controller.settle()
+    return controller
+
+
+def here(view: MemoryView) -> list[str]:
+    """Return the Services that were imported."""
+    return sorted(
+        raw["metadata"]["name"].removeprefix("antrea-mc-") for raw in view.local.list(Kind.SERVICE, "shop")
+    )
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="exhaust the ClusterIPs of a cluster together with others, or with the leader's help",
+    stopped_by="every member: it imports so many Services, the oldest first, and those that are here stay",
+)
+def test_imports_leave_clusterips_over() -> None:
+    """What comes later is told on the ClusterSet, takes no ClusterIP, and gets the places of those that go."""
+    view = member_with(5)
+    controller = importer(view, most=3)
+    assert here(view) == ["s0", "s1", "s2"]
+    assert {told.reason for told in controller.all_told()} >= {"TooManyImports"}
+    add_imports(view, range(5, 9))
+    controller.run()
+    assert here(view) == ["s0", "s1", "s2"]
+    member_world.north_of(view).remove(Kind.RESOURCE_IMPORT, NORTH, "shop-s1-service")
+    controller.run()
+    assert here(view) == ["s0", "s2", "s3"]
+    view.failures.clear()
+    restarted = importer(view, most=3)
+    assert here(view) == ["s0", "s2", "s3"]
+    assert len([told for told in restarted.all_told() if told.reason == "TooManyImports"]) == 5
+
+
+# --- on a real API server ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bounded(stage: Stage) -> Iterator[ExitStack]:
+    """Give what takes bounds of `west` back."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def annotate(stage: Stage, member: str, **bounds: str | None) -> None:
+    """Change a member's bounds as an administrator does; None takes one away."""
+    notes = {f"mcagent.io/{key.replace('_', '-')}": text for key, text in bounds.items()}
+    stage.area.patch(stage.area.path("serviceaccounts", member), {"metadata": {"annotations": notes}})
+
+
+def try_export(stage: Stage, member: str, body: RawObject) -> str:
+    """Return how the API server refuses an export, "" if it would take it."""
+    refused = refusal(stage.members[member], "POST", stage.path(Kind.RESOURCE_EXPORT), body, dryRun="All")
+    return str(refused or "")
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="raise its own bounds",
+    stopped_by="RBAC: a member's token reads and writes no ServiceAccount",
+)
+@pytest.mark.real_only
+@pytest.mark.parametrize("verb", ["PUT", "DELETE", "GET", "PATCH"])
+def test_bounds_are_the_administrators(stage: Stage, verb: str) -> None:
+    """Neither its own account nor another's, and no new one either."""
+    east = stage.members["east"]
+    for path in (stage.area.path("serviceaccounts", "east"), stage.area.path("serviceaccounts", "west")):
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": path.rpartition("/")[2]}}
+        stopped(refusal(east, "APPLY" if verb == "PATCH" else verb, path, account, fieldManager="x"), "forbidden")
+    made = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "another"}}
+    stopped(refusal(east, "POST", stage.area.path("serviceaccounts"), made), "forbidden")
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="store what it may not export, for nobody to look at",
+    stopped_by="the leader's webhook: size, number and namespaces are judged before anything is stored",
+)
+@pytest.mark.real_only
+def test_nothing_is_stored_that_may_not_be(stage: Stage, bounded: ExitStack) -> None:
+    """A megabyte, another's namespace, one more than allowed, a member whose annotations cannot be read."""
+    bounded.callback(annotate, stage, "west", max_exports=None, allowed_namespaces=None)
+    bounded.callback(annotate, stage, "east", allowed_namespaces=None)
+    good = export_of("west", "shop/cart")
+    assert try_export(stage, "west", good) == ""
+    large = put(good, "spec.service.serviceSpec.junk", "x" * 1_000_000)
+    assert "65536 bytes" in try_export(stage, "west", large)
+    for member, bounds, said in (
+        ("east", {"allowed_namespaces": "shop"}, "reserved"),
+        ("west", {"max_exports": "0"}, "members.maxExports"),
+        ("west", {"max_exports": "ten"}, "nothing is allowed until it is mended"),
+    ):
+        annotate(stage, member, **bounds)
+        wait_until(lambda said=said: said in try_export(stage, "west", good), f'"{said}"', timeout=20)  # type: ignore[misc]
+        annotate(stage, member, **dict.fromkeys(bounds))
+        wait_until(lambda: try_export(stage, "west", good) == "", "bounds to be taken back", timeout=20)

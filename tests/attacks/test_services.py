@@ -1,0 +1,399 @@
+"""Services of others: who may export what, and where its endpoints may lie.
+
+A leader's and a member's reconcilers, as they run, over API servers in memory. `owner` is the member for which an
+administrator has named the namespace `pay`; `evil` is bounded by nothing but the defaults.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcagent.controller import names
+from mcagent.controller.member.service_import import ServiceImports
+from mcagent.controller.settings import LeaderSettings
+from mcagent.kube.source import RawObject
+from mcagent.model.objects import Kind
+from tests.attacks.catalogue import Attacker, Group, attack
+from tests.unit import member_world
+from tests.unit.control_view import Controller
+from tests.unit.leader_world import AREA, Leader, account, cluster_info, endpoints, export, service
+
+NETWORKS = {"owner": "10.96.0.0/16", "evil": "10.97.0.0/16"}
+THEIRS = ["10.96.0.80"]
+PAY = "pay/api"
+
+
+def world(*, published: Sequence[str] = ("owner", "evil"), allowed: Sequence[str] = ()) -> Leader:
+    """Return a leader with both members; `published` have told their networks."""
+    found = Leader(*NETWORKS, settings=LeaderSettings(namespace="", allowed_endpoint_cidrs=tuple(allowed)))
+    found.put(account("owner", allowed_namespaces="pay"), account("evil"))
+    for cluster in published:
+        found.put(cluster_info(cluster, NETWORKS[cluster]))
+    return found
+
+
+def the_owner(found: Leader) -> None:
+    """Let the owner export its Service, after all that was there before."""
+    found.clock.forward(60)
+    found.put(service("owner", PAY, 443), endpoints("owner", THEIRS, PAY, 443))
+
+
+def theirs(found: Leader) -> tuple[list[int], list[str]]:
+    """Return ports and endpoints of what all members import as pay/api."""
+    spec = found.imported("pay-api-service")
+    ports = [port["port"] for port in spec["serviceImport"]["spec"]["ports"]] if spec else []
+    return ports, found.addresses("pay-api-endpoints")
+
+
+def refused(found: Leader, name: str, reason: str) -> str:
+    """Check that an export is refused for a reason; return what its member reads."""
+    verdict = found.verdict(name)
+    assert (verdict["type"], verdict["status"], verdict.get("reason")) == ("Failure", "False", reason)
+    return str(verdict["message"])
+
+
+# --- whose Service it is -----------------------------------------------------------------------------------
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="block the owner of a Service by exporting its name first, with other ports",
+    stopped_by="namespaces that an administrator reserves for a member",
+)
+def test_being_first_blocks_no_owner() -> None:
+    """Who comes first does not count in a reserved namespace; the intruder reads why."""
+    found = world()
+    found.put(service("evil", PAY, 6666), endpoints("evil", ["10.97.0.66"], PAY, 6666))
+    assert theirs(found) == ([], [])
+    the_owner(found)
+    assert theirs(found) == ([443], THEIRS)
+    assert "reserved" in refused(found, "evil-pay-api-service", "NamespaceNotAllowed")
+    assert found.verdict("owner-pay-api-service")["type"] == "Succeeded"
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="take nearly all connections to another member's Service with 1,000 endpoints of its own",
+    stopped_by="reserved namespaces: who is not named for one has no endpoint in it",
+)
+def test_a_thousand_endpoints_take_no_traffic() -> None:
+    """The same definition and endpoints in networks of its own, and still not one of them is imported."""
+    found = world()
+    the_owner(found)
+    many = [f"10.97.{i // 250}.{i % 250}" for i in range(1000)]
+    found.put(service("evil", PAY, 443), endpoints("evil", many, PAY, 443))
+    assert theirs(found) == ([443], THEIRS)
+    refused(found, "evil-pay-api-endpoints", "NamespaceNotAllowed")
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="hold the ResourceImport's name of another's Service by a namespace and a name with other dashes",
+    stopped_by="reserved namespaces: theirs is the name, whoever was first",
+)
+def test_dashes_take_no_name() -> None:
+    """`pay`/`api-v1` and `pay-api`/`v1` want one name; the reserved namespace has it."""
+    found = world()
+    found.put(service("evil", "pay-api/v1"), endpoints("evil", ["10.97.0.66"], "pay-api/v1"))
+    assert found.addresses("pay-api-v1-endpoints") == ["10.97.0.66"]
+    found.clock.forward(60)
+    found.put(service("owner", "pay/api-v1"), endpoints("owner", THEIRS, "pay/api-v1"))
+    assert found.addresses("pay-api-v1-endpoints") == THEIRS
+    assert found.imported("pay-api-v1-service")["namespace"] == "pay"
+    assert "stands for Service pay/api-v1" in found.verdict("evil-pay-api-v1-service")["message"]
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="move an export that was accepted into another's namespace by changing spec.namespace",
+    stopped_by="the export's name, which must follow from its spec, and the same look at every change",
+)
+@pytest.mark.parametrize("renamed", [False, True], ids=["same name", "new name"])
+def test_an_export_does_not_move(renamed: bool) -> None:
+    """With its old name it is none; under the name that would be right it is in a reserved namespace."""
+    found = world()
+    found.put(service("evil", "shop/api"), endpoints("evil", ["10.97.0.66"], "shop/api"))
+    the_owner(found)
+    moved = service("evil", PAY, 443)
+    if not renamed:
+        moved["metadata"]["name"] = "evil-shop-api-service"
+    found.put(moved, endpoints("evil", ["10.97.0.66"], PAY, 443))
+    assert theirs(found) == ([443], THEIRS)
+    assert found.verdict(moved["metadata"]["name"])["type"] == "Failure"
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="export a namespace that its administrator's bounds do not name",
+    stopped_by="the annotation `mcagent.io/allowed-namespaces` of its ServiceAccount",
+)
+def test_a_bounded_member_stays_in_its_namespaces() -> None:
+    """Shared namespaces are none of its own then."""
+    found = world()
+    found.put(account("evil", allowed_namespaces="lab"))
+    found.put(service("evil", "shop/web"), endpoints("evil", ["10.97.0.66"], "shop/web"))
+    assert found.imported("shop-web-service") is None
+    assert names.ALLOWED_NAMESPACES_ANNOTATION in refused(found, "evil-shop-web-service", "NamespaceNotAllowed")
+    found.put(service("evil", "lab/web"), endpoints("evil", ["10.97.0.66"], "lab/web"))
+    assert found.addresses("lab-web-endpoints") == ["10.97.0.66"]
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="keep what it exported of a namespace that an administrator took from it",
+    stopped_by="another look at all its exports when its ServiceAccount changes",
+)
+def test_what_is_taken_away_goes() -> None:
+    """Reserving a namespace for somebody ends what others have exported of it, at once."""
+    found = Leader(*NETWORKS, settings=LeaderSettings(namespace=""))
+    found.put(account("owner"), account("evil"))
+    for cluster, cidr in NETWORKS.items():
+        found.put(cluster_info(cluster, cidr))
+    found.put(service("evil", PAY, 443), endpoints("evil", ["10.97.0.66"], PAY, 443))
+    the_owner(found)
+    assert theirs(found)[1] == [*THEIRS, "10.97.0.66"]  # a shared namespace: not promised otherwise
+    found.put(account("owner", allowed_namespaces="pay"))
+    assert theirs(found) == ([443], THEIRS)
+    refused(found, "evil-pay-api-service", "NamespaceNotAllowed")
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="profit from a slip in the annotations that bound it",
+    stopped_by="annotations that fail closed: one that cannot be read allows nothing",
+)
+@pytest.mark.parametrize(
+    "slip", [{"allowed_namespaces": "Lab"}, {"allowed_cidrs": "10.97.0.0"}, {"max_exports": "ten"}]
+)
+def test_a_slip_opens_nothing(slip: dict[str, str]) -> None:
+    """Its exports are refused, and its member, and so its administrator, reads which annotation it is."""
+    found = world()
+    found.put(account("evil", **slip))
+    found.put(service("evil", "shop/web"), endpoints("evil", ["10.97.0.66"], "shop/web"))
+    assert found.imported("shop-web-service") is None
+    (key,) = slip
+    assert key.replace("_", "-") in refused(found, "evil-shop-web-service", "NamespaceNotAllowed")
+
+
+# --- where endpoints may lie ----------------------------------------------------------------------------------
+
+
+def endpoints_taken(found: Leader, ips: Sequence[str]) -> list[str]:
+    """Let `evil` export a Service with one endpoint of its own and others; return which are imported."""
+    found.put(service("evil", "shop/web"), endpoints("evil", ["10.97.0.80", *ips], "shop/web"))
+    return found.addresses("shop-web-endpoints")
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="send others' Pods to addresses that are none of its networks",
+    stopped_by="the leader: an endpoint lies in a CIDR that was granted to its exporter",
+)
+def test_endpoints_lie_in_ones_own_networks() -> None:
+    """What lies elsewhere is left out and told; the rest serves."""
+    found = world()
+    assert endpoints_taken(found, ["192.168.0.10", "8.8.8.8"]) == ["10.97.0.80"]
+    assert "2 endpoints are left out" in found.verdict("evil-shop-web-endpoints")["message"]
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="have any endpoints taken by publishing no CIDRs at all",
+    stopped_by="the leader: who publishes none has only what its ServiceAccount or the configuration allows",
+)
+def test_publishing_nothing_allows_nothing() -> None:
+    """Without CIDRs an endpoint lies in what an administrator named, or nowhere."""
+    found = world(published=["owner"])
+    assert endpoints_taken(found, ["192.168.0.10"]) == []
+    assert "publishes no CIDRs" in found.verdict("evil-shop-web-endpoints")["message"]
+    found.put(account("evil", allowed_cidrs="10.97.0.0/24"))
+    assert endpoints_taken(found, ["192.168.0.10", "10.97.9.9"]) == ["10.97.0.80"]
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="name another member's Pods or Services as its own endpoints",
+    stopped_by="the leader: never an address of a CIDR that was granted to another",
+)
+@pytest.mark.parametrize("published", [("owner", "evil"), ("owner",)], ids=["publishing", "publishing nothing"])
+def test_endpoints_never_lie_in_anothers_network(published: tuple[str, ...]) -> None:
+    """Not even where the configuration opens the whole range for flat networks."""
+    found = world(published=published, allowed=["10.0.0.0/8"])
+    assert endpoints_taken(found, [THEIRS[0], "10.96.7.7"]) == ["10.97.0.80"]
+    assert "CIDR of cluster owner" in found.verdict("evil-shop-web-endpoints")["message"]
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="keep endpoints in a range that was granted to another member meanwhile",
+    stopped_by="another look at all endpoints of a range when it is granted",
+)
+def test_endpoints_go_when_their_range_is_granted_to_another() -> None:
+    """An exporter on a flat network loses what somebody publishes as its own."""
+    found = world(published=[], allowed=["10.0.0.0/8"])
+    assert endpoints_taken(found, ["10.96.0.99"]) == ["10.96.0.99", "10.97.0.80"]
+    found.put(cluster_info("owner", NETWORKS["owner"]))
+    assert found.addresses("shop-web-endpoints") == ["10.97.0.80"]
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="turn others' Pods against their own Nodes with loopback, link-local or multicast endpoints",
+    stopped_by="leader and members: no special address is an endpoint",
+)
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "169.254.169.254", "224.0.0.1", "255.255.255.255", "0.0.0.0", "::1", "fe80::1"]
+)
+def test_special_addresses_are_no_endpoints(address: str) -> None:
+    """Whatever its bounds or the configuration say."""
+    found = world(published=[], allowed=["10.0.0.0/8"])
+    found.put(account("evil", allowed_cidrs="0.0.0.0/0,::/0"))
+    assert endpoints_taken(found, [address]) == ["10.97.0.80"]
+
+
+# --- the same, looked at again by a member ----------------------------------------------------------------------
+
+
+def importing(address: str, *, exporters: str = "evil", **changes: object) -> tuple[set[str], str]:
+    """Return the endpoints that `east` takes of an import with one good address and another, and what it tells."""
+    view = member_world.member()
+    view.local.put(member_world.node("n1", "10.97.255.1"))
+    view.local.put(member_world.slice_of("kubernetes", "10.97.255.2", name="kubernetes", namespace="default"))
+    north = member_world.north_of(view)
+    for cluster, cidr in (*NETWORKS.items(), ("east", "10.95.0.0/16")):
+        info = {"kind": "ClusterInfo", "clusterinfo": {"clusterID": cluster, "serviceCIDR": cidr}}
+        north.put(resource_import(names.cluster_info(cluster), info))
+    ports = [{"name": "http", "port": 80, "protocol": "TCP"}]
+    target = {"namespace": "shop", "name": "web"}
+    definition = {"kind": "ServiceImport", "serviceImport": {"spec": {"ports": ports, "type": "ClusterSetIP"}}}
+    north.put(resource_import("shop-web-service", target | definition))
+    subsets = [{"addresses": [{"ip": ip} for ip in ("10.97.0.80", address)], "ports": ports}]
+    made = resource_import("shop-web-endpoints", target | {"kind": "Endpoints", "endpoints": {"subsets": subsets}})
+    made["metadata"]["annotations"] = {names.EXPORTERS_ANNOTATION: exporters}
+    north.put(made)
+    controller = Controller(view, [ServiceImports(member_world.settings(service_cidr="10.95.0.0/16", **changes))])
+    controller.settle()
+    slices = view.local.list(Kind.ENDPOINT_SLICE, "shop")
+    taken = {ip for found in slices for item in found["endpoints"] for ip in item["addresses"]}
+    return taken, " ".join(told.message for told in controller.all_told())
+
+
+def resource_import(name: str, spec: RawObject) -> RawObject:
+    """Return a ResourceImport as the leader keeps it."""
+    return {"kind": "ResourceImport", "metadata": {"name": name, "namespace": member_world.AREA}, "spec": spec}
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="make the leader's API server an endpoint, inside a CIDR of its own",
+    stopped_by="every member: the leader that its ClusterSet names is nobody's endpoint",
+)
+def test_the_leader_is_no_endpoint() -> None:
+    """Even where the range is allowed."""
+    taken, told = importing("192.0.2.1", allowed_endpoint_cidrs=("192.0.2.0/24",))
+    assert taken == {"10.97.0.80"}
+    assert "API server of the leader" in told
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="make another cluster's API server, Node or Service an endpoint, inside a CIDR of its own",
+    stopped_by="every member: nothing of its own is another's endpoint",
+)
+@pytest.mark.parametrize("address", ["10.97.255.2", "10.97.255.1", "10.95.0.1"], ids=["server", "Node", "Service"])
+def test_what_is_ones_own_is_no_endpoint_of_others(address: str) -> None:
+    """Though it lies in what the exporter publishes."""
+    taken, told = importing(address)
+    assert taken == {"10.97.0.80"}
+    assert "of this cluster" in told
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="have a member take endpoints of a cluster that does not export the Service",
+    stopped_by="every member: an endpoint belongs to a cluster that the ResourceImport names as exporter",
+)
+def test_endpoints_belong_to_an_exporter() -> None:
+    """It lies in a network that is announced, but not by who exports."""
+    assert importing("10.96.0.80", exporters="evil,owner")[0] == {"10.97.0.80", "10.96.0.80"}
+    taken, told = importing("10.96.0.80", allowed_endpoint_cidrs=("10.0.0.0/8",))
+    assert taken == {"10.97.0.80"}
+    assert "does not export the Service" in told
+
+
+# --- whatever it does -----------------------------------------------------------------------------------------
+
+_TARGETS = st.sampled_from([PAY, "pay/api-v1", "pay-api/v1", "pa/y-api", "shop/web", "pay/db"])
+_PORTS = st.sampled_from([443, 80, 6666, [], [{"port": "x"}], [{"name": "A", "port": 1}], None, "x"])
+_IPS = st.lists(
+    st.sampled_from(["10.96.0.80", "10.96.9.9", "10.97.0.1", "127.0.0.1", "10.1.1.1", "x"]), max_size=6
+)
+
+
+@st.composite
+def _hostile(draw: st.DrawFn) -> RawObject:
+    """Return some export of `evil`, or one that says it were the owner's."""
+    target = draw(_TARGETS)
+    kind = draw(st.sampled_from(["service", "endpoints", "info", "other"]))
+    if kind == "service":
+        made = service("evil", target, draw(_PORTS))
+    elif kind == "endpoints":
+        made = endpoints("evil", draw(_IPS), target, draw(st.sampled_from([443, 80])))
+    elif kind == "info":
+        made = cluster_info("evil", draw(st.sampled_from(["10.97.0.0/16", "10.98.0.0/16", "10.0.0.0/8", "x"])))
+    else:
+        made = export("evil", draw(st.sampled_from(["LabelIdentity", "X", ""])), "evil-other", {"name": "x"})
+    if draw(st.booleans()):
+        made["spec"]["namespace"] = draw(st.sampled_from(["pay", "shop", "", "PAY"]))
+    return made
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="change in any other way what members import of a reserved namespace",
+    stopped_by="the merge, in which exports that may not take part are not even looked at",
+)
+@settings(max_examples=40, deadline=None)
+@given(st.lists(_hostile(), max_size=8), st.integers(0, 8))
+def test_no_exports_change_a_reserved_namespace(hostile: list[RawObject], first: int) -> None:
+    """Any exports of a hostile member, before and after, leave the imports as they are without it."""
+    results = []
+    for intruders in ([], hostile):
+        found = world()
+        for raw in intruders[:first]:
+            found.put(raw)
+        found.clock.forward(60)
+        for target in (PAY, "pay/api-v1"):
+            found.put(service("owner", target, 443), endpoints("owner", THEIRS, target, 443))
+        for raw in intruders[first:]:
+            found.put(raw)
+        imports = {
+            raw["metadata"]["name"]: {"spec": raw["spec"], "annotations": raw["metadata"].get("annotations")}
+            for raw in found.api.list(Kind.RESOURCE_IMPORT, AREA)
+            if raw["spec"].get("namespace") == "pay" and raw["spec"]["kind"] != "ClusterInfo"
+        }
+        own = ("owner-pay-api-service", "owner-pay-api-v1-endpoints")
+        verdicts = [found.verdict(name)["type"] for name in own]
+        results.append((json.dumps(imports, sort_keys=True), verdicts))
+    assert results[0] == results[1]
