@@ -306,6 +306,7 @@ class Controller:
         self.reconcilers = tuple(reconcilers)
         self.told: dict[tuple[str, str], tuple[Told, ...]] = {}
         self.again: dict[tuple[str, str], float] = {}
+        self.looks = 0  # at keys, so far
         self.closed = False  # one that ended sees and does nothing more
         self._queue: dict[tuple[int, str], None] = {}
         for reconciler in reconcilers:
@@ -339,6 +340,7 @@ class Controller:
         number, key = list(self._queue)[place % len(self._queue)] if place else next(iter(self._queue))
         del self._queue[number, key]
         reconciler = self.reconcilers[number]
+        self.looks += 1
         leader = self.view.leader
         if reconciler.needs_leader and (leader is None or not leader.synced):
             return True

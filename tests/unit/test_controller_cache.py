@@ -102,6 +102,9 @@ def test_order_indexes_and_changes_agree_with_the_objects(steps: list[tuple[str,
         assert list(cache.indexed("colours", colour, Side.LOCAL)) == [
             thing for thing in listed if thing["data"]["colour"] == colour
         ]
+        count = cache.count_indexed("colours", colour, Side.LOCAL)
+        assert count == len(cache.indexed("colours", colour, Side.LOCAL))
+    assert (cache.has_index("colours", Side.LOCAL), cache.has_index("colours", Side.LEADER)) == (True, False)
 
 
 def test_an_event_older_than_our_own_write_is_passed_over(world: World) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from ipaddress import ip_address, ip_network
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.config.reader import ConfigError
+from mcagent.controller.config import Role, load
 from mcagent.controller.leader.bounds import (
     Bounds,
     bounds_of_accounts,
@@ -17,8 +21,10 @@ from mcagent.controller.leader.bounds import (
     read_bounds,
     refuse_namespace,
 )
-from mcagent.controller.settings import MemberLimits
-from tests.unit.leader_world import account
+from mcagent.controller.settings import LeaderSettings, MemberLimits
+from mcagent.controller.size import json_size
+from mcagent.kube.source import RawObject
+from tests.unit.leader_world import FLAT, Leader, account, endpoints, service
 
 DEFAULTS = defaults_of(MemberLimits(max_exports=10, allowed_namespaces=("shop",), allowed_cidrs=("10.0.0.0/8",)))
 OPEN = defaults_of(MemberLimits())
@@ -117,3 +123,68 @@ def test_any_text_is_read_or_told(notes: dict[str, str]) -> None:
     assert bool(found.problem) == bool(problem_of(notes))
     if found.problem:
         assert (found.cidrs, found.namespaces, found.max_exports) == ((), frozenset(), 0)
+
+
+# --- the leader's configuration, and what a change touches ---------------------------------------------------
+
+
+def test_the_configuration_says_what_all_members_may_claim(tmp_path: Path) -> None:
+    """Keys below `members` become the limits of the leader."""
+    file = tmp_path / "controller.yaml"
+    file.write_text(
+        "members: {maxExports: 7, maxEndpoints: 5, maxExportBytes: 5000, allowedNamespaces: [shop, pay], "
+        "allowedCIDRs: [10.0.0.0/8]}\nallowedEndpointCIDRs: [10.9.0.0/16]\nmaxImportedServices: 9\n"
+    )
+    settings = load(Role.LEADER, file, {}, {})
+    assert settings.leader("home").limits == MemberLimits(
+        max_exports=7,
+        allowed_namespaces=("shop", "pay"),
+        allowed_cidrs=("10.0.0.0/8",),
+        max_export_bytes=5000,
+        max_endpoints=5,
+    )
+    assert settings.leader("home").allowed_endpoint_cidrs == ("10.9.0.0/16",)
+    assert settings.member("home").max_imported_services == 9
+
+
+@pytest.mark.parametrize("bad", ["allowedNamespaces: [Shop]", "allowedNamespaces: shop", "maxExports: -1"])
+def test_a_configuration_that_cannot_be_is_refused(tmp_path: Path, bad: str) -> None:
+    """The controller does not start with bounds that it cannot read."""
+    file = tmp_path / "controller.yaml"
+    file.write_text(f"members: {{{bad}}}\n")
+    with pytest.raises(ConfigError):
+        load(Role.LEADER, file, {}, {})
+
+
+def test_a_change_calls_for_as_few_exports_as_it_can() -> None:
+    """One export is one look, two at the limit; an account its member's exports and those of its namespaces."""
+    settings = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT, limits=MemberLimits(max_exports=20))
+    leader = Leader("east", "west", settings=settings)
+    leader.put(account("east"), account("west"))
+    for number in range(19):
+        leader.clock.forward(1)
+        leader.put(service("east", f"shop/s{number}"), endpoints("east", [f"10.1.0.{number}"], f"shop/s{number}"))
+    leader.put(service("west", "lab/x"))
+
+    def looks(*objects: RawObject) -> int:
+        done = leader.controller.looks
+        leader.put(*objects)
+        return leader.controller.looks - done
+
+    merge = next(r for r in leader.controller.reconcilers if r.name == "service-merge")
+    leader.controller.reconcilers = (merge,)
+    few = looks(endpoints("east", ["10.1.0.99"], "shop/s3"))
+    assert few <= 6  # and what its own writes call for
+    assert looks(service("east", "shop/s19")) <= 2 * few
+    assert looks(service("east", "shop/s20")) <= 2 * few
+    assert looks(account("west", max_exports="5")) <= few
+    assert looks(account("west", max_exports="5")) == 0
+    assert looks(account("east", allowed_namespaces="lab")) >= 20
+
+
+def test_a_size_is_that_of_the_json() -> None:
+    """Within a few per cent, and never more is counted than asked for."""
+    for value in ({"a": [1, 22, -333, True, None, "ä\n"], "b": {"c": "x" * 50}}, ["x"] * 100, 1.5, "\x00"):
+        exact = len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
+        assert 0.9 * exact - 3 <= json_size(value, 10_000) <= 1.1 * exact + 20
+    assert json_size(["x" * 100] * 1000, 500) < 3000
