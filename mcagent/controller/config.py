@@ -63,6 +63,7 @@ class Settings:
     member_max_exports: int = MAX_EXPORTS
     member_namespaces: tuple[str, ...] = ()
     member_cidrs: tuple[Any, ...] = ()
+    allowed_cluster_cidrs: tuple[Any, ...] = ()
     member_max_export_bytes: int = MAX_EXPORT_BYTES
     member_max_endpoints: int = MAX_ENDPOINTS
     max_imported_services: int = MAX_IMPORTED
@@ -133,6 +134,7 @@ class Settings:
             max_exports=self.member_max_exports,
             allowed_namespaces=self.member_namespaces,
             allowed_cidrs=tuple(str(cidr) for cidr in self.member_cidrs),
+            cluster_cidrs=tuple(str(cidr) for cidr in self.allowed_cluster_cidrs),
             max_export_bytes=self.member_max_export_bytes,
             max_endpoints=self.member_max_endpoints,
         )
@@ -224,6 +226,10 @@ KEYS = (
     _key("members.allowedCIDRs", "member_cidrs", kinds.Networks(),
          meaning="Leader: where CIDRs and endpoints of members may lie, unless a member's ServiceAccount says "
                  "otherwise (annotation `mcagent.io/allowed-cidrs`). []: anywhere that no other rule forbids."),
+    _key("allowedClusterCIDRs", "allowed_cluster_cidrs", kinds.Networks(),
+         meaning="Leader: Service and Pod CIDRs of members must lie in these, whatever a member's ServiceAccount "
+                 "says. []: the private ranges, 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 and 100.64.0.0/10; a "
+                 "list means just that list."),
     _key("namespace", "namespace", _NAMESPACE,
          meaning='Namespace of the ClusterSet and all that belongs to it. "": that of the controller. "*": all, '
                  "on a leader with several ClusterSets."),

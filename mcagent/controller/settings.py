@@ -61,6 +61,7 @@ class MemberLimits:
     max_exports: int = MAX_EXPORTS  # exported Services
     allowed_namespaces: tuple[str, ...] = ()  # of exported Services; none given: any
     allowed_cidrs: tuple[str, ...] = ()  # none given: any
+    cluster_cidrs: tuple[str, ...] = ()  # where CIDRs of any member must lie, whatever else; none given: private
     max_export_bytes: int = MAX_EXPORT_BYTES  # of JSON, of one ResourceExport
     max_endpoints: int = MAX_ENDPOINTS  # of one exported Service
 

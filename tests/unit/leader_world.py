@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from zlib import crc32
 
 from mcagent.controller import names
 from mcagent.controller.leader import leader_reconcilers
@@ -77,14 +78,19 @@ def endpoints(
     return export(cluster, "Endpoints", names.endpoints_export(cluster, namespace, name), payload, area)
 
 
+def gateway_of(cluster: str) -> str:
+    """Return the address of a cluster's gateway."""
+    return f"192.168.{crc32(cluster.encode()) % 256}.1"
+
+
 def cluster_info(
     cluster: str, service_cidr: str, pod_cidrs: Sequence[str] = (), key: str = "", area: str = AREA
 ) -> RawObject:
-    """Return a ClusterInfo export with one gateway."""
+    """Return a ClusterInfo export with one gateway, whose address follows from the cluster's name."""
     info: RawObject = {
         "clusterID": cluster,
         "serviceCIDR": service_cidr,
-        "gatewayInfos": [{"gatewayIP": "192.168.1.1"}],
+        "gatewayInfos": [{"gatewayIP": gateway_of(cluster)}],
     }
     info |= {"podCIDRs": list(pod_cidrs)} if pod_cidrs else {}
     info |= {"wireGuard": {"publicKey": key}} if key else {}

@@ -21,6 +21,7 @@ from tests.unit.leader_world import (
     cluster_info,
     endpoints,
     export,
+    gateway_of,
     service,
 )
 
@@ -362,7 +363,7 @@ def test_cluster_info_is_copied_with_known_fields_only() -> None:
             "serviceCIDR": "10.1.0.0/16",
             "podCIDRs": ["10.128.0.0/14"],
             "gatewayInfos": [
-                {"gatewayIP": "192.168.1.1"},
+                {"gatewayIP": gateway_of("east")},
                 {"gatewayIP": "192.168.1.2", "wireGuard": {"publicKey": KEY}},
             ],
             "wireGuard": {"publicKey": KEY},
@@ -410,15 +411,16 @@ def test_bad_cluster_info_keeps_the_last_good_copy(change: RawObject, told: str)
     assert leader.imported("east-clusterinfo") == before
 
 
-def test_overlaps_are_told_to_the_younger_cluster() -> None:
-    """Whose CIDR overlaps an older cluster's reads it in its export, and no more once that is mended."""
+def test_what_is_not_granted_is_told_to_who_asks() -> None:
+    """Whose CIDR overlaps another cluster's reads it in its export, and no more once that is mended."""
     leader = two()
     leader.put(cluster_info("west", "10.1.0.0/16"))
     leader.clock.forward(1)
     leader.put(cluster_info("east", "10.1.128.0/17"))
     message = leader.verdict("east-clusterinfo")["message"]
     assert message == (
-        "Service CIDR 10.1.128.0/17 overlaps Service CIDR 10.1.0.0/16 of cluster west, which was first"
+        "Service CIDR 10.1.128.0/17 is not granted: cluster west has had Service CIDR 10.1.0.0/16 "
+        "since 2023-11-14T22:13:20.000000Z"
     )
     assert "message" not in leader.verdict("west-clusterinfo")
     leader.put(cluster_info("west", "10.2.0.0/16"))

@@ -1,35 +1,30 @@
 """The reconciler of cluster information: ResourceExports of kind ClusterInfo to ResourceImports of the same name.
 
 A key is "area/export". It owns the ResourceImport of that name, the export's status and finalizers. A copy is made
-of known, valid fields only; an export that turned unreadable leaves its last good copy where it is. Overlapping
-CIDRs are told to the younger cluster and copied all the same: each member's agents decide what they can route.
+of known, valid fields only, and of CIDRs, gateways and keys that are granted (`mcagent.controller.leader.ledger`);
+what is not is told to the cluster that asked. An export that turned unreadable leaves its last good copy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from mcagent.controller import names
+from mcagent.controller.cluster_claims import CLAIMED, GRANTED, claims_in, without
 from mcagent.controller.conditions import TRUE, condition
-from mcagent.controller.leader.exports import (
-    BY_CLUSTER,
-    CLUSTER_INFOS,
-    ExportKind,
-    Header,
-    cluster_of,
-    read_header,
-)
+from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, said
+from mcagent.controller.leader.exports import BY_CLUSTER, CLUSTER_INFOS, ExportKind, Header, read_header
+from mcagent.controller.leader.ledger import Ledger, granted_in, touched
 from mcagent.controller.leader.members import announces, is_member, not_a_member
-from mcagent.controller.leader.overlaps import overlapping, ranges
-from mcagent.controller.leader.payloads import ClusterInfo, read_cluster_info
+from mcagent.controller.leader.payloads import read_cluster_info
 from mcagent.controller.leader.status import export_ref, failed, reason_of, released, succeeded
-from mcagent.controller.raw import is_deleting, text_at
+from mcagent.controller.raw import annotation, is_deleting, text_at
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
+from mcagent.model.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.objects import Kind
 
 
@@ -39,15 +34,17 @@ class ClusterInfoCopy:
     name = "cluster-info-copy"
     needs_leader = False
     kinds: Mapping[Side, frozenset[Kind]] = {
-        Side.LOCAL: frozenset({Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT, Kind.MEMBER_CLUSTER_ANNOUNCE})
+        Side.LOCAL: frozenset(
+            {Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.SERVICE_ACCOUNT}
+        )
     }
-    indexes: Sequence[Index] = (CLUSTER_INFOS, BY_CLUSTER)
+    indexes: Sequence[Index] = (CLUSTER_INFOS, BY_CLUSTER, CLAIMED, GRANTED, ACCOUNTS_BY_CLUSTER)
 
     def __init__(self, settings: LeaderSettings) -> None:
-        self._settings = settings
+        self._settings, self._ledger = settings, Ledger(settings.limits)
 
     def keys(self, change: Change, view: View) -> Iterable[str]:
-        """Return the exports that a change touches: itself, and those whose CIDRs overlap its old or new ones."""
+        """Return the exports that a change touches: itself, and those in the way of its old or new claims."""
         raw = change.new or change.old or {}
         area = text_at(raw, "metadata", "namespace")
         if not self._settings.covers(area):
@@ -55,21 +52,23 @@ class ClusterInfoCopy:
         if change.kind is Kind.MEMBER_CLUSTER_ANNOUNCE:
             if announces(change.old) == announces(change.new):
                 return []
-            return [f"{area}/{names.cluster_info(text_at(raw, 'clusterID'))}"]
-        if change.kind is Kind.RESOURCE_IMPORT:
-            return _key_of_import(raw)
+            return self._with_those_in_the_way(view, area, text_at(raw, "clusterID"))
+        if change.kind is Kind.SERVICE_ACCOUNT:
+            ids = _members(change.old) | _members(change.new) if said(change.old) != said(change.new) else ()
+            return [f"{area}/{names.cluster_info(cluster_id)}" for cluster_id in ids]
         if ExportKind.CLUSTER_INFO not in (text_at(o or {}, "spec", "kind") for o in (change.old, change.new)):
             return []
-        own = f"{area}/{text_at(raw, 'metadata', 'name')}"
-        old, new = ranges(change.old), ranges(change.new)
-        if old == new and is_deleting(change.old) == is_deleting(change.new):
-            return [own]
-        others = [
-            f"{area}/{text_at(other, 'metadata', 'name')}"
-            for other in view.indexed(CLUSTER_INFOS.name, area)
-            if overlapping(chain(old, new), ranges(other))
-        ]
-        return dict.fromkeys([own, *others])
+        if change.kind is Kind.RESOURCE_IMPORT:
+            if not _key_of_import(raw):
+                return []
+            times = set(granted_in(change.old).items()) ^ set(granted_in(change.new).items())
+            changed = {claim for claim, _ in times}
+        else:
+            changed = set(claims_in(change.old)) ^ set(claims_in(change.new))
+            if is_deleting(change.old) != is_deleting(change.new):
+                changed |= set(claims_in(change.new))
+        found = (text_at(raw, "metadata", "name"), *touched(view, area, changed))
+        return dict.fromkeys(f"{area}/{name}" for name in found)
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all ClusterInfo exports, and imports of such."""
@@ -105,11 +104,19 @@ class ClusterInfoCopy:
             return Outcome(
                 steps=[failed(raw, why, now)], told=[Told(ref=export_ref(raw), reason="NotMerged", message=why)]
             )
-        note = "; ".join(_overlaps(view, area, header, raw))
-        told = [Told(ref=export_ref(raw), reason="OverlappingCIDRs", message=note)] if note else []
-        copy = _copy(view, target, header, info, now)
-        copy = replace(copy, body={**copy.body, "metadata": {"annotations": _settings(raw)}})
-        return Outcome(steps=[copy, succeeded(raw, now, note)], told=told)
+        verdict = self._ledger.decide(view, raw, now)
+        note = _shown(list(verdict.refused.values()))
+        told = [Told(ref=export_ref(raw), reason="ClaimRefused", message=note)] if note else []
+        copy = _copy(view, target, header, without(info.spec, verdict.refused), now)
+        annotations = {**_settings(raw), CLAIMS_ANNOTATION: granted_text(verdict.times)}
+        copy = replace(copy, body={**copy.body, "metadata": {"annotations": annotations}})
+        return Outcome(steps=[copy, succeeded(raw, now, note)], told=told, again=_AGAIN if verdict.waits else None)
+
+    def _with_those_in_the_way(self, view: View, area: str, cluster_id: str) -> Iterable[str]:
+        """Return a cluster's key, and those of whoever asks for what it asks for."""
+        name = names.cluster_info(cluster_id)
+        export = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name))
+        return dict.fromkeys(f"{area}/{found}" for found in (name, *touched(view, area, claims_in(export))))
 
 
 def _key_of_import(raw: RawObject) -> list[str]:
@@ -118,18 +125,18 @@ def _key_of_import(raw: RawObject) -> list[str]:
     return [f"{text_at(raw, 'metadata', 'namespace')}/{name}"] if ours else []
 
 
-def _overlaps(view: View, area: str, header: Header, raw: RawObject) -> Iterable[str]:
-    """Yield which CIDRs overlap those of an older cluster."""
-    own = ranges(raw)
-    for other in view.indexed(CLUSTER_INFOS.name, area):
-        older = (text_at(other, "metadata", "creationTimestamp"), cluster_of(other))
-        created = text_at(raw, "metadata", "creationTimestamp")
-        if is_deleting(other) or older >= (created, header.cluster_id):
-            continue
-        for mine, theirs in overlapping(own, ranges(other)):
-            yield f"{mine} overlaps {theirs} of cluster {cluster_of(other)}, which was first"
+def _members(account: RawObject | None) -> set[str]:
+    """Return the cluster that a ServiceAccount stands for."""
+    return {found} if (found := annotation(account, names.CLUSTER_ID_ANNOTATION)) else set()
 
 
+def _shown(notes: Sequence[str]) -> str:
+    more = [f"and {len(notes) - _SHOWN} more"] if len(notes) > _SHOWN else []
+    return "; ".join([*notes[:_SHOWN], *more])
+
+
+_SHOWN = 8  # refused claims that are named in a message
+_AGAIN = 1.0  # seconds after which a claim is looked at anew that somebody else is about to get
 _FIELDS = ("serviceCIDR", "podCIDRs", "gatewayInfos", "wireGuard")
 _KEY_FIELDS = ("publicKey", "nextPublicKey", "port")
 
@@ -140,11 +147,11 @@ def _settings(raw: RawObject) -> RawObject:
     return {key: text if names.is_label(text.lower()) else None for key, text in found.items()}
 
 
-def _copy(view: View, target: Ref, header: Header, info: ClusterInfo, now: float) -> Wanted:
+def _copy(view: View, target: Ref, header: Header, info: RawObject, now: float) -> Wanted:
     """Return the ResourceImport. Fields that the cluster publishes no longer are named, so that they go."""
-    info_spec: RawObject = {**dict.fromkeys(_FIELDS), **info.spec}
-    if "wireGuard" in info.spec:
-        info_spec["wireGuard"] = {**dict.fromkeys(_KEY_FIELDS), **info.spec["wireGuard"]}
+    info_spec: RawObject = {**dict.fromkeys(_FIELDS), **info}
+    if "wireGuard" in info:
+        info_spec["wireGuard"] = {**dict.fromkeys(_KEY_FIELDS), **info["wireGuard"]}
     spec = {
         "name": header.name or None,
         "namespace": header.namespace or None,

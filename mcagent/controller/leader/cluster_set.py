@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mcagent.controller import names
+from mcagent.controller.cluster_claims import claims_in, pairs
 from mcagent.controller.conditions import FALSE, TRUE, UNKNOWN, condition, find, time_of, time_text
 from mcagent.controller.leader.exports import CLUSTER_INFOS, cluster_of
 from mcagent.controller.leader.members import announce_ref, announces, heartbeat
-from mcagent.controller.leader.overlaps import pairs, ranges
 from mcagent.controller.raw import is_deleting, text_at, value_at
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
 from mcagent.controller.settings import LeaderSettings
@@ -28,6 +28,7 @@ READY = "Ready"
 CONSISTENT = "Consistent"  # ours: the clusters' CIDRs do not overlap, and all or none of them encrypt
 _LOST = "No MemberClusterAnnounce update after"
 _SHOWN = 5  # overlaps that are named in a message
+_COUNTED = 100  # overlaps that are looked for
 _SOONEST = 0.2  # seconds; not to be asked again too early by a rounding error
 
 
@@ -163,7 +164,7 @@ def _overall(before: object, statuses: Sequence[RawObject], ready: int, now: flo
 
 
 def _published(raw: RawObject | None) -> object:
-    return (ranges(raw), _encrypts(raw), _settings(raw), is_deleting(raw))
+    return (claims_in(raw), _encrypts(raw), _settings(raw), is_deleting(raw))
 
 
 def _settings(raw: RawObject | None) -> dict[str, str]:
@@ -188,10 +189,10 @@ def _consistent(view: View, area: str, members: set[str], before: object, now: f
         for raw in view.indexed(CLUSTER_INFOS.name, area)
         if cluster_of(raw) in members and not is_deleting(raw)
     ]
-    found = pairs((cluster_of(raw), row) for raw in infos for row in ranges(raw))
+    found = pairs(((cluster_of(raw), claim) for raw in infos for claim in claims_in(raw)), _COUNTED)
     notes = [f"{a} of {one} overlaps {b} of {other}" for one, a, other, b in found[:_SHOWN]]
     if len(found) > _SHOWN:
-        notes.append(f"{len(found) - _SHOWN} more overlaps")
+        notes.append(f"{len(found) - _SHOWN}{' or more' if len(found) == _COUNTED else ''} more overlaps")
     reason = "OverlappingCIDRs" if found else ""
     encrypting = sorted(cluster_of(raw) for raw in infos if _encrypts(raw) is True)
     plain = sorted(cluster_of(raw) for raw in infos if _encrypts(raw) is False)

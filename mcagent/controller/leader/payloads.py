@@ -10,6 +10,7 @@ import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mcagent.controller.cluster_claims import MAX_CIDRS, MAX_GATEWAYS
 from mcagent.controller.leader.exports import ExportKind, cluster_of, subject
 from mcagent.controller.raw import text_at
 from mcagent.controller.service_payload import Ports, ServiceSpec, read_service_spec, read_subsets
@@ -21,8 +22,6 @@ from mcagent.model.field import Field
 from mcagent.model.net import Address, Network
 from mcagent.model.objects import Kind
 
-MAX_GATEWAYS = 64
-MAX_CIDRS = 1024
 MAX_PORT_SETS = 64  # subsets of one export; named ports that differ from Pod to Pod make several
 KEY_BYTES = 32  # of a WireGuard key (Curve25519)
 

@@ -1,0 +1,269 @@
+"""Which claims of a cluster are granted: the one decision on whose an address or a key is. Pure.
+
+What stands in the ResourceImports of kind ClusterInfo has been granted, and their annotation says when; members
+can only read them. A granted claim ranks before one that is only asked for; of two that are granted (two workers,
+or two leaders, had not seen each other's) the older grant stands; of two that are asked for that of the older
+export. So the first claim stands and stays, whatever order clusters are looked at in. A claim that is withdrawn,
+of a cluster that is no member, or of an export that is about to go, is none. One that can never be granted is in
+nobody's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from mcagent.controller import names
+from mcagent.controller.cluster_claims import (
+    CLAIMED,
+    GRANTED,
+    Claim,
+    asked_for,
+    claims_in,
+    claims_of,
+    colliding,
+    filed_under,
+)
+from mcagent.controller.leader.bounds import Bounds, bounds_of, defaults_of
+from mcagent.controller.leader.exports import read_header
+from mcagent.controller.leader.members import is_member
+from mcagent.controller.leader.payloads import read_cluster_info
+from mcagent.controller.raw import annotation, is_deleting, text_at, value_at
+from mcagent.controller.reconciler import Ref, View
+from mcagent.controller.settings import MemberLimits
+from mcagent.core.ownership import AddressClaim, lost
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
+from mcagent.model.granted import CLAIMS_ANNOTATION, REFUSED, at, read_granted, to_microseconds
+from mcagent.model.net import Network, contains, parse_network
+from mcagent.model.objects import Kind
+
+PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")  # RFC 1918, RFC 6598
+_Rank = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What becomes of a cluster's claims, by their text."""
+
+    times: Mapping[str, str]  # since when each is granted; REFUSED: it is not
+    refused: Mapping[str, str]  # why each of those is not, in plain words
+    waits: bool  # one is refused only until it is clear who gets it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The claims of one cluster as they are now."""
+
+    cluster_id: str
+    created: str  # the export's creation time
+    granted: Mapping[Claim, str]
+    asked: Sequence[Claim]  # and not granted
+
+    def rank(self, claim: Claim) -> _Rank:
+        """Return what sorts claims: the lowest stands."""
+        time = self.granted.get(claim)
+        return ("0" if time is not None else "1", time or "", self.created, self.cluster_id)
+
+
+class Ledger:
+    """Decides by what a view holds. `limits` say which CIDRs any member may claim."""
+
+    def __init__(self, limits: MemberLimits) -> None:
+        self._defaults = defaults_of(limits)
+        self._allowed = allowed_ranges(limits)
+
+    def decide(self, view: View, raw: RawObject, now: float) -> Verdict:
+        """Return what becomes of the claims of a member's ClusterInfo export, which can be read."""
+        area = text_at(raw, "metadata", "namespace")
+        own = _account(view, area, text_at(raw, "spec", "clusterID"), raw)
+        claims = [*own.granted, *own.asked]
+        refused = self.refusals(view, area, own.cluster_id, claims)
+        wanted = [claim for claim in claims if claim.text not in refused]
+        winners = self._winners(own, wanted, self._others(_Books(view, area), own, wanted))
+        for claim, (winner, other) in winners.items():
+            since = other.granted.get(winner)
+            theirs = str(winner) if winner.text != claim.text else "it"
+            has = f"cluster {other.cluster_id} has had {theirs} since {since}" if since else (
+                f"cluster {other.cluster_id} asks for {theirs} too, and its export is older"
+            )  # fmt: skip
+            refused[claim.text] = f"{claim} is not granted: {has}"
+        fresh = to_microseconds(at(datetime.fromtimestamp(now, UTC)))
+        times = {c.text: REFUSED if c.text in refused else own.granted.get(c) or fresh for c in claims}
+        waits = any(winner not in other.granted for winner, other in winners.values())
+        return Verdict(times=times, refused=refused, waits=waits)
+
+    def refusals(self, view: View, area: str, cluster_id: str, claims: Sequence[Claim]) -> dict[str, str]:
+        """Return which claims a cluster may not have, whoever else wants them, and why, by their text."""
+        return refusals(claims, cluster_id, bounds_of(view, area, cluster_id, self._defaults), self._allowed)
+
+    def _others(self, books: _Books, own: Account, claims: Sequence[Claim]) -> list[Account]:
+        """Return the other clusters in the way of claims, with just those of their claims that are."""
+        asked = {value for claim in claims for value in asked_for(claim)}
+        found = []
+        for cluster_id in _clusters(books.view, books.area, claims) - {own.cluster_id}:
+            one = books.account(cluster_id)
+            touching = [c for c in (*one.granted, *one.asked) if not asked.isdisjoint(filed_under(c))]
+            found.append(
+                Account(
+                    cluster_id=cluster_id,
+                    created=one.created,
+                    granted={c: one.granted[c] for c in touching if c in one.granted},
+                    asked=self._open(books, cluster_id, [c for c in touching if c not in one.granted]),
+                )
+            )
+        return found
+
+    def _open(self, books: _Books, cluster_id: str, claims: Sequence[Claim]) -> list[Claim]:
+        """Return those of a cluster's claims that may be granted: it may have them, and nobody has any of it."""
+        view, area = books.view, books.area
+        refused = self.refusals(view, area, cluster_id, claims) if claims else {}
+        found = []
+        for claim in claims:
+            holders = colliding([claim], area, lambda value: view.indexed(GRANTED.name, value))
+            ids = {text_at(raw, "spec", "clusterinfo", "clusterID") for raw in holders} - {cluster_id}
+            asked = set(asked_for(claim))
+            if claim.text not in refused and all(asked.isdisjoint(books.held(i)) for i in ids):
+                found.append(claim)
+        return found
+
+    def _winners(
+        self, own: Account, wanted: Sequence[Claim], others: Sequence[Account]
+    ) -> dict[Claim, tuple[Claim, Account]]:
+        """Return which of one's own claims are lost, and to whose."""
+        meant: dict[AddressClaim, list[tuple[Claim, Account]]] = {}
+        keys: dict[str, tuple[_Rank, Claim, Account]] = {}
+        for one in (own, *others):
+            for claim in wanted if one is own else (*one.granted, *one.asked):
+                if claim.range is None:
+                    entry = (one.rank(claim), claim, one)
+                    keys[claim.text] = min(keys.get(claim.text, entry), entry, key=lambda found: found[0])
+                    continue
+                for row in (claim.range, *claim.points):
+                    asked = AddressClaim(
+                        owner=one.cluster_id, range=row, gateway=claim.gateway, rank=one.rank(claim)
+                    )
+                    meant.setdefault(asked, []).append((claim, one))
+        found = {c: keys[c.text][1:] for c in wanted if c.range is None and keys[c.text][2] is not own}
+        for loser, winner in lost(meant).items():
+            for claim, one in meant[loser]:
+                if one is own:
+                    found.setdefault(claim, meant[winner][0])
+        return found
+
+
+class _Books:
+    """The accounts that one decision looks at, each read once."""
+
+    def __init__(self, view: View, area: str) -> None:
+        self.view, self.area = view, area
+        self._accounts: dict[str, Account] = {}
+        self._held: dict[str, frozenset[str]] = {}
+
+    def account(self, cluster_id: str) -> Account:
+        """Return the claims of a cluster."""
+        if cluster_id not in self._accounts:
+            self._accounts[cluster_id] = account(self.view, self.area, cluster_id)
+        return self._accounts[cluster_id]
+
+    def held(self, cluster_id: str) -> frozenset[str]:
+        """Return what the granted claims of a cluster are filed under."""
+        if cluster_id not in self._held:
+            granted = self.account(cluster_id).granted
+            self._held[cluster_id] = frozenset(value for claim in granted for value in filed_under(claim))
+        return self._held[cluster_id]
+
+
+def allowed_ranges(limits: MemberLimits) -> tuple[Network, ...]:
+    """Return where the CIDRs of all members have to lie."""
+    return tuple(parse_network(text)[0] for text in limits.cluster_cidrs or PRIVATE)
+
+
+def refusals(
+    claims: Iterable[Claim], cluster_id: str, bounds: Bounds, allowed: Iterable[Network]
+) -> dict[str, str]:
+    """Return which claims a cluster may not have, whoever else wants them, and why, by their text.
+
+    Bound are CIDRs: gateways have the addresses of machines, wherever these are.
+    """
+    found: dict[str, str] = {}
+    for claim in claims:
+        if claim.range is None or claim.gateway:
+            continue
+        network = parse_network(claim.text)[0]
+        why = ""
+        if not any(contains(one, network) for one in allowed):
+            why = (
+                "it does not lie in a range that clusters may have: allowedClusterCIDRs of the leader's "
+                "configuration, by default private networks"
+            )
+        elif bounds.problem:
+            why = bounds.problem
+        elif not bounds.allows_network(network):
+            why = (
+                f"neither annotation {names.ALLOWED_CIDRS_ANNOTATION} of cluster {cluster_id}'s ServiceAccount on "
+                "the leader holds it, nor members.allowedCIDRs"
+            )
+        if why:
+            found[claim.text] = f"{claim} is not granted: {why}"
+    return found
+
+
+def account(view: View, area: str, cluster_id: str) -> Account:
+    """Return the claims of a cluster; none of one that is no member, or has no export that stays."""
+    export = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=names.cluster_info(cluster_id)))
+    if export is None or is_deleting(export) or not is_member(view, area, cluster_id):
+        return Account(cluster_id=cluster_id, created="", granted={}, asked=())
+    return _account(view, area, cluster_id, export)
+
+
+def _account(view: View, area: str, cluster_id: str, export: RawObject) -> Account:
+    """Return the claims of a member. An export that cannot be read asks for what it has: its last good copy."""
+    name = names.cluster_info(cluster_id)
+    granted = granted_in(view.get(Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)))
+    asked = read_claims(export)
+    if asked is not None:
+        granted = {claim: granted[claim] for claim in asked if claim in granted}
+    return Account(
+        cluster_id=cluster_id,
+        created=text_at(export, "metadata", "creationTimestamp"),
+        granted=granted,
+        asked=[claim for claim in asked or () if claim not in granted],
+    )
+
+
+def granted_in(raw: RawObject | None) -> dict[Claim, str]:
+    """Return what a ResourceImport grants, with the time since when.
+
+    One without the annotation was made before there was any: all in it was granted when it was made.
+    """
+    made = to_microseconds(text_at(raw, "metadata", "creationTimestamp"))
+    try:
+        times = read_granted(annotation(raw, CLAIMS_ANNOTATION) or "{}")
+    except ValueError:
+        times = {}
+    return {claim: times.get(claim.text) or made for claim in claims_in(raw)}
+
+
+def read_claims(export: RawObject) -> tuple[Claim, ...] | None:
+    """Return what an export asks for; None when it cannot be read."""
+    try:
+        read_header(export)
+        return claims_of(read_cluster_info(export).spec)
+    except InputError:
+        return None
+
+
+def touched(view: View, area: str, changed: Iterable[Claim]) -> list[str]:
+    """Return the names of the exports that ask for what collides with these claims."""
+    found = colliding(changed, area, lambda value: view.indexed(CLAIMED.name, value))
+    return [text_at(raw, "metadata", "name") for raw in found]
+
+
+def _clusters(view: View, area: str, claims: Sequence[Claim]) -> set[str]:
+    """Return the clusters that ask for, or were granted, what collides with claims."""
+    exports = colliding(claims, area, lambda value: view.indexed(CLAIMED.name, value))
+    imports = colliding(claims, area, lambda value: view.indexed(GRANTED.name, value))
+    ids = {text_at(raw, "spec", "clusterID") for raw in exports}
+    return ids | {text_at(value_at(raw, "spec", "clusterinfo"), "clusterID") for raw in imports} - {""}
