@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mcagent.controller.admission import accounts_of, review
+from mcagent.controller.cluster_claims import GRANTED
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.reconciler import Leader
@@ -176,6 +177,11 @@ class Clusters:
         """Return how many exports of a kind a member has."""
         exports = self.north.list(Kind.RESOURCE_EXPORT, namespace)
         return sum((raw["spec"]["clusterID"], raw["spec"]["kind"]) == (cluster_id, kind) for raw in exports)
+
+    def granted(self, namespace: str, values: Iterable[str]) -> Sequence[RawObject]:
+        """Return the ResourceImports that are filed under any of these."""
+        rows = [raw for value in values for raw in self.view.indexed(GRANTED.name, value)]
+        return list({raw["metadata"]["name"]: raw for raw in rows}.values())
 
     def cluster_sets(self, namespace: str) -> Sequence[RawObject]:
         """Return the ClusterSets of a namespace of the leader."""

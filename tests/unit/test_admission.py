@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from mcagent.controller import names
 from mcagent.controller.admission import Decision, accounts_of, mutate, review
 from mcagent.controller.admission.accounts import NODE_CLAIM, Accounts
 from mcagent.controller.admission.identity import ambiguous_with
+from mcagent.controller.cluster_claims import GRANTED
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, export, service
@@ -40,9 +41,18 @@ class World:
     members: Sequence[RawObject] = field(default_factory=list)
     limits: MemberLimits = field(default_factory=MemberLimits)
     exports: Mapping[tuple[str, str], int] = field(default_factory=dict)  # how many, by cluster and kind
+    imports: Sequence[RawObject] = field(default_factory=list)
 
     def count_exports(self, namespace: str, cluster_id: str, kind: str) -> int:
         return self.exports.get((cluster_id, kind), 0) if namespace == AREA else 0
+
+    def granted(self, namespace: str, values: Iterable[str]) -> Sequence[RawObject]:
+        asked = set(values)
+        return [
+            raw
+            for raw in self.imports
+            if raw["metadata"]["namespace"] == namespace and not asked.isdisjoint(GRANTED.values(raw))
+        ]
 
     def service_account(self, namespace: str, name: str) -> RawObject | None:
         for found in self.accounts:
@@ -801,6 +811,67 @@ JSON: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=10,
 )
+
+
+# --- claims ------------------------------------------------------------------------------------------------
+
+
+def networks(*pod_cidrs: str, gateway: str = "192.168.9.1") -> RawObject:
+    """Return a ClusterInfo export of east."""
+    raw = cluster_info("east", "10.1.0.0/16", pod_cidrs)
+    raw["spec"]["clusterInfo"]["gatewayInfos"] = [{"gatewayIP": gateway}]
+    raw["metadata"] = {
+        "name": "east-clusterinfo",
+        "namespace": AREA,
+        "labels": {"sourceClusterID": "east", "sourceKind": "ClusterInfo"},
+        "finalizers": [names.EXPORT_FINALIZER],
+    }
+    return raw
+
+
+HOLDS = [{"gatewayIP": "1.2.3.4"}]
+HELD = {
+    "metadata": {"name": "west-clusterinfo", "namespace": AREA, "creationTimestamp": "2024-01-01T00:00:00Z"},
+    "spec": {
+        "kind": "ClusterInfo",
+        "clusterinfo": {
+            "clusterID": "west",
+            "serviceCIDR": "10.2.0.0/16",
+            "gatewayInfos": [{"gatewayIP": "1.2.3.4"}],
+        },
+    },
+}
+CLAIMED = World(accounts=ACCOUNTS, sets=[cluster_set(AREA, SET, "leader1")], imports=[HELD])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "said"),
+    [
+        (networks(), networks("10.3.0.0/16"), 200, ""),
+        (
+            networks(),
+            networks("10.2.9.0/24"),
+            409,
+            "cluster west has had Service CIDR 10.2.0.0/16 since 2024",
+        ),
+        (networks(), networks("1.2.3.0/24"), 403, "allowedClusterCIDRs"),
+        (networks(), networks("10.2.9.0/24", gateway="192.168.9.2"), 200, ""),  # a failover with a conflict
+        (networks("10.2.9.0/24"), networks("10.2.9.0/24", gateway="192.168.9.2"), 200, ""),  # an old conflict
+        (networks("10.2.9.0/24"), networks("10.2.9.0/24"), 200, ""),
+        (None, networks("10.2.9.0/24"), 200, ""),  # the rest of it is good
+    ],
+)
+def test_claims_in_vain_are_refused_at_once(old: RawObject | None, new: RawObject, code: int, said: str) -> None:
+    """Unless the request brings something else: nothing keeps a new gateway from being told."""
+    operation = "CREATE" if old is None else "UPDATE"
+    check(ask(operation, new, old, EAST, world=CLAIMED), code, said)
+
+
+def test_a_new_cluster_that_only_claims_what_others_have() -> None:
+    """Nothing of it would be granted."""
+    raw = networks(gateway="1.2.3.4")
+    raw["spec"]["clusterInfo"] |= {"serviceCIDR": "10.2.0.0/17"}
+    check(ask("CREATE", raw, None, EAST, world=CLAIMED), 409, "gateway 1.2.3.4 is not granted: cluster west")
 
 
 @given(

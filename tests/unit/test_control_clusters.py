@@ -6,6 +6,8 @@ import hypothesis.strategies as st
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from mcagent.controller.cluster_claims import Claim, cidr_claim, collide
+from mcagent.controller.leader.ledger import granted_in
 from mcagent.controller.settings import EndpointIpType
 from mcagent.model.objects import Kind
 from tests.unit.control_clusters import CIDRS, STALE, Clusters
@@ -174,6 +176,7 @@ def test_a_member_that_claims_anothers_identity_gets_nowhere() -> None:
     assert "west" in told["ExportFailed"]
 
 
+CLAIMS = ["10.200.0.0/16", "10.200.1.0/24", "10.200.2.0/24", "192.168.2.0/24"]
 HOSTS = {"web": 1, "db": 2}  # the last number of a Service's addresses
 
 
@@ -221,6 +224,11 @@ class Interleavings(RuleBasedStateMachine):
     def cut(self, member: str, away: bool) -> None:
         self.world.members[member].away = away
 
+    @rule(member=members, asked=st.lists(st.sampled_from(CLAIMS), max_size=2, unique=True))
+    def claim(self, member: str, asked: list[str]) -> None:
+        self.world.members[member].settings = settings(service_cidr=CIDRS[member], pod_cidrs=tuple(asked))
+        self.world.members[member].restart()
+
     @rule(member=members)
     def restart(self, member: str) -> None:
         self.world.members[member].restart()
@@ -250,7 +258,14 @@ class Interleavings(RuleBasedStateMachine):
             member.away = False
         world.run()
         world.wait(STALE + 100, 20)
+        for _ in CIDRS:  # admission has refused what is free meanwhile: the engine tries again
+            for controller in world.controllers:
+                controller.enqueue_all()
+            world.run()
+            world.wait(2, 1)
         self._check()
+        self._check_claims()
+        granted = self._granted()
         world.writes()
         for member in world.members.values():
             member.restart()
@@ -258,6 +273,25 @@ class Interleavings(RuleBasedStateMachine):
         world.run()
         assert world.writes() == []  # what a fresh start computes is what is there
         self._check()
+        assert self._granted() == granted
+
+    def _granted(self) -> dict[str, dict[Claim, str]]:
+        """Return what the leader has granted, and since when, by cluster."""
+        infos = self.world.north.list(Kind.RESOURCE_IMPORT)
+        return {raw["metadata"]["name"].removesuffix("-clusterinfo"): granted_in(raw) for raw in infos
+                if raw["spec"]["kind"] == "ClusterInfo"}  # fmt: skip
+
+    def _check_claims(self) -> None:
+        """Nothing is granted twice, and what is asked for in vain is in the way of something that is granted."""
+        granted = self._granted()
+        for name, claims in granted.items():
+            others = [claim for other in granted.keys() - {name} for claim in granted[other]]
+            assert not [claim for claim in claims if any(collide(claim, one) for one in others)]
+            export = self.world.exports()[f"{name}-clusterinfo"]
+            for text in self.world.members[name].settings.pod_cidrs:
+                asked = cidr_claim(text, "")
+                assert asked is not None
+                assert asked in claims or any(collide(asked, one) for one in others), export
 
     def _check(self) -> None:
         world = self.world

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -61,6 +61,10 @@ class Lookup(Protocol):
 
     def count_exports(self, namespace: str, cluster_id: str, kind: str) -> int:
         """Return how many ResourceExports of a kind a member has, those included that are about to go."""
+        ...
+
+    def granted(self, namespace: str, values: Iterable[str]) -> Sequence[RawObject]:
+        """Return the ResourceImports that `cluster_claims.GRANTED` files under any of these, as far as known."""
         ...
 
     def announces(self, namespace: str) -> Sequence[RawObject]:

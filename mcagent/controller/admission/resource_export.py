@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from mcagent.controller import names
 from mcagent.controller.admission.accounts import Accounts, is_administrator, is_kubernetes
+from mcagent.controller.admission.claims import refuse_claims
 from mcagent.controller.admission.decision import (
     ALLOWED,
     HOUSEKEEPING,
@@ -76,6 +77,7 @@ def review_resource_export(request: Request, lookup: Lookup, accounts: Accounts)
         or _finalizer(request)
         or _content(request, cluster)
         or refuse_bounds(request, cluster, lookup)
+        or refuse_claims(request, cluster, lookup)
         or ALLOWED
     )
 

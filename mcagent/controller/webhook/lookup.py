@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mcagent.controller.cache import Cache
+from mcagent.controller.cluster_claims import GRANTED
 from mcagent.controller.leader.exports import BY_KIND, by_kind
+from mcagent.controller.raw import name_of, namespace_of
 from mcagent.controller.reconciler import Ref, Side
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.client import ApiGarbageError, ApiRefusalError, Client
@@ -42,6 +44,16 @@ class ClusterLookup:
         if not self._cache.has_index(BY_KIND.name, Side.LOCAL):
             return 0
         return self._cache.count_indexed(BY_KIND.name, by_kind(namespace, cluster_id, kind), Side.LOCAL)
+
+    def granted(self, namespace: str, values: Iterable[str]) -> Sequence[RawObject]:
+        """Return the ResourceImports that `cluster_claims.GRANTED` files under any of these.
+
+        Only what was read already: none on a member, and none in a namespace that the leader does not look after.
+        """
+        if not self._cache.has_index(GRANTED.name, Side.LOCAL):
+            return ()
+        rows = (raw for value in values for raw in self._cache.indexed(GRANTED.name, value, Side.LOCAL))
+        return list({name_of(raw): raw for raw in rows if namespace_of(raw) == namespace}.values())
 
     def service_account(self, namespace: str, name: str) -> RawObject | None:
         """Return a ServiceAccount, None if there is none."""
