@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from mcagent.controller.cache import Cache, SideSink
 from mcagent.controller.names import LABEL_SOURCE_CLUSTER_ID
 from mcagent.controller.reconciler import Leader, Side
+from mcagent.controller.resolve import Addresses
 from mcagent.controller.secret import SecretWatch
 from mcagent.controller.target import Credentials, Membership, credentials, membership
 from mcagent.controller.trim import trim
@@ -77,6 +78,7 @@ class LeaderLink:
         self._succeeded = 0.0  # monotonic
         self._backoff = Backoff(self._timing.retry, self._timing.retry_most)
         self._stopping, self._wake = threading.Event(), threading.Event()
+        self._addresses = Addresses(self._wake.set)
         self._secret = SecretWatch(local, namespace, self._wake.set, self._timing.informers)
         self._thread = Supervised(self._run, name="leader-link", until=self._stopping)
 
@@ -303,6 +305,7 @@ class LeaderLink:
             cluster_id=wanted.cluster_id,
             leader_cluster_id=wanted.leader_cluster_id,
             namespace=wanted.namespace,
+            addresses=self._addresses.of(wanted.server),
             connected=connected,
             synced=bool(states) and all(state.synced for state in states),
             error=error,

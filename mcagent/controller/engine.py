@@ -235,6 +235,8 @@ class Engine:
             self._agenda.ask(concerned, urgent=False)
         elif new.synced and not old.synced:  # the others come into use by it
             self._agenda.ask([name for name, r in concerned.items() if not r.needs_leader], urgent=False)
+        elif new.addresses != old.addresses:
+            self._agenda.ask(concerned, urgent=True)
         elif (old.connected, old.error) == (new.connected, new.error):
             return
         # Others hear of it as of a change of the ClusterSet, whose status tells it.

@@ -65,6 +65,7 @@ class Leader:
     cluster_id: str  # this cluster's ID
     leader_cluster_id: str
     namespace: str  # the Common Area on the leader
+    addresses: tuple[str, ...] = ()  # of its API server, sorted; none while they are not known
     connected: bool = False  # the last request or watch went through
     synced: bool = False  # all kinds listed once over this connection
     error: str = ""  # why it is not connected, in plain words; never a secret

@@ -78,7 +78,7 @@ def test_other_clusters_are_imported_and_the_own_one_is_not() -> None:
 
 def test_a_gateway_change_is_one_update_in_place() -> None:
     """A failover elsewhere changes the object that is there."""
-    view, controller = world(info(), info("south", "10.98.0.0/16"))
+    view, controller = world(info(), info("south", "10.98.0.0/16", gatewayInfos=[{"gatewayIP": "192.0.2.8"}]))
     uid = found(view)["metadata"]["uid"]
     view.local.writes.clear()
     north_of(view).put(info(gatewayInfos=[{"gatewayIP": "192.0.2.9"}]))
@@ -121,7 +121,11 @@ def test_unreadable_information_keeps_the_last_good_version(changes: dict[str, A
 
 def test_overlaps_are_told_to_the_younger_cluster_with_names() -> None:
     """Two clusters with one CIDR: the later one is not Ready, and recovers by the event alone."""
-    view, controller = world(info("west", "10.97.0.0/16"), info("south", "10.98.0.0/16", "10.97.4.0/24"))
+    view, controller = world(info("west", "10.97.0.0/16"))
+    north_of(view).clock.forward(1)
+    gateways = [{"gatewayIP": "192.0.2.8"}]
+    north_of(view).put(info("south", "10.98.0.0/16", "10.97.4.0/24", gatewayInfos=gateways))
+    controller.run()
     assert conditions_of(found(view)) == {"Ready": ("True", "Imported")}
     assert conditions_of(found(view, "south-clusterinfo")) == {"Ready": ("False", "OverlappingCIDR")}
     (told,) = controller.all_told()

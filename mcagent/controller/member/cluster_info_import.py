@@ -2,19 +2,41 @@
 
 A key is the name that both have. It owns the ClusterInfoImport and its condition Ready, which tells what keeps the
 cluster from being reached: overlapping CIDRs, settings on which the clusters do not agree. It is imported all the
-same; what agents make of it they decide themselves.
+same, with the time since when it has each claim; what agents make of it they decide themselves. Only what holds
+this cluster's own API servers or Nodes, or the leader, is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, product
 
 from mcagent.controller import names
+from mcagent.controller.cluster_claims import (
+    IMPORTED,
+    Claim,
+    cidr_claim,
+    claims_in,
+    claims_of,
+    collide,
+    colliding,
+    gateway_claim,
+    pairs,
+    without,
+)
 from mcagent.controller.conditions import FALSE, TRUE, condition
+from mcagent.controller.member.claims import (
+    NODES_BY_PREFIX,
+    addresses_of,
+    granted_times,
+    protected,
+    refused_by_leader,
+    since,
+)
 from mcagent.controller.member.exports import WIREGUARD_FIELDS, published_settings, wireguard_fields
 from mcagent.controller.member.import_content import CLUSTER_INFO
-from mcagent.controller.member.indexes import CLUSTER_INFOS
-from mcagent.controller.member.networks import cidrs_of, cluster_of
+from mcagent.controller.member.indexes import CLUSTER_INFOS, SLICES_BY_SERVICE
+from mcagent.controller.member.networks import cluster_of
 from mcagent.controller.member.state import (
     cluster_set_of,
     cluster_set_ref,
@@ -22,13 +44,13 @@ from mcagent.controller.member.state import (
     is_for,
     membership,
 )
-from mcagent.controller.ranges import range_of
 from mcagent.controller.raw import annotation, items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View, Wanted
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.field import printable
+from mcagent.model.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.objects import ClusterInfoImport, Kind
 from mcagent.model.parse import parse_object
 
@@ -39,26 +61,34 @@ class ClusterInfoImports:
     name = "cluster-info-import"
     needs_leader = True
     kinds: Mapping[Side, frozenset[Kind]] = {
-        Side.LOCAL: frozenset({Kind.CLUSTER_INFO_IMPORT, Kind.GATEWAY, Kind.CLUSTER_SET}),
+        Side.LOCAL: frozenset(
+            {Kind.CLUSTER_INFO_IMPORT, Kind.GATEWAY, Kind.CLUSTER_SET, Kind.NODE, Kind.ENDPOINT_SLICE}
+        ),
         Side.LEADER: frozenset({Kind.RESOURCE_IMPORT}),
     }
-    indexes: Sequence[Index] = (CLUSTER_INFOS,)
+    indexes: Sequence[Index] = (CLUSTER_INFOS, IMPORTED, NODES_BY_PREFIX, SLICES_BY_SERVICE)
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
 
     def keys(self, change: Change, view: View) -> Iterable[str]:
-        """Return the clusters that a change touches: itself, and those whose CIDRs overlap its old or new ones."""
+        """Return the clusters that a change touches: itself, and those in the way of its old or new claims."""
         raw = change.new or change.old or {}
         match change.kind:
             case Kind.RESOURCE_IMPORT:
                 if CLUSTER_INFO not in (text_at(o, "spec", "kind") for o in (change.old, change.new)):
                     return []
-                changed = set(cidrs_of(change.old)) ^ set(cidrs_of(change.new))
-                others = view.indexed(CLUSTER_INFOS.name, CLUSTER_INFO, Side.LEADER) if changed else ()
-                return {name_of(raw), *(name_of(o) for o in others if any(_overlaps(changed, cidrs_of(o))))}
+                changed = set(claims_in(change.old)) ^ set(claims_in(change.new))
+                return {name_of(raw), *map(name_of, _colliding(changed, view))}
+            case Kind.NODE | Kind.ENDPOINT_SLICE:
+                addresses = addresses_of(change.old) ^ addresses_of(change.new)
+                return {name_of(o) for o in _colliding(filter(None, map(gateway_claim, addresses)), view)}
             case Kind.CLUSTER_INFO_IMPORT:
-                return [name_of(raw)] if namespace_of(raw) == view.namespace else []
+                if namespace_of(raw) != view.namespace:
+                    return []
+                told = annotation(change.old, CLAIMS_ANNOTATION) != annotation(change.new, CLAIMS_ANNOTATION)
+                others = _colliding(claims_of(raw.get("spec")), view) if told else ()
+                return {name_of(raw), *map(name_of, others)}
             case Kind.GATEWAY:
                 return self.all_keys(view) if _encrypts(change.old) != _encrypts(change.new) else []
             case _:
@@ -83,39 +113,60 @@ class ClusterInfoImports:
             return Outcome(steps=[ref] if ours else [])
         cluster_id = cluster_of(raw)
         if cluster_id == leader.cluster_id:
-            return Outcome(steps=[ref] if there is not None else [])
+            told = _told_of_own(raw, cluster_set_ref(cluster_set, view))
+            return Outcome(steps=[ref] if there is not None else [], told=told)
         try:
             spec = _spec(raw, key, view.namespace)
         except InputError as err:
-            told = Told(
+            wrong = Told(
                 ref=cluster_set_ref(cluster_set, view),
                 reason="InvalidClusterInfo",
                 message=f"{printable(key)} is not taken over as it is now: {err.path}: {err.reason}",
             )
-            return Outcome(told=[told])
-        problems = list(self._problems(raw, spec, leader, view))
+            return Outcome(told=[wrong])
+        left_out = protected(view, leader, cluster_id, claims_of(spec))
+        spec = _whole(without(spec, left_out))
+        times = granted_times(raw, there, claims_of(spec), left_out, now)
+        problems = [("ProtectedAddress", text) for text in left_out.values()][:_SHOWN]
+        problems += islice(self._problems(raw, spec, times, leader, view), _SHOWN)
         reason = problems[0][0] if problems else "Imported"
         message = "; ".join(text for _, text in problems)
         before = items_at(there, "status", "conditions")
         ready = condition(before, "Ready", FALSE if problems else TRUE, reason=reason, message=message, now=now)
         others = [item for item in before if text_at(item, "type") != "Ready"]
-        labels = {"metadata": {"labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY}}}
-        wanted = Wanted(ref=ref, body={**labels, "spec": spec}, status={"conditions": [ready, *others]})
+        meta = {
+            "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
+            "annotations": {CLAIMS_ANNOTATION: granted_text(times)},
+        }
+        wanted = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, status={"conditions": [ready, *others]})
         return Outcome(steps=[wanted], told=[Told(ref=ref, reason=word, message=text) for word, text in problems])
 
-    def _problems(self, raw: RawObject, spec: RawObject, leader: Leader, view: View) -> Iterator[tuple[str, str]]:
+    def _problems(
+        self, raw: RawObject, spec: RawObject, times: Mapping[str, str], leader: Leader, view: View
+    ) -> Iterator[tuple[str, str]]:
         """Yield what keeps this cluster and that one apart: a word and a sentence."""
-        cluster_id, theirs = cluster_of(raw), cidrs_of(raw)
-        own = tuple(t for t in (self._settings.service_cidr, *self._settings.pod_cidrs) if t)
-        for mine, other in _overlaps(own, theirs):
-            yield "OverlappingCIDR", f"{other} of cluster {cluster_id} overlaps {mine} of this cluster"
-        for found in view.indexed(CLUSTER_INFOS.name, CLUSTER_INFO, Side.LEADER):
+        cluster_id, theirs = cluster_of(raw), claims_of(spec)
+        own = [
+            c for t in (self._settings.service_cidr, *self._settings.pod_cidrs) if (c := cidr_claim(t or "", ""))
+        ]
+        for mine, other in product(own, theirs):
+            if not other.gateway and collide(mine, other):
+                yield (
+                    "OverlappingCIDR",
+                    f"{other.text} of cluster {cluster_id} overlaps {mine.text} of this cluster",
+                )
+        for found in _colliding(theirs, view):
             other_id = cluster_of(found)
-            if other_id in (cluster_id, leader.cluster_id) or _seniority(found) > _seniority(raw):
+            if other_id in (cluster_id, leader.cluster_id):
                 continue
-            for mine, other in _overlaps(cidrs_of(found), theirs):
-                text = f"{other} of cluster {cluster_id} overlaps {mine} of cluster {other_id}, which was first"
-                yield "OverlappingCIDR", text
+            there = view.get(Ref(kind=Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace, name=name_of(found)))
+            both = [(cluster_id, claim) for claim in theirs] + [(other_id, claim) for claim in claims_in(found)]
+            for one, a, _, b in pairs(both, _SHOWN):
+                mine, other = (a, b) if one == cluster_id else (b, a)
+                first = since(there, other)
+                if first and (first, other_id) < (times[mine.text], cluster_id):
+                    text = f"{mine.text} of cluster {cluster_id} overlaps {other.text} of cluster {other_id}"
+                    yield "OverlappingCIDR", f"{text}, which was first"
         for key, ours in published_settings(self._settings).items():
             said = annotation(raw, key)
             if said is not None and ours is not None and said != ours:
@@ -125,9 +176,12 @@ class ClusterInfoImports:
         gateways = view.list(Kind.GATEWAY, namespace=view.namespace)
         encrypted = "wireGuard" in spec and bool(spec["wireGuard"])
         if gateways and spec["gatewayInfos"] and encrypted != any(map(_encrypts, gateways)):
-            there = f"in cluster {cluster_id}"
-            where, nowhere = (there, "here") if encrypted else ("here", there)
+            elsewhere = f"in cluster {cluster_id}"
+            where, nowhere = (elsewhere, "here") if encrypted else ("here", elsewhere)
             yield "EncryptionMismatch", f"traffic between gateways is encrypted {where} and not {nowhere}"
+
+
+_SHOWN = 8  # of a kind of problem
 
 
 def _spec(raw: RawObject, name: str, namespace: str) -> RawObject:
@@ -143,28 +197,42 @@ def _spec(raw: RawObject, name: str, namespace: str) -> RawObject:
     for address in value.gateway_ips:
         own = wireguard_fields(keys.get(address))
         gateways.append({"gatewayIP": str(address)} | ({"wireGuard": own} if own else {}))
-    key = wireguard_fields(value.wireguard)
-    return {
+    spec: RawObject = {
         "clusterID": value.cluster_id,
         "serviceCIDR": str(value.service_cidr) if value.service_cidr is not None else None,
-        "podCIDRs": [str(network) for network in value.pod_cidrs] or None,
+        "podCIDRs": [str(network) for network in value.pod_cidrs],
         "gatewayInfos": gateways,
+        "wireGuard": wireguard_fields(value.wireguard),
+    }
+    return {key: value for key, value in spec.items() if value}
+
+
+def _whole(spec: RawObject) -> RawObject:
+    """Return a spec with all fields, those that are published no longer as None, so that they go."""
+    key: RawObject | None = spec.get("wireGuard")
+    return {
+        **dict.fromkeys(("serviceCIDR", "podCIDRs")),
+        "gatewayInfos": [],
+        **spec,
         "wireGuard": dict.fromkeys(WIREGUARD_FIELDS) | key if key else None,
     }
 
 
+def _told_of_own(raw: RawObject, ref: Ref) -> list[Told]:
+    """Return what this cluster's administrator should know of its own claims."""
+    refused = refused_by_leader(raw)
+    shown = ", ".join(refused[:_SHOWN]) + (f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else "")
+    message = f"the leader does not grant this cluster {shown}; the status of its ResourceExport there says why"
+    return [Told(ref=ref, reason="ClaimRefused", message=message)] if refused else []
+
+
+def _colliding(claims: Iterable[Claim], view: View) -> list[RawObject]:
+    """Return the ResourceImports that hold a claim in the way of one of these."""
+    leader = view.leader
+    if leader is None:
+        return []
+    return colliding(claims, leader.namespace, lambda value: view.indexed(IMPORTED.name, value, Side.LEADER))
+
+
 def _encrypts(gateway: object) -> bool:
     return bool(text_at(gateway, "wireGuard", "publicKey"))
-
-
-def _seniority(raw: RawObject) -> tuple[str, str]:
-    return (text_at(raw, "metadata", "creationTimestamp"), cluster_of(raw))
-
-
-def _overlaps(some: Iterable[str], others: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of CIDRs that share an address."""
-    ranges = [(text, bounds) for text in others if (bounds := range_of(text)) is not None]
-    for text in some:
-        own = range_of(text)
-        if own is not None:
-            yield from ((text, other) for other, b in ranges if own[0] <= b[1] and b[0] <= own[1])
