@@ -1,0 +1,620 @@
+"""Whose an address is: members that claim what others have, and controllers that are given such claims."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+
+from mcagent.controller import names
+from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
+from mcagent.controller.member.cluster_info_import import ClusterInfoImports
+from mcagent.controller.reconciler import Outcome, Side, Wanted
+from mcagent.controller.settings import LeaderSettings, MemberLimits
+from mcagent.core.underlay import endpoint_of
+from mcagent.kube.client import ApiRefusalError
+from mcagent.kube.source import RawObject
+from mcagent.lab.waiting import wait_until
+from mcagent.model.granted import CLAIMS_ANNOTATION, read_granted
+from mcagent.model.kinds import KINDS
+from mcagent.model.net import parse_address
+from mcagent.model.objects import Kind
+from tests.attacks.catalogue import Attacker, Group, attack
+from tests.attacks.test_access import Stage, _stages, stage
+from tests.unit.control_view import START, Controller, MemoryView, timestamp
+from tests.unit.leader_world import AREA, Leader, announce, cluster_info, gateway_of
+from tests.unit.member_world import AREA as NORTH
+from tests.unit.member_world import HOME, leader, member, node, north_of, settings, slice_of
+
+__all__ = ["_stages", "stage"]
+
+VICTIM_KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
+OWN_KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+LEDGER = "the leader's ledger of claims: the first claim stands and stays"
+
+
+def world() -> Leader:
+    """Return a leader with an older member, the attacker, and a younger one, the victim."""
+    found = Leader("attacker", "victim", "third")
+    found.put(cluster_info("attacker", "10.1.0.0/16"))
+    found.clock.forward(60)
+    found.put(cluster_info("victim", "10.2.0.0/16", ["10.20.0.0/16"], key=VICTIM_KEY))
+    found.clock.forward(60)
+    return found
+
+
+def edited(**changes: Any) -> RawObject:
+    """Return the attacker's export with other content."""
+    raw = cluster_info("attacker", "10.1.0.0/16")
+    raw["spec"]["clusterInfo"] |= changes
+    return raw
+
+
+def times(world: Leader, cluster: str) -> dict[str, str]:
+    """Return what the leader says of a cluster's claims."""
+    raw = world.api.get(Kind.RESOURCE_IMPORT, AREA, names.cluster_info(cluster))
+    return read_granted((raw or {})["metadata"]["annotations"][CLAIMS_ANNOTATION]) if raw else {}
+
+
+def info(world: Leader, cluster: str) -> Any:
+    """Return what all members are told of a cluster; {} when that is nothing."""
+    spec = world.imported(names.cluster_info(cluster))
+    return spec["clusterinfo"] if spec else {}
+
+
+def unharmed(world: Leader) -> None:
+    """Check that the victim has what it had, and the attacker none of it."""
+    assert info(world, "victim")["serviceCIDR"] == "10.2.0.0/16"
+    assert info(world, "victim")["podCIDRs"] == ["10.20.0.0/16"]
+    assert info(world, "victim")["wireGuard"] == {"publicKey": VICTIM_KEY}
+    assert info(world, "victim")["gatewayInfos"] == [{"gatewayIP": gateway_of("victim")}]
+    said = str(info(world, "attacker"))
+    assert not [text for text in ("10.2.", "10.20.", VICTIM_KEY, gateway_of("victim")) if text in said], said
+
+
+# --- an older member takes what a younger one has -----------------------------------------------------------
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="take a younger member's CIDR by editing a ClusterInfo that is older",
+    stopped_by=LEDGER,
+)
+@pytest.mark.parametrize("cidr", ["10.2.0.0/16", "10.2.7.0/24", "10.0.0.0/8", "10.20.0.0/16"])
+def test_an_older_member_takes_a_cidr(cidr: str) -> None:
+    """The object is the older one, the claim is not; the rest of what the attacker publishes is passed on."""
+    leader = world()
+    leader.put(edited(podCIDRs=[cidr, "10.30.0.0/16"]))
+    unharmed(leader)
+    assert info(leader, "attacker")["podCIDRs"] == ["10.30.0.0/16"]
+    assert times(leader, "attacker")[cidr] == ""
+    assert f"Pod CIDR {cidr} is not granted: cluster victim" in leader.verdict("attacker-clusterinfo")["message"]
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="have another member's gateway address, so that tunnels to it end at the attacker",
+    stopped_by=LEDGER,
+)
+def test_an_older_member_takes_a_gateway() -> None:
+    """The address is left out, and the attacker's own gateway stays."""
+    leader = world()
+    own = gateway_of("attacker")
+    leader.put(edited(gatewayInfos=[{"gatewayIP": gateway_of("victim")}, {"gatewayIP": own}]))
+    unharmed(leader)
+    assert info(leader, "attacker")["gatewayInfos"] == [{"gatewayIP": own}]
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="make a Service of another member unreachable by naming its ClusterIP as a gateway",
+    stopped_by="the leader's ledger of claims: gateways and CIDRs are in each other's way",
+)
+def test_a_cluster_ip_as_a_gateway() -> None:
+    """An address in the victim's Service CIDR is nobody else's gateway."""
+    leader = world()
+    own = gateway_of("attacker")
+    leader.put(edited(gatewayInfos=[{"gatewayIP": own}, {"gatewayIP": "10.2.0.80"}]))
+    unharmed(leader)
+    assert info(leader, "attacker")["gatewayInfos"] == [{"gatewayIP": own}]
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="route another member's gateway into its own tunnels by a CIDR that holds it",
+    stopped_by="the leader's ledger of claims: gateways and CIDRs are in each other's way",
+)
+def test_a_cidr_around_a_gateway() -> None:
+    """A network with the victim's gateway in it is refused, however small."""
+    leader = world()
+    leader.put(edited(podCIDRs=[f"{gateway_of('victim')}/32", "192.168.0.0/16"]))
+    unharmed(leader)
+    assert "podCIDRs" not in info(leader, "attacker")
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="get the tunnel endpoint of another member's gateway by an address with the same low bits",
+    stopped_by="the leader's ledger of claims: what follows from an address is claimed with it",
+)
+def test_a_gateway_with_the_same_endpoint() -> None:
+    """Of two gateways whose endpoints behind WireGuard would be one address the later one is refused."""
+    leader = world()
+    other = str(parse_address(gateway_of("victim")) - 0x80000000)  # differs in its first bit only
+    assert endpoint_of(parse_address(other)) == endpoint_of(parse_address(gateway_of("victim")))
+    leader.put(edited(gatewayInfos=[{"gatewayIP": gateway_of("attacker")}, {"gatewayIP": other}]))
+    unharmed(leader)
+    assert other not in str(info(leader, "attacker"))
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="publish another member's WireGuard key, so that peers drop the one or the other",
+    stopped_by="the leader's ledger of claims: keys are claims",
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_an_older_member_takes_a_key(own: bool) -> None:
+    """A gateway with a key of somebody else is left out; it is not passed on as one that does not encrypt."""
+    leader = world()
+    key = {"publicKey": VICTIM_KEY}
+    gateways = [{"gatewayIP": "192.168.77.1"} | ({"wireGuard": key} if own else {})]
+    leader.put(edited(gatewayInfos=gateways, **({} if own else {"wireGuard": key})))
+    unharmed(leader)
+    assert "gatewayInfos" not in info(leader, "attacker")
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="reserve another member's WireGuard key as its own next one",
+    stopped_by="the leader's ledger of claims: a next key is claimed like a key",
+)
+def test_a_key_as_the_next_key() -> None:
+    """Only the next key is left out."""
+    leader = world()
+    key = {"publicKey": OWN_KEY, "nextPublicKey": VICTIM_KEY}
+    leader.put(edited(gatewayInfos=[{"gatewayIP": "192.168.77.1", "wireGuard": key}]))
+    unharmed(leader)
+    assert info(leader, "attacker")["gatewayInfos"][0]["wireGuard"] == {"publicKey": OWN_KEY}
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="be first by the age of an export that was made before the victim's, and deleted and made again",
+    stopped_by="the leader's ledger of claims: what counts is when a claim was granted, not how old an object is",
+)
+def test_an_export_that_looks_older() -> None:
+    """Not even an export with an earlier creation time gets what is granted."""
+    leader = world()
+    leader.remove("attacker-clusterinfo")
+    leader.put(edited(serviceCIDR="10.2.0.0/16"), created=timestamp(START - 86400))
+    unharmed(leader)
+    assert "serviceCIDR" not in info(leader, "attacker")
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="be granted what it says itself that it was granted, in an annotation of its export",
+    stopped_by="the leader, which reads grants from its own ResourceImports only",
+)
+def test_grants_written_by_the_member() -> None:
+    """The annotation of an export counts for nothing, and is not passed on."""
+    leader = world()
+    raw = edited(serviceCIDR="10.2.0.0/16")
+    raw["metadata"]["annotations"] = {CLAIMS_ANNOTATION: '{"10.2.0.0/16":"2001-01-01T00:00:00.000000Z"}'}
+    leader.put(raw)
+    unharmed(leader)
+    assert times(leader, "attacker")["10.2.0.0/16"] == ""
+
+
+# --- at the right moment --------------------------------------------------------------------------------------
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="get another member's addresses while the leader restarts",
+    stopped_by="the ledger, which is in the API server: a leader that starts decides as the one before it",
+)
+def test_claims_while_the_leader_is_away() -> None:
+    """What is edited while no leader runs is decided as if it had run, and a restart changes nothing."""
+    leader = world()
+    before = times(leader, "victim")
+    leader.controller.closed = True
+    leader.put(edited(serviceCIDR="10.2.0.0/16", podCIDRs=["10.20.0.0/16"]))
+    for _ in range(2):
+        leader.start()
+        leader.settle()
+    unharmed(leader)
+    assert times(leader, "victim") == before
+    leader.api.writes.clear()
+    leader.start()
+    leader.settle()
+    assert leader.api.writes == []
+
+
+def blind(leader: Leader, cluster: str) -> Outcome:
+    """Return what a worker decides on a cluster that has not yet seen what others write."""
+    return ClusterInfoCopy(leader.settings).desired(f"{AREA}/{cluster}-clusterinfo", leader.view, leader.clock())
+
+
+def write(leader: Leader, outcome: Outcome) -> None:
+    """Write what a worker has decided."""
+    for step in outcome.steps:
+        assert isinstance(step, Wanted)
+        leader.api.apply(step)
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="have a CIDR beside another member by claiming it at the same moment",
+    stopped_by="the ledger: of two grants the older one stands, whichever worker looks again first",
+)
+@pytest.mark.parametrize("order", [("attacker", "victim"), ("victim", "attacker")])
+def test_two_workers_at_once(order: Sequence[str]) -> None:
+    """Workers that did not see each other's grants: the earlier grant is found by both, and stands for good."""
+    leader = Leader("attacker", "victim")
+    leader.controller.closed = True
+    leader.put(cluster_info("victim", "10.2.0.0/16"))
+    first = blind(leader, "victim")  # decided, and not yet written
+    leader.clock.forward(0.000002)
+    leader.put(cluster_info("attacker", "10.2.0.0/16"), created=timestamp(START - 60))
+    second = blind(leader, "attacker")
+    for outcome in {"victim": [first, second], "attacker": [second, first]}[order[0]]:
+        write(leader, outcome)
+    for cluster in (*order, *order):
+        write(leader, blind(leader, cluster))
+    assert info(leader, "victim")["serviceCIDR"] == "10.2.0.0/16"
+    assert "serviceCIDR" not in info(leader, "attacker")
+    leader.start()
+    leader.settle()
+    assert info(leader, "victim")["serviceCIDR"] == "10.2.0.0/16"
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="leave with its claims kept, so that nobody else gets the addresses",
+    stopped_by="the ledger: who is no member has no claims, and who returns claims anew",
+)
+def test_a_member_that_leaves_keeps_nothing() -> None:
+    """Its CIDR is free at once; when it returns with an object that is older, it is somebody else's."""
+    leader = world()
+    leader.leave("attacker")
+    leader.put(cluster_info("third", "10.1.0.0/16"))
+    assert info(leader, "third")["serviceCIDR"] == "10.1.0.0/16"
+    leader.put(announce("attacker", START))
+    leader.settle()
+    assert info(leader, "third")["serviceCIDR"] == "10.1.0.0/16"
+    assert "serviceCIDR" not in info(leader, "attacker")
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="keep newcomers out by asking for all of 10.0.0.0/8 before they do",
+    stopped_by="the ledger: a claim that cannot be granted is in nobody's way",
+)
+def test_a_refused_claim_blocks_nobody() -> None:
+    """Some address of it is the victim's, so it is refused, and a newcomer gets another one."""
+    leader = world()
+    leader.put(edited(podCIDRs=["10.0.0.0/8"]))
+    leader.put(cluster_info("third", "10.3.0.0/16"))
+    assert info(leader, "third")["serviceCIDR"] == "10.3.0.0/16"
+    unharmed(leader)
+
+
+# --- too much, and what nobody may have -----------------------------------------------------------------------
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="keep the leader busy with 100,000 CIDRs in one ClusterInfo",
+    stopped_by="limits that are looked at before anything is read",
+)
+def test_a_hundred_thousand_cidrs() -> None:
+    """The export is refused, its last good version stays, and others go on."""
+    leader = world()
+    many = [str(network) for network in ip_network("10.64.0.0/10").subnets(new_prefix=27)][:100_000]
+    assert len(many) == 100_000
+    began = time.process_time()
+    leader.put(edited(podCIDRs=many))
+    leader.put(cluster_info("third", "10.3.0.0/16"))
+    assert time.process_time() - began < 5.0
+    assert "at most 256 are taken" in leader.verdict("attacker-clusterinfo")["message"]
+    assert info(leader, "third")["serviceCIDR"] == "10.3.0.0/16"
+    unharmed(leader)
+
+
+@attack(
+    Group.QUOTAS,
+    Attacker.MEMBER,
+    wants="keep the leader busy with thousands of CIDRs that all overlap",
+    stopped_by="a ledger that looks only at who is in the way, in one sweep",
+)
+def test_thousands_of_overlapping_cidrs() -> None:
+    """4,000 claims of 16 members, nested and equal: one change is decided in a moment, and all get an answer."""
+    members = [f"m{number}" for number in range(16)]
+    leader = Leader(*members)
+    nested = [f"10.0.0.0/{length}" for length in range(8, 33)]
+    equal = [str(network) for network in ip_network("10.128.0.0/9").subnets(new_prefix=18)][:225]
+    leader.controller.closed = True
+    for cluster in members:
+        leader.put(cluster_info(cluster, "10.0.0.0/9", [*nested, *equal]))
+    leader.view = Fast(leader)
+    reconciler = ClusterInfoCopy(leader.settings)
+    began = time.process_time()
+    for cluster in members[:2]:
+        write(leader, reconciler.desired(f"{AREA}/{cluster}-clusterinfo", leader.view, leader.clock()))
+    assert time.process_time() - began < 5.0
+    assert len(info(leader, "m0")["podCIDRs"]) == 250
+    assert "podCIDRs" not in info(leader, "m1")
+
+
+class Fast(MemoryView):
+    """A view whose indexes are kept until something is written, as the engine's cache keeps them."""
+
+    def __init__(self, leader: Leader) -> None:
+        super().__init__(leader.api, namespace=AREA, indexes=ClusterInfoCopy.indexes)
+        self._known: dict[str, dict[str, list[RawObject]]] = {}
+        leader.api.watch(lambda *_: self._known.clear())
+
+    def indexed(self, index: str, value: str, side: Side = Side.LOCAL) -> Sequence[RawObject]:
+        """Return the objects that an index files under a value."""
+        if index not in self._known:
+            filed: dict[str, list[RawObject]] = {}
+            for raw in self.list(self.indexes[index, side].kind):
+                for under in self.indexes[index, side].values(raw):
+                    filed.setdefault(under, []).append(raw)
+            self._known[index] = filed
+        return self._known[index].get(value, ())
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="have public addresses routed into its tunnels",
+    stopped_by="the leader: CIDRs are private, unless allowedClusterCIDRs says otherwise",
+)
+@pytest.mark.parametrize("cidr", ["8.8.8.0/24", "172.0.0.0/8", "100.0.0.0/9"])
+def test_a_public_range(cidr: str) -> None:
+    """A range that is public, or partly, is refused; one that an administrator names is not."""
+    leader = world()
+    leader.put(edited(podCIDRs=[cidr]))
+    assert "podCIDRs" not in info(leader, "attacker")
+    leader.settings = LeaderSettings(namespace="", limits=MemberLimits(cluster_cidrs=(cidr, "10.0.0.0/8")))
+    leader.start()
+    leader.settle()
+    assert info(leader, "attacker")["podCIDRs"] == [cidr]
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="claim CIDRs beyond those that an administrator has named for it",
+    stopped_by="the annotation mcagent.io/allowed-cidrs of its ServiceAccount, which the ledger keeps to",
+)
+def test_beyond_what_an_administrator_allows() -> None:
+    """The bound holds when it is written, also for what was granted before."""
+    leader = world()
+    leader.put(edited(podCIDRs=["10.30.0.0/16"]))
+    assert info(leader, "attacker")["podCIDRs"] == ["10.30.0.0/16"]
+    notes = {names.CLUSTER_ID_ANNOTATION: "attacker", names.ALLOWED_CIDRS_ANNOTATION: "10.1.0.0/16"}
+    leader.put({"kind": "ServiceAccount", "metadata": {"name": "a", "namespace": AREA, "annotations": notes}})
+    assert "podCIDRs" not in info(leader, "attacker")
+    assert info(leader, "attacker")["serviceCIDR"] == "10.1.0.0/16"
+    assert names.ALLOWED_CIDRS_ANNOTATION in leader.verdict("attacker-clusterinfo")["message"]
+
+
+# --- what a member's controller is given ----------------------------------------------------------------------
+
+
+def resource_import(cluster: str, service_cidr: str, gateway: str, *pod_cidrs: str) -> RawObject:
+    """Return a ResourceImport as any leader may write it."""
+    content = {
+        "clusterID": cluster,
+        "serviceCIDR": service_cidr,
+        "podCIDRs": list(pod_cidrs),
+        "gatewayInfos": [{"gatewayIP": gateway}],
+    }
+    return {
+        "kind": "ResourceImport",
+        "metadata": {"name": names.cluster_info(cluster), "namespace": NORTH},
+        "spec": {"kind": "ClusterInfo", "clusterinfo": content},
+    }
+
+
+def importing(*imports: RawObject, addresses: tuple[str, ...] = ()) -> tuple[MemoryView, Controller]:
+    """Return a member whose leader has these, at some address."""
+    view = member()
+    view.leader = replace(leader(), addresses=addresses)
+    controller = Controller(view, [ClusterInfoImports(settings())])
+    for raw in imports:
+        north_of(view).put(raw)
+        north_of(view).clock.forward(10)
+        controller.run()
+    return view, controller
+
+
+def imported(view: MemoryView, cluster: str) -> Any:
+    """Return a ClusterInfoImport."""
+    raw = view.local.get(Kind.CLUSTER_INFO_IMPORT, HOME, names.cluster_info(cluster))
+    assert raw is not None
+    return raw
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="get the leader's API server into its tunnels, and with it the control plane of all members",
+    stopped_by="each member's controller: a CIDR or gateway with the leader's address is not imported",
+)
+def test_a_cidr_with_the_leader() -> None:
+    """What holds the leader's address is left out and told; the rest is imported."""
+    view, controller = importing(
+        resource_import("attacker", "10.1.0.0/16", "192.168.9.1", "192.168.7.0/24", "10.30.0.0/16"),
+        resource_import("third", "10.3.0.0/16", "192.168.7.10"),
+        addresses=("192.168.7.10",),
+    )
+    assert imported(view, "attacker")["spec"]["podCIDRs"] == ["10.30.0.0/16"]
+    assert imported(view, "third")["spec"]["gatewayInfos"] == []
+    assert {told.reason for told in controller.all_told()} == {"ProtectedAddress"}
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="get this cluster's API server into its tunnels",
+    stopped_by="each member's controller: what holds an address of its API servers is not imported",
+)
+def test_a_cidr_with_an_api_server() -> None:
+    """It is left out from when the address is known, and comes back when it is another one."""
+    view, controller = importing(resource_import("attacker", "10.1.0.0/16", "192.168.9.1", "172.30.0.0/24"))
+    assert imported(view, "attacker")["spec"]["podCIDRs"] == ["172.30.0.0/24"]
+    raw = slice_of("kubernetes", "172.30.0.5", name="kubernetes")
+    raw["metadata"]["namespace"] = "default"
+    view.local.put(raw)
+    controller.run()
+    assert "podCIDRs" not in imported(view, "attacker")["spec"]
+    assert "172.30.0.5 is an API server of this cluster" in controller.all_told()[0].message
+    raw["endpoints"][0]["addresses"] = ["172.31.0.5"]
+    view.local.put(raw)
+    controller.run()
+    assert imported(view, "attacker")["spec"]["podCIDRs"] == ["172.30.0.0/24"]
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="get Nodes of another cluster into its tunnels, that are not on a network of the Node that looks",
+    stopped_by="each member's controller, which knows all Nodes of its cluster",
+)
+@pytest.mark.parametrize("claimed", ["172.30.0.0/24", "172.16.0.0/12"])
+def test_a_cidr_with_a_node(claimed: str) -> None:
+    """A Node that joins takes its address back."""
+    view, controller = importing(resource_import("attacker", "10.1.0.0/16", "172.30.0.7", claimed))
+    view.local.put(node("n1", "172.30.0.7"))
+    controller.run()
+    assert "podCIDRs" not in imported(view, "attacker")["spec"]
+    assert imported(view, "attacker")["spec"]["gatewayInfos"] == []
+    assert imported(view, "attacker")["spec"]["serviceCIDR"] == "10.1.0.0/16"
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="take a younger member's CIDR where the leader keeps no ledger (Antrea's)",
+    stopped_by="each member's controller, which notes when it first saw each claim",
+)
+def test_without_a_ledger_at_the_leader() -> None:
+    """A changed claim of an older object is newer than that of a younger one; those that stay keep their time."""
+    view, controller = importing(
+        resource_import("attacker", "10.1.0.0/16", "192.168.9.1"),
+        resource_import("victim", "10.2.0.0/16", "192.168.9.2"),
+    )
+    north_of(view).clock.forward(10)
+    north_of(view).put(resource_import("attacker", "10.1.0.0/16", "192.168.9.1", "10.2.0.0/16"))
+    controller.run()
+    victim, attacker = (
+        read_granted(imported(view, name)["metadata"]["annotations"][CLAIMS_ANNOTATION])
+        for name in ("victim", "attacker")
+    )
+    assert attacker["10.1.0.0/16"] < victim["10.2.0.0/16"] < attacker["10.2.0.0/16"]
+
+
+# --- a real API server ----------------------------------------------------------------------------------------
+
+
+def info_export(cluster: str, service_cidr: str, *pod_cidrs: str, gateway: str) -> RawObject:
+    """Return a ClusterInfo export as a member's controller writes it."""
+    raw = cluster_info(cluster, service_cidr, pod_cidrs)
+    raw["spec"]["clusterInfo"]["gatewayInfos"] = [{"gatewayIP": gateway}]
+    raw |= {"apiVersion": KINDS[Kind.RESOURCE_EXPORT].api_version}
+    labels = {"sourceClusterID": cluster, "sourceKind": "ClusterInfo"}
+    raw["metadata"] = {
+        "name": names.cluster_info(cluster),
+        "labels": labels,
+        "finalizers": [names.EXPORT_FINALIZER],
+    }
+    return raw
+
+
+@pytest.fixture
+def published(stage: Stage) -> Stage:
+    """Give the stage after both members have published their networks, east first."""
+    for number, name in enumerate(("east", "west"), 1):
+        stage.there(Kind.MEMBER_CLUSTER_ANNOUNCE, stage.announce(name))
+        export = info_export(name, f"10.{number}.0.0/16", gateway=f"192.168.9.{number}")
+        stage.there(Kind.RESOURCE_EXPORT, export)
+    wait_until(lambda: len(granted(stage, "west")) == 2, "the claims of west to be granted", timeout=30)
+    return stage
+
+
+def granted(stage: Stage, cluster: str) -> dict[str, str]:
+    """Return what a leader says of a cluster's claims."""
+    try:
+        raw: Any = stage.admin.request("GET", stage.path(Kind.RESOURCE_IMPORT, names.cluster_info(cluster)))
+    except ApiRefusalError:
+        return {}
+    return read_granted(raw["metadata"].get("annotations", {}).get(CLAIMS_ANNOTATION, "{}"))
+
+
+def patched(stage: Stage, cluster: str, kind: Kind, body: RawObject) -> ApiRefusalError | None:
+    """Patch a member's object by its own token; return how that was refused."""
+    path = stage.path(kind, names.cluster_info(cluster))
+    try:
+        stage.members[cluster].request("PATCH", path, {}, body=body, content_type="application/merge-patch+json")
+    except ApiRefusalError as error:
+        return error
+    return None
+
+
+@pytest.mark.real_only
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="claim another member's CIDR, by its token at the API server",
+    stopped_by="the webhook, which names the holder; and the ledger, when the request has more in it",
+)
+def test_a_claim_at_the_api_server(published: Stage) -> None:
+    """Alone it is refused at once; with a new gateway in one request the gateway is taken, and the CIDR is not."""
+    claim = {"podCIDRs": ["10.2.128.0/17"]}
+    refused = patched(published, "east", Kind.RESOURCE_EXPORT, {"spec": {"clusterInfo": claim}})
+    assert refused is not None
+    assert refused.code == 409
+    assert "cluster west has had Service CIDR 10.2.0.0/16 since" in str(refused)
+    both = {**claim, "gatewayInfos": [{"gatewayIP": "192.168.9.3"}]}
+    assert patched(published, "east", Kind.RESOURCE_EXPORT, {"spec": {"clusterInfo": both}}) is None
+    wait_until(lambda: "192.168.9.3" in granted(published, "east"), "the new gateway to be granted", timeout=30)
+    assert granted(published, "east")["10.2.128.0/17"] == ""
+    raw: Any = published.admin.request("GET", published.path(Kind.RESOURCE_IMPORT, "east-clusterinfo"))
+    assert "podCIDRs" not in raw["spec"]["clusterinfo"]
+
+
+@pytest.mark.real_only
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="write into the leader's ledger, by its token at the API server",
+    stopped_by="RBAC: members read ResourceImports and write none",
+)
+def test_writing_into_the_ledger(published: Stage) -> None:
+    """Neither its own entry nor another's can be changed."""
+    body = {"metadata": {"annotations": {CLAIMS_ANNOTATION: '{"10.2.0.0/16":"2001-01-01T00:00:00Z"}'}}}
+    refused = patched(published, "east", Kind.RESOURCE_IMPORT, body)
+    assert refused is not None
+    assert refused.code == 403
