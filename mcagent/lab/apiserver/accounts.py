@@ -51,7 +51,7 @@ class Accounts:
             claims = json.loads(_decode(signed.split(".")[1]))
             if claims["iss"] == LEGACY_ISSUER:
                 return self._legacy_user(claims, token)
-            if self._clock() >= claims["exp"]:
+            if self._clock() >= claims["exp"] or ISSUER not in claims["aud"]:
                 return None
             about = claims["kubernetes.io"]
             return self._user(about["namespace"], **about["serviceaccount"], jti=claims["jti"])
@@ -81,13 +81,15 @@ class Accounts:
 
     # --- issuing ------------------------------------------------------------------------------------------
 
-    def issue(self, namespace: str, name: str, seconds: float) -> tuple[str, str]:
+    def issue(
+        self, namespace: str, name: str, seconds: float, audiences: tuple[str, ...] = (ISSUER,)
+    ) -> tuple[str, str]:
         """Return a token that lasts some seconds, and when it ends. Raises ApiError 404 without the account."""
         account = self._store.get(SERVICE_ACCOUNTS, namespace, name).obj["metadata"]
         now = int(self._clock())
         identity = hashlib.sha256(f"{account['uid']}{time.monotonic_ns()}".encode()).hexdigest()[:32]
         claims = {
-            "aud": [ISSUER],
+            "aud": list(audiences),
             "exp": int(now + seconds),
             "iat": now,
             "iss": ISSUER,
@@ -105,12 +107,13 @@ class Accounts:
         if not isinstance(seconds, int) or seconds < 600:
             why = f"Invalid value: {seconds}: may not specify a duration less than 10 minutes"
             raise invalid("TokenRequest.authentication.k8s.io", "", "spec.expirationSeconds", why)
-        token, end = self.issue(namespace, name, seconds)
+        audiences = tuple(map(str, spec.get("audiences") or (ISSUER,)))
+        token, end = self.issue(namespace, name, seconds, audiences)
         return {
             "kind": "TokenRequest",
             "apiVersion": "authentication.k8s.io/v1",
             "metadata": {"name": name, "namespace": namespace},
-            "spec": {"audiences": [ISSUER], "expirationSeconds": seconds, "boundObjectRef": None},
+            "spec": {"audiences": list(audiences), "expirationSeconds": seconds, "boundObjectRef": None},
             "status": {"token": token, "expirationTimestamp": end},
         }
 

@@ -17,8 +17,9 @@ from mcagent.lab.apiserver.authorize import attributes
 from mcagent.lab.apiserver.discovery import discover
 from mcagent.lab.apiserver.errors import ApiError, Json, no_such_path
 from mcagent.lab.apiserver.faults import Fault, FaultKind
-from mcagent.lab.apiserver.handlers import dumps
+from mcagent.lab.apiserver.handlers import dumps, read_json
 from mcagent.lab.apiserver.resources import POLICIES
+from mcagent.lab.apiserver.reviews import is_review, review
 from mcagent.lab.apiserver.routes import Request, route, split_target
 from mcagent.lab.apiserver.users import MASTERS, User
 from mcagent.lab.apiserver.watch import WatchStream
@@ -124,6 +125,12 @@ class Connection(BaseHTTPRequestHandler):
         document = discover(api.registry, steps, api.address)
         if steps[:1] not in (["api"], ["apis"]) or document is not None:
             self._path(user, steps, document)
+            return
+        backend = api.backend
+        if self.command == "POST" and backend.authorizer is not None and is_review(steps):
+            api.note("create", self.path)
+            answer = review(backend.accounts, backend.authorizer, user, steps, read_json(body))
+            self._answer(201, dumps(answer))
             return
         request = route(
             api.registry, self.command, self.path, headers=dict(self.headers.items()), body=body, user=user
