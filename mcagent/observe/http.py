@@ -1,25 +1,24 @@
 """A small HTTP server for GET: path to page. Knows nothing of what the pages say.
 
-At most `MAX_REQUESTS` are answered at once and each has `TIMEOUT`, so that a slow or hostile client costs little.
+One request for each connection. With a guard every page needs a bearer token that the guard lets pass; what is no
+page is not found without asking it.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
-import sys
-import threading
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http import HTTPStatus
 
-from mcagent.supervised import Supervised
+from mcagent.observe.connections import Address, Connection, Limits, Listener, Stage
+from mcagent.observe.request import BadRequestError, Head
+from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
-MAX_REQUESTS = 8
-TIMEOUT = 5.0  # seconds for a client to send its request
+LIMITS = Limits(slots=16, ask=5.0, answer=10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,98 +31,90 @@ class Page:
 
 
 Pages = Mapping[str, Callable[[], Page]]
+# Whether a bearer token ("" for none) of a source may get a path: 200, or the HTTP status of the refusal.
+Guard = Callable[[str, str, str], int]
 
 
 class HttpServer:
     """Serves pages from threads of its own until closed."""
 
-    def __init__(self, address: tuple[str, int], pages: Pages) -> None:
+    def __init__(
+        self,
+        address: Address,
+        pages: Pages,
+        *,
+        guard: Guard | None = None,
+        context: Callable[[], ssl.SSLContext | None] | None = None,
+        limits: Limits = LIMITS,
+    ) -> None:
         """Listen. Raises OSError when the address cannot be had."""
-        self._server = BoundedServer(address, _handler(pages))
-        self._thread = Supervised(self._server.serve_forever, name="http")
-        self._thread.start()
+        self._pages, self._guard = pages, guard
+        self._listener = Listener(address, self._serve, limits, context=context)
 
     @property
     def port(self) -> int:
         """The port listened on; of interest when 0 was asked for."""
-        return int(self._server.server_address[1])
+        return self._listener.port
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether its thread runs."""
+        return self._listener.alive
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._listener.close()
 
-
-class BoundedServer(ThreadingHTTPServer):
-    """Answers at most `slots` connections at once, each in a thread; more are closed."""
-
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-    request_queue_size = 128  # a connection for which there is no room in it comes a second late (SYN again)
-
-    def __init__(
-        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], *, slots: int = MAX_REQUESTS
-    ) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._slots = threading.BoundedSemaphore(slots)
-        super().__init__(address, handler)
-
-    def server_bind(self) -> None:
-        """Bind without the name look-up that the base class makes."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread while there is a free slot; else close at once."""
-        if not self._slots.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Give the slot back at the end."""
+    def _serve(self, connection: Connection) -> None:
         try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
+            head = connection.head()
+        except BadRequestError as error:
+            connection.send(encoded(Page(body=f"{error}\n", status=error.status)))
+            return
+        if head is None:
+            return
+        connection.enter(Stage.WORKING, connection.limits.answer)
+        page = self._page(head, connection.source)
+        connection.send(encoded(page, body=head.method != "HEAD"))
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """A client that goes away is nobody's error; a page that breaks is told."""
-        error = sys.exception()
-        level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
-        log.log(level, "a request from %s broke", client_address, exc_info=error)
+    def _page(self, head: Head, source: str) -> Page:
+        if head.method not in ("GET", "HEAD"):
+            return Page(body="only GET and HEAD\n", status=501)
+        page = self._pages.get(head.path)
+        if page is None:
+            return Page(body="not found\n", status=404)
+        if self._guard is not None:
+            status = self._guard(bearer(head.headers.get("authorization", "")), head.path, source)
+            if status != 200:
+                return Page(body=f"{HTTPStatus(status).phrase}\n", status=status)
+        return answer_of(page)
 
 
-def _handler(pages: Pages) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = TIMEOUT
-        server_version = "mcagent"
-        sys_version = ""
+def answer_of(page: Callable[[], Page]) -> Page:
+    """Return a page; one that breaks is told in the log, and is an error for who asks."""
+    found, error = attempt(page)
+    if error is not None:
+        log.error("a page broke, which is a bug", exc_info=error)
+    return found or Page(body="the page broke: see the log\n", status=500)
 
-        def do_GET(self) -> None:
-            self._answer(body=True)
 
-        def do_HEAD(self) -> None:
-            self._answer(body=False)
+def bearer(authorization: str) -> str:
+    """Return the token of an Authorization header, "" if there is none."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
-        def _answer(self, *, body: bool) -> None:
-            page = pages.get(self.path.split("?", 1)[0])
-            found = page() if page is not None else Page(body="not found\n", status=404)
-            encoded = found.body.encode()
-            self.send_response(found.status)
-            self.send_header("Content-Type", found.content_type)
-            self.send_header("Content-Length", str(len(encoded)))
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.end_headers()
-            if body:
-                self.wfile.write(encoded)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            log.debug("%s", format % args)
-
-    return Handler
+def encoded(page: Page, *, body: bool = True) -> bytes:
+    """Return the answer as it is sent; the connection ends with it."""
+    text = page.body.encode()
+    more = {401: 'WWW-Authenticate: Bearer realm="mcagent"\r\n', 429: "Retry-After: 1\r\n"}
+    head = (
+        f"HTTP/1.1 {page.status} {HTTPStatus(page.status).phrase}\r\n"
+        f"Content-Type: {page.content_type}\r\n"
+        f"Content-Length: {len(text)}\r\n"
+        "Cache-Control: no-store\r\n"
+        "X-Content-Type-Options: nosniff\r\n"
+        f"{more.get(page.status, '')}"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + (text if body else b"")

@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from cryptography import x509
 from mcagent.controller.admission.decision import Decision
 from mcagent.controller.webhook import certs
 from mcagent.controller.webhook.keeper import DirectoryKeeper, SecretKeeper
-from mcagent.controller.webhook.server import MAX_BODY, WebhookServer, context_of
+from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
 from mcagent.lab.apiserver import ApiServer
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
+from mcagent.observe.certificates import context_of
+from mcagent.observe.connections import Limits
 from tests.embedded.controlworld import NAMESPACE, Objects, client_of
 from tests.waiting import until
 
@@ -39,8 +42,10 @@ def review(**request: Any) -> bytes:
 class Hook:
     """A server with a certificate, and a client that trusts its authority only."""
 
-    def __init__(self, reviews: Mapping[str, Callable[[Mapping[str, Any]], Decision]]) -> None:
-        self.server = WebhookServer(("127.0.0.1", 0), reviews)
+    def __init__(
+        self, reviews: Mapping[str, Callable[[Mapping[str, Any]], Decision]], limits: Limits = LIMITS
+    ) -> None:
+        self.server = WebhookServer(("127.0.0.1", 0), reviews, limits)
         self.material = certs.current(None, NAMES, datetime.now(UTC))
 
     def use(self) -> None:
@@ -166,10 +171,9 @@ def test_a_client_that_says_nothing_holds_up_nobody(hook: Hook) -> None:
         sock.close()
 
 
-def test_an_api_server_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_api_server_keeps_its_connection() -> None:
     """A connection by which nothing is asked is closed soon; one that was used is left to the API server."""
-    monkeypatch.setattr("mcagent.controller.webhook.server.TIMEOUT", 1.0)
-    made = Hook({"/validate": decide})
+    made = Hook({"/validate": decide}, replace(LIMITS, ask=1.0))
     made.use()
     used, silent = made.connect(), made.connect()
     statuses = []

@@ -1,0 +1,201 @@
+"""Who may get a page: the API server says whose a token is (TokenReview) and what they may (SubjectAccessReview).
+
+As in controller-runtime's filter for metrics. Answers are kept for a short time, so that a scrape costs the API
+server nothing and its absence does not end monitoring at once. Guessing costs it little: how many reviews there
+are is limited for each source and in all, and what is kept of refused tokens never displaces what is kept of good
+ones. Tokens are kept as digests only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from mcagent.model.errors import SourceError
+
+log = logging.getLogger(__name__)
+
+OK, UNKNOWN, FORBIDDEN, TOO_MANY, AWAY = 200, 401, 403, 429, 503  # HTTP status of what is decided
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{8,8192}")  # RFC 6750, 2.1
+_TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105
+_ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+class Asks(Protocol):
+    """The part of `mcagent.kube.client.Client` that is needed."""
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: Any = None,
+        timeout: float = 30.0,
+    ) -> Any:
+        """Make a request and return the JSON of the answer. Raises SourceError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewLimits:
+    """How long answers count, in seconds, and how many reviews there may be."""
+
+    good_for: float = 60.0
+    bad_for: float = 10.0
+    away_for: float = 300.0  # what was good goes on being good for so long while the API server does not answer
+    kept: int = 256  # good answers; as many again of bad ones
+    at_once: int = 4
+    per_second: float = 10.0  # of tokens that are not known to be good
+    per_source: float = 1.0
+    burst: int = 5  # of each source; four times as many in all
+    timeout: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    status: int
+    at: float
+
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class _Recent(Generic[_Key, _Value]):
+    """A mapping that forgets what was put longest ago."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._kept = most, OrderedDict[_Key, _Value]()
+
+    def get(self, key: _Key) -> _Value | None:
+        return self._kept.get(key)
+
+    def put(self, key: _Key, value: _Value) -> None:
+        self._kept[key] = value
+        self._kept.move_to_end(key)
+        while len(self._kept) > self._most:
+            self._kept.popitem(last=False)
+
+    def drop(self, key: _Key) -> None:
+        self._kept.pop(key, None)
+
+
+class _Bucket:
+    """So many at once, and so many a second."""
+
+    def __init__(self, burst: float, rate: float, now: float) -> None:
+        self._burst, self._rate, self._left, self._at = burst, rate, burst, now
+
+    def take(self, now: float) -> bool:
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class Reviewer:
+    """Decides over (token, path, source), as an HTTP status. For any thread."""
+
+    def __init__(
+        self, client: Asks, limits: ReviewLimits | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client, self._limits, self._clock = client, limits or ReviewLimits(), clock
+        self._lock = threading.Lock()
+        self._good = _Recent[tuple[bytes, str], _Kept](self._limits.kept)
+        self._bad = _Recent[tuple[bytes, str], _Kept](self._limits.kept)
+        self._sources = _Recent[str, _Bucket](self._limits.kept)
+        self._all = _Bucket(4.0 * self._limits.burst, self._limits.per_second, clock())
+        self._at_once = threading.BoundedSemaphore(self._limits.at_once)
+        self._error = ""
+
+    def __call__(self, token: str, path: str, source: str) -> int:
+        """Return 200, or the status of the refusal: 401, 403, 429 (too many guesses), 503 (no API server)."""
+        if _TOKEN.fullmatch(token) is None:
+            return UNKNOWN
+        key = (hashlib.sha256(token.encode()).digest(), path)
+        kept = self._fresh(key)
+        if kept is not None:
+            return kept
+        if not self._may_ask(key, source):
+            return TOO_MANY
+        if not self._at_once.acquire(timeout=self._limits.timeout):
+            return self._while_away(key)
+        try:
+            kept = self._fresh(key)  # somebody else may have asked meanwhile
+            return self._ask(token, key) if kept is None else kept
+        finally:
+            self._at_once.release()
+
+    def _fresh(self, key: tuple[bytes, str]) -> int | None:
+        now = self._clock()
+        with self._lock:
+            good, bad = self._good.get(key), self._bad.get(key)
+        if good is not None and now - good.at < self._limits.good_for:
+            return good.status
+        return bad.status if bad is not None and now - bad.at < self._limits.bad_for else None
+
+    def _may_ask(self, key: tuple[bytes, str], source: str) -> bool:
+        """Tell whether a review may be made: always for who was known to be good, else within limits."""
+        now = self._clock()
+        with self._lock:
+            if self._good.get(key) is not None:
+                return True
+            bucket = self._sources.get(source) or _Bucket(self._limits.burst, self._limits.per_source, now)
+            self._sources.put(source, bucket)
+            return bucket.take(now) and self._all.take(now)
+
+    def _ask(self, token: str, key: tuple[bytes, str]) -> int:
+        try:
+            status = self._review(token, key[1])
+        except SourceError as error:
+            if str(error) != self._error:
+                log.warning("tokens cannot be reviewed: %s", error)
+            self._error = str(error)
+            return self._while_away(key)
+        self._error = ""
+        kept = _Kept(status=status, at=self._clock())
+        with self._lock:
+            if status == OK:
+                self._good.put(key, kept)
+                self._bad.drop(key)
+            else:
+                self._bad.put(key, kept)
+                self._good.drop(key)
+        return status
+
+    def _while_away(self, key: tuple[bytes, str]) -> int:
+        with self._lock:
+            good = self._good.get(key)
+        if good is not None and self._clock() - good.at < self._limits.good_for + self._limits.away_for:
+            return good.status
+        return AWAY
+
+    def _review(self, token: str, path: str) -> int:
+        """Ask the API server. Raises SourceError."""
+        told = self._post(_TOKEN_REVIEWS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
+        user = told.get("user")
+        if told.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
+            return UNKNOWN
+        asked = {"user": user["username"], "nonResourceAttributes": {"path": path, "verb": "get"}}
+        asked |= {name: user[name] for name in ("groups", "uid", "extra") if user.get(name)}
+        told = self._post(_ACCESS_REVIEWS, "authorization.k8s.io/v1", "SubjectAccessReview", asked)
+        return OK if told.get("allowed") is True and told.get("denied") is not True else FORBIDDEN
+
+    def _post(self, path: str, api_version: str, kind: str, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        body = {"apiVersion": api_version, "kind": kind, "spec": spec}
+        answer = self._client.request("POST", path, body=body, timeout=self._limits.timeout)
+        with suppress(AttributeError):
+            if isinstance(found := answer.get("status"), dict):
+                return found
+        raise SourceError(f"{kind}: the answer has no status")

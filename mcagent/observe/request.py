@@ -1,0 +1,73 @@
+"""The head of an HTTP/1.x request, read strictly (RFC 9112). Pure: bytes in, value or refusal out.
+
+What two readers could understand differently is refused: two lengths, a transfer coding, folded lines, bare line
+ends, spaces before a colon. Nobody who asks for our pages, and no API server, sends that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MAX_HEAD = 16 * 1024  # bytes of request line and headers: a ServiceAccount's token is 1 to 2 KiB
+MAX_HEADERS = 64
+_REQUEST = re.compile(rb"([A-Z]{1,16}) (/[!-~]{0,2047}) HTTP/1\.([01])")
+_HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}):[ \t]*([\t -~\x80-\xff]*?)[ \t]*")
+_SINGLE = frozenset({"authorization", "content-length", "host", "transfer-encoding"})
+
+
+class BadRequestError(Exception):
+    """The request is not answered. `status` is the HTTP status that says so."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A request without its body. Names of headers are in lower case."""
+
+    method: str
+    target: str  # as sent, with its query
+    headers: Mapping[str, str]
+    keeps: bool  # the connection is to stay open
+
+    @property
+    def path(self) -> str:
+        """Return the target without its query. Nothing is unquoted or resolved: a page has one spelling."""
+        return self.target.split("?", 1)[0]
+
+    def length(self, most: int) -> int:
+        """Return how long the body is, in bytes. Raises BadRequestError without a length, or above `most`."""
+        told = self.headers.get("content-length", "")
+        if not (told.isascii() and told.isdigit()):
+            raise BadRequestError("a body needs a Content-Length", 411)
+        if len(told) > 16 or int(told) > most:
+            raise BadRequestError(f"the body is larger than {most} bytes", 413)
+        return int(told)
+
+
+def parse_head(text: bytes) -> Head:
+    """Read what came before the empty line. Raises BadRequestError."""
+    first, *lines = text.split(b"\r\n")
+    request = _REQUEST.fullmatch(first)
+    if request is None:
+        raise BadRequestError("the request line is none of HTTP/1.1")
+    if len(lines) > MAX_HEADERS:
+        raise BadRequestError(f"more than {MAX_HEADERS} headers", 431)
+    headers: dict[str, str] = {}
+    for line in lines:
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            raise BadRequestError("a header is malformed")
+        name, value = header[1].decode("ascii").lower(), header[2].decode("latin-1")
+        if name in headers and name in _SINGLE:
+            raise BadRequestError(f"two headers {name}")
+        headers[name] = value
+    if "transfer-encoding" in headers:
+        raise BadRequestError("a body needs a Content-Length", 411)
+    told = headers.get("connection", "").lower()
+    keeps = "close" not in told if request[3] == b"1" else "keep-alive" in told
+    return Head(method=request[1].decode(), target=request[2].decode(), headers=headers, keeps=keeps)
