@@ -63,8 +63,11 @@ def _conflicts(reading: Reading) -> None:
     )
     if not said["nodeName"]:
         found.append(("nodeName", "must not be empty: the name of this Node object"))
-    if wrong := listen_problem(str(said["listen"])):
-        found.append(("listen", wrong))
+    found.extend(
+        (path, wrong)
+        for path in ("listen", "healthListen")
+        if said[path] != "0" and (wrong := listen_problem(str(said[path])))
+    )
     for path, reason in found:
         reading.conflict(path, reason)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from mcagent.config import values as kinds
 from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
@@ -22,6 +23,7 @@ from mcagent.model.config import (
     TrafficEncryption,
 )
 from mcagent.model.resources import TunnelType
+from mcagent.observe.serving import Authentication, is_loopback
 
 
 class WireGuardChoice(StrEnum):
@@ -41,6 +43,9 @@ class Settings:
     kubeconfig: str = ""
     ovsdb: str = "unix:/var/run/openvswitch/db.sock"
     listen: str = "127.0.0.1:10351"
+    health_listen: str = "127.0.0.1:10361"
+    metrics_authentication: Authentication = Authentication.TOKEN
+    tls_cert_dir: str = ""
     resync_period: float = 60.0
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.TEXT
@@ -55,8 +60,14 @@ class Settings:
 
     @property
     def listen_address(self) -> tuple[str, int]:
-        """Host and port of the HTTP server."""
+        """Host and port of the server for all pages."""
         return kinds.listen_address(self.listen)
+
+    @property
+    def status_socket(self) -> Path | None:
+        """Unix socket by which this Node's commands ask for the pages; None where `listen` does for them, too."""
+        open_to_all = self.metrics_authentication is Authentication.NONE
+        return None if open_to_all or is_loopback(self.listen_address[0]) else Path(self.run_dir) / "status.sock"
 
 
 def _key(*, path: str, attribute: str, value: Value, meaning: str, core: bool = True, antrea: bool = False) -> Key:
@@ -222,7 +233,19 @@ KEYS: tuple[Key, ...] = (
         meaning="Socket of the Node's Open vSwitch database."),
     _key(path="listen", attribute="listen", core=False,
         value=kinds.LISTEN,
-        meaning="Address and port of /metrics, /healthz, /readyz and /status."),
+        meaning="Address and port of /metrics, /status, /healthz and /readyz. On the loopback in clear text, "
+                "anywhere else over TLS and for who has a token (`metricsAuthentication`)."),
+    _key(path="healthListen", attribute="health_listen", core=False, value=kinds.LISTEN_OR_OFF,
+        meaning="Address and port of /healthz and /readyz alone, in clear text, for probes: a server that no "
+                'client can occupy. "0": none.'),
+    _key(path="metricsAuthentication", attribute="metrics_authentication", core=False,
+        value=kinds.Choice(Authentication),
+        meaning="What `listen` asks for on an address that is not the loopback. token: a bearer token of which "
+                "the API server says that it may get the page (TokenReview, SubjectAccessReview); without an API "
+                "server (`source: dir:`) nobody gets anything. none: clear text for everybody."),
+    _key(path="tlsCertDirectory", attribute="tls_cert_dir", core=False, value=kinds.ABSOLUTE_PATH,
+        meaning='Directory of tls.crt and tls.key for `listen`, read again when they change. "": a self-signed '
+                "certificate, made at start."),
     _key(path="resyncPeriod", attribute="resync_period", value=kinds.Duration(1, 86400), core=False,
         meaning="How often the whole dataplane is read and compared, beside being told of changes."),
     _key(path="logLevel", attribute="log_level", value=kinds.Choice(LogLevel), core=False,

@@ -23,6 +23,7 @@ from mcagent.agent.loop import Loop
 from mcagent.agent.reconcile import Reconciler
 from mcagent.agent.reporting import Reporter
 from mcagent.agent.schedule import Timing
+from mcagent.agent.serving import Servers
 from mcagent.agent.telling import Teller
 from mcagent.agent.wireguard import wireguard_report
 from mcagent.agent.wiring import (
@@ -45,7 +46,6 @@ from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired
 from mcagent.model.problem import Problem
 from mcagent.model.resources import Backend
-from mcagent.observe.http import HttpServer
 from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.report import InformerReport, Report
@@ -131,8 +131,8 @@ class Agent:
             source=settings.source,
             started_at=time.time(),
         )
-        self._http = HttpServer(
-            settings.listen_address,
+        self._http = Servers(
+            settings,
             make_pages(
                 identity=identity,
                 metrics=self.metrics,
@@ -145,7 +145,7 @@ class Agent:
 
     @property
     def port(self) -> int:
-        """The port of the HTTP server."""
+        """The port of all pages."""
         return self._http.port
 
     @property

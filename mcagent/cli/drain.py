@@ -14,7 +14,7 @@ from mcagent.agent.config_keys import Settings
 from mcagent.cli import exit_codes
 from mcagent.cli.kube import usual_kubeconfig
 from mcagent.cli.settings import add_setting_flags, load_settings
-from mcagent.cli.status import ask
+from mcagent.cli.status import ask, ask_agent
 from mcagent.core.draining import NO_GATEWAY, Phase
 from mcagent.model.errors import McagentError
 from mcagent.model.parse import DRAIN_ANNOTATION
@@ -116,7 +116,7 @@ def _local(settings: Settings) -> Target:
 
     def progress(_since: datetime) -> Iterator[Mapping[str, Any]]:
         while True:
-            yield _status(*settings.listen_address)
+            yield _drain(lambda: ask_agent(settings, ASK_TIMEOUT))
 
     return Target(name="this Node", set=put, progress=progress)
 
@@ -135,15 +135,15 @@ def _by_api(node: str, settings: Settings) -> Target:
         addresses = client.request("GET", path).get("status", {}).get("addresses", [])
         host = next((a["address"] for a in addresses if a.get("type") == "InternalIP"), "")
         while True:
-            direct = _status(host, settings.listen_address[1]) if host else {}
+            direct = _drain(lambda: ask(host, settings.listen_address[1], ASK_TIMEOUT)) if host else {}
             yield direct or _told(client, node, since)
 
     return Target(name=f"Node {node}", set=put, progress=progress)
 
 
-def _status(host: str, port: int) -> Mapping[str, Any]:
+def _drain(status: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     try:
-        found = ask(host, port, ASK_TIMEOUT).get("drain", {})
+        found = status().get("drain", {})
     except McagentError:
         return {}
     return found if isinstance(found, dict) else {}

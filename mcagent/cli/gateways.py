@@ -9,7 +9,7 @@ from typing import Any
 
 from mcagent.cli import exit_codes
 from mcagent.cli.settings import add_setting_flags, load_settings
-from mcagent.cli.status import ask, table
+from mcagent.cli.status import ask_agent, table
 
 _EPILOG = f"""\
 examples:
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask and print."""
-    status = ask(*load_settings(args, node_needed=False).listen_address)
+    status = ask_agent(load_settings(args, node_needed=False))
     found = {
         "node": status["node"],
         "role": status["summary"].get("role", ""),

@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from mcagent.agent.config_keys import Settings
 from mcagent.cli import exit_codes
 from mcagent.cli.settings import add_setting_flags, load_settings
 from mcagent.model.errors import McagentError
 
 TIMEOUT = 10.0  # seconds
+MAX_ANSWER = 64 * 1024 * 1024  # bytes
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 _EPILOG = f"""\
@@ -37,25 +41,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask and print."""
-    status = ask(*load_settings(args, node_needed=False).listen_address)
+    status = ask_agent(load_settings(args, node_needed=False))
     print(json.dumps(status, indent=2) if args.output == "json" else text(status))
     return exit_codes.OK if status.get("ready") else exit_codes.FAILED
 
 
+def ask_agent(settings: Settings, timeout: float = TIMEOUT) -> Mapping[str, Any]:
+    """Return /status of this Node's agent. Raises McagentError when none answers.
+
+    Where the pages ask others for a token, the agent's own Node has a Unix socket, which is root's.
+    """
+    if settings.status_socket is None:
+        return ask(*settings.listen_address, timeout)
+    return _ask(_UnixConnection(settings.status_socket, timeout), str(settings.status_socket))
+
+
 def ask(host: str, port: int, timeout: float = TIMEOUT) -> Mapping[str, Any]:
-    """Return /status of the agent that listens there. Raises McagentError when none answers."""
+    """Return /status of the agent that listens there in clear text. Raises McagentError when none answers."""
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    return _ask(http.client.HTTPConnection(host, port, timeout=timeout), f"{host}:{port}")
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def _ask(connection: http.client.HTTPConnection, where: str) -> Mapping[str, Any]:
     try:
         connection.request("GET", "/status")
-        answer = json.loads(connection.getresponse().read())
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise McagentError(f"no agent answers at {host}:{port}: {error}") from None
+        text = connection.getresponse().read(MAX_ANSWER + 1)
+        if len(text) > MAX_ANSWER:
+            raise ValueError(f"more than {MAX_ANSWER} bytes")
+        answer = json.loads(text)
+    except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+        raise McagentError(f"no agent answers at {where}: {error}") from None
     finally:
         connection.close()
     if not isinstance(answer, dict):
-        raise McagentError(f"what answers at {host}:{port} is no agent")
+        raise McagentError(f"what answers at {where} is no agent")
     return answer
 
 

@@ -12,7 +12,7 @@ from mcagent.agent.config_keys import Settings
 from mcagent.agent.wiring import key_store
 from mcagent.cli import exit_codes
 from mcagent.cli.settings import add_setting_flags, load_settings
-from mcagent.cli.status import ask, size, table
+from mcagent.cli.status import ask_agent, size, table
 from mcagent.model.errors import McagentError
 
 LOOK = 0.5  # seconds between looks at how far it is
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _state(settings: Settings) -> Mapping[str, Any]:
-    found = ask(*settings.listen_address).get("encryption")
+    found = ask_agent(settings).get("encryption")
     if not isinstance(found, dict):
         raise McagentError("the agent says nothing about encryption")
     return found

@@ -28,6 +28,7 @@ from mcagent.controller.settings import (
     MemberSettings,
     WriteEndpoints,
 )
+from mcagent.observe.serving import Authentication
 
 ALL_NAMESPACES = "*"
 _JITTER = 1.2  # of the wait between two tries for the Lease
@@ -69,6 +70,8 @@ class Settings:
     max_imported_services: int = MAX_IMPORTED
     listen: str = ":8080"
     metrics_listen: str = "0"
+    metrics_authentication: Authentication = Authentication.TOKEN
+    metrics_cert_dir: str = ""
     webhook_host: str = ""
     webhook_port: int = 9443
     webhook_cert_dir: str = ""
@@ -163,9 +166,18 @@ KEYS = (
     _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.NotYet(), antrea=True,
          meaning="Not available in this version: only false is accepted."),
     _key("health.healthProbeBindAddress", "listen", kinds.LISTEN, antrea=True,
-         meaning="Address and port of /healthz, /readyz, /status and /metrics."),
+         meaning="Address and port of /healthz and /readyz, in clear text, for probes: a server that no "
+                 "client can occupy. On the loopback all pages are here, /status and /metrics, too."),
     _key("metrics.bindAddress", "metrics_listen", kinds.LISTEN_OR_OFF, antrea=True,
-         meaning='Address and port of a server for /metrics alone. "0": none beside the one above.'),
+         meaning="Address and port of /metrics and /status: on the loopback in clear text, anywhere else over TLS "
+                 'and for who has a token (`metrics.authentication`). "0": none.'),
+    _key("metrics.authentication", "metrics_authentication", kinds.Choice(Authentication),
+         meaning="What `metrics.bindAddress` asks for on an address that is not the loopback. token: a bearer "
+                 "token of which the API server says that it may get the page (TokenReview, SubjectAccessReview). "
+                 "none: clear text for everybody."),
+    _key("metrics.certDir", "metrics_cert_dir", kinds.ABSOLUTE_PATH,
+         meaning='Directory of tls.crt and tls.key for `metrics.bindAddress`, read again when they change. "": a '
+                 "self-signed certificate, made at start."),
     _key("webhook.host", "webhook_host", kinds.Text(r"|[0-9a-fA-F:.]+", "an IP address"), antrea=True,
          meaning='Address of the admission webhook. "": all addresses of the Pod.'),
     _key("webhook.port", "webhook_port", kinds.Int(0, 65535), antrea=True,

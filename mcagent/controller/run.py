@@ -19,14 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from mcagent import supervised
-from mcagent.config.values import listen_address
 from mcagent.controller.admission.accounts import Accounts
 from mcagent.controller.config import Role, Settings
 from mcagent.controller.engine import Engine, EngineTiming
 from mcagent.controller.lease import Elector, LeaseTiming
 from mcagent.controller.metrics import Sources, registry
-from mcagent.controller.pages import Process, checks, make_pages, metrics_page
+from mcagent.controller.pages import Process, checks, make_pages
 from mcagent.controller.reconciler import Reconciler, Side, Told
+from mcagent.controller.serving import Servers
 from mcagent.controller.settings import MemberLimits
 from mcagent.controller.tally import Durations
 from mcagent.controller.webhook.keeper import DirectoryKeeper, Keeper, SecretKeeper
@@ -38,7 +38,6 @@ from mcagent.kube.source import Backoff
 from mcagent.model.errors import McagentError, SourceError
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
-from mcagent.observe.http import HttpServer
 from mcagent.observe.systemd import Notifier
 from mcagent.observe.version import version
 
@@ -182,19 +181,14 @@ class Controller:
             dead=self.dead,
         )
         numbers = registry(self._sources())
-        self._http = HttpServer(listen_address(settings.listen), make_pages(self._process, numbers))
-        self._metrics_http = (
-            HttpServer(listen_address(settings.metrics_listen), {"/metrics": metrics_page(numbers)})
-            if settings.metrics_listen != "0"
-            else None
-        )
+        self.servers = Servers(settings, make_pages(self._process, numbers), client)
 
     # --- any thread ---------------------------------------------------------------------------------------
 
     @property
     def port(self) -> int:
-        """The port of the pages."""
-        return self._http.port
+        """The port of health."""
+        return self.servers.port
 
     def leading(self) -> bool:
         """Tell whether this replica may write."""
@@ -238,9 +232,7 @@ class Controller:
         self._events.stop()
         if self.webhook is not None:
             self.webhook.close()
-        self._http.close()
-        if self._metrics_http is not None:
-            self._metrics_http.close()
+        self.servers.close()
         self._client.close()
 
     def status(self) -> str:

@@ -62,11 +62,6 @@ class HealthServer:
         """The port listened on; of interest when 0 was asked for."""
         return int(self._listening.getsockname()[1])
 
-    @property
-    def alive(self) -> bool:
-        """Tell whether its thread runs."""
-        return self._thread.is_alive()
-
     def close(self) -> None:
         """Stop listening."""
         self._closing.set()

@@ -56,11 +56,6 @@ class HttpServer:
         """The port listened on; of interest when 0 was asked for."""
         return self._listener.port
 
-    @property
-    def alive(self) -> bool:
-        """Tell whether its thread runs."""
-        return self._listener.alive
-
     def close(self) -> None:
         """Stop listening."""
         self._listener.close()

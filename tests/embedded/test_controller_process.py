@@ -30,6 +30,7 @@ from tests.waiting import until
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COMMON_AREA = "antrea-multicluster"
 MEMBER_HOME = "kube-system"
+_LEFT_OUT = ("MutatingWebhookConfiguration", "NetworkPolicy", "PodDisruptionBudget", "CustomResourceDefinition")
 
 
 def free_port() -> int:
@@ -67,7 +68,7 @@ class Cluster:
     def apply(self, manifest: dict[str, Any]) -> None:
         """Create an object of the manifests, as far as this server knows its kind."""
         kind = manifest["kind"]
-        if kind in ("MutatingWebhookConfiguration", "PodDisruptionBudget", "CustomResourceDefinition"):
+        if kind in _LEFT_OUT:
             return
         if kind == "ValidatingWebhookConfiguration":
             for hook in manifest["webhooks"]:

@@ -9,7 +9,10 @@ import pytest
 import yaml
 
 from mcagent.agent.config import load
+from mcagent.agent.config_keys import Settings
+from mcagent.model.config import Config
 from mcagent.model.kinds import AGENT_KINDS, KINDS
+from mcagent.observe.serving import Authentication
 
 ROOT = Path(__file__).parents[2] / "deploy"
 MANIFESTS = list(yaml.safe_load_all((ROOT / "agent.yaml").read_text()))
@@ -56,6 +59,8 @@ def test_rights_are_those_that_are_used() -> None:
         (info.group, info.plural): {"get", "list", "watch"} for kind, info in KINDS.items() if kind in AGENT_KINDS
     }
     allowed |= {("", "events"): {"create"}}
+    allowed |= {("authentication.k8s.io", "tokenreviews"): {"create"}}
+    allowed |= {("authorization.k8s.io", "subjectaccessreviews"): {"create"}}
     allowed["multicluster.crd.antrea.io", "gateways"].add("patch")
     granted: dict[tuple[str, str], set[str]] = {}
     for rule in one("ClusterRole")["rules"]:
@@ -114,7 +119,7 @@ def test_selectors_choose_the_pods() -> None:
 
 
 def test_probes_ask_where_the_agent_listens() -> None:
-    """Probes, container port and the configured address are one port; requests and a memory limit are set."""
+    """Probes ask the loopback, where no Pod can occupy what answers; requests and a memory limit are set."""
     (port,) = container()["ports"]
     assert (port["containerPort"], port["hostPort"]) == (PORT, PORT)
     probes = {name: container()[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}
@@ -123,7 +128,11 @@ def test_probes_ask_where_the_agent_listens() -> None:
         "liveness": "/healthz",
         "readiness": "/readyz",
     }
-    assert {probe["port"] for probe in probes.values()} == {port["name"]}
+    health = Settings(core=Config(node_name="x")).health_listen
+    assert {f"{probe['host']}:{probe['port']}" for probe in probes.values()} == {health}
+    annotations = one("DaemonSet")["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(PORT)
+    assert annotations["prometheus.io/scheme"] == "https"
     resources = container()["resources"]
     assert {"cpu", "memory"} <= resources["requests"].keys()
     assert "memory" in resources["limits"]
@@ -138,6 +147,7 @@ def test_the_agent_takes_the_configuration(tmp_path: Path) -> None:
     assert settings.core.node_name == "node-1"
     assert settings.core.namespace == "kube-system"
     assert settings.listen_address == ("0.0.0.0", PORT)
+    assert settings.metrics_authentication is Authentication.TOKEN
     (run,) = [volume["hostPath"]["path"] for volume in pod()["volumes"] if volume["name"] == "run"]
     assert settings.run_dir == run
     assert container()["args"] == ["agent", "--config", "/etc/mcagent/agent.yaml"]

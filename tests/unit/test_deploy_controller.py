@@ -15,6 +15,7 @@ from mcagent.controller.admission.gateway import AGENTS_FIELD
 from mcagent.controller.config import Role, Settings, load
 from mcagent.controller.run import reconcilers_of
 from mcagent.model.kinds import KINDS
+from mcagent.observe.serving import Authentication
 
 ROOT = Path(__file__).parents[2] / "deploy"
 MULTICLUSTER = "multicluster.crd.antrea.io"
@@ -153,9 +154,17 @@ def test_command_configuration_and_ports_fit_the_program(role: Role, tmp_path: P
     assert container["args"] == ["controller", str(role), "--config", f"/etc/mcagent/{name}"]
     assert pod["volumes"][0]["configMap"]["name"] == config["metadata"]["name"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"http": int(settings.listen.rpartition(":")[2]), "webhook": settings.webhook_port}
+    assert ports == {
+        "health": int(settings.listen.rpartition(":")[2]),
+        "metrics": int(settings.metrics_listen.rpartition(":")[2]),
+        "webhook": settings.webhook_port,
+    }
+    assert settings.metrics_authentication is Authentication.TOKEN
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert container[probe]["httpGet"]["port"] == "http"
+        assert container[probe]["httpGet"]["port"] == "health"
+    (opened,) = one(role, "NetworkPolicy")["spec"]["ingress"]
+    assert {rule["port"] for rule in opened["ports"]} == set(ports.values())
+    assert one(role, "NetworkPolicy")["spec"]["podSelector"] == one(role, "Deployment")["spec"]["selector"]
     grace = pod["terminationGracePeriodSeconds"]
     assert grace >= settings.renew_deadline + 12  # what is being written, and the Lease
 
@@ -197,7 +206,7 @@ def test_a_leader_of_all_namespaces_may_do_there_what_it_may_do_at_home() -> Non
         for rule in one(Role.LEADER, "Role", "mcagent-leader")["rules"]
         if not {"leases", "secrets"} & set(rule["resources"])
     ]
-    (hooks,) = one(Role.LEADER, "ClusterRole")["rules"]
+    hooks, *_reviews = one(Role.LEADER, "ClusterRole")["rules"]
     assert role["rules"] == [*here, hooks | {"resourceNames": [name]}]
     others = {
         "matchExpressions": [
