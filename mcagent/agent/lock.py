@@ -23,7 +23,8 @@ class NodeLock:
         """Take the lock at once. Raises BusyError, or OSError when the file cannot be made."""
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / "agent.lock"
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.fchmod(self._descriptor, 0o600)  # whoever can open it can lock it
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 OK, UNKNOWN, FORBIDDEN, TOO_MANY, AWAY = 200, 401, 403, 429, 503  # HTTP status of what is decided
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{8,8192}")  # RFC 6750, 2.1
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105
+_TURN = 0.25  # seconds
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
@@ -129,7 +130,8 @@ class Reviewer:
             return kept
         if not self._may_ask(key, source):
             return TOO_MANY
-        if not self._at_once.acquire(timeout=self._limits.timeout):
+        # Who is not known yet does not wait for long: a connection that waits has a slot of the server.
+        if not self._at_once.acquire(timeout=self._limits.timeout if self._known(key) else _TURN):
             return self._while_away(key)
         try:
             kept = self._fresh(key)  # somebody else may have asked meanwhile
@@ -145,12 +147,16 @@ class Reviewer:
             return good.status
         return bad.status if bad is not None and now - bad.at < self._limits.bad_for else None
 
+    def _known(self, key: tuple[bytes, str]) -> bool:
+        with self._lock:
+            return self._good.get(key) is not None
+
     def _may_ask(self, key: tuple[bytes, str], source: str) -> bool:
         """Tell whether a review may be made: always for who was known to be good, else within limits."""
+        if self._known(key):
+            return True
         now = self._clock()
         with self._lock:
-            if self._good.get(key) is not None:
-                return True
             bucket = self._sources.get(source) or _Bucket(self._limits.burst, self._limits.per_source, now)
             self._sources.put(source, bucket)
             return bucket.take(now) and self._all.take(now)

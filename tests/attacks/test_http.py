@@ -1,0 +1,625 @@
+"""Attacks on the HTTP servers of agents and controllers: over real sockets, with real and embedded API servers."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcagent.controller.admission.decision import Decision
+from mcagent.controller.webhook import certs
+from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
+from mcagent.kube.client import ApiUnreachableError, Client, token_kubeconfig
+from mcagent.kube.reviews import Reviewer, ReviewLimits
+from mcagent.observe.certificates import context_of
+from mcagent.observe.connections import Limits
+from mcagent.observe.health import SLOTS, HealthServer
+from mcagent.observe.http import HttpServer, Page
+from tests.apiservers import Cluster, refusal
+from tests.attacks.catalogue import Attacker, Group, attack
+from tests.attacks.http_clients import ATTACKER, PAGES, Idle, connect, crowd, exchange, get, served, unverified
+from tests.waiting import until
+
+HEAD = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
+FEW = Limits(slots=4, ask=1.0, answer=10.0)
+
+
+@pytest.fixture
+def health() -> Iterator[HealthServer]:
+    """Give a health server as a Pod of a controller has it."""
+    made = HealthServer(("0.0.0.0", 0), PAGES, terse=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pages() -> Iterator[HttpServer]:
+    """Give pages in clear text, with few slots and little time."""
+    made = HttpServer(("127.0.0.1", 0), PAGES, limits=FEW)
+    yield made
+    made.close()
+
+
+class Hook:
+    """A webhook that allows everything, and counts what it was asked."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.asked: list[Mapping[str, Any]] = []
+        self.server = WebhookServer(("127.0.0.1", 0), {"/validate": self._review}, limits)
+        self.material = certs.current(None, ["localhost"], datetime.now(UTC))
+        self.server.use(context_of(self.material.certificate, self.material.key))
+
+    def _review(self, request: Mapping[str, Any]) -> Decision:
+        self.asked.append(request)
+        return Decision(allowed=True)
+
+    def exchange(self, request: bytes) -> bytes:
+        """Send bytes over TLS and return all that comes back until the server closes."""
+        return exchange(self.server.port, request, tls=True)
+
+    def allows(self) -> bool:
+        """Ask as an API server does, from a source of its own."""
+        found = b""
+        with suppress(OSError), connect(self.server.port, "127.0.0.1") as raw:
+            raw.settimeout(5)
+            with unverified().wrap_socket(raw) as made:
+                made.sendall(review(close=True))
+                while data := made.recv(65536):
+                    found += data
+        return b'"allowed": true' in found
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    """Give a webhook with the limits that it has."""
+    made = Hook()
+    yield made
+    made.server.close()
+
+
+def review(name: str = "x", *, close: bool = False, more: str = "") -> bytes:
+    """Return a whole request as API servers send it."""
+    asked = {"uid": "1", "operation": "CREATE", "kind": {"kind": "ClusterSet"}, "name": name}
+    text = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
+    body = json.dumps(text).encode()
+    more += "Connection: close\r\n" if close else ""
+    return f"POST /validate HTTP/1.1\r\nHost: x\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+# --- slots and time -----------------------------------------------------------------------------------------
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="have the agent restarted: its probes find every slot taken by connections that drip bytes",
+    stopped_by="a health server of its own, without slots to hold: the oldest of the greediest source gives way",
+)
+def test_bytes_that_drip_do_not_occupy_health(health: HealthServer) -> None:
+    """More dripping connections than it takes; each probe is answered at once."""
+    with Idle(health.port, SLOTS + 20, begin=b"G", drip=b"E"):
+        for _ in range(5):
+            assert get(health.port, "/healthz", timeout=3.0)[0] == 200
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="take all slots of the pages with headers that never end, a few bytes at a time",
+    stopped_by="one deadline for the whole request, however often a byte comes",
+)
+def test_headers_that_drip_end_at_the_deadline(pages: HttpServer) -> None:
+    """A connection that goes on dripping is cut, although no single read was slow."""
+    with connect(pages.port) as one:
+        one.sendall(HEAD)
+        ended = False
+        deadline = time.monotonic() + 10 * FEW.ask
+        while not ended and time.monotonic() < deadline:
+            try:
+                one.sendall(b"X")
+                one.settimeout(0.1)
+                ended = one.recv(1) == b""
+            except TimeoutError:
+                continue
+            except OSError:
+                ended = True
+        assert ended
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="take all slots of the pages with requests whose answers are never read",
+    stopped_by="answers that are not taken within a second give way to new connections, and end at a deadline",
+)
+def test_answers_that_nobody_reads_hold_no_slot() -> None:
+    """All slots hold a large answer that is not read; a new client is answered."""
+    large = "x" * (32 * 1024 * 1024)
+    answers = {"/metrics": lambda: Page(body=large), "/": lambda: Page(body="ok")}
+    server = HttpServer(("127.0.0.1", 0), answers, limits=FEW)
+    with Idle(server.port, FEW.slots, begin=HEAD + b"\r\n") as attacker:
+        attacker.made[0].settimeout(5)
+
+        def answered() -> bool:
+            with suppress(OSError):
+                return get(server.port, "/", timeout=1.0)[0] == 200
+            return False
+
+        until(answered, timeout=4.0)
+    server.close()
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="keep TLS from everybody by handshakes that are never finished",
+    stopped_by="handshakes made in a thread of each connection, within the deadline of its request",
+)
+def test_handshakes_without_end_hold_up_nobody(hook: Hook) -> None:
+    """Twice as many silent connections as there are slots, some within the handshake; reviews are answered."""
+    hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"
+    with Idle(hook.server.port, 2 * LIMITS.slots, begin=hello, drip=b"\x03"):
+        assert all(hook.allows() for _ in range(5))
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="exhaust health, pages and webhook with a thousand idle connections",
+    stopped_by="a bound on connections, the oldest of the greediest source giving way",
+)
+def test_a_thousand_idle_connections(health: HealthServer, hook: Hook, tmp_path: Path) -> None:
+    """Each server has a thousand connections made to it, and answers those who ask."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8192)), hard))
+    with served(tmp_path) as agent:
+        targets: list[tuple[int, Callable[[], bool]]] = [
+            (health.port, lambda: get(health.port, "/healthz")[0] == 200),
+            (agent.port, lambda: get(agent.port, "/metrics", tls=True)[0] == 403),
+            (hook.server.port, hook.allows),
+        ]
+        for port, answers in targets:
+            idle = crowd(port, 1000)
+            assert answers()
+            for one in idle:
+                one.close()
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="hold all slots of the webhook with connections that asked once and stay open",
+    stopped_by="unused connections of the greediest source giving way to new ones",
+)
+def test_connections_that_asked_once_give_way(hook: Hook) -> None:
+    """All slots are kept open after a good review; the API server's new connection is served."""
+    kept = []
+    for _ in range(LIMITS.slots):
+        made = unverified().wrap_socket(connect(hook.server.port))
+        made.sendall(review())
+        assert made.recv(65536).startswith(b"HTTP/1.1 200")
+        kept.append(made)
+    assert hook.allows()
+    for made in kept:
+        made.close()
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="have every write refused: the API server finds the webhook (failurePolicy Fail) without a free slot",
+    stopped_by="whole-request deadlines and slots that give way by source",
+)
+def test_an_api_server_is_answered_among_slow_clients(cluster: Cluster, hook: Hook) -> None:
+    """While 300 connections drip into the webhook, the API server's own reviews pass."""
+    name = f"{cluster.namespace}.mcagent.test"
+    url = f"https://localhost:{hook.server.port}/validate"
+    import base64
+
+    webhook = {
+        "name": name,
+        "clientConfig": {"url": url, "caBundle": base64.b64encode(hook.material.authorities).decode()},
+        "rules": [
+            {
+                "apiGroups": ["multicluster.crd.antrea.io"],
+                "apiVersions": ["v1alpha1"],
+                "resources": ["gateways"],
+                "operations": ["*"],
+            }
+        ],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}},
+        "sideEffects": "None",
+        "failurePolicy": "Fail",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 5,
+    }
+    head = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
+    path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    cluster.client.request("POST", path, body={**head, "metadata": {"name": name}, "webhooks": [webhook]})
+    try:
+        with Idle(hook.server.port, 300, begin=b"\x16\x03\x01\x02\x00", drip=b"\x01"):
+
+            def asked() -> bool:
+                body = {"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "Gateway"}
+                body |= {"metadata": {"name": "probe"}}  # type: ignore[dict-item]
+                assert refusal(cluster.client, "POST", cluster.gateways, body, dryRun="All") is None
+                return bool(hook.asked)
+
+            until(asked)
+            for number in range(5):
+                cluster.create(cluster.gateways, f"g{number}", gatewayIP="10.0.0.1")
+    finally:
+        cluster.client.request("DELETE", f"{path}/{name}")
+    assert {"g0", "g4"} <= {request["name"] for request in hook.asked}
+
+
+# --- bytes --------------------------------------------------------------------------------------------------
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="fill memory with a header that never ends",
+    stopped_by="a bound of 16 KiB on the head (4 KiB for health), and of 64 headers",
+)
+def test_endless_headers_are_refused(pages: HttpServer, health: HealthServer) -> None:
+    """One long header, and many short ones: refused with 431."""
+    assert exchange(pages.port, HEAD + b"X: " + b"a" * (17 * 1024)).startswith(b"HTTP/1.1 431")
+    assert exchange(pages.port, HEAD + b"X: a\r\n" * 100 + b"\r\n").startswith(b"HTTP/1.1 431")
+    assert exchange(health.port, b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 4096).startswith(b"HTTP/1.1 431")
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="fill the leader's memory with bodies of reviews that never end",
+    stopped_by="bounds on one body, refused by its length, and on all that is held, the greediest giving way",
+)
+def test_bodies_without_end_hold_little_memory() -> None:
+    """What is too long is refused unread; of many long ones only so much is kept, and a real review passes."""
+    hook = Hook(replace(LIMITS, held=4 * 1024 * 1024))
+    head = "POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n"
+    for length in (MAX_BODY + 1, 8 * 1024**3, 10**30):
+        assert hook.exchange(head.format(length).encode()).startswith(b"HTTP/1.1 413")
+    half = head.format(MAX_BODY).encode() + b" " * (1024 * 1024)
+    made = []
+    for _ in range(12):
+        one = unverified().wrap_socket(connect(hook.server.port))
+        with suppress(OSError):
+            one.sendall(half)
+        made.append(one)
+
+    def ended() -> int:
+        count = 0
+        for one in made:
+            one.settimeout(0.05)
+            try:
+                count += one.recv(1) == b""
+            except TimeoutError:
+                continue
+            except OSError:
+                count += 1
+        return count
+
+    until(lambda: ended() >= 8, timeout=LIMITS.ask / 2)
+    assert hook.allows()
+    for one in made:
+        one.close()
+    hook.server.close()
+
+
+SMUGGLED = [  # N is the true length of the body
+    "Content-Length: N\r\nContent-Length: 5\r\n",
+    "Content-Length: 5\r\nContent-Length: N\r\n",
+    "Transfer-Encoding: chunked\r\nContent-Length: N\r\n",
+    "Content-Length: N\r\nTransfer-Encoding : chunked\r\n",
+    "X: a\r\n Content-Length: 5\r\nContent-Length: N\r\n",
+    "X: a\nContent-Length: 5\r\nContent-Length: N\r\n",
+    "Content-Length: +N\r\n",
+    "Content-Length: N, N\r\n",
+    "Content-Length: N\r\nContent-Length: \u0665\r\n",
+]
+
+
+@pytest.mark.parametrize("headers", SMUGGLED)
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="smuggle a request past the webhook inside another one's body, by lengths of two meanings",
+    stopped_by="a strict reader: two lengths, transfer codings, folded lines, bare line ends are refused",
+)
+def test_ambiguous_lengths_are_refused(hook: Hook, headers: str) -> None:
+    """The server answers once, with a refusal, and closes; what follows is not read as a request."""
+    body = review().partition(b"\r\n\r\n")[2]
+    told = re.sub(r"\bN\b", str(len(body)), headers)
+    found = hook.exchange(f"POST /validate HTTP/1.1\r\nHost: x\r\n{told}\r\n".encode() + body + review("smuggled"))
+    assert found.count(b"HTTP/1.1 ") <= 1
+    assert not found.startswith(b"HTTP/1.1 2")
+    assert hook.asked == []
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="get hidden pages by odd paths and methods: dots, doubled or quoted slashes, whole URLs, TRACE, CONNECT",
+    stopped_by="pages that have one spelling, two methods, and a token asked for before any is made",
+)
+def test_odd_paths_and_methods_get_nothing(tmp_path: Path, health: HealthServer) -> None:
+    """No spelling but the page's own is found, and that one takes a token."""
+    paths = [
+        "/../status",
+        "//status",
+        "/%73tatus",
+        "/healthz/../status",
+        "http://x/status",
+        "*",
+        "/status/",
+        "/STATUS",
+    ]
+    requests = [f"GET {path}" for path in paths]
+    requests += [f"{method} /status" for method in ("TRACE", "CONNECT", "POST", "OPTIONS", "get", "")]
+    requests += ["GET /status?a", "GET  /status", "GET\t/status"]
+    with served(tmp_path) as agent:
+        for request in requests:
+            text = f"{request} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            for found in (exchange(agent.port, text, tls=True), exchange(health.port, text)):
+                assert found[9:12] in (b"400", b"403", b"404", b"501"), request
+                assert b"n1" not in found
+
+
+# --- who may ask --------------------------------------------------------------------------------------------
+
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+class Reader:
+    """A ServiceAccount of the test's namespace, perhaps with the right to read the pages."""
+
+    def __init__(self, cluster: Cluster, name: str, *, may: bool) -> None:
+        self.cluster, self.name = cluster, name
+        cluster.create(cluster.path("serviceaccounts"), name)
+        self.role = f"{cluster.namespace}-{name}"
+        if may:
+            api = {"apiVersion": "rbac.authorization.k8s.io/v1"}
+            rules = [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+            role = {**api, "kind": "ClusterRole", "metadata": {"name": self.role}, "rules": rules}
+            cluster.client.request("POST", f"{RBAC}/clusterroles", body=role)
+            binding = {**api, "kind": "ClusterRoleBinding", "metadata": {"name": self.role}}
+            subject = {"kind": "ServiceAccount", "name": name, "namespace": cluster.namespace}
+            ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": self.role}
+            body = {**binding, "subjects": [subject], "roleRef": ref}
+            cluster.client.request("POST", f"{RBAC}/clusterrolebindings", body=body)
+
+    def token(self, *audiences: str) -> str:
+        """Return a token, for the API server or for others."""
+        spec: dict[str, Any] = {"expirationSeconds": 3600} | ({"audiences": list(audiences)} if audiences else {})
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = self.cluster.path("serviceaccounts", self.name) + "/token"
+        return str(self.cluster.client.request("POST", path, body=body)["status"]["token"])
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="read /metrics and /status through the Node's address",
+    stopped_by="TLS and a bearer token off the loopback",
+)
+def test_pages_take_a_token(cluster: Cluster, tmp_path: Path) -> None:
+    """Without one nothing is told, in clear text not even that; who may read gets the page."""
+    reader = Reader(cluster, "prometheus", may=True)
+    with served(tmp_path, kubeconfig=str(cluster.server.kubeconfig)) as agent:
+        for path in ("/metrics", "/status", "/healthz", "/readyz"):
+            assert get(agent.port, path, tls=True)[0] == 401
+            assert b"HTTP" not in exchange(agent.port, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        basic = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YTpi\r\n\r\n"
+        assert exchange(agent.port, basic, tls=True).startswith(b"HTTP/1.1 401")
+        until(lambda: get(agent.port, "/metrics", reader.token(), tls=True) == (200, "mcagent_ready 1\n"))
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="read /metrics and /status with its own ServiceAccount's token",
+    stopped_by="a SubjectAccessReview for each page: the right to `get` that very path",
+)
+def test_a_token_without_the_right_reads_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    """A ServiceAccount without a role gets 403, and one that may read metrics does not read the status."""
+    with served(tmp_path, kubeconfig=str(cluster.server.kubeconfig)) as agent:
+        assert get(agent.port, "/metrics", Reader(cluster, "pod", may=False).token(), tls=True)[0] == 403
+        token = Reader(cluster, "prometheus", may=True).token()
+        assert get(agent.port, "/status", token, tls=True)[0] == 403
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="read pages with a token that it got as another service, made for another audience",
+    stopped_by="a TokenReview for the API server's own audience",
+)
+def test_a_token_for_another_audience_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    """The account may read; its token for a vault says nothing here."""
+    reader = Reader(cluster, "prometheus", may=True)
+    with served(tmp_path, kubeconfig=str(cluster.server.kubeconfig)) as agent:
+        assert get(agent.port, "/metrics", reader.token("vault"), tls=True)[0] == 401
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="read pages with a forged token, or one of an account that is gone",
+    stopped_by="a TokenReview: the API server checks signature, expiry and account",
+)
+def test_forged_and_orphaned_tokens_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+    """A changed claim, a changed signature, no JWT at all, a deleted account."""
+    reader = Reader(cluster, "prometheus", may=True)
+    token = reader.token()
+    head, claims, signature = token.split(".")
+    forged = [f"{head}.{claims[:-4]}AAAA.{signature}", f"{head}.{claims}.{signature[:-8]}AAAAAAAA"]
+    forged += [f"{head}.{claims}.", "x" * 40, "'; drop table", "a" * 9000]
+    cluster.client.request("DELETE", cluster.path("serviceaccounts", reader.name))
+    limits = ReviewLimits(per_second=100, per_source=100, burst=100)
+    server = HttpServer(("127.0.0.1", 0), PAGES, guard=Reviewer(cluster.client, limits))
+    for bad in [*forged, token]:
+        assert get(server.port, "/metrics", bad)[0] == 401
+    server.close()
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="slip a second request past the check of the first one's token, on the same connection",
+    stopped_by="one request for each connection of the pages",
+)
+def test_pipelined_requests_are_not_answered(cluster: Cluster) -> None:
+    """After a request with a good token one without any is not read."""
+    token = Reader(cluster, "prometheus", may=True).token()
+    server = HttpServer(("127.0.0.1", 0), PAGES, guard=Reviewer(cluster.client))
+    good = HEAD + f"Authorization: Bearer {token}\r\n\r\n".encode()
+    until(lambda: get(server.port, "/metrics", token)[0] == 200, timeout=15)
+    found = exchange(server.port, good + b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert found.count(b"HTTP/1.1 ") <= 1
+    assert b"n1" not in found
+    server.close()
+
+
+class Counting:
+    """A client of the API server that counts, and can be cut off."""
+
+    def __init__(self, client: Client) -> None:
+        self.client, self.count, self.away = client, 0, False
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: Any = None,
+        timeout: float = 30.0,
+    ) -> Any:
+        """Make a request."""
+        self.count += 1
+        if self.away:
+            raise ApiUnreachableError("connection refused")
+        return self.client.request(method, path, query, body=body, timeout=timeout)
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="flood the API server with reviews of guessed tokens, and push the good ones out of the cache",
+    stopped_by="limits on reviews for each source and in all; good and bad answers are kept apart, both bounded",
+)
+def test_guessing_costs_the_api_server_little(cluster: Cluster) -> None:
+    """Hundreds of guesses are a handful of reviews; a token that is known, and a new one, are served."""
+    counting = Counting(cluster.client)
+    reviewer = Reviewer(counting)
+    token = Reader(cluster, "prometheus", may=True).token()
+    until(lambda: reviewer(token, "/metrics", "127.0.0.1") == 200, timeout=25)
+    before = counting.count
+    statuses = [reviewer(f"guess-{number}", "/metrics", ATTACKER) for number in range(1000)]
+    assert set(statuses) <= {401, 429}
+    assert counting.count - before < 50
+    before = counting.count
+    assert reviewer(token, "/metrics", ATTACKER) == 200
+    assert counting.count == before  # still known
+    another = Reader(cluster, "second", may=True).token()
+    until(lambda: reviewer(another, "/metrics", "127.0.0.2") == 200, timeout=25)
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="read pages while the API server is away and nobody can say whose a token is",
+    stopped_by="failing closed: only what was good a short while ago still is",
+)
+def test_without_the_api_server_nobody_new_comes_in(cluster: Cluster) -> None:
+    """A token that was reviewed stays good for some minutes; another is refused, and in the end all are."""
+    counting = Counting(cluster.client)
+    now = [1000.0]
+    reviewer = Reviewer(counting, clock=lambda: now[0])
+    known, new = (Reader(cluster, name, may=True).token() for name in ("prometheus", "other"))
+    deadline = time.monotonic() + 25
+    while reviewer(known, "/metrics", "a") != 200:
+        assert time.monotonic() < deadline
+        now[0] += 11.0
+    counting.away = True
+    now[0] += 200.0
+    assert reviewer(known, "/metrics", "a") == 200
+    assert reviewer(known, "/status", "a") == 503
+    assert reviewer(new, "/metrics", "b") == 503
+    now[0] += 200.0
+    assert reviewer(known, "/metrics", "a") == 503
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="read the pages of an agent that has no API server to ask",
+    stopped_by="failing closed: off the loopback they are nobody's until the configuration opens them by name",
+)
+def test_without_an_api_server_pages_are_nobodys(tmp_path: Path) -> None:
+    """With objects from a directory any token is refused, but commands of the Node's root are answered."""
+    with served(tmp_path) as agent:
+        for token in ("", "x" * 40):
+            assert get(agent.port, "/status", token, tls=True)[0] == 403
+        assert (tmp_path / "status.sock").stat().st_mode & 0o777 == 0o600
+        with closing(socket.socket(socket.AF_UNIX)) as local:
+            local.connect(str(tmp_path / "status.sock"))
+            local.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"n1" in local.recv(65536)
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="learn from /readyz of a controller which objects exist and where its API servers are",
+    stopped_by="health that tells its status only, off the loopback",
+)
+def test_health_tells_no_reasons(health: HealthServer) -> None:
+    """The status is that of the page; the reasons are for those who may read /status."""
+    status, body = get(health.port, "/readyz")
+    assert status == 503
+    assert "10.0.0.1" not in body
+    assert "Gateway" not in body
+    assert {get(health.port, path)[0] for path in ("/metrics", "/status")} == {404}
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="have an unreachable API server's reviews pile up and block the pages for those who are known",
+    stopped_by="few reviews at once, each with a time limit, and known answers that need none",
+)
+def test_reviews_that_hang_block_nobody_known(cluster: Cluster) -> None:
+    """Reviews of guesses hang at a server that never answers; a known token is answered at once."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    hanging = Client(token_kubeconfig(f"http://127.0.0.1:{silent.getsockname()[1]}", b"", "x"))
+    counting = Counting(cluster.client)
+    token = Reader(cluster, "prometheus", may=True).token()
+    reviewer = Reviewer(counting, ReviewLimits(timeout=1.0))
+    server = HttpServer(("127.0.0.1", 0), PAGES, guard=reviewer)
+    until(lambda: get(server.port, "/metrics", token)[0] == 200, timeout=25)
+    counting.client = hanging
+    guesses = []
+    for number in range(40):
+        one = connect(server.port)
+        one.sendall(HEAD + f"Authorization: Bearer guess-{number:08}\r\n\r\n".encode())
+        guesses.append(one)
+    assert get(server.port, "/metrics", token, timeout=3.0)[0] == 200
+    for one in guesses:
+        one.close()
+    server.close()
+    hanging.close()
+    silent.close()

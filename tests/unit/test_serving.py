@@ -1,0 +1,203 @@
+"""Reading requests, choosing who gives way, certificates, reviews, and which server an address gets."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcagent.agent.config_keys import Settings
+from mcagent.agent.lock import NodeLock
+from mcagent.agent.serving import Servers
+from mcagent.cli.status import ask_agent
+from mcagent.kube.reviews import Reviewer, ReviewLimits
+from mcagent.model.config import Config
+from mcagent.model.errors import McagentError
+from mcagent.observe.certificates import Kept, self_signed
+from mcagent.observe.connections import oldest_of_most, source_of
+from mcagent.observe.http import Page, bearer
+from mcagent.observe.request import BadRequestError, parse_head
+from mcagent.observe.serving import Authentication, is_loopback
+
+
+def test_a_head_is_read() -> None:
+    """Method, path without its query, headers in lower case, and whether the connection stays."""
+    head = parse_head(b"GET /status?x=1 HTTP/1.1\r\nHost: a\r\nAUTHORIZATION:  Bearer abc ")
+    assert (head.method, head.path, head.keeps) == ("GET", "/status", True)
+    assert bearer(head.headers["authorization"]) == "abc"
+    assert not parse_head(b"GET / HTTP/1.1\r\nConnection: close").keeps
+    assert not parse_head(b"GET / HTTP/1.0").keeps
+    assert parse_head(b"POST / HTTP/1.1\r\nContent-Length: 12").length(12) == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (b"GET /", 400),
+        (b"GET  / HTTP/1.1", 400),
+        (b"GET / HTTP/2.0", 400),
+        (b"GET http://x/ HTTP/1.1", 400),
+        (b"GET /\xff HTTP/1.1", 400),
+        (b"GET / HTTP/1.1\r\nA : b", 400),
+        (b"GET / HTTP/1.1\r\nA: b\r\n c: d", 400),
+        (b"GET / HTTP/1.1\r\nA: b\nC: d", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nhost: b", 400),
+        (b"GET / HTTP/1.1\r\nTransfer-Encoding: chunked", 411),
+        (b"GET / HTTP/1.1" + b"\r\nA: b" * 65, 431),
+    ],
+)
+def test_what_two_could_read_differently_is_refused(text: bytes, status: int) -> None:
+    """The status says why."""
+    with pytest.raises(BadRequestError) as caught:
+        parse_head(text)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("length", "status"), [("", 411), ("-1", 411), ("1e3", 411), ("\u00b2", 411), ("101", 413), ("9" * 30, 413)]
+)
+def test_bodies_have_a_length_and_a_bound(length: str, status: int) -> None:
+    """Neither a missing nor a strange nor a large one is taken."""
+    head = parse_head(f"POST / HTTP/1.1\r\nContent-Length: {length}".encode("latin-1"))
+    with pytest.raises(BadRequestError) as caught:
+        head.length(100)
+    assert caught.value.status == status
+
+
+@dataclass(frozen=True)
+class Client:
+    """A connection that waits."""
+
+    source: str
+    since: float
+
+
+def test_the_greediest_source_gives_way_first() -> None:
+    """Not the oldest of all, but the oldest of those whose source has most."""
+    kubelet, greedy = Client("node", 1.0), [Client("pod", 2.0 + number) for number in range(3)]
+    assert oldest_of_most([kubelet, *reversed(greedy)]) == greedy[0]
+    assert oldest_of_most([kubelet, greedy[0]]) == kubelet
+    assert oldest_of_most([]) is None
+
+
+def test_sources_are_addresses_or_prefixes() -> None:
+    """An IPv6 host has a whole /64 to choose from, so that counts as one."""
+    assert source_of(("10.0.0.1", 5)) == source_of(("::ffff:10.0.0.1", 6, 0, 0)) == "10.0.0.1"
+    assert source_of(("2001:db8::1", 5, 0, 0)) == source_of(("2001:db8::ffff:2", 5, 0, 0))
+    assert source_of(("2001:db8:0:1::1", 5, 0, 0)) != source_of(("2001:db8::1", 5, 0, 0))
+    assert source_of("") == "local"
+    assert is_loopback("127.9.9.9")
+    assert is_loopback("::1")
+    assert is_loopback("localhost")
+    assert not is_loopback("0.0.0.0")
+
+
+def test_a_kept_certificate_is_read_again(tmp_path: Path) -> None:
+    """None until there is one, a new one when it changes, the old one when the new one is unusable."""
+    kept = Kept(tmp_path, look=0.0)
+    assert kept() is None
+    found: list[ssl.SSLContext | None] = []
+    for _ in range(2):
+        for name, text in zip(("tls.crt", "tls.key"), self_signed("n1", datetime.now(UTC)), strict=True):
+            (tmp_path / name).write_bytes(text)
+        found.append(kept())
+        assert kept() is found[-1]
+    assert None not in found
+    assert found[0] is not found[1]
+    (tmp_path / "tls.crt").write_text("nonsense")
+    assert kept() is found[1]
+
+
+class Api:
+    """An API server that says what it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[Mapping[str, Any]] = []
+        self.answers: dict[str, Any] = {
+            "TokenReview": {"authenticated": True, "user": {"username": "u", "groups": ["g"], "uid": "1"}},
+            "SubjectAccessReview": {"allowed": True},
+        }
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: Any = None,
+        timeout: float = 30.0,
+    ) -> Any:
+        """Answer a review."""
+        self.asked.append(body)
+        return {"status": self.answers[body["kind"]]}
+
+
+def test_reviews_ask_for_the_user_and_the_page() -> None:
+    """The second review names what the first one found, and the path; both answers are kept for a while."""
+    api, now = Api(), [0.0]
+    reviewer = Reviewer(api, ReviewLimits(good_for=60, bad_for=10), clock=lambda: now[0])
+    assert reviewer("token-abc", "/metrics", "a") == 200
+    assert api.asked[1]["spec"] == {
+        "user": "u",
+        "groups": ["g"],
+        "uid": "1",
+        "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
+    }
+    now[0] = 59.0
+    assert reviewer("token-abc", "/metrics", "a") == 200
+    assert len(api.asked) == 2
+    api.answers["SubjectAccessReview"] = {"allowed": False}
+    now[0] = 61.0
+    assert reviewer("token-abc", "/metrics", "a") == 403
+    api.answers["SubjectAccessReview"] = {"allowed": True}
+    now[0] = 70.0
+    assert reviewer("token-abc", "/metrics", "a") == 403
+    now[0] = 72.0
+    assert reviewer("token-abc", "/metrics", "a") == 200
+
+
+@pytest.mark.parametrize(
+    "answer", [None, [], "yes", {"authenticated": "true"}, {"authenticated": True, "user": []}]
+)
+def test_strange_answers_let_nobody_in(answer: Any) -> None:
+    """Only a whole answer of the right form counts."""
+    api = Api()
+    api.answers["TokenReview"] = answer
+    assert Reviewer(api)("token-abc", "/metrics", "a") in (401, 503)
+    assert Reviewer(api)("no token", "/metrics", "a") == 401
+
+
+def test_commands_of_the_node_ask_over_a_socket_of_root(tmp_path: Path) -> None:
+    """Where others need a token, this Node's commands are answered; on the loopback as ever."""
+    pages = {"/status": lambda: Page(body='{"node": "n1"}')}
+    core = Config(node_name="n1")
+    more = {"core": core, "source": "dir:/nowhere", "run_dir": str(tmp_path), "health_listen": "0"}
+    abroad = Settings(**more, listen="0.0.0.0:0")  # type: ignore[arg-type]
+    servers = Servers(abroad, pages)
+    assert ask_agent(abroad) == {"node": "n1"}
+    servers.close()
+    assert not list(tmp_path.glob("*.sock"))
+    with pytest.raises(McagentError, match=r"status\.sock"):
+        ask_agent(abroad)
+    home = Settings(**more, listen="127.0.0.1:0")  # type: ignore[arg-type]
+    assert home.status_socket is None
+    opened = Settings(**more, listen="0.0.0.0:0", metrics_authentication=Authentication.NONE)  # type: ignore[arg-type]
+    servers = Servers(opened, pages)
+    with socket.create_connection(("127.0.0.1", servers.port)) as made:
+        made.sendall(b"GET /status HTTP/1.1\r\n\r\n")
+        assert b"200 OK" in made.recv(999)
+    servers.close()
+
+
+def test_nobody_else_can_hold_the_agents_lock(tmp_path: Path) -> None:
+    """flock(2) needs no more than an open file: only root may open this one, also when it is an old one."""
+    (tmp_path / "agent.lock").touch(mode=0o644)
+    lock = NodeLock(tmp_path)
+    assert lock.path.stat().st_mode & 0o777 == 0o600
+    lock.release()
