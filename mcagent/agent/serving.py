@@ -41,8 +41,8 @@ class Servers:
             opened.callback(self._pages.close)
             if settings.health_listen != "0":
                 address = listen_address(settings.health_listen)
-                self._health = HealthServer(address, pages, terse=not is_loopback(address[0]))
-                opened.callback(self._health.close)
+                health = HealthServer(address, pages, terse=not is_loopback(address[0]))
+                opened.callback(health.close)
             self._opened = opened.pop_all()
 
     @property
