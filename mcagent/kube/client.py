@@ -22,6 +22,7 @@ from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
 
 MAX_ANSWER = 256 * 1024 * 1024  # bytes of one answer; more is no list but an accident
+MAX_REFUSAL = 1024 * 1024  # bytes of an answer that is an error
 MAX_LINE = 16 * 1024 * 1024  # bytes of one watch event (an object is at most 1.5 MiB in etcd)
 _BLOCK = 64 * 1024
 _SAID = 600  # characters of a server's message that are told
@@ -180,7 +181,7 @@ class Client:
             if response.status == 401:
                 self._read = (None, 0.0, {})
             with stream:
-                raise _refusal(where, response, stream.read(timeout=5.0))
+                raise _refusal(where, response, stream.read(5.0, MAX_REFUSAL))
         return stream
 
     def _authorization(self, api: Any) -> dict[str, str]:
@@ -223,6 +224,14 @@ class Stream:
         except _failures() as err:
             raise ApiUnreachableError(f"{self._where}: {_words(err)}") from err
 
+    def _pieces(self) -> Iterator[bytes]:
+        """Yield what has come, however little: bytes that drip must not hold up the look at the clock."""
+        try:
+            while piece := self._response.read1(_BLOCK):
+                yield piece
+        except _failures() as err:
+            raise ApiUnreachableError(f"{self._where}: {_words(err)}") from err
+
     def read(self, timeout: float, most: int = MAX_ANSWER) -> bytes:
         """Return the rest. Raises ApiUnreachableError when it takes longer than `timeout` seconds.
 
@@ -230,7 +239,7 @@ class Stream:
         """
         end = time.monotonic() + timeout
         blocks, size = [], 0
-        for block in self._blocks():
+        for block in self._pieces():
             blocks.append(block)
             size += len(block)
             if size > most:

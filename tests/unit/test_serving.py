@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +18,8 @@ from mcagent.agent.config_keys import Settings
 from mcagent.agent.lock import NodeLock
 from mcagent.agent.serving import Servers
 from mcagent.cli.status import ask_agent
+from mcagent.kube.client import ApiUnreachableError, token_kubeconfig
+from mcagent.kube.client import Client as ApiClient
 from mcagent.kube.reviews import Reviewer, ReviewLimits
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError
@@ -201,3 +205,49 @@ def test_nobody_else_can_hold_the_agents_lock(tmp_path: Path) -> None:
     lock = NodeLock(tmp_path)
     assert lock.path.stat().st_mode & 0o777 == 0o600
     lock.release()
+
+
+@pytest.mark.parametrize("head", ["Content-Length: 1000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n3e8\r\n"])
+def test_an_answer_that_drips_ends_in_time(head: str) -> None:
+    """The time of a request is for the whole of it, however often a byte comes."""
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            made, _ = listening.accept()
+            made.recv(9999)
+            made.sendall(f"HTTP/1.1 200 OK\r\n{head}".encode())
+            with made, contextlib.suppress(OSError):
+                while not stop.wait(0.05):
+                    made.sendall(b"[")
+
+        server = threading.Thread(target=drip)
+        server.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        client = ApiClient(token_kubeconfig(url, b"", "x"))
+        with pytest.raises(ApiUnreachableError, match="takes longer"):
+            client.request("GET", "/api", timeout=0.5)
+        client.close()
+        stop.set()
+        server.join()
+
+
+def test_connections_are_used_again(tmp_path: Path) -> None:
+    """Answers are read to their end: five requests make one connection."""
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(10)
+
+        def serve() -> None:
+            made, _ = listening.accept()
+            with made:
+                while made.recv(9999):
+                    made.sendall(answer)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        client = ApiClient(token_kubeconfig(url, b"", "x"))
+        assert [client.request("GET", "/api", timeout=5.0) for _ in range(5)] == [{}] * 5
+        client.close()
+        server.join()
