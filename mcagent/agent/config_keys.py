@@ -52,6 +52,7 @@ class Settings:
     run_dir: str = "/run/mcagent"
     wireguard_implementation: WireGuardChoice = WireGuardChoice.AUTO
     wireguard_key_dir: str = "/var/lib/mcagent/wireguard"
+    resolv_conf: str = "/etc/resolv.conf"
     stretched_network_policy: bool = False
     drain_on_stop: bool = False
     drain_timeout: float = 10.0
@@ -159,7 +160,15 @@ KEYS: tuple[Key, ...] = (
         meaning="How a gateway knows which Node has a Pod. nodeCIDR: by Node.spec.podCIDRs. perPod: by watching "
                 "Pods. auto: each Node by its Pod CIDRs if it has any, else by Pods."),
     _key(path="allowedRemoteCIDRs", attribute="allowed_remote_cidrs", value=kinds.Networks(),
-        meaning="Remote clusters may have only CIDRs inside these. [] means any that do not collide."),
+        meaning="Remote clusters may have only CIDRs inside these. [] means private ones: 10.0.0.0/8, "
+                "172.16.0.0/12, 192.168.0.0/16 and 100.64.0.0/10."),
+    _key(path="protectedCIDRs", attribute="protected_cidrs", value=kinds.Networks(),
+        meaning="Networks that no other cluster may ever have, as a CIDR or as a gateway's address: the leader's "
+                "API server, resolvers behind a name, … (API servers, resolvers, default gateways and Nodes that "
+                "the agent knows of are protected anyway)."),
+    _key(path="resolvConf", attribute="resolv_conf", core=False,
+        value=kinds.Text(f"|{_PATH}", "an absolute path"),
+        meaning='File with this Node\'s resolvers, which no other cluster may have. "": none.'),
     _key(path="tunnelType", attribute="tunnel_type", value=kinds.Choice(TunnelType),
         meaning="Encapsulation of every tunnel. The same in all clusters."),
     _key(path="tunnelPort", attribute="tunnel_port", value=kinds.Int(0, 65535),

@@ -25,14 +25,16 @@ def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desir
     Raises SourceError when the objects are not listed within `timeout` seconds, BackendError when the Node
     cannot be read.
     """
+    listing = _Listing(settings)
     if offline:
         facts = _nothing(settings.core.datapath)
-        desired = compile_desired(_snapshot(settings, facts, timeout), facts, settings.core).desired
+        listed = listing.snapshot(facts, timeout)
+        desired = compile_desired(listed, facts, settings.core).desired
         return desired, diff({}, desired)
     facilities = make_facilities(settings)
     try:
-        read_facts = facts_reader(settings, facilities)
-        snapshot = _snapshot(settings, read_facts(None), timeout)
+        read_facts = facts_reader(settings, facilities, listing.api)
+        snapshot = listing.snapshot(read_facts(None), timeout)
         return Reconciler(
             backends=facilities.by_name,
             read_facts=read_facts,
@@ -48,25 +50,32 @@ def _nothing(datapath: DatapathChoice) -> Facts:
     return Facts() if datapath is DatapathChoice.AUTO else Facts(datapath=DatapathType(datapath.value))
 
 
-def _snapshot(settings: Settings, facts: Facts, timeout: float) -> Snapshot:
-    """List everything that this Node's role needs."""
-    changed = threading.Event()
-    inbox = Inbox(changed.set)
-    source, _ = make_source(settings, inbox, changed.set)
-    deadline = time.monotonic() + timeout
-    source.start(sorted(ALWAYS_NEEDED))
-    try:
-        while True:
-            changed.clear()
-            snapshot = inbox.take()
-            needs = compile_desired(snapshot, facts, settings.core).needs
-            source.set_kinds(sorted(needs), selectors(needs, settings.core.node_name))
-            missing = needs - snapshot.synced
-            if not missing:
-                return snapshot
-            if not changed.wait(max(0.0, deadline - time.monotonic())):
-                reasons = {kind: state.last_error for kind, state in source.state().items()}
-                told = "; ".join(f"{kind}: {reasons.get(kind) or 'no answer'}" for kind in sorted(missing))
-                raise SourceError(f"not listed within {timeout:g} s: {told}")
-    finally:
-        source.stop()
+class _Listing:
+    """The objects, listed once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._changed = threading.Event()
+        self._inbox = Inbox(self._changed.set)
+        self._source, self.api = make_source(settings, self._inbox, self._changed.set)
+
+    def snapshot(self, facts: Facts, timeout: float) -> Snapshot:
+        """List everything that this Node's role needs."""
+        settings, source, changed = self._settings, self._source, self._changed
+        deadline = time.monotonic() + timeout
+        source.start(sorted(ALWAYS_NEEDED))
+        try:
+            while True:
+                changed.clear()
+                snapshot = self._inbox.take()
+                needs = compile_desired(snapshot, facts, settings.core).needs
+                source.set_kinds(sorted(needs), selectors(needs, settings.core.node_name))
+                missing = needs - snapshot.synced
+                if not missing:
+                    return snapshot
+                if not changed.wait(max(0.0, deadline - time.monotonic())):
+                    reasons = {kind: state.last_error for kind, state in source.state().items()}
+                    told = "; ".join(f"{kind}: {reasons.get(kind) or 'no answer'}" for kind in sorted(missing))
+                    raise SourceError(f"not listed within {timeout:g} s: {told}")
+        finally:
+            source.stop()

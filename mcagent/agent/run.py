@@ -67,6 +67,7 @@ RELOADABLE = frozenset(
         "exposeNodes",
         "newConnections",
         "allowedRemoteCIDRs",
+        "protectedCIDRs",
         "mtu",
         "logLevel",
     }
@@ -102,7 +103,7 @@ class Agent:
         self.live = make_live(settings, self._facilities, self._prober.gateway_lost)
         self._reconciler = Reconciler(
             backends=self._facilities.by_name,
-            read_facts=facts_reader(settings, self._facilities),
+            read_facts=facts_reader(settings, self._facilities, self._api),
             config=settings.core,
             live=self.live,
             flows_there=self._facilities.openflow.has_flows,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,10 +50,11 @@ _IMPLEMENTATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """What writes to the API: Events of problems, and this Node's key."""
+    """What writes to the API: Events of problems, and this Node's key; and where the API server is."""
 
     events: EventReporter
     publisher: Publisher
+    servers: Callable[[], tuple[Address, ...]]
 
     def start(self) -> None:
         """Begin to write."""
@@ -155,7 +156,11 @@ def make_source(settings: Settings, inbox: Inbox, changed: Callable[[], None]) -
 
         client = Client(settings.kubeconfig)
         source = ApiServerSource(client, inbox, namespace=namespace)
-        api = Api(events=Reporter(client, node=settings.core.node_name), publisher=Publisher(client))
+        api = Api(
+            events=Reporter(client, node=settings.core.node_name),
+            publisher=Publisher(client),
+            servers=lambda: client.addresses,
+        )
     inbox.source_problems = source.problems
     return source, api
 
@@ -167,12 +172,16 @@ def selectors(kinds: frozenset[Kind], node_name: str) -> Mapping[Kind, str]:
     return {}
 
 
-def facts_reader(settings: Settings, facilities: Facilities) -> Callable[[Address | None], Facts]:
+def facts_reader(
+    settings: Settings, facilities: Facilities, api: Api | None = None
+) -> Callable[[Address | None], Facts]:
     """Return what reads the facts of this Node, given its address as the API knows it."""
     from mcagent.dataplane.facts import observe_facts
 
     def read(address: Address | None) -> Facts:
-        facts = observe_facts(settings.core, address, facilities.ovsdb.ofports())
+        facts = observe_facts(settings.core, address, facilities.ovsdb.ofports(), settings.resolv_conf)
+        if api is not None:
+            facts = replace(facts, api_servers=api.servers())
         return wireguard.add(facts) if settings.core.encrypts else facts
 
     wireguard = FactsReader(facilities.wireguard)

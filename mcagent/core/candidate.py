@@ -6,19 +6,26 @@ of each other is `mcagent.core.remote`'s business.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from mcagent.core.claims import PrefixRange, Taken, prefix_range, refuse_network
-from mcagent.core.underlay import family, refuse_underlay, source_of
+from mcagent.core.claims import PRIVATE, PrefixRange, Taken, outermost, prefix_range, refuse_network
+from mcagent.core.ownership import AddressClaim
+from mcagent.core.underlay import ENDPOINTS, family, refuse_underlay, source_of
 from mcagent.model.config import Config, SourceNat
-from mcagent.model.net import Address, Network, contains, host_network, network_key
+from mcagent.model.field import printable
+from mcagent.model.granted import CLAIMS_ANNOTATION, REFUSED, to_microseconds
+from mcagent.model.net import Address, Network, contains, host_network, network_key, overlaps
 from mcagent.model.objects import ClusterInfoImport
 from mcagent.model.problem import Problem, Severity
+
+SHOWN = 4  # refused CIDRs that a message names
+ANNOTATION_PATH = f"metadata.annotations[{CLAIMS_ANNOTATION}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """A cluster as it is used. `direct` are tunnel endpoints that lie inside some remote CIDR.
+    """A cluster as it is used. `direct` are tunnel endpoints that lie inside one of its own CIDRs.
 
     Not every gateway is reached from every gateway of ours: both need addresses of one family.
     """
@@ -48,32 +55,72 @@ class Surroundings:
     publishes: bool  # Pod-to-Pod is on, and this cluster has Pod CIDRs to publish
     addresses: tuple[Address, ...]
     connected: tuple[Network, ...]
+    protected: tuple[tuple[Network, str], ...]  # what nobody else may ever have, and what it is
     gateway_ip: Address | None = None  # of this Node, as a gateway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One CIDR that an object asks for."""
+    """One CIDR that an object asks for, or the address of a gateway."""
 
-    network: Network
-    range: PrefixRange
+    asked: AddressClaim
+    network: Network  # of a gateway: its source in what tunnels carry, which is IPv4
     path: str
-    pod: bool
+    pod: bool = False
+    gateway: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One ClusterInfoImport looked at alone: what it may have if nobody older wants it."""
+    """One ClusterInfoImport looked at alone: what it may have if nobody has claimed it before."""
 
     info: ClusterInfoImport
     order: tuple[str, str, str, str]
-    claims: tuple[Claim, ...]
-    gateways: tuple[tuple[Address, str], ...]  # with the path
-    points: tuple[tuple[int, int], ...]  # the sources of the gateways, as integers: cheap to compare
-    hosts: tuple[Address, ...]  # claims that are single addresses: no two may be one gateway's and another's
-    pods_whole: bool  # publishes Pod CIDRs, and none was refused so far
+    claims: tuple[Claim, ...]  # CIDRs sorted, then gateways in the API's order
+    footprint: tuple[PrefixRange, ...]  # all addresses that it asks for: sorted and disjoint
     problems: tuple[Problem, ...]
     alone: Remote  # the verdict if nobody else wants any of it
+
+    def without(self, beaten: Container[AddressClaim]) -> Remote:
+        """Return the verdict if these claims are lost."""
+        kept = [claim for claim in self.claims if claim.asked not in beaten]
+        pods_lost = any(claim.pod and claim.asked in beaten for claim in self.claims)
+        return _remote(self.info.cluster_id, kept, snat=self.alone.snat or pods_lost)
+
+
+def _remote(cluster_id: str, claims: Iterable[Claim], *, snat: bool) -> Remote:
+    cidrs: list[Network] = []
+    gateways: list[Address] = []
+    for claim in claims:
+        if claim.gateway is None:
+            cidrs.append(claim.network)
+        else:
+            gateways.append(claim.gateway)
+    kept = outermost(cidrs)
+    own = Taken((network, "") for network in kept)
+    return Remote(
+        cluster_id=cluster_id,
+        cidrs=kept,
+        gateways=tuple(gateways),
+        snat=snat,
+        direct=tuple(a for a in gateways if own.overlapping(host_network(a)) is not None),
+    )
+
+
+_NEVER = "~"  # sorts after every time
+
+
+def rank_of(info: ClusterInfoImport, claim: str) -> tuple[str, ...]:
+    """Return the rank of one claim (CIDR, gateway or key as text): since when the cluster has it, as all know.
+
+    That is when the leader granted it; where it says nothing (Antrea's does not), the age of the object. What the
+    leader refused, and is there all the same, comes after all others.
+    """
+    created = to_microseconds(info.meta.created)
+    since = info.granted.get(claim, created)
+    if since == REFUSED and claim in info.granted:
+        since = _NEVER
+    return (since, created, info.cluster_id, info.meta.name, info.meta.namespace)
 
 
 class Judge:
@@ -89,6 +136,8 @@ class Judge:
                 *((network, "a network that this Node is connected to") for network in around.connected),
             )
         )
+        self._protected = Taken(around.protected)
+        self._allowed = around.config.allowed_remote_cidrs or PRIVATE
         self._node_addresses = dict(around.node_addresses)
         self._inside = Taken(
             (
@@ -106,41 +155,40 @@ class Judge:
             asked.append((info.service_cidr, "spec.serviceCIDR", False))
         if config.enable_pod_to_pod:
             asked.extend((n, f"spec.podCIDRs[{i}]", True) for i, n in enumerate(info.pod_cidrs))
-        accepted: list[Claim] = []
+        cidrs: list[Claim] = []
         pods_whole = config.enable_pod_to_pod and bool(info.pod_cidrs)
         gateways = self._gateways(info, problems)
         if not config.encrypts and (info.wireguard is not None or info.gateway_wireguard):
             message = "this cluster encrypts and we do not (trafficEncryptionMode): it takes nothing in the clear"
             problems.append(problem_of(info, "spec.wireGuard", "PeerEncrypts", message, Severity.WARNING))
-        ends = {host_network(source_of(address)) for address, _ in gateways}
+        refused = sorted(claim for claim, since in info.granted.items() if since == REFUSED and "/" in claim)
+        if refused:
+            # it is in no list of the spec, so nobody can tell whether it was one of Pods
+            pods_whole = False
+            some = ", ".join(map(printable, refused[:SHOWN])) + (", …" if len(refused) > SHOWN else "")
+            message = f"the leader has refused {some} to this cluster: sources are translated"
+            problems.append(problem_of(info, ANNOTATION_PATH, "RefusedByLeader", message, Severity.WARNING))
+        ends = {claim.network for claim in gateways}
         for network, path, pod in asked:
             problem = self._network_problem(info, network, path)
             if problem is None and network in ends:
                 message = f"{network} is not used: it is the cluster's own gateway"
                 problem = problem_of(info, path, "IsGateway", message)
             if problem is None:
-                accepted.append(Claim(network=network, range=prefix_range(network), path=path, pod=pod))
+                cidrs.append(Claim(asked=_asked(info, network), network=network, path=path, pod=pod))
             else:
                 problems.append(problem)
                 pods_whole = pods_whole and not pod
-        claims = _distinct(info, accepted, problems)
+        cidrs.sort(key=lambda c: (network_key(c.network), c.path))
+        _tell_redundant(info, cidrs, problems)
+        claims = (*cidrs, *gateways)
         return Candidate(
             info=info,
             order=(info.meta.created, info.cluster_id, info.meta.name, info.meta.namespace),
             claims=claims,
-            gateways=gateways,
-            points=tuple((4, int(source_of(address))) for address, _ in gateways),
-            hosts=tuple(
-                c.network.network_address for c in claims if c.network.prefixlen == c.network.max_prefixlen
-            ),
-            pods_whole=pods_whole,
+            footprint=tuple(prefix_range(network) for network in outermost(claim.network for claim in claims)),
             problems=tuple(problems),
-            alone=Remote(
-                cluster_id=info.cluster_id,
-                cidrs=tuple(claim.network for claim in claims),
-                gateways=tuple(address for address, _ in gateways),
-                snat=self._snat(pods_whole),
-            ),
+            alone=_remote(info.cluster_id, claims, snat=self._snat(pods_whole)),
         )
 
     def _snat(self, pods_whole: bool) -> bool:
@@ -151,19 +199,26 @@ class Judge:
         refusal = refuse_network(network)
         if refusal is not None:
             return problem_of(info, path, refusal.reason, refusal.message)
-        allowed = self._around.config.allowed_remote_cidrs
-        if allowed and not any(contains(outer, network) for outer in allowed):
-            return problem_of(
-                info, path, "NotAllowed", f"{network} is not used: allowedRemoteCIDRs does not hold it"
-            )
+        protected = self._protected.overlapping(network)
+        if protected is not None:
+            message = f"{network} is not used: it overlaps {protected[0]}, {protected[1]}"
+            return problem_of(info, path, "Protected", message)
         holder = self._taken.overlapping(network)
         if holder is not None:
             message = f"{network} is not used: it overlaps {holder[0]}, {holder[1]}"
             return problem_of(info, path, "OverlapsLocal", message)
+        if overlaps(network, ENDPOINTS):
+            message = f"{network} is not used: it overlaps {ENDPOINTS}, where encrypted tunnels end"
+            return problem_of(info, path, "NotUnicast", message)
+        if not any(contains(outer, network) for outer in self._allowed):
+            what = "allowedRemoteCIDRs does not hold it"
+            if not self._around.config.allowed_remote_cidrs:
+                what = "it is not private (RFC 1918, 100.64.0.0/10), and allowedRemoteCIDRs does not name it"
+            return problem_of(info, path, "NotAllowed", f"{network} is not used: {what}")
         return None
 
-    def _gateways(self, info: ClusterInfoImport, problems: list[Problem]) -> tuple[tuple[Address, str], ...]:
-        found: list[tuple[Address, str]] = []
+    def _gateways(self, info: ClusterInfoImport, problems: list[Problem]) -> list[Claim]:
+        found: list[Claim] = []
         sources: dict[Address, Address] = {}
         for address in dict.fromkeys(info.gateway_ips):
             index = info.gateway_ips.index(address)
@@ -177,6 +232,12 @@ class Judge:
                 who = own or "this Node"
                 message = f"{address} is not used: it is the address of {who} of this cluster"
                 problems.append(problem_of(info, path, "DuplicateAddress", message))
+            elif address in ENDPOINTS:
+                message = f"{address} is not used: it lies in {ENDPOINTS}, where encrypted tunnels end"
+                problems.append(problem_of(info, path, "NotUnicast", message))
+            elif (protected := self._protecting(address, source)) is not None:
+                message = f"{address} is not used: it lies in {protected[0]}, {protected[1]}"
+                problems.append(problem_of(info, path, "Protected", message))
             elif (holder := self._inside.overlapping(host_network(source))) is not None:
                 message = f"{address} is not used: it lies in {holder[0]}, {holder[1]}"
                 problems.append(problem_of(info, path, "OverlapsLocal", message))
@@ -185,18 +246,27 @@ class Judge:
                 problems.append(problem_of(info, path, "DuplicateAddress", message))
             else:
                 sources[source] = address
-                found.append((address, path))
+                rank = rank_of(info, str(address))
+                point = (4, int(source), int(source))
+                asked = AddressClaim(owner=info.cluster_id, range=point, gateway=True, rank=rank)
+                found.append(Claim(asked=asked, network=host_network(source), path=path, gateway=address))
         if not self._tell_mixed(info, found, problems):
             message = "has no gateway that can be used: nothing reaches this cluster"
             problems.append(problem_of(info, "spec.gatewayInfos", "NoGateway", message))
-        return tuple(found)
+        return found
 
-    def _tell_mixed(
-        self, info: ClusterInfoImport, found: list[tuple[Address, str]], problems: list[Problem]
-    ) -> bool:
+    def _protecting(self, *addresses: Address) -> tuple[Network, str] | None:
+        found = (self._protected.overlapping(host_network(address)) for address in addresses)
+        return next((holder for holder in found if holder is not None), None)
+
+    def _tell_mixed(self, info: ClusterInfoImport, found: list[Claim], problems: list[Problem]) -> bool:
         """Tell of gateways that are of another family than this one; return whether any is reached from here."""
         own = self._around.gateway_ip
-        others = [one for one in found if own is not None and one[0].version != own.version]
+        others = [
+            (one.gateway, one.path)
+            for one in found
+            if own is not None and one.gateway is not None and one.gateway.version != own.version
+        ]
         severity = Severity.WARNING if len(found) > len(others) else Severity.ERROR
         for address, path in others:
             assert own is not None
@@ -209,16 +279,21 @@ class Judge:
         return len(found) > len(others)
 
 
-def _distinct(info: ClusterInfoImport, claims: list[Claim], problems: list[Problem]) -> tuple[Claim, ...]:
-    """Return the claims sorted, without those that lie inside another of the same cluster (with a warning)."""
-    kept: list[Claim] = []
-    for claim in sorted(claims, key=lambda c: (network_key(c.network), c.path)):
-        if kept and claim.range[0] == kept[-1].range[0] and claim.range[2] <= kept[-1].range[2]:
-            message = f"{claim.network} lies in {kept[-1].network} of the same cluster: not needed"
+def _asked(info: ClusterInfoImport, network: Network) -> AddressClaim:
+    rank = rank_of(info, str(network))
+    return AddressClaim(owner=info.cluster_id, range=prefix_range(network), gateway=False, rank=rank)
+
+
+def _tell_redundant(info: ClusterInfoImport, cidrs: list[Claim], problems: list[Problem]) -> None:
+    """Warn of CIDRs (sorted) that lie inside another of the same cluster: it stands for them, if it is granted."""
+    outer: Claim | None = None
+    for claim in cidrs:
+        last = claim.asked.range[2]
+        if outer is not None and last <= outer.asked.range[2]:
+            message = f"{claim.network} lies in {outer.network} of the same cluster: not needed"
             problems.append(problem_of(info, claim.path, "RedundantCIDR", message, Severity.WARNING))
         else:
-            kept.append(claim)
-    return tuple(kept)
+            outer = claim
 
 
 def problem_of(

@@ -1,4 +1,4 @@
-"""Which addresses and networks may be used at all, and who gets an address range when several want it.
+"""Which addresses and networks may be used at all, and which of them somebody has already.
 
 Pure sets of prefixes: knows nothing of clusters, Nodes or objects. CIDRs are nested or disjoint, which is
 all that the algorithms rest on.
@@ -7,13 +7,15 @@ all that the algorithms rest on.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, collapse_addresses
 
 from mcagent.model.net import Address, Network, network_key
 
 SHORTEST_PREFIX = 8
+# RFC 1918, RFC 6598: what other clusters may have where nobody said otherwise. All else is the Internet's.
+PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")))
 # Never unicast between Nodes (RFC 6890, RFC 1112): an overlap is enough to refuse.
 _SPECIAL = (
     (IPv4Network("0.0.0.0/8"), "this network"),
@@ -115,52 +117,3 @@ class Taken:
             return None
         (found_version, _, found_last), found, who = self._rows[index]
         return (found, who) if found_version == version and found_last >= first else None
-
-
-def contested(ranges: Sequence[tuple[PrefixRange, str]]) -> set[str]:
-    """Return the owners that have a range overlapping another range, from rows sorted by range.
-
-    One sweep: rows sorted by first address overlap only when the next one starts before the end seen so far.
-    """
-    found: set[str] = set()
-    version, end, holder = 0, -1, ""
-    for (row_version, first, last), owner in ranges:
-        if row_version == version and first <= end:
-            found.add(owner)
-            found.add(holder)
-            if last <= end:
-                continue
-        version, end, holder = row_version, last, owner
-    return found
-
-
-class Ledger:
-    """Ranges given out one by one: each ask costs a few dozen look-ups, however many were given before."""
-
-    __slots__ = ("_above", "_given")
-
-    def __init__(self) -> None:
-        self._given: dict[tuple[int, int, int], tuple[Network, str]] = {}
-        self._above: dict[tuple[int, int, int], tuple[Network, str]] = {}
-
-    def holder(self, network: Network) -> tuple[Network, str] | None:
-        """Return a network given before that overlaps this one, and to whom it was given."""
-        inside = self._above.get(_prefix(network, network.prefixlen))
-        if inside is not None:
-            return inside
-        for length in range(network.prefixlen + 1):
-            found = self._given.get(_prefix(network, length))
-            if found is not None:
-                return found
-        return None
-
-    def give(self, network: Network, who: str) -> None:
-        """Write down that somebody has this network now."""
-        entry = (network, who)
-        self._given[_prefix(network, network.prefixlen)] = entry
-        for length in range(network.prefixlen + 1):
-            self._above.setdefault(_prefix(network, length), entry)
-
-
-def _prefix(network: Network, length: int) -> tuple[int, int, int]:
-    return (network.version, length, int(network.network_address) >> (network.max_prefixlen - length))

@@ -14,15 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcagent.core.candidate import Remote, problem_of
+from mcagent.core.candidate import Remote, problem_of, rank_of
 from mcagent.core.claims import Taken
+from mcagent.core.keyholders import Ends, Holders, Wanted, first_endpoint, wanted_by
 from mcagent.core.local import Local
 from mcagent.core.nodes import seniority
 from mcagent.core.remote import Remotes
 from mcagent.core.underlay import ENDPOINTS, endpoint_of, source_of
 from mcagent.model.config import Config, EncryptionFallback
 from mcagent.model.facts import DatapathType, Facts
-from mcagent.model.net import Address, Network, host_network
+from mcagent.model.net import Address, host_network
 from mcagent.model.objects import ClusterInfoImport, Meta, Snapshot, WireGuardInfo
 from mcagent.model.problem import Problem, Severity
 
@@ -53,11 +54,6 @@ class Encryption:
     addresses: tuple[Address, ...]
     problems: tuple[Problem, ...]
     inputs: tuple[object, ...]
-
-
-def first_endpoint(service_cidr: Network | None) -> Address | None:
-    """Return Antrea's tunnel endpoint of a cluster's only gateway; no Service has that address."""
-    return service_cidr.network_address if service_cidr is not None else None
 
 
 def build_encryption(
@@ -118,7 +114,7 @@ def can_encrypt(facts: Facts) -> bool:
 
 
 class _Judge:
-    """Goes through the clusters in order of seniority; the first to want a key or an address has it."""
+    """Goes through all gateways twice: who has a key or an address, then which gateways have what they need."""
 
     def __init__(self, remotes: Remotes, local: Local, facts: Facts, config: Config) -> None:
         self._config = config
@@ -126,36 +122,29 @@ class _Judge:
         self.problems: list[Problem] = []
         assert local.own_gateway_ip is not None
         self._gateway_ip = local.own_gateway_ip
-        self._own = endpoint_of(self._gateway_ip)
         mine = next((g for g in local.gateways if g.gateway_ip == local.own_gateway_ip), None)
-        self._own_first = first_endpoint(mine.service_cidr if mine is not None else None)
+        first = first_endpoint(mine.service_cidr if mine is not None else None)
+        self._ends = Ends(own=endpoint_of(self._gateway_ip), first=first)
         self._with_first = False  # somebody sends to it
-        self._keys = {key: "this Node" for key in (facts.wireguard_public_key, facts.wireguard_next_key) if key}
-        self._addresses: dict[Address, str] = {self._own: "this Node"}
+        self._holders = Holders()
+        for mine_alone in (facts.wireguard_public_key, facts.wireguard_next_key, self._ends.own):
+            self._holders.ask(mine_alone, "this Node")
         # What stands for an IPv6 gateway as a source must be nobody's endpoint (its own it never is).
         for remote in remotes.clusters.values():
             for one in remote.gateways:
                 if one.version == 6:
-                    self._addresses[source_of(one)] = f"gateway {one}"
-        self._taken = Taken(
-            (
-                *local.taken,
-                *(
-                    (network, f'of cluster "{cluster_id}"')
-                    for cluster_id, remote in remotes.clusters.items()
-                    for network in remote.cidrs
-                    if network.version == 4 and int(network.broadcast_address) >= int(ENDPOINTS.network_address)
-                ),
-            )
-        )
+                    self._holders.ask(source_of(one), f"gateway {one}")
+        self._taken = Taken(local.taken)
+        for remote in remotes.clusters.values():
+            self._ask(remote)
         self._able = self._check(facts)
 
     def addresses(self) -> tuple[Address, ...]:
         """Return the addresses of this Node's own device."""
         if not self._able:
             return ()
-        first = (self._own_first,) if self._with_first and self._own_first is not None else ()
-        return tuple(sorted((self._own, *first), key=int))
+        first = (self._ends.first,) if self._with_first and self._ends.first is not None else ()
+        return tuple(sorted((self._ends.own, *first), key=int))
 
     @property
     def _clear(self) -> bool:
@@ -191,61 +180,49 @@ class _Judge:
         if not self._able:
             return tuple(RemoteEnd(gateway=address, address=address) for address in reached) if self._clear else ()
         info = self._candidates[remote.cluster_id].info
-        published = dict(info.gateway_wireguard)
-        found = (
-            self._gateway(info, remote, address, published.get(address), any_key=bool(published))
-            for address in reached
-        )
+        found = (self._gateway(info, remote, address) for address in reached)
         return tuple(end for end in found if end is not None)
 
-    def _gateway(
-        self,
-        info: ClusterInfoImport,
-        remote: Remote,
-        gateway: Address,
-        published: WireGuardInfo | None,
-        *,
-        any_key: bool,
-    ) -> RemoteEnd | None:
-        place = info.gateway_ips.index(gateway)
-        path = f"spec.gatewayInfos[{place}].wireGuard"
-        source, address = self._own, endpoint_of(gateway)
-        if published is None:
-            if place or info.wireguard is None:
-                return self._without_key(info, gateway, path, encrypts=any_key or info.wireguard is not None)
-            published, path = info.wireguard, "spec.wireGuard"
-            first, own = first_endpoint(info.service_cidr), self._own_first
-            if first is None or own is None or info.service_cidr not in remote.cidrs:
-                message = f"{gateway} is not used: without both Service CIDRs there is no tunnel endpoint"
-                self._refuse(info, path, "NoEndpoint", message)
-                return None
-            address, source = first, own
-        keys = [key for key in (published.public_key, published.next_public_key) if key]
-        for key in keys:
-            holder = self._keys.get(key)
-            if holder is not None:
-                message = f"{gateway} is not used: its WireGuard key is that of {holder}"
-                self._refuse(info, path, "DuplicateKey", message)
-                return None
-        holder = self._addresses.get(address)
-        taken = self._taken.overlapping(host_network(address)) if address in ENDPOINTS else None
-        if holder is None and taken is not None:
-            holder = f"{taken[1]} ({taken[0]})"
-        if holder is not None:
-            message = f"{gateway} is not used: its tunnel endpoint {address} is that of {holder}"
-            self._refuse(info, path, "DuplicateAddress", message)
+    def _ask(self, remote: Remote) -> None:
+        info = self._candidates[remote.cluster_id].info
+        for gateway in remote.reached_from(self._gateway_ip):
+            wanted = wanted_by(info, remote, gateway, self._ends)
+            if isinstance(wanted, Wanted):
+                self._holders.ask(wanted.address, wanted.who, rank_of(info, wanted.claim))
+                for key in wanted.keys:
+                    self._holders.ask(key, wanted.who, rank_of(info, key))
+
+    def _gateway(self, info: ClusterInfoImport, remote: Remote, gateway: Address) -> RemoteEnd | None:
+        wanted = wanted_by(info, remote, gateway, self._ends)
+        if wanted is None:
+            encrypts = bool(info.gateway_wireguard) or info.wireguard is not None
+            path = f"spec.gatewayInfos[{info.gateway_ips.index(gateway)}].wireGuard"
+            return self._without_key(info, gateway, path, encrypts=encrypts)
+        if isinstance(wanted, str):
+            self._refuse(info, "spec.wireGuard", "NoEndpoint", f"{gateway} is not used: {wanted}")
             return None
-        who = f'gateway {gateway} of cluster "{info.cluster_id}"'
-        self._keys |= dict.fromkeys(keys, who)
-        self._addresses[address] = who
-        self._with_first = self._with_first or source == self._own_first
+        holder = next(filter(None, (self._holders.other(key, wanted.who) for key in wanted.keys)), "")
+        if holder:
+            message = f"{gateway} is not used: its WireGuard key is that of {holder}"
+            self._refuse(info, wanted.path, "DuplicateKey", message)
+            return None
+        address = wanted.address
+        holder = self._holders.other(address, wanted.who)
+        taken = self._taken.overlapping(host_network(address)) if address in ENDPOINTS else None
+        if not holder and taken is not None:
+            holder = f"{taken[1]} ({taken[0]})"
+        if holder:
+            message = f"{gateway} is not used: its tunnel endpoint {address} is that of {holder}"
+            self._refuse(info, wanted.path, "DuplicateAddress", message)
+            return None
+        self._with_first = self._with_first or wanted.source == self._ends.first
         return RemoteEnd(
             gateway=gateway,
             address=address,
-            public_key=published.public_key,
-            next_public_key=published.next_public_key,
-            port=published.port or self._config.wireguard_port,
-            source=source,
+            public_key=wanted.published.public_key,
+            next_public_key=wanted.published.next_public_key,
+            port=wanted.published.port or self._config.wireguard_port,
+            source=wanted.source,
             own_key=address != first_endpoint(info.service_cidr),
         )
 

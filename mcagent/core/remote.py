@@ -1,23 +1,25 @@
-"""The other clusters: which of what they announce is used, and who wins where two want the same.
+"""The other clusters: which of what they announce is used.
 
-The order in which clusters get what several want is creation time, then cluster ID, then name: a newcomer
-can never take what another has. Each refusal is a Problem. Work that looks at one object alone is kept in
-`Candidate` and reused while the object is the same; what remains per change is one sweep over integers.
+Who wins where two want the same is `mcagent.core.ownership`'s rule: whoever has claimed it for longer, so nobody
+can take what another has. Each refusal is a Problem. Work that looks at one object alone is kept in `Candidate`
+and reused while the object is the same; one changed object that is in nobody's way is settled by that alone.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from mcagent.core.candidate import Candidate, Judge, Remote, Surroundings, problem_of
+from mcagent.core.candidate import Candidate, Claim, Judge, Remote, Surroundings, problem_of
 from mcagent.core.claim_table import ClaimTable
-from mcagent.core.claims import Ledger, contested
+from mcagent.core.claims import PrefixRange
 from mcagent.core.local import Local
+from mcagent.core.ownership import AddressClaim, lost
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
-from mcagent.model.net import Network, host_network
+from mcagent.model.net import Address, Network, host_network
 from mcagent.model.objects import ClusterInfoImport
 from mcagent.model.problem import Problem
 
@@ -30,14 +32,17 @@ class Remotes:
     problems: tuple[Problem, ...]
     surroundings: Surroundings
     pod_hosts: frozenset[int]
+    pods: list[int] = field(repr=False)  # the same, sorted
     infos: Mapping[str, ClusterInfoImport]
     candidates: Mapping[str, Candidate] = field(repr=False)
     table: ClaimTable = field(repr=False)
     calm: bool = False  # nobody is in anybody's way: each has what it would have alone
 
 
-def surroundings_of(local: Local, facts: Facts, config: Config) -> Surroundings:
-    """Return what the verdicts rest on."""
+def surroundings_of(
+    local: Local, facts: Facts, config: Config, api_servers: Iterable[Address] = ()
+) -> Surroundings:
+    """Return what the verdicts rest on. `api_servers`: those that are known beside `facts`."""
     return Surroundings(
         config=config,
         taken=local.taken,
@@ -47,7 +52,21 @@ def surroundings_of(local: Local, facts: Facts, config: Config) -> Surroundings:
         publishes=bool(local.published_pods),
         addresses=facts.addresses,
         connected=facts.connected,
+        protected=_protected(facts, config, api_servers),
         gateway_ip=local.own_gateway_ip,
+    )
+
+
+def _protected(facts: Facts, config: Config, api_servers: Iterable[Address]) -> tuple[tuple[Network, str], ...]:
+    """Return what the Node cannot do without, whoever may be asked for it; of equal ones the first names it."""
+    return (
+        *((network, "which protectedCIDRs names") for network in config.protected_cidrs),
+        *(
+            (host_network(address), "an API server of this cluster")
+            for address in (*facts.api_servers, *api_servers)
+        ),
+        *((host_network(address), "a resolver of this Node") for address in facts.resolvers),
+        *((host_network(address), "a default gateway of this Node") for address in facts.default_gateways),
     )
 
 
@@ -80,8 +99,9 @@ def build_remotes(
         candidates[key] = found
     problems: list[Problem] = []
     winners = _winners(candidates.values(), around.config, problems)
-    table = ClaimTable.of(winners, previous.table if previous is not None else None)
-    clusters = _settle(table, pod_hosts, problems)
+    table = ClaimTable.of(winners)
+    pods = previous.pods if previous is not None and previous.pod_hosts == pod_hosts else sorted(pod_hosts)
+    clusters, calm = _settle(table, pods, problems)
     if previous is not None:
         for cluster_id, remote in clusters.items():
             before = previous.clusters.get(cluster_id)
@@ -92,10 +112,11 @@ def build_remotes(
         problems=tuple(sorted(set(problems))),
         surroundings=around,
         pod_hosts=pod_hosts,
+        pods=pods,
         infos=infos,
         candidates=candidates,
         table=table,
-        calm=all(clusters[i] == c.alone and not c.hosts for i, c in winners.items()),
+        calm=calm,
     )
 
 
@@ -111,7 +132,7 @@ def _one_changed(previous: Remotes, infos: Mapping[str, ClusterInfoImport]) -> R
     cluster_id = new.info.cluster_id
     if new.order != old.order or previous.table.winners.get(cluster_id) is not old:
         return None
-    if new.hosts or any(point[1] in previous.pod_hosts for point in new.points):
+    if any(_holds(found, previous.pods) for found in new.footprint):
         return None
     table = previous.table.with_one(cluster_id, new)
     if table is None:
@@ -149,101 +170,59 @@ def _winners(candidates: Iterable[Candidate], config: Config, problems: list[Pro
     return winners
 
 
-def _settle(table: ClaimTable, pod_hosts: frozenset[int], problems: list[Problem]) -> dict[str, Remote]:
-    """Return the verdicts: what a candidate may have alone, less what an older one has."""
-    disputed = contested(table.ranges)
-    ledger = Ledger()
-    holders: dict[tuple[int, int], str] = {}  # of single addresses: the cluster that came first
+def _settle(table: ClaimTable, pods: list[int], problems: list[Problem]) -> tuple[dict[str, Remote], bool]:
+    """Return the verdicts, and whether all are what each cluster would have alone.
+
+    That is what a candidate may have alone, less what holds a Pod of this cluster, less what is another cluster's.
+    """
+    beaten: dict[AddressClaim, str] = {}
+    standing: list[AddressClaim] = []
+    for candidate in table.winners.values():
+        problems.extend(candidate.problems)
+        for claim in candidate.claims:
+            if _holds(claim.asked.range, pods):
+                beaten[claim.asked] = A_POD
+            else:
+                standing.append(claim.asked)
+    beaten |= _named(lost(standing), table)
+    losers = {claim.owner for claim in beaten}
     clusters: dict[str, Remote] = {}
     for cluster_id, candidate in table.winners.items():
-        if candidate.problems:
-            problems.extend(candidate.problems)
-        remote = candidate.alone
-        lost = _lost_hosts(candidate, holders, pod_hosts) if candidate.hosts else {}
-        if lost or cluster_id in disputed:
-            remote = _less_networks(candidate, lost, ledger, problems)
-        for place, point in enumerate(candidate.points):
-            holder = holders.setdefault(point, cluster_id)
-            if point[1] in pod_hosts:
-                remote = _less_address(candidate, remote, place, "a Pod of this cluster", problems)
-            elif holder != cluster_id:
-                remote = _less_address(candidate, remote, place, f'the older cluster "{holder}"', problems)
-        for address in candidate.hosts:
-            holders.setdefault((address.version, int(address)), cluster_id)
-        clusters[cluster_id] = remote
-    _mark_direct(clusters, table)
-    return clusters
-
-
-def _lost_hosts(
-    candidate: Candidate, holders: Mapping[tuple[int, int], str], pod_hosts: frozenset[int]
-) -> dict[Network, str]:
-    """Return those of the candidate's single-address CIDRs that are somebody's tunnel endpoint or Pod."""
-    lost: dict[Network, str] = {}
-    for address in candidate.hosts:
-        holder = holders.get((address.version, int(address)))
-        if holder is not None:
-            lost[host_network(address)] = f'of the older cluster "{holder}"'
-        elif int(address) in pod_hosts:
-            lost[host_network(address)] = "of a Pod of this cluster"
-    return lost
-
-
-def _less_networks(
-    candidate: Candidate, lost: Mapping[Network, str], ledger: Ledger, problems: list[Problem]
-) -> Remote:
-    """Give the candidate those of its networks that nobody has yet."""
-    remote = candidate.alone
-    kept: list[Network] = []
-    pods_whole = True
-    for claim in candidate.claims:
-        who = lost.get(claim.network)
-        holder = ledger.holder(claim.network) if who is None else (claim.network, who)
-        if holder is None:
-            kept.append(claim.network)
+        if cluster_id not in losers:
+            clusters[cluster_id] = candidate.alone
             continue
-        pods_whole = pods_whole and not claim.pod
-        message = f"{claim.network} is not used: it overlaps {holder[0]} {holder[1]}"
-        problems.append(problem_of(candidate.info, claim.path, "OverlapsRemote", message))
-    for network in kept:
-        ledger.give(network, f'of the older cluster "{candidate.info.cluster_id}"')
-    return Remote(
-        cluster_id=remote.cluster_id,
-        cidrs=tuple(kept),
-        gateways=remote.gateways,
-        snat=remote.snat or not pods_whole,
-    )
+        clusters[cluster_id] = candidate.without(beaten)
+        problems.extend(_refusal(candidate, c, beaten[c.asked]) for c in candidate.claims if c.asked in beaten)
+    return clusters, not beaten
 
 
-def _less_address(candidate: Candidate, remote: Remote, place: int, who: str, problems: list[Problem]) -> Remote:
-    address, path = candidate.gateways[place]
-    message = f"{address} is not used: it belongs to {who}"
-    problems.append(problem_of(candidate.info, path, "DuplicateAddress", message))
-    return Remote(
-        cluster_id=remote.cluster_id,
-        cidrs=remote.cidrs,
-        gateways=tuple(a for a in remote.gateways if a != address),
-        snat=remote.snat,
-    )
+A_POD = "a Pod of this cluster"
 
 
-def _mark_direct(clusters: dict[str, Remote], table: ClaimTable) -> None:
-    """Find gateways whose address lies inside a remote CIDR: one merge of two sorted lists.
+def _holds(found: PrefixRange, pods: list[int]) -> bool:
+    """Tell whether an IPv4 range holds one of these addresses (sorted)."""
+    place = bisect_left(pods, found[1])
+    return place < len(pods) and pods[place] <= found[2]
 
-    A network that was refused still counts: keeping an address out of the tunnels is never wrong.
-    """
-    inside: dict[str, set[int]] = {}
-    rows = iter(table.ranges)
-    upcoming = next(rows, None)
-    version, end = 0, -1
-    for point, cluster_id in table.points:
-        while upcoming is not None and upcoming[0][:2] <= point:
-            row_version, _, last = upcoming[0]
-            if row_version != version or last > end:
-                version, end = row_version, last
-            upcoming = next(rows, None)
-        if point[0] == version and point[1] <= end:
-            inside.setdefault(cluster_id, set()).add(point[1])
-    for cluster_id, values in inside.items():
-        remote = clusters[cluster_id]
-        clusters[cluster_id] = replace(remote, direct=tuple(a for a in remote.gateways if int(a) in values))
+
+def _named(found: Mapping[AddressClaim, AddressClaim], table: ClaimTable) -> dict[AddressClaim, str]:
+    """Return for each loser what it lost to, for people."""
+    owners = {winner.owner for winner in found.values()}
+    claims = {claim.asked: claim for owner in owners for claim in table.winners[owner].claims}
+    return {loser: _name(claims[winner]) for loser, winner in found.items()}
+
+
+def _name(claim: Claim) -> str:
+    what = f"{claim.network}" if claim.gateway is None else f"the gateway {claim.gateway}"
+    return f'{what} of cluster "{claim.asked.owner}", which has had it for longer'
+
+
+def _refusal(candidate: Candidate, claim: Claim, who: str) -> Problem:
+    """Return the problem of a claim that is lost to somebody."""
+    if claim.gateway is None:
+        message = f"{claim.network} is not used: it overlaps {who}"
+        reason = "OverlapsLocal" if who == A_POD else "OverlapsRemote"
+    else:
+        message = f"{claim.gateway} is not used: it overlaps {who}"
+        reason = "DuplicateAddress"
+    return problem_of(candidate.info, claim.path, reason, message)

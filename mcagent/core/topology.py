@@ -45,7 +45,7 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
             local = previous.local
     remotes = build_remotes(
         snapshot.cluster_infos,
-        surroundings_of(local, facts, config),
+        surroundings_of(local, facts, config, _api_servers(snapshot)),
         local.pod_hosts,
         previous.remotes if previous is not None else None,
     )
@@ -82,6 +82,16 @@ def serves(local: Local, facts: Facts) -> bool:
     That of the userspace datapath goes with ovs-vswitchd's process; the kernel keeps its own.
     """
     return local.role == "gateway" or (local.role == "worker" and facts.datapath is DatapathType.NETDEV)
+
+
+# The name that the API server gives the EndpointSlice of its own Service (pkg/controlplane/reconcilers).
+API_SERVERS = "default/kubernetes"
+
+
+def _api_servers(snapshot: Snapshot) -> tuple[Address, ...]:
+    """Return the API servers behind the Service `kubernetes`, on Nodes that read EndpointSlices."""
+    found = snapshot.endpoint_slices.get(API_SERVERS)
+    return () if found is None else tuple(a for endpoint in found.endpoints for a in endpoint.addresses)
 
 
 def _source(local: Local, facts: Facts) -> tuple[Address | None, tuple[Problem, ...]]:

@@ -5,10 +5,11 @@ Reads only. Which of it matters is core's business; devices of ours are left out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 from mcagent.dataplane import rtmsg
+from mcagent.dataplane.lifelines import default_gateways, read_resolvers
 from mcagent.dataplane.netlink_observe import read_link
 from mcagent.dataplane.rtsocket import Refusal, RtSocket
 from mcagent.model.config import Config, DatapathChoice
@@ -27,12 +28,15 @@ SERVICE_DEVICE = "kube-ipvs0"
 DEFAULT_MTU = 1500
 
 
-def observe_facts(config: Config, node_ip_hint: Address | None, ofports: Mapping[str, int]) -> Facts:
+def observe_facts(
+    config: Config, node_ip_hint: Address | None, ofports: Mapping[str, int], resolv_conf: str = ""
+) -> Facts:
     """Read the facts of the calling thread's network namespace.
 
     `node_ip_hint` is the Node's InternalIP as the API says it, which tells the uplink; without it, or when no
     device has it (an address translated outside of the Node), the device of the default route is taken.
-    `ofports` (from OVSDB) is passed through. Raises BackendError when the kernel cannot be asked.
+    `ofports` (from OVSDB) is passed through. `resolv_conf` is the file with the Node's resolvers, "" for none.
+    Raises BackendError when the kernel cannot be asked.
     """
     netlink = RtSocket()
     try:
@@ -52,6 +56,8 @@ def observe_facts(config: Config, node_ip_hint: Address | None, ofports: Mapping
             uplink_mtu=_mtu(netlink, uplink),
             addresses=_sorted_addresses(one.address for one in addresses if _routable(one.address)),
             connected=tuple(sorted(connected, key=network_key)),
+            resolvers=read_resolvers(resolv_conf),
+            default_gateways=default_gateways(_route_payloads(netlink, 0)),
             ofports=dict(ofports),
         )
     finally:
@@ -99,15 +105,19 @@ def _addresses(netlink: RtSocket) -> list[rtmsg.RawAddress]:
 
 def _main_routes(netlink: RtSocket, protocol: int) -> list[rtmsg.RawRoute]:
     """Return the routes of the main table; `protocol` 0 means of any protocol."""
-    found = []
+    routes = map(rtmsg.parse_route, _route_payloads(netlink, protocol))
+    # Kernels before 4.20 do not filter.
+    return [
+        route
+        for route in routes
+        if route is not None and route.table == rtmsg.RT_TABLE_MAIN and protocol in {0, route.protocol}
+    ]
+
+
+def _route_payloads(netlink: RtSocket, protocol: int) -> Iterator[bytes]:
     for family in rtmsg.FAMILIES:
         payload = rtmsg.route_dump_payload(family, rtmsg.RT_TABLE_MAIN, protocol)
-        for body in netlink.dump(rtmsg.RTM_GETROUTE, payload):
-            route = rtmsg.parse_route(body)
-            # Kernels before 4.20 do not filter.
-            if route is not None and route.table == rtmsg.RT_TABLE_MAIN and protocol in {0, route.protocol}:
-                found.append(route)
-    return found
+        yield from netlink.dump(rtmsg.RTM_GETROUTE, payload)
 
 
 def _uplink(

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from mcagent.kube.addresses import ServerAddresses
 from mcagent.kube.source import RawObject
 from mcagent.model.document import decode
 from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
+from mcagent.model.net import Address
 
 MAX_ANSWER = 256 * 1024 * 1024  # bytes of one answer; more is no list but an accident
 MAX_REFUSAL = 1024 * 1024  # bytes of an answer that is an error
@@ -66,12 +68,18 @@ class Client:
         self._kubeconfig, self._context = kubeconfig, context
         self._lock = threading.Lock()
         self._api: Any = _load(kubeconfig, context)
+        self._addresses = ServerAddresses()
         self._read: tuple[Any, float, dict[str, str]] = (None, 0.0, {})  # of which credentials, when, the header
 
     @property
     def server(self) -> str:
         """Return the base URL of the API server."""
         return str(self._api.configuration.host)
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Return the addresses at which the API server is reached, as far as they are known."""
+        return self._addresses.of(self.server)
 
     def reload(self) -> None:
         """Read the credentials again (a token that expired, a certificate that was renewed)."""
@@ -176,6 +184,7 @@ class Client:
             )
         except _failures() as err:
             raise ApiUnreachableError(f"{where}: {_words(err)}") from err
+        self._addresses.note(getattr(getattr(response, "connection", None), "sock", None))
         stream = Stream(response, where)
         if response.status >= 300:
             if response.status == 401:

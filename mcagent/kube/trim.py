@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mcagent.kube.source import RawObject
+from mcagent.model.granted import CLAIMS_ANNOTATION
 from mcagent.model.objects import Kind
 from mcagent.model.parse import DRAIN_ANNOTATION, GATEWAY_ANNOTATION, GATEWAY_IP_ANNOTATION, SERVICE_NAME_LABEL
 
@@ -22,7 +23,12 @@ _META: Shape = {
     "resourceVersion": None,
     "creationTimestamp": None,
     "labels": {SERVICE_NAME_LABEL: None},
-    "annotations": {GATEWAY_ANNOTATION: None, GATEWAY_IP_ANNOTATION: None, DRAIN_ANNOTATION: None},
+    "annotations": {
+        GATEWAY_ANNOTATION: None,
+        GATEWAY_IP_ANNOTATION: None,
+        DRAIN_ANNOTATION: None,
+        CLAIMS_ANNOTATION: None,
+    },
 }
 
 _SHAPES: Mapping[Kind, Shape] = {

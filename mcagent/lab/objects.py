@@ -216,5 +216,6 @@ def agent_config(
         "ovsdb": ovsdb,
         "listen": "127.0.0.1:10351",
         "runDirectory": run_directory,
+        "resolvConf": "",  # this machine's resolver is none of the lab's
         **{key: value for key, value in cluster.config.items() if key != "wireGuard"},
     }

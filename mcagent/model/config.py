@@ -76,7 +76,8 @@ class Config:
     pod_cidrs: tuple[Network, ...] = ()  # podCIDRs: of this cluster, as published in its ClusterInfo
     source_nat: SourceNat = SourceNat.AUTO  # sourceNAT
     pod_routing: PodRouting = PodRouting.AUTO  # podRouting
-    allowed_remote_cidrs: tuple[Network, ...] = ()  # allowedRemoteCIDRs: empty means any
+    allowed_remote_cidrs: tuple[Network, ...] = ()  # allowedRemoteCIDRs: empty means private ranges
+    protected_cidrs: tuple[Network, ...] = ()  # protectedCIDRs: no other cluster may ever have an address of these
     tunnel_type: TunnelType = TunnelType.GENEVE  # tunnelType
     tunnel_port: int = 0  # tunnelPort: 0 means the default of the encapsulation
     mtu: int = 0  # mtu of the host port: 0 means uplink MTU less the encapsulation's overhead

@@ -33,7 +33,9 @@ class Facts:
     `ofports` are the OpenFlow port numbers in use on our bridge by interface name: a number once given
     stays, also over a restart, because it is read back from OVSDB. `uplink_mtu` is the MTU of the device
     that carries the tunnels. `addresses` are the Node's own, on devices that are not ours; `connected` the
-    networks it reaches directly through such devices. A remote cluster may take none of these.
+    networks it reaches directly through such devices. `resolvers`, `default_gateways` (of any of its main routing
+    table's default routes) and `api_servers` are what it cannot do without, on whatever network. A remote cluster
+    may take none of these.
 
     `bfd_seen` are the tunnel ports whose peer has ever answered BFD (others are used without it), `held` those
     that flap damping keeps in reserve, `bfd_begins` those whose session is half up while they are badly needed:
@@ -51,6 +53,9 @@ class Facts:
     uplink_mtu: int = 1500
     addresses: tuple[Address, ...] = ()
     connected: tuple[Network, ...] = ()
+    resolvers: tuple[Address, ...] = ()
+    default_gateways: tuple[Address, ...] = ()
+    api_servers: tuple[Address, ...] = ()
     ofports: Mapping[str, int] = field(default_factory=dict)
     bfd_seen: frozenset[str] = frozenset()
     held: frozenset[str] = frozenset()

@@ -6,6 +6,7 @@ Field names are the API's in snake case. Which paths they are read from, and how
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -98,7 +99,10 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfoImport:
-    """multicluster.crd.antrea.io/v1alpha1 ClusterInfoImport: fields under `spec`."""
+    """multicluster.crd.antrea.io/v1alpha1 ClusterInfoImport: fields under `spec`.
+
+    `granted` says when the leader granted each claim (`mcagent.model.granted`); empty where nobody says.
+    """
 
     meta: Meta
     cluster_id: str
@@ -107,6 +111,7 @@ class ClusterInfoImport:
     pod_cidrs: tuple[Network, ...] = ()
     wireguard: WireGuardInfo | None = None  # of the first gateway: all that Antrea has
     gateway_wireguard: tuple[tuple[Address, WireGuardInfo], ...] = ()  # by gatewayIP: an addition of ours
+    granted: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

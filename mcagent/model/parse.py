@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, describe, printable
+from mcagent.model.granted import CLAIMS_ANNOTATION, read_granted
 from mcagent.model.kinds import kind_of
 from mcagent.model.net import Address, Network
 from mcagent.model.objects import (
@@ -185,7 +186,21 @@ def parse_cluster_info(meta: Meta, raw: Field, problems: list[Problem]) -> Clust
         pod_cidrs=_networks(spec.get("podCIDRs"), problems),
         wireguard=_wireguard(spec.get("wireGuard"), problems),
         gateway_wireguard=tuple((address, found) for address, found in gateways.items() if found is not None),
+        granted=_granted(raw.get("metadata").get("annotations").get(CLAIMS_ANNOTATION), problems),
     )
+
+
+def _granted(field: Field, problems: list[Problem]) -> dict[str, str]:
+    """Return when each claim was granted; an annotation that makes no sense is told, and counts as none."""
+    try:
+        text = field.text("")
+        return read_granted(text) if text else {}
+    except ValueError as error:
+        wrong = field.error(str(error))
+    except InputError as error:
+        wrong = error
+    problems.append(replace(problem_of(wrong), severity=Severity.WARNING))
+    return {}
 
 
 def _annotated_address(field: Field, problems: list[Problem]) -> Address | None:

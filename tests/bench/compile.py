@@ -29,9 +29,9 @@ def remote(number: int) -> ClusterInfoImport:
     high, low = divmod(number, 250)
     return cluster(
         f"cluster-{number:05}",
-        f"11.{high}.{low}.0/24",
-        f"12.{high}.{low}.0/24",
-        f"13.{high}.{low}.0/24",
+        f"10.{100 + high}.{low}.0/24",
+        f"10.{150 + high}.{low}.0/24",
+        f"10.{200 + high}.{low}.0/24",
         gateways=(f"20.{high}.{low}.1",),
     )
 

@@ -64,7 +64,7 @@ def cluster(number: int) -> RawObject:
         f"c{number}",
         spec={
             "clusterID": f"c{number}",
-            "serviceCIDR": f"100.{number // 256}.{number % 256}.0/24",
+            "serviceCIDR": f"100.{64 + number // 256}.{number % 256}.0/24",
             "gatewayInfos": [{"gatewayIP": f"192.0.{2 + number // 256}.{number % 256}"}],
         },
     )

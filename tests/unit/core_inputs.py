@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address, ip_network
 
 from mcagent.model.config import Config
@@ -77,6 +77,7 @@ def cluster(
     gateways: tuple[str, ...] = (),
     created: str = "",
     object_name: str = "",
+    granted: Mapping[str, str] | None = None,
 ) -> ClusterInfoImport:
     """Return a ClusterInfoImport of cluster `name`; its gateway follows from the name unless told."""
     if not gateways:
@@ -88,6 +89,7 @@ def cluster(
         service_cidr=None if cidr is None else ip_network(cidr),
         gateway_ips=addresses(*gateways),
         pod_cidrs=networks(*pods),
+        granted=granted or {},
     )
 
 

@@ -155,11 +155,11 @@ def test_an_unreachable_backend_does_not_hold_up_the_others(world: World, broken
 def test_a_refused_object_is_named_and_the_rest_goes_on(world: World) -> None:
     """One bad route costs that route; the error says which it is."""
     bad = world.facilities[Backend.NETLINK]
-    bad.refuse(Route(table=28003, destination=ip_network("100.0.1.0/24")).key)
+    bad.refuse(Route(table=28003, destination=ip_network("100.64.1.0/24")).key)
     world.list_all()
     world.start()
-    world.wait(lambda: routes(world) == {"100.0.0.0/24", "100.0.2.0/24"} and len(tunnels(world)) == 3)
-    world.wait(lambda: any("100.0.1.0/24" in text for b in world.loop.report.backends for text in b.errors))
+    world.wait(lambda: routes(world) == {"100.64.0.0/24", "100.64.2.0/24"} and len(tunnels(world)) == 3)
+    world.wait(lambda: any("100.64.1.0/24" in text for b in world.loop.report.backends for text in b.errors))
     assert world.loop.report.last_pass is not None
     bad.heal()
     world.wait(world.settled)

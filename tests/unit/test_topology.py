@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.core.claims import Ledger, Taken, contested, prefix_range
+from mcagent.core.claims import Taken
 from mcagent.core.remote import Remotes, build_remotes
 from mcagent.core.topology import Topology, build_topology
 from mcagent.model.config import PodRouting, SourceNat
@@ -225,6 +225,18 @@ def test_allowed_remote_cidrs() -> None:
     assert told(found) == [("b-clusterinfo", "spec.serviceCIDR", "NotAllowed")]
 
 
+@pytest.mark.parametrize("cidr", ["8.8.8.0/24", "172.15.0.0/16", "100.128.0.0/16", "192.169.0.0/24", "11.0.0.0/8"])
+def test_public_ranges_are_opened_on_purpose(cidr: str) -> None:
+    """Without allowedRemoteCIDRs only private ranges are taken; with it, just what it lists."""
+    found = topology(cluster("east", cidr))
+    assert found.remotes.clusters["east"].cidrs == ()
+    assert told(found) == [("east-clusterinfo", "spec.serviceCIDR", "NotAllowed")]
+    opened = topology(cluster("east", cidr, "10.20.0.0/16"), allowed_remote_cidrs=networks(cidr))
+    assert opened.remotes.clusters["east"].cidrs == networks(cidr)
+    for private in ("10.1.0.0/16", "172.31.0.0/16", "192.168.7.0/24", "100.64.0.0/10"):
+        assert topology(cluster("east", private)).remotes.clusters["east"].cidrs == networks(private)
+
+
 def test_a_newcomer_cannot_take_what_another_cluster_has() -> None:
     """Of two clusters with overlapping CIDRs the older keeps its own, whatever the names."""
     old = cluster("zeta", "10.98.0.0/17", created="2026-01-01T00:00:00Z")
@@ -286,18 +298,77 @@ def test_a_cidr_inside_another_of_the_same_cluster_is_not_needed() -> None:
 
 
 def test_tunnel_endpoints_inside_remote_cidrs_are_reached_directly() -> None:
-    """A gateway in its own or another cluster's CIDR is marked, so that tunnels do not go through tunnels."""
+    """A gateway in its own cluster's CIDR is marked, so that tunnels do not go through tunnels."""
     found = topology(
         cluster("a", "10.97.0.0/16", "10.20.0.0/16", gateways=("10.20.0.1", "203.0.113.1")),
-        cluster("b", "10.98.0.0/16", gateways=("10.97.255.255",)),
         cluster("c", "10.99.0.0/16", gateways=("10.21.0.0",)),
         enable_pod_to_pod=True,
     )
-    assert {c: r.direct for c, r in found.remotes.clusters.items()} == {
-        "a": addresses("10.20.0.1"),
-        "b": addresses("10.97.255.255"),
-        "c": (),
+    assert {c: r.direct for c, r in found.remotes.clusters.items()} == {"a": addresses("10.20.0.1"), "c": ()}
+
+
+def test_a_gateway_and_a_cidr_of_two_clusters_do_not_share_an_address() -> None:
+    """Whoever has had it for longer keeps it, be it a gateway in a CIDR or a CIDR around a gateway."""
+    young = "2026-01-02T00:00:00Z"
+    found = topology(
+        cluster("a", "10.97.0.0/16", gateways=("10.30.0.1",)),
+        cluster("b", "10.98.0.0/16", "10.30.0.0/16", gateways=("10.97.255.255", "203.0.113.2"), created=young),
+        enable_pod_to_pod=True,
+    )
+    assert {c: (r.cidrs, r.gateways) for c, r in found.remotes.clusters.items()} == {
+        "a": (networks("10.97.0.0/16"), addresses("10.30.0.1")),
+        "b": (networks("10.98.0.0/16"), addresses("203.0.113.2")),
     }
+    assert found.remotes.clusters["b"].snat
+    assert told(found) == [
+        ("b-clusterinfo", "spec.gatewayInfos[0].gatewayIP", "DuplicateAddress"),
+        ("b-clusterinfo", "spec.podCIDRs[0]", "OverlapsRemote"),
+    ]
+
+
+def test_seniority_is_that_of_the_claim() -> None:
+    """What an old cluster adds is younger than what a young one has had for longer; without times, age counts."""
+    day = "2026-01-0{}T00:00:00.000000Z".format
+    had = {"10.97.0.0/16": day(1), "10.20.0.0/16": day(5), "203.0.113.1": day(5)}
+    old = cluster("old", "10.97.0.0/16", "10.20.0.0/16", gateways=("203.0.113.1",), created=day(1), granted=had)
+    has = {"10.98.0.0/16": day(3), "10.20.0.0/17": day(4), "203.0.113.1": day(4)}
+    young = cluster(
+        "young", "10.98.0.0/16", "10.20.0.0/17", gateways=("203.0.113.1",), created=day(3), granted=has
+    )
+    found = topology(old, young, enable_pod_to_pod=True).remotes.clusters
+    assert {c: (r.cidrs, r.gateways) for c, r in found.items()} == {
+        "old": (networks("10.97.0.0/16"), ()),
+        "young": (networks("10.20.0.0/17", "10.98.0.0/16"), addresses("203.0.113.1")),
+    }
+    without = (replace(old, granted={}), replace(young, granted={}))
+    found = topology(*without, enable_pod_to_pod=True).remotes.clusters
+    assert {c: (r.cidrs, r.gateways) for c, r in found.items()} == {
+        "old": (networks("10.20.0.0/16", "10.97.0.0/16"), addresses("203.0.113.1")),
+        "young": (networks("10.98.0.0/16"), ()),
+    }
+
+
+def test_a_cidr_that_lost_does_not_take_an_older_one_inside_it_along() -> None:
+    """A cluster that asks for more than it gets keeps what it had."""
+    day = "2026-01-0{}T00:00:00Z".format
+    granted = {"10.20.3.0/24": day(1), "10.20.0.0/16": day(3)}
+    found = topology(
+        cluster("a", "10.97.0.0/16", "10.20.3.0/24", "10.20.0.0/16", created=day(1), granted=granted),
+        cluster("b", "10.20.4.0/24", created=day(2)),
+        enable_pod_to_pod=True,
+    ).remotes.clusters
+    assert found["a"].cidrs == networks("10.20.3.0/24", "10.97.0.0/16")
+    assert found["a"].snat
+
+
+def test_what_the_leader_refused_is_known() -> None:
+    """A refused CIDR means that Pod CIDRs are not whole: sources are translated, and it is told."""
+    granted = {"10.97.0.0/16": "2026-01-01T00:00:00.000000Z", "10.21.0.0/16": "", "203.0.113.9": ""}
+    east = cluster("east", "10.97.0.0/16", "10.20.0.0/16", granted=granted)
+    found = topology(east, enable_pod_to_pod=True)
+    assert found.remotes.clusters["east"].snat
+    assert [(p.reason, p.severity) for p in found.problems] == [("RefusedByLeader", Severity.WARNING)]
+    assert "10.21.0.0/16" in found.problems[0].message
 
 
 def test_exported_services() -> None:
@@ -396,6 +467,12 @@ CIDRS = st.builds(
     st.integers(0, 15),
     st.integers(10, 18),
 )
+# When the leader granted what; mostly it says nothing.
+GRANTED = st.dictionaries(
+    CIDRS | st.integers(0, 40).map(lambda n: f"10.{n}.0.0/16") | st.sampled_from(["203.0.113.1", "10.3.0.1"]),
+    st.sampled_from(["", "0.5Z", "1.5Z", "2.5Z", "3.5Z"]),
+    max_size=5,
+)
 CLUSTERS = st.lists(
     st.builds(
         cluster,
@@ -405,6 +482,7 @@ CLUSTERS = st.lists(
         gateways=st.lists(st.sampled_from(["203.0.113.1", "203.0.113.2", "10.3.0.1"]), min_size=1).map(tuple),
         created=st.sampled_from(["1", "2", "3"]),
         object_name=st.sampled_from("uvwxyz"),
+        granted=GRANTED,
     ),
     max_size=7,
 )
@@ -419,6 +497,9 @@ def test_no_two_clusters_share_an_address_and_order_does_not_matter(clusters: li
     assert not any(overlaps(a, b) for a, b in combinations(accepted, 2))
     ips = [a for r in found.remotes.clusters.values() for a in r.gateways]
     assert len(ips) == len(set(ips))
+    for cluster_id, remote in found.remotes.clusters.items():
+        others = [n for r in found.remotes.clusters.values() if r.cluster_id != cluster_id for n in r.cidrs]
+        assert not any(a in n for a in remote.gateways for n in others)
     again = topology(*reversed(unique), enable_pod_to_pod=True)
     assert again.remotes.clusters == found.remotes.clusters
     assert again.problems == found.problems
@@ -436,6 +517,7 @@ CHANGES = st.lists(
         ).map(tuple),
         created=st.sampled_from(["1", "1", "1", "2"]),
         object_name=st.just(""),
+        granted=GRANTED,
     ).map(lambda found: replace(found, meta=replace(found.meta, name=found.cluster_id))),
     max_size=12,
 )
@@ -455,8 +537,7 @@ def test_one_change_after_the_other_gives_what_all_at_once_give(
         fresh = build_remotes(infos, around, pod_hosts)
         assert after.clusters == fresh.clusters
         assert after.problems == fresh.problems
-        assert after.table.ranges == fresh.table.ranges
-        assert after.table.points == fresh.table.points
+        assert after.table.rows == fresh.table.rows
         assert after.calm == fresh.calm
         before = after
 
@@ -467,7 +548,7 @@ def test_a_bad_cluster_changes_nothing_for_older_ones(clusters: list[ClusterInfo
     unique = list({c.meta.key: c for c in clusters}.values())
     before = topology(*unique, enable_pod_to_pod=True).remotes.clusters
     greedy = cluster(
-        "zz", "10.0.0.0/8", "10.0.0.0/9", gateways=("203.0.113.1", "10.3.0.1"), created="9", object_name="greedy"
+        "zz", "10.0.0.0/8", "10.0.0.0/9", gateways=("203.0.113.1", "10.3.0.1"), created="~9", object_name="greedy"
     )
     after = topology(*unique, greedy, enable_pod_to_pod=True).remotes.clusters
     assert {c: (r.cidrs, r.gateways, r.snat) for c, r in after.items() if c != "zz"} == {
@@ -476,20 +557,11 @@ def test_a_bad_cluster_changes_nothing_for_older_ones(clusters: list[ClusterInfo
 
 
 @given(st.lists(CIDRS, max_size=12), CIDRS)
-def test_range_helpers_agree_with_the_obvious(texts: list[str], text: str) -> None:
-    """Binary search, sweep and ledger say what pairwise comparison says."""
+def test_what_is_taken_agrees_with_the_obvious(texts: list[str], text: str) -> None:
+    """Binary search says what pairwise comparison says."""
     known: list[Network] = [ip_network(t) for t in texts]
     asked = ip_network(text)
     overlapping = [n for n in known if overlaps(n, asked)]
     found = Taken((n, str(n)) for n in known).overlapping(asked)
     assert (found is not None) == bool(overlapping)
     assert found is None or found[0] in overlapping
-    ledger = Ledger()
-    for network in known:
-        ledger.give(network, str(network))
-    held = ledger.holder(asked)
-    assert (held is not None) == bool(overlapping)
-    assert held is None or held[0] in overlapping
-    rows = sorted((prefix_range(n), str(index)) for index, n in enumerate(known))
-    pairs = {str(i) for i, a in enumerate(known) for j, b in enumerate(known) if i != j and overlaps(a, b)}
-    assert contested(rows) == pairs
