@@ -1,0 +1,487 @@
+"""Addresses of others: what a member cluster writes into its ClusterInfo to get packets that are not its own.
+
+Seen from a gateway of cluster "home", whose agent decides for itself whatever a leader lets through.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+import pytest
+
+from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.underlay import source_of
+from mcagent.model.config import PodRouting, TrafficEncryption
+from mcagent.model.errors import InputError
+from mcagent.model.facts import Facts
+from mcagent.model.granted import CLAIMS_ANNOTATION, granted_text
+from mcagent.model.objects import ApiObject, ClusterInfoImport, Kind, WireGuardInfo
+from mcagent.model.parse import parse_object
+from mcagent.model.resources import Route
+from mcagent.model.wireguard import WireGuardImplementation
+from tests.attacks.catalogue import Attacker, Group, attack
+from tests.unit.core_inputs import (
+    HOME,
+    addresses,
+    cluster,
+    config,
+    endpoint,
+    endpoint_slice,
+    gateway,
+    meta,
+    networks,
+    node,
+    pod,
+    snapshot,
+)
+
+NO_FACTS = Facts()
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
+FIRST, SECOND, LATER = (f"2026-0{month}-01T00:00:00.000000Z" for month in (1, 2, 3))
+WEST = cluster("west", "10.102.0.0/16", "10.20.0.0/16", gateways=("192.168.2.11",), created=OLD)
+
+
+def decide(
+    *objects: ApiObject,
+    on: str = "g1",
+    home: Iterable[ApiObject] = HOME,
+    facts: Facts = NO_FACTS,
+    **values: object,
+) -> Compiled:
+    """Compile a Node of home with these objects."""
+    values = {"enable_pod_to_pod": True, **values}
+    return compile_desired(snapshot(*home, *objects), facts, config(on, **values))
+
+
+def has(found: Compiled, cluster_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the CIDRs and gateways that a cluster is given."""
+    remote = found.topology.remotes.clusters[cluster_id]
+    return tuple(map(str, remote.cidrs)), tuple(map(str, remote.gateways))
+
+
+def routes(found: Compiled) -> set[str]:
+    """Return what the Node's kernel sends into the bridge, or keeps out of it."""
+    resources = (one for unit in found.desired.units.values() for one in unit.resources)
+    return {str(one.destination) for one in resources if isinstance(one, Route)}
+
+
+def problems(found: Compiled, cluster_id: str) -> set[tuple[str, str]]:
+    """Return the (path, reason) of what is told of a cluster's object."""
+    return {(p.path, p.reason) for p in found.topology.problems if f"{cluster_id}-clusterinfo" in p.subject}
+
+
+def unharmed(victim: ClusterInfoImport, *attackers: ClusterInfoImport, **values: Any) -> Compiled:
+    """Return what is decided, once everything of the victim's is as if there were no attacker."""
+    found = None
+    for on in ("g1", "w1"):
+        alone, found = decide(victim, on=on, **values), decide(victim, *attackers, on=on, **values)
+        assert has(found, victim.cluster_id) == has(alone, victim.cluster_id)
+        name = f"cluster/{victim.cluster_id}"
+        assert [r.key for r in found.desired.units[name].resources] == [
+            r.key for r in alone.desired.units[name].resources
+        ]
+        assert problems(found, victim.cluster_id) == problems(alone, victim.cluster_id)
+    assert found is not None
+    return found
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="receive another member's Pod's packets by naming the Pod's address as a gateway of its own",
+    stopped_by="the rule of ownership: an address inside a CIDR that was claimed before is no gateway of others",
+)
+def test_a_pod_address_of_another_member_as_gateway() -> None:
+    """The gateway is refused, no throw route takes the address out of the tunnels, the rest of north works."""
+    north = cluster("north", "10.103.0.0/16", gateways=("192.168.3.11", "10.20.1.2"), created=NEW)
+    found = unharmed(WEST, north)
+    assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+    assert "10.20.1.2/32" not in routes(found)
+    assert ("spec.gatewayInfos[1].gatewayIP", "DuplicateAddress") in problems(found, "north")
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="receive the tunnel packets meant for another member by claiming a CIDR around its gateway",
+    stopped_by="the rule of ownership: a CIDR that holds a gateway of somebody older is refused",
+)
+@pytest.mark.parametrize("cidr", ["192.168.0.0/16", "192.168.2.0/24", "192.168.2.11/32"])
+def test_a_cidr_around_the_gateway_of_another_member(cidr: str) -> None:
+    """No route leads there, whatever the prefix length, and the other's tunnel stays."""
+    found = unharmed(WEST, cluster("north", cidr, gateways=("172.18.0.3",), created=NEW))
+    assert has(found, "north") == ((), ("172.18.0.3",))
+    assert cidr not in routes(found)
+    assert problems(found, "north") == {("spec.serviceCIDR", "OverlapsRemote")}
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="take a younger member's CIDR by editing the ClusterInfo that it has had for longer",
+    stopped_by="seniority of the claim, not of the object: what is added later is younger",
+)
+@pytest.mark.parametrize("cidr", ["10.102.0.0/16", "10.102.7.0/24", "10.96.0.0/11"])
+def test_an_older_member_takes_a_younger_ones_cidr(cidr: str) -> None:
+    """The younger member keeps what the leader granted it first, and the older one what it had."""
+    granted = {"10.102.0.0/16": SECOND, "10.20.0.0/16": SECOND, "192.168.2.11": SECOND}
+    west = replace(WEST, meta=replace(WEST.meta, created=NEW), granted=granted)
+    mine = {"10.103.0.0/16": FIRST, "192.168.3.11": FIRST, cidr: LATER}
+    north = cluster("north", "10.103.0.0/16", cidr, gateways=("192.168.3.11",), created=OLD, granted=mine)
+    # beside home's Service CIDR, which is in the widest of them
+    home = (node("g1", "192.0.2.1"), node("w1", "192.0.2.3"), gateway("g1", "192.0.2.1", cidr="10.4.0.0/16"))
+    found = unharmed(west, north, home=home)
+    assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+    assert ("spec.podCIDRs[0]", "OverlapsRemote") in problems(found, "north")
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="take a younger member's gateway address by editing the ClusterInfo that it has had for longer",
+    stopped_by="seniority of the claim: a gateway address that was granted to somebody before is refused",
+)
+def test_an_older_member_takes_a_younger_ones_gateway() -> None:
+    """The younger member's gateway stays its own; the older one keeps what it had."""
+    granted = {"10.102.0.0/16": SECOND, "10.20.0.0/16": SECOND, "192.168.2.11": SECOND}
+    west = replace(WEST, meta=replace(WEST.meta, created=NEW), granted=granted)
+    mine = {"10.103.0.0/16": FIRST, "192.168.3.11": FIRST, "192.168.2.11": LATER}
+    gateways = ("192.168.2.11", "192.168.3.11")
+    north = cluster("north", "10.103.0.0/16", gateways=gateways, created=OLD, granted=mine)
+    assert has(unharmed(west, north), "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+
+
+def key(number: int) -> str:
+    """Return a WireGuard public key."""
+    return base64.b64encode(number.to_bytes(32, "big")).decode()
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="have a younger member's WireGuard key refused by publishing it as its own",
+    stopped_by="seniority of the claim: a key belongs to whom it was granted first",
+)
+@pytest.mark.parametrize("next_key", [False, True])
+def test_an_older_member_publishes_a_younger_ones_key(next_key: bool) -> None:
+    """The younger member's gateway keeps its encrypted tunnel; the older one's that has the key loses its own."""
+    facts = Facts(wireguard=WireGuardImplementation.KERNEL, wireguard_public_key=key(1))
+    west = replace(
+        WEST,
+        meta=replace(WEST.meta, created=NEW),
+        gateway_wireguard=((ip_address("192.168.2.11"), WireGuardInfo(public_key=key(2))),),
+        granted={"10.102.0.0/16": SECOND, "192.168.2.11": SECOND, key(2): SECOND},
+    )
+    north = cluster("north", "10.103.0.0/16", gateways=("192.168.3.11",), created=OLD)
+    stolen = (
+        WireGuardInfo(public_key=key(3), next_public_key=key(2)) if next_key else WireGuardInfo(public_key=key(2))
+    )
+    north = replace(
+        north,
+        gateway_wireguard=((ip_address("192.168.3.11"), stolen),),
+        granted={"10.103.0.0/16": FIRST, "192.168.3.11": FIRST, key(3): FIRST, key(2): LATER},
+    )
+    mode = TrafficEncryption.WIREGUARD
+    alone, found = decide(west, facts=facts, encryption=mode), decide(west, north, facts=facts, encryption=mode)
+    assert alone.topology.encryption is not None
+    assert found.topology.encryption is not None
+    assert found.topology.encryption.ends["west"] == alone.topology.encryption.ends["west"] != ()
+    assert found.topology.encryption.ends["north"] == ()
+    assert ("spec.gatewayInfos[0].wireGuard", "DuplicateKey") in problems(found, "north")
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="receive what Nodes send to the API server of their cluster by claiming a range with its address",
+    stopped_by="protection of what a Node cannot do without, also inside allowedRemoteCIDRs",
+)
+@pytest.mark.parametrize("cidr", ["10.77.0.0/16", "10.77.0.5/32", "10.76.0.0/15"])
+def test_a_range_with_the_api_server(cidr: str) -> None:
+    """Neither the address where connections went nor one behind the Service `kubernetes` is anybody else's."""
+    attacker = cluster("north", cidr, gateways=("192.168.3.11",))
+    slices = endpoint_slice("kubernetes", "kubernetes", [endpoint("10.77.0.5")], ("https", 6443))
+    facts = Facts(api_servers=addresses("10.77.0.5"))
+    for found in (
+        decide(attacker, facts=facts),
+        decide(attacker, facts=facts, on="w1"),
+        decide(attacker, facts=facts, allowed_remote_cidrs=networks("10.0.0.0/8")),
+        decide(attacker, slices),
+    ):
+        assert has(found, "north") == ((), ("192.168.3.11",))
+        assert cidr not in routes(found)
+        assert problems(found, "north") == {("spec.serviceCIDR", "Protected")}
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="answer the Nodes' DNS queries by claiming a range with their resolver",
+    stopped_by="protection of what a Node cannot do without, also inside allowedRemoteCIDRs",
+)
+@pytest.mark.parametrize("cidr", ["10.53.0.0/24", "9.9.9.0/24"])
+def test_a_range_with_the_resolver(cidr: str) -> None:
+    """A private resolver is nobody else's, and a public one not even where its range is listed."""
+    facts = Facts(resolvers=addresses("10.53.0.10", "9.9.9.9"))
+    attacker = cluster("north", cidr, gateways=("192.168.3.11",))
+    for on in ("g1", "w1"):
+        found = decide(attacker, facts=facts, on=on, allowed_remote_cidrs=networks("0.0.0.0/0"))
+        assert cidr not in routes(found)
+        assert problems(found, "north") == {("spec.serviceCIDR", "Protected")}
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="cut Nodes off from the Internet by claiming a range with their default gateway",
+    stopped_by="protection of what a Node cannot do without, of any of its default routes",
+)
+def test_a_range_with_a_default_gateway() -> None:
+    """Also one that is on no connected network (a /32 uplink, as clouds have them) is nobody else's."""
+    facts = Facts(default_gateways=addresses("10.55.0.1"))
+    found = decide(cluster("north", "10.55.0.0/16", gateways=("10.55.0.1", "192.168.3.11")), facts=facts)
+    assert has(found, "north") == ((), ("192.168.3.11",))
+    assert problems(found, "north") == {
+        ("spec.serviceCIDR", "Protected"),
+        ("spec.gatewayInfos[0].gatewayIP", "Protected"),
+    }
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="cut Nodes off from each other by claiming a range with a Node on another network",
+    stopped_by="the Nodes of the cluster, which no range of others may hold, also inside allowedRemoteCIDRs",
+)
+def test_a_range_with_a_node_of_this_cluster() -> None:
+    """A Node that is on no network of this one's, and a Gateway's address that no Node has, are left alone."""
+    far = (node("far", "10.60.0.9"), node("g9", "192.0.2.9"), gateway("g9", "10.61.0.1", "192.0.2.9"))
+    attacker = cluster("north", "10.60.0.0/24", "10.61.0.0/16", gateways=("10.60.0.9", "192.168.3.11"))
+    for allowed in ((), networks("10.0.0.0/8")):
+        found = decide(*far, attacker, allowed_remote_cidrs=allowed)
+        assert has(found, "north") == ((), ("192.168.3.11",))
+        assert {reason for _, reason in problems(found, "north")} == {"OverlapsLocal", "DuplicateAddress"}
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="receive what Nodes send to the leader, or to an API server behind a name",
+    stopped_by="`protectedCIDRs`, which go before everything that is allowed",
+)
+def test_a_range_that_the_administrator_protects() -> None:
+    """Neither as a CIDR, be it wider or narrower, nor as a gateway."""
+    protected = networks("10.70.0.0/24")
+    for cidr in ("10.70.0.0/16", "10.70.0.8/29"):
+        attacker = cluster("north", cidr, gateways=("10.70.0.9", "192.168.3.11"))
+        found = decide(attacker, protected_cidrs=protected, allowed_remote_cidrs=networks("10.70.0.0/16"))
+        assert has(found, "north") == ((), ("192.168.3.11",))
+        assert {reason for _, reason in problems(found, "north")} == {"Protected"}
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="have Nodes treat their API server or resolver as a tunnel endpoint by naming it as a gateway",
+    stopped_by="protection of what a Node cannot do without: it is no gateway of others either",
+)
+@pytest.mark.parametrize("address", ["10.77.0.5", "9.9.9.9", "2001:db8::53"])
+def test_a_lifeline_as_gateway(address: str) -> None:
+    """No tunnel, no throw route, no rule leads there, whether IPv4 or IPv6."""
+    facts = Facts(api_servers=addresses("10.77.0.5"), resolvers=addresses("9.9.9.9", "2001:db8::53"))
+    found = decide(cluster("north", "10.103.0.0/16", gateways=(address, "192.168.3.11")), facts=facts)
+    assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+    assert problems(found, "north") == {("spec.gatewayInfos[0].gatewayIP", "Protected")}
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="take replies of a Service or Pod of this cluster by naming its address as a gateway",
+    stopped_by="this cluster's own CIDRs, which hold no gateway of others",
+)
+@pytest.mark.parametrize("address", ["10.96.0.10", "10.10.3.7"])
+def test_an_address_of_this_cluster_as_gateway(address: str) -> None:
+    """A ClusterIP and a Pod of this cluster are no gateways of others."""
+    found = decide(cluster("north", "10.103.0.0/16", gateways=(address, "192.168.3.11")))
+    assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+    assert problems(found, "north") == {("spec.gatewayInfos[0].gatewayIP", "OverlapsLocal")}
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="receive packets for Pods of a cluster without Pod CIDRs by claiming a range around them",
+    stopped_by="the Pods that a Node knows one by one, which no range of others may hold",
+)
+def test_a_range_around_pods_that_are_known_one_by_one() -> None:
+    """Also one that appears later takes the range away from the other cluster, and not the other way round."""
+    home = (node("g1", "192.0.2.1"), node("w1", "192.0.2.3"), gateway("g1", "192.0.2.1"))
+    attacker = cluster("north", "10.103.0.0/16", "10.40.0.0/16", gateways=("10.40.0.6", "192.168.3.11"))
+    known = (pod("a", "w1", "10.40.0.5"), pod("b", "w1", "10.40.0.6"))
+    before = decide(attacker, home=home, pod_routing=PodRouting.PER_POD)
+    assert has(before, "north")[0] == ("10.40.0.0/16", "10.103.0.0/16")
+    fresh = decide(attacker, *known, home=home, pod_routing=PodRouting.PER_POD)
+    settings = config("g1", enable_pod_to_pod=True, pod_routing=PodRouting.PER_POD)
+    after = compile_desired(snapshot(*home, attacker, *known), NO_FACTS, settings, before)
+    for found in (fresh, after):
+        assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+        assert ("spec.podCIDRs[0]", "OverlapsLocal") in problems(found, "north")
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="stop every agent with claims that all are in each other's way",
+    stopped_by="one sort, and work only where ranges are nested: no set of claims costs more than its number",
+)
+def test_a_thousand_cidrs_that_all_overlap() -> None:
+    """Ten clusters with 1,024 CIDRs each are decided in seconds, and the victim's are as they were."""
+    every = [f"10.20.{n // 4}.{n % 4 * 64}/26" for n in range(1000)] + [f"10.20.0.0/{n}" for n in range(16, 32)]
+    every += [f"10.{2 * n}.0.0/{15}" for n in range(4)] + ["10.0.0.0/8"]
+    attackers = [
+        cluster(f"x{n}", None, *every, gateways=tuple(f"10.20.{n}.{g}" for g in range(64)), created=NEW)
+        for n in range(10)
+    ]
+    begin = time.process_time()
+    found = decide(WEST, *attackers)
+    spent = time.process_time() - begin
+    assert has(found, "west") == has(decide(WEST), "west")
+    assert all(has(found, one.cluster_id) == ((), ()) for one in attackers[1:])
+    assert spent < 20, f"{spent:.1f} s"  # comparing each with each takes minutes
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="receive replies to another member's IPv6 gateway by claiming the IPv4 address that stands for it",
+    stopped_by="240.0.0.0/4, where such addresses lie and which is nobody's CIDR and nobody's gateway",
+)
+def test_what_stands_for_an_ipv6_gateway() -> None:
+    """Neither as a gateway nor in a CIDR, also where that range is listed."""
+    victim = cluster("west", "10.102.0.0/16", gateways=("2001:db8:2::11",), created=NEW)
+    stand_in = source_of(ip_address("2001:db8:2::11"))
+    around = ip_network((int(stand_in), 8), strict=False)
+    north = cluster("north", str(around), gateways=(str(stand_in), "192.168.3.11"), created=OLD)
+    found = unharmed(victim, north, allowed_remote_cidrs=networks("10.0.0.0/8", str(around)))
+    assert has(found, "north") == ((), ("192.168.3.11",))
+    assert {reason for _, reason in problems(found, "north")} == {"NotUnicast"}
+
+
+RAW = {
+    "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
+    "kind": "ClusterInfoImport",
+    "metadata": {"name": "north-clusterinfo", "namespace": "mc", "creationTimestamp": NEW},
+}
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="have one address written so that two programs read it differently",
+    stopped_by="one reading of each text: what is not written as usual is refused, or told and used masked",
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10.102.7.9/16",  # host bits
+        "10.102.0.0/255.255.0.0",
+        "10.102.0.0/0.0.255.255",
+        "010.102.0.0/16",  # octal in inet_aton(3)
+        "10.102/16",
+        "0xa660000/16",
+        "10.102.0.0/16 ",
+        "10.102.0.0/+16",
+        "\u0661\u0660.102.0.0/16",
+        "::ffff:10.102.0.0/112",
+        "10.102.0.0%eth0/16",
+        "10.102.0.0/016",
+    ],
+)
+def test_masks_and_host_bits(text: str) -> None:
+    """However it is written, it does not become an address of another member's."""
+    raw = {
+        **RAW,
+        "spec": {"clusterID": "north", "serviceCIDR": text, "gatewayInfos": [{"gatewayIP": "192.168.3.11"}]},
+    }
+    try:
+        north = parse_object(raw).value
+    except InputError:
+        return  # refused as a whole, with a message
+    assert isinstance(north, ClusterInfoImport)
+    assert has(unharmed(WEST, north), "north")[0] == ()
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="stop agents, or jump the queue, by claims that make no sense",
+    stopped_by="the annotation's one form: anything else counts as none, with a warning",
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[" * 100_000,
+        '{"10.102.0.0/16":' * 50_000,
+        '{"10.102.0.0/16":"0000"}',
+        '{"10.102.0.0/16":-1e999}',
+        '{"10.102.0.0/16":"-"}',
+        granted_text({f"10.{n // 250}.{n % 250}.0/24": "" for n in range(5000)}),
+        7,
+        ["10.102.0.0/16"],
+    ],
+)
+def test_claims_that_make_no_sense(text: object) -> None:
+    """The object counts by its age, and a warning says why."""
+    metadata = {**RAW["metadata"], "annotations": {CLAIMS_ANNOTATION: text}}  # type: ignore[dict-item]
+    spec = {
+        "clusterID": "north",
+        "serviceCIDR": "10.102.0.0/16",
+        "podCIDRs": ["10.30.0.0/16"],
+        "gatewayInfos": [{"gatewayIP": "192.168.3.11"}],
+    }
+    parsed = parse_object({**RAW, "metadata": metadata, "spec": spec})
+    north = parsed.value
+    assert isinstance(north, ClusterInfoImport)
+    assert north.granted == {}
+    assert [p.path for p in parsed.problems] == [f"metadata.annotations.{CLAIMS_ANNOTATION}"]
+    assert has(unharmed(WEST, north), "north") == (("10.30.0.0/16",), ("192.168.3.11",))
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="be older than everybody by leaving and joining again under an ID that sorts first",
+    stopped_by="times of claims to the microsecond: IDs decide only between claims of one moment",
+)
+def test_an_id_that_sorts_first() -> None:
+    """Of two objects of one second the claims' times decide, not the ID."""
+    granted = dict.fromkeys(("10.102.0.0/16", "10.20.0.0/16", "192.168.2.11"), "2026-01-01T00:00:00.100000Z")
+    west = replace(WEST, granted=granted)
+    mine = dict.fromkeys(("10.102.0.0/16", "192.168.2.11"), "2026-01-01T00:00:00.900000Z")
+    attacker = cluster("a", "10.102.0.0/16", gateways=("192.168.2.11",), created=OLD, granted=mine)
+    assert has(unharmed(west, attacker), "a") == ((), ())
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="take another member's place with a second object that names its cluster ID",
+    stopped_by="one object for one cluster: the older",
+)
+def test_a_second_object_for_a_members_id() -> None:
+    """Whatever the second object says, also of its claims, the first one counts."""
+    second = cluster(
+        "west", "10.102.0.0/16", gateways=("192.168.3.11",), created=NEW, object_name="aa-clusterinfo"
+    )
+    second = replace(
+        second, meta=meta(Kind.CLUSTER_INFO_IMPORT, "aa-clusterinfo", NEW), granted={"10.102.0.0/16": "0"}
+    )
+    found = unharmed(WEST, second)
+    assert [p.reason for p in found.topology.problems if "aa-clusterinfo" in p.subject] == ["DuplicateClusterID"]
