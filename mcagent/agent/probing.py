@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from flows.fields import PORT_CONTROLLER
-from mcagent.core.candidate import Remote
+from mcagent.core.asked import Remote
 from mcagent.core.compile import Compiled
 from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
 from mcagent.model.errors import BackendError

@@ -6,41 +6,21 @@ of each other is `mcagent.core.remote`'s business.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from mcagent.core.claims import PRIVATE, PrefixRange, Taken, outermost, prefix_range, refuse_network
-from mcagent.core.ownership import AddressClaim
+from mcagent.core.asked import Candidate, Claim, asked, footprint_of, verdict, within
+from mcagent.core.claims import PRIVATE, Taken, prefix_range, refuse_network
 from mcagent.core.underlay import ENDPOINTS, family, refuse_underlay, source_of
 from mcagent.model.config import Config, SourceNat
 from mcagent.model.field import printable
-from mcagent.model.granted import CLAIMS_ANNOTATION, REFUSED, to_microseconds
-from mcagent.model.net import Address, Network, contains, host_network, network_key, overlaps
+from mcagent.model.granted import CLAIMS_ANNOTATION, REFUSED
+from mcagent.model.net import Address, Network, host_network, network_key
 from mcagent.model.objects import ClusterInfoImport
 from mcagent.model.problem import Problem, Severity
 
+_ENDPOINTS_BEGIN = int(ENDPOINTS.network_address)
 SHOWN = 4  # refused CIDRs that a message names
 ANNOTATION_PATH = f"metadata.annotations[{CLAIMS_ANNOTATION}]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
-    """A cluster as it is used. `direct` are tunnel endpoints that lie inside one of its own CIDRs.
-
-    Not every gateway is reached from every gateway of ours: both need addresses of one family.
-    """
-
-    cluster_id: str
-    cidrs: tuple[Network, ...]
-    gateways: tuple[Address, ...]
-    snat: bool
-    direct: tuple[Address, ...] = ()
-
-    def reached_from(self, gateway_ip: Address | None) -> tuple[Address, ...]:
-        """Return the gateways that a gateway with this gatewayIP has tunnels to."""
-        if gateway_ip is None:
-            return self.gateways
-        return tuple(address for address in self.gateways if address.version == gateway_ip.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,70 +39,6 @@ class Surroundings:
     gateway_ip: Address | None = None  # of this Node, as a gateway
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """One CIDR that an object asks for, or the address of a gateway."""
-
-    asked: AddressClaim
-    network: Network  # of a gateway: its source in what tunnels carry, which is IPv4
-    path: str
-    pod: bool = False
-    gateway: Address | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """One ClusterInfoImport looked at alone: what it may have if nobody has claimed it before."""
-
-    info: ClusterInfoImport
-    order: tuple[str, str, str, str]
-    claims: tuple[Claim, ...]  # CIDRs sorted, then gateways in the API's order
-    footprint: tuple[PrefixRange, ...]  # all addresses that it asks for: sorted and disjoint
-    problems: tuple[Problem, ...]
-    alone: Remote  # the verdict if nobody else wants any of it
-
-    def without(self, beaten: Container[AddressClaim]) -> Remote:
-        """Return the verdict if these claims are lost."""
-        kept = [claim for claim in self.claims if claim.asked not in beaten]
-        pods_lost = any(claim.pod and claim.asked in beaten for claim in self.claims)
-        return _remote(self.info.cluster_id, kept, snat=self.alone.snat or pods_lost)
-
-
-def _remote(cluster_id: str, claims: Iterable[Claim], *, snat: bool) -> Remote:
-    cidrs: list[Network] = []
-    gateways: list[Address] = []
-    for claim in claims:
-        if claim.gateway is None:
-            cidrs.append(claim.network)
-        else:
-            gateways.append(claim.gateway)
-    kept = outermost(cidrs)
-    own = Taken((network, "") for network in kept)
-    return Remote(
-        cluster_id=cluster_id,
-        cidrs=kept,
-        gateways=tuple(gateways),
-        snat=snat,
-        direct=tuple(a for a in gateways if own.overlapping(host_network(a)) is not None),
-    )
-
-
-_NEVER = "~"  # sorts after every time
-
-
-def rank_of(info: ClusterInfoImport, claim: str) -> tuple[str, ...]:
-    """Return the rank of one claim (CIDR, gateway or key as text): since when the cluster has it, as all know.
-
-    That is when the leader granted it; where it says nothing (Antrea's does not), the age of the object. What the
-    leader refused, and is there all the same, comes after all others.
-    """
-    created = to_microseconds(info.meta.created)
-    since = info.granted.get(claim, created)
-    if since == REFUSED and claim in info.granted:
-        since = _NEVER
-    return (since, created, info.cluster_id, info.meta.name, info.meta.namespace)
-
-
 class Judge:
     """Looks at one object alone, in given surroundings."""
 
@@ -137,7 +53,7 @@ class Judge:
             )
         )
         self._protected = Taken(around.protected)
-        self._allowed = around.config.allowed_remote_cidrs or PRIVATE
+        self._allowed = [prefix_range(network) for network in around.config.allowed_remote_cidrs or PRIVATE]
         self._node_addresses = dict(around.node_addresses)
         self._inside = Taken(
             (
@@ -150,11 +66,11 @@ class Judge:
         """Return what the object may have if nobody older wants it."""
         config = self._around.config
         problems: list[Problem] = []
-        asked: list[tuple[Network, str, bool]] = []
+        wanted: list[tuple[Network, str, bool]] = []
         if info.service_cidr is not None:
-            asked.append((info.service_cidr, "spec.serviceCIDR", False))
+            wanted.append((info.service_cidr, "spec.serviceCIDR", False))
         if config.enable_pod_to_pod:
-            asked.extend((n, f"spec.podCIDRs[{i}]", True) for i, n in enumerate(info.pod_cidrs))
+            wanted.extend((n, f"spec.podCIDRs[{i}]", True) for i, n in enumerate(info.pod_cidrs))
         cidrs: list[Claim] = []
         pods_whole = config.enable_pod_to_pod and bool(info.pod_cidrs)
         gateways = self._gateways(info, problems)
@@ -169,13 +85,13 @@ class Judge:
             message = f"the leader has refused {some} to this cluster: sources are translated"
             problems.append(problem_of(info, ANNOTATION_PATH, "RefusedByLeader", message, Severity.WARNING))
         ends = {claim.network for claim in gateways}
-        for network, path, pod in asked:
+        for network, path, pod in wanted:
             problem = self._network_problem(info, network, path)
             if problem is None and network in ends:
                 message = f"{network} is not used: it is the cluster's own gateway"
                 problem = problem_of(info, path, "IsGateway", message)
             if problem is None:
-                cidrs.append(Claim(asked=_asked(info, network), network=network, path=path, pod=pod))
+                cidrs.append(Claim(asked=asked(info, network), network=network, path=path, pod=pod))
             else:
                 problems.append(problem)
                 pods_whole = pods_whole and not pod
@@ -186,9 +102,9 @@ class Judge:
             info=info,
             order=(info.meta.created, info.cluster_id, info.meta.name, info.meta.namespace),
             claims=claims,
-            footprint=tuple(prefix_range(network) for network in outermost(claim.network for claim in claims)),
+            footprint=footprint_of(claims),
             problems=tuple(problems),
-            alone=_remote(info.cluster_id, claims, snat=self._snat(pods_whole)),
+            alone=verdict(info.cluster_id, claims, snat=self._snat(pods_whole)),
         )
 
     def _snat(self, pods_whole: bool) -> bool:
@@ -207,10 +123,11 @@ class Judge:
         if holder is not None:
             message = f"{network} is not used: it overlaps {holder[0]}, {holder[1]}"
             return problem_of(info, path, "OverlapsLocal", message)
-        if overlaps(network, ENDPOINTS):
+        found = prefix_range(network)
+        if found[2] >= _ENDPOINTS_BEGIN:  # IPv4, and they go to its end
             message = f"{network} is not used: it overlaps {ENDPOINTS}, where encrypted tunnels end"
             return problem_of(info, path, "NotUnicast", message)
-        if not any(contains(outer, network) for outer in self._allowed):
+        if not any(within(found, outer) for outer in self._allowed):
             what = "allowedRemoteCIDRs does not hold it"
             if not self._around.config.allowed_remote_cidrs:
                 what = "it is not private (RFC 1918, 100.64.0.0/10), and allowedRemoteCIDRs does not name it"
@@ -232,7 +149,7 @@ class Judge:
                 who = own or "this Node"
                 message = f"{address} is not used: it is the address of {who} of this cluster"
                 problems.append(problem_of(info, path, "DuplicateAddress", message))
-            elif address in ENDPOINTS:
+            elif address.version == 4 and int(address) >= _ENDPOINTS_BEGIN:
                 message = f"{address} is not used: it lies in {ENDPOINTS}, where encrypted tunnels end"
                 problems.append(problem_of(info, path, "NotUnicast", message))
             elif (protected := self._protecting(address, source)) is not None:
@@ -246,10 +163,8 @@ class Judge:
                 problems.append(problem_of(info, path, "DuplicateAddress", message))
             else:
                 sources[source] = address
-                rank = rank_of(info, str(address))
-                point = (4, int(source), int(source))
-                asked = AddressClaim(owner=info.cluster_id, range=point, gateway=True, rank=rank)
-                found.append(Claim(asked=asked, network=host_network(source), path=path, gateway=address))
+                claim = asked(info, host_network(source), gateway=str(address))
+                found.append(Claim(asked=claim, network=host_network(source), path=path, gateway=address))
         if not self._tell_mixed(info, found, problems):
             message = "has no gateway that can be used: nothing reaches this cluster"
             problems.append(problem_of(info, "spec.gatewayInfos", "NoGateway", message))
@@ -277,11 +192,6 @@ class Judge:
             )
             problems.append(problem_of(info, path, "MixedFamilies", message, severity))
         return len(found) > len(others)
-
-
-def _asked(info: ClusterInfoImport, network: Network) -> AddressClaim:
-    rank = rank_of(info, str(network))
-    return AddressClaim(owner=info.cluster_id, range=prefix_range(network), gateway=False, rank=rank)
 
 
 def _tell_redundant(info: ClusterInfoImport, cidrs: list[Claim], problems: list[Problem]) -> None:

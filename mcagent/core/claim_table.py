@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcagent.core.candidate import Candidate
+from mcagent.core.asked import Candidate
 from mcagent.core.claims import PrefixRange
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcagent.core.candidate import Remote, problem_of, rank_of
+from mcagent.core.asked import Remote, rank_of
+from mcagent.core.candidate import problem_of
 from mcagent.core.claims import Taken
 from mcagent.core.keyholders import Ends, Holders, Wanted, first_endpoint, wanted_by
 from mcagent.core.local import Local

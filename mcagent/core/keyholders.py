@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcagent.core.candidate import Remote
+from mcagent.core.asked import Remote
 from mcagent.core.underlay import endpoint_of
 from mcagent.model.net import Address, Network
 from mcagent.model.objects import ClusterInfoImport, WireGuardInfo

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flows.mc.declaration import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_ASKED
-from mcagent.core.candidate import Remote
+from mcagent.core.asked import Remote
 from mcagent.core.services import ExportedPort
 from mcagent.core.underlay import source_of
 from mcagent.model.net import Network, NetworkSet, host_network, internet_checksum

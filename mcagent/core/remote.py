@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from mcagent.core.candidate import Candidate, Claim, Judge, Remote, Surroundings, problem_of
+from mcagent.core.asked import Candidate, Claim, Remote
+from mcagent.core.candidate import Judge, Surroundings, problem_of
 from mcagent.core.claim_table import ClaimTable
 from mcagent.core.claims import PrefixRange
 from mcagent.core.local import Local

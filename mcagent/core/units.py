@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flows import mc
 from mcagent.core import kernel
-from mcagent.core.candidate import Remote
+from mcagent.core.asked import Remote
 from mcagent.core.local import LocalPeer
 from mcagent.core.nodes import Families
 from mcagent.core.numbers import HOST_OFPORT

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flows.mc.declaration import TOS_ASKED
 from mcagent.agent.probing import Prober
-from mcagent.core.candidate import Remote
+from mcagent.core.asked import Remote
 from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
 from mcagent.core.services import ExportedPort
 from mcagent.lab.waiting import wait_until

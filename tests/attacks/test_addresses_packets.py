@@ -1,0 +1,138 @@
+"""Addresses of others, with packets: what east's Pods reach they go on reaching, whatever a member claims."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+
+from mcagent.lab import netns, objects, traffic
+from mcagent.lab.lab import Lab
+from mcagent.lab.objects import NAMESPACE
+from mcagent.lab.topology import OUTSIDE, POD_PORT, generate
+from mcagent.lab.waiting import wait_until
+from mcagent.model.errors import LabError
+from mcagent.model.granted import CLAIMS_ANNOTATION, granted_text
+from tests.attacks.catalogue import Attacker, Group, attack
+
+FIRST, SECOND, THIRD = (f"2026-01-0{day}T00:00:00.000000Z" for day in (1, 2, 3))
+MARKS = count(60)
+NORTH, NORTH_CIDR, NORTH_GATEWAY = "north-clusterinfo", "10.103.0.0/16", "192.168.9.11"
+
+
+@pytest.fixture(scope="module")
+def shared(make_lab: Callable[..., Lab]) -> Lab:
+    """East and west; the third member is what the others are told of it."""
+    return make_lab(generate())
+
+
+@pytest.fixture
+def lab(shared: Lab) -> Iterator[Lab]:
+    """The lab, working before each test, and without the third member after it."""
+    east = shared.topology.clusters[0]
+    wait_until(lambda: _reaches(shared), "east's Pods to reach west", timeout=60)
+    yield shared
+    shared.api(east.name).delete("ClusterInfoImport", NORTH, NAMESPACE)
+    wait_until(lambda: not _routed(shared, NORTH_CIDR), "its routes to go", timeout=30)
+
+
+def _north(lab: Lab, *cidrs: str, gateways: tuple[str, ...] = (), granted: dict[str, str] | None = None) -> None:
+    """Tell east of the third member, which asks for these beside its own; wait until that is programmed."""
+    mark = f"10.{next(MARKS)}.0.0/16"  # of its own, and new each time
+    metadata: dict[str, object] = {"name": NORTH, "namespace": NAMESPACE}
+    if granted is not None:
+        metadata["annotations"] = {CLAIMS_ANNOTATION: granted_text({**granted, mark: THIRD})}
+    spec = {
+        "clusterID": "north",
+        "serviceCIDR": NORTH_CIDR,
+        "podCIDRs": [mark, *cidrs],
+        "gatewayInfos": [{"gatewayIP": address} for address in (NORTH_GATEWAY, *gateways)],
+    }
+    raw = {"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ClusterInfoImport"}
+    lab.api(lab.topology.clusters[0].name).apply({**raw, "metadata": metadata, "spec": spec})
+    wait_until(lambda: _routed(lab, mark), "north to be known", timeout=30)
+
+
+def _routed(lab: Lab, cidr: str) -> bool:
+    """Tell whether all Nodes of east have a route of ours to a CIDR."""
+    nodes = lab.topology.clusters[0].nodes
+    found = [netns.ip(lab.namespace(node), "route", "show", "table", "all", "proto", "111") for node in nodes]
+    return all(f"{cidr} " in text for text in found)
+
+
+def _reaches(lab: Lab) -> bool:
+    """Tell whether every Pod of east reaches the Service of west and a Pod behind it."""
+    east, west = lab.topology.clusters
+    for node in east.nodes:
+        client = lab.namespace(node.pods[0])
+        try:
+            traffic.tcp(client, west.services[0].cluster_ip, 80, timeout=2)
+            traffic.tcp(client, west.workers[0].pods[0].address, POD_PORT, timeout=2)
+        except (OSError, LabError):
+            return False
+    return True
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="cut all members off from another member's Service by naming its ClusterIP as a second gateway",
+    stopped_by="the rule of ownership: an address inside a CIDR that was claimed before is no gateway of others",
+)
+def test_a_cluster_ip_of_another_member_as_gateway(lab: Lab) -> None:
+    """East's Pods go on reaching the Service, on gateway and worker, and the address has no route of its own."""
+    address = str(lab.topology.clusters[1].services[0].cluster_ip)
+    _north(lab, gateways=(address,))
+    assert _reaches(lab)
+    for node in lab.topology.clusters[0].nodes:
+        routes = netns.ip(lab.namespace(node), "route", "show", "table", "all", "proto", "111")
+        assert f"throw {address} " not in routes
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="receive a younger member's packets by adding its CIDRs to a ClusterInfo that is older",
+    stopped_by="seniority of the claim, not of the object: what is added later is younger",
+)
+def test_an_older_member_adds_the_cidrs_of_a_younger_one(lab: Lab) -> None:
+    """With west's object made anew after north's, what the leader granted west first stays west's."""
+    east, west = lab.topology.clusters
+    api = lab.api(east.name)
+    own = {NORTH_CIDR: FIRST, NORTH_GATEWAY: FIRST}
+    _north(lab, granted=own)
+    name = f"{west.name}-clusterinfo"
+    claims = {str(one): SECOND for one in (west.service_cidr, west.pod_cidr, west.gateways[0].tunnel_address)}
+    api.delete("ClusterInfoImport", name, NAMESPACE)
+    fresh = objects.import_object(west)
+    metadata = {"name": name, "namespace": NAMESPACE, "annotations": {CLAIMS_ANNOTATION: granted_text(claims)}}
+    api.create({**fresh, "metadata": metadata})
+    wait_until(lambda: _reaches(lab), "east's Pods to reach west again", timeout=60)
+    stolen = (str(west.service_cidr), str(west.pod_cidr))
+    _north(lab, *stolen, granted={**own, **dict.fromkeys(stolen, THIRD)})
+    assert _reaches(lab)
+    assert _tells(lab, "OverlapsRemote")
+
+
+def _tells(lab: Lab, reason: str) -> bool:
+    """Tell whether all Nodes of east tell of a refusal."""
+    return all(reason in json.dumps(lab.status(node.name)) for node in lab.topology.clusters[0].nodes)
+
+
+@attack(
+    Group.ADDRESSES,
+    Attacker.MEMBER,
+    wants="receive what all Pods and Nodes of the others send to a part of the Internet by claiming its range",
+    stopped_by="private ranges only, unless `allowedRemoteCIDRs` opens more on purpose",
+)
+def test_a_public_range(lab: Lab) -> None:
+    """No Node has a route to 8.8.8.0/24, and what is outside stays reachable from Pods."""
+    _north(lab, "8.8.8.0/24", f"{OUTSIDE}/32", "198.51.0.0/16")
+    for node in lab.topology.clusters[0].nodes:
+        routes = netns.ip(lab.namespace(node), "route", "show", "table", "all", "proto", "111")
+        assert "8.8.8.0" not in routes
+        assert "198.51" not in routes
+        assert traffic.tcp(lab.namespace(node.pods[0]), OUTSIDE, POD_PORT).source == str(node.address)
+    assert _tells(lab, "NotAllowed")
