@@ -178,7 +178,7 @@ def all_addresses(snapshot: Snapshot, gateways: tuple[LocalGateway, ...]) -> tup
         found |= dict.fromkeys((gateway.gateway_ip, gateway.internal_ip, source_of(gateway.gateway_ip)), who)
     for _, node in sorted(snapshot.nodes.items()):
         stand_in = own_stand_in(node, None)
-        for address in (*node.internal_ips, *(() if stand_in is None else (stand_in,))):
+        for address in (*node.internal_ips, *node.external_ips, *(() if stand_in is None else (stand_in,))):
             found.setdefault(address, f'Node "{node.meta.name}"')
     return tuple(sorted(found.items(), key=lambda item: (item[0].version, int(item[0]))))
 

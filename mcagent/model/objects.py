@@ -120,6 +120,7 @@ class Node:
 
     meta: Meta
     internal_ips: tuple[Address, ...] = ()
+    external_ips: tuple[Address, ...] = ()  # nobody's but its own; tunnels do not end there
     pod_cidrs: tuple[Network, ...] = ()
     ready: bool = True
     unschedulable: bool = False

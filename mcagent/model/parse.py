@@ -203,7 +203,7 @@ def _granted(field: Field, problems: list[Problem]) -> dict[str, str]:
     return {}
 
 
-def _annotated_address(field: Field, problems: list[Problem]) -> Address | None:
+def _optional_address(field: Field, problems: list[Problem]) -> Address | None:
     """Return the address; a wrong one is told and passed over: it must not take the Node away."""
     if field.absent or field.value == "":
         return None
@@ -218,9 +218,13 @@ def parse_node(meta: Meta, raw: Field, problems: list[Problem]) -> Node:
     """Node: without a Ready condition (a hand-written manifest) it counts as ready."""
     spec, status = raw.get("spec"), raw.get("status")
     addresses: dict[Address, None] = {}
+    external: dict[Address, None] = {}
     for item in status.get("addresses").each():
-        if item.get("type").text("") == "InternalIP":
+        kind = item.get("type").text("")
+        if kind == "InternalIP":
             addresses[item.get("address").address()] = None
+        elif kind == "ExternalIP" and (found := _optional_address(item.get("address"), problems)) is not None:
+            external[found] = None
     ready = True
     for item in status.get("conditions").each():
         if item.get("type").text("") == "Ready":
@@ -233,11 +237,12 @@ def parse_node(meta: Meta, raw: Field, problems: list[Problem]) -> Node:
     return Node(
         meta=meta,
         internal_ips=tuple(addresses),
+        external_ips=tuple(external),
         pod_cidrs=pod_cidrs,
         ready=ready,
         unschedulable=spec.get("unschedulable").flag(),
         gateway_annotation=not annotations.get(GATEWAY_ANNOTATION).absent,
-        gateway_ip=_annotated_address(annotations.get(GATEWAY_IP_ANNOTATION), problems),
+        gateway_ip=_optional_address(annotations.get(GATEWAY_IP_ANNOTATION), problems),
         drain=annotations.get(DRAIN_ANNOTATION).text("") == "true",
     )
 

@@ -260,11 +260,13 @@ def test_a_range_with_a_default_gateway() -> None:
     stopped_by="the Nodes of the cluster, which no range of others may hold, also inside allowedRemoteCIDRs",
 )
 def test_a_range_with_a_node_of_this_cluster() -> None:
-    """A Node that is on no network of this one's, and a Gateway's address that no Node has, are left alone."""
-    far = (node("far", "10.60.0.9"), node("g9", "192.0.2.9"), gateway("g9", "10.61.0.1", "192.0.2.9"))
-    attacker = cluster("north", "10.60.0.0/24", "10.61.0.0/16", gateways=("10.60.0.9", "192.168.3.11"))
+    """A Node elsewhere, a Gateway's address that no Node has, and a Node's ExternalIP are nobody else's."""
+    far = node("far", "10.60.0.9"), node("g9", "192.0.2.9"), gateway("g9", "10.61.0.1", "192.0.2.9")
+    outside = replace(node("out", "192.0.2.8"), external_ips=addresses("10.62.0.8"))
+    cidrs = ("10.60.0.0/24", "10.61.0.0/16", "10.62.0.8/32")
+    attacker = cluster("north", *cidrs, gateways=("10.60.0.9", "10.62.0.8", "192.168.3.11"))
     for allowed in ((), networks("10.0.0.0/8")):
-        found = decide(*far, attacker, allowed_remote_cidrs=allowed)
+        found = decide(*far, outside, attacker, allowed_remote_cidrs=allowed)
         assert has(found, "north") == ((), ("192.168.3.11",))
         assert {reason for _, reason in problems(found, "north")} == {"OverlapsLocal", "DuplicateAddress"}
 

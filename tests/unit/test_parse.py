@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.kube.trim import trim
 from mcagent.model.errors import InputError
+from mcagent.model.granted import CLAIMS_ANNOTATION
 from mcagent.model.kinds import AGENT_KINDS, KINDS, kind_of
 from mcagent.model.objects import (
     ClusterInfoImport,
@@ -150,6 +152,16 @@ def test_a_wrong_key_takes_only_the_encryption_away(published: object, path: str
     assert [p.path for p in parsed.problems] == [f"spec.wireGuard.{path}".rstrip(".")]
 
 
+def test_claims_of_a_cluster_info_are_kept_and_read() -> None:
+    """What is kept of an object in memory has the annotation, and its times are read to the microsecond."""
+    raw = cluster_info()
+    text = '{"10.97.0.0/16":"2026-01-01T00:00:00Z","10.9.0.0/16":""}'
+    raw["metadata"]["annotations"] = {CLAIMS_ANNOTATION: text}
+    value = parse_object(trim(Kind.CLUSTER_INFO_IMPORT, raw)).value
+    assert isinstance(value, ClusterInfoImport)
+    assert value.granted == {"10.97.0.0/16": "2026-01-01T00:00:00.000000Z", "10.9.0.0/16": ""}
+
+
 def test_cluster_info_without_optional_fields() -> None:
     """Only the cluster ID is needed; empty and null fields mean that there is nothing."""
     value = parse_object(cluster_info(serviceCIDR="", gatewayInfos=None, podCIDRs=[""])).value
@@ -185,13 +197,18 @@ def test_node() -> None:
             "addresses": [
                 {"type": "Hostname", "address": "n1"},
                 {"type": "InternalIP", "address": "192.0.2.1"},
+                {"type": "ExternalIP", "address": "198.51.100.7"},
+                {"type": "ExternalIP", "address": "none"},
             ],
             "conditions": [{"type": "Ready", "status": "Unknown"}],
         },
     }
-    value = parse_object(raw, Kind.NODE).value
+    parsed = parse_object(raw, Kind.NODE)
+    value = parsed.value
     assert isinstance(value, Node)
     assert value.internal_ips == (ip_address("192.0.2.1"),)
+    assert value.external_ips == (ip_address("198.51.100.7"),)
+    assert [(p.path, p.severity) for p in parsed.problems] == [("status.addresses[3].address", Severity.WARNING)]
     assert value.pod_cidrs == (ip_network("10.1.0.0/24"),)
     assert (value.ready, value.unschedulable, value.gateway_annotation) == (False, True, True)
 
