@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from mcagent.model.document import decode
 from mcagent.model.field import describe, printable
 
 # JSON object. Key: a claim in its one form (a CIDR without host bits, "10.96.0.0/16"; a gateway's address, both as
@@ -31,8 +32,8 @@ def granted_text(claims: Mapping[str, str]) -> str:
 def read_granted(text: str) -> dict[str, str]:
     """Return the claims with their times (or REFUSED); ValueError says in a few words what is wrong."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = decode(text)
+    except ValueError:
         raise ValueError("not JSON") from None
     if not isinstance(found, dict):
         raise ValueError(f"must be a JSON object, is {describe(found)}")
