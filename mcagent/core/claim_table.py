@@ -5,7 +5,7 @@ Decides nothing, and knows nothing of ranks: where ranges meet, `mcagent.core.ow
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,6 +43,14 @@ class ClaimTable:
                     return None
                 insort(rows, (found, cluster_id))
         return ClaimTable(winners={**self.winners, cluster_id: new}, rows=rows)
+
+    def holds(self, address: int) -> bool:
+        """Tell whether somebody asks for an IPv4 address. In this table nobody may share one with anybody."""
+        place = bisect_right(self.rows, ((4, address, _END), "")) - 1
+        return place >= 0 and self.rows[place][0][0] == 4 and self.rows[place][0][2] >= address
+
+
+_END = 1 << 128  # after every address
 
 
 def _share(row: list[tuple[PrefixRange, str]], wanted: PrefixRange) -> bool:

@@ -85,8 +85,9 @@ def build_remotes(
         previous = None
     if previous is not None and previous.infos is infos and previous.pod_hosts == pod_hosts:
         return previous
-    if previous is not None and previous.calm and previous.pod_hosts == pod_hosts:
-        quick = _one_changed(previous, infos)
+    if previous is not None and previous.calm:
+        same = previous.pod_hosts == pod_hosts
+        quick = _one_changed(previous, infos) if same else _pods_changed(previous, infos, pod_hosts)
         if quick is not None:
             return quick
     known = previous.candidates if previous is not None else {}
@@ -152,6 +153,15 @@ def _one_changed(previous: Remotes, infos: Mapping[str, ClusterInfoImport]) -> R
         candidates={**previous.candidates, key: new},
         table=table,
     )
+
+
+def _pods_changed(
+    previous: Remotes, infos: Mapping[str, ClusterInfoImport], pod_hosts: frozenset[int]
+) -> Remotes | None:
+    """Return the verdicts after Pods came or went that are in nobody's way; None if it is another case."""
+    if previous.infos is not infos or any(map(previous.table.holds, pod_hosts - previous.pod_hosts)):
+        return None
+    return replace(previous, pod_hosts=pod_hosts, pods=sorted(pod_hosts))
 
 
 _order = attrgetter("order")

@@ -523,23 +523,32 @@ CHANGES = st.lists(
 )
 
 
-@given(CHANGES, st.sampled_from([frozenset(), frozenset({int(ip_address("203.0.113.7"))})]))
+# Pods that are known one by one: in CIDRs, at gateways, in nobody's way.
+POD_HOSTS = st.frozensets(
+    st.sampled_from(["203.0.113.7", "203.0.113.8", "10.3.0.1", "10.7.1.2", "10.55.0.9", "10.99.0.1"]), max_size=3
+).map(lambda found: frozenset(int(ip_address(text)) for text in found))
+
+
+@given(CHANGES, st.lists(st.tuples(st.integers(0, 12), st.just(frozenset()) | POD_HOSTS), max_size=4))
 def test_one_change_after_the_other_gives_what_all_at_once_give(
-    changes: list[ClusterInfoImport], pod_hosts: frozenset[int]
+    changes: list[ClusterInfoImport], moves: list[tuple[int, frozenset[int]]]
 ) -> None:
-    """Whatever changes, verdicts and problems are those of a fresh look at everything."""
+    """Whatever changes, clusters or Pods, verdicts and problems are those of a fresh look at everything."""
     infos: dict[str, ClusterInfoImport] = {}
+    pods: frozenset[int] = frozenset()
     around = topology(enable_pod_to_pod=True).remotes.surroundings
     before: Remotes | None = None
-    for one in changes:
+    for number, one in enumerate(changes):
         infos = {**infos, one.meta.key: one}
-        after = build_remotes(infos, around, pod_hosts, before)
-        fresh = build_remotes(infos, around, pod_hosts)
-        assert after.clusters == fresh.clusters
-        assert after.problems == fresh.problems
-        assert after.table.rows == fresh.table.rows
-        assert after.calm == fresh.calm
-        before = after
+        for now in (pods, *(moved for place, moved in moves if place == number)):
+            pods = now
+            after = build_remotes(infos, around, pods, before)
+            fresh = build_remotes(infos, around, pods)
+            assert after.clusters == fresh.clusters
+            assert after.problems == fresh.problems
+            assert (after.table.rows, after.pods) == (fresh.table.rows, fresh.pods)
+            assert after.calm == fresh.calm
+            before = after
 
 
 @given(CLUSTERS)
