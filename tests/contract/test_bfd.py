@@ -18,6 +18,7 @@ from mcagent.lab import netns
 from mcagent.lab.ovs import OvsInstance
 from mcagent.lab.waiting import wait_until
 from mcagent.model.facts import DatapathType
+from mcagent.model.resources import BFD_MAC
 from tests.contract.ovs_values import DATAPATH
 
 pytestmark = pytest.mark.contract
@@ -166,6 +167,16 @@ def test_a_bucket_is_left_out_only_if_it_watches_what_is_down(pair: Pair) -> Non
     select(pair, 2, to(PEER, watched=True), to(SILENT, watched=False))
     assert pair.ways(1) == {PEER}
     assert pair.ways(2) == {PEER, SILENT}
+
+
+def test_a_session_goes_on_when_a_peer_learns_to_ask_for_the_mac(pair: Pair) -> None:
+    """The column comes while the session is up, the other end has never heard of it: nothing goes down."""
+    flaps = pair.status("flap_count")
+    pair.bfd(bfd_remote_dst_mac=f'"{BFD_MAC}"')
+    until = time.monotonic() + 5 * 3 * INTERVAL / 1000  # five times what it takes to miss a peer
+    while time.monotonic() < until:
+        assert pair.status("state") == pair.status("remote_state") == "up"
+    assert pair.status("flap_count") == flaps
 
 
 def test_a_trusted_bucket_carries_packets_while_bfd_is_down(pair: Pair) -> None:

@@ -19,7 +19,7 @@ from mcagent.lab.ovs import OvsInstance
 from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
-from mcagent.model.resources import PeerKind, Resource, TunnelType
+from mcagent.model.resources import BFD_MAC, PeerKind, Resource, TunnelType
 from tests.contract.inside import adds, as_mapping, make, steps_to
 from tests.contract.ovs_values import BFD, BRIDGE, DATAPATH, HOST_PORT, tunnel
 from tests.contract.suite import BackendContract, Case
@@ -97,6 +97,16 @@ def test_the_host_port_is_there_when_apply_returns(backend: OvsdbBackend, ovs: O
     """What comes next configures the device, so it must exist, with its MAC address."""
     make(backend, [BRIDGE, HOST_PORT])
     assert HOST_PORT.mac in netns.ip(ovs.namespace, "link", "show", "mc-gw0")
+
+
+def test_a_tunnel_of_an_earlier_version_is_taught_in_place(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """It learns by which MAC to know BFD, and stays the very same port."""
+    make(backend, [BRIDGE, HOST_PORT, tunnel(4, bfd=replace(BFD, destination_mac=""))])
+    before = columns(ovs, "interface", tunnel(4).name, "_uuid", "ofport")
+    assert "bfd_remote_dst_mac" not in columns(ovs, "interface", tunnel(4).name, "bfd")[0]
+    make(backend, [BRIDGE, HOST_PORT, tunnel(4, bfd=BFD)])
+    assert columns(ovs, "interface", tunnel(4).name, "_uuid", "ofport") == before
+    assert f'bfd_remote_dst_mac="{BFD_MAC}"' in columns(ovs, "interface", tunnel(4).name, "bfd")[0]
 
 
 def test_the_order_of_gateways_is_kept_in_the_bridge(backend: OvsdbBackend, ovs: OvsInstance) -> None:
