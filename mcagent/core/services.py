@@ -18,6 +18,10 @@ from mcagent.model.problem import Problem, Severity
 
 # One bucket takes about 150 bytes of the 64 KiB that an OpenFlow message can have.
 MAX_ENDPOINTS = 256
+# Where Kubernetes itself listens on a Node (kubernetes.io, "Ports and Protocols"; defaults of kubelet's and
+# kube-proxy's flags): etcd, API server, kubelet, kube-proxy, controller manager, scheduler. Those of kube-system
+# and default/kubernetes, which are the administrators', may lead there.
+KUBERNETES_PORTS = frozenset({2379, 2380, 6443, 10248, 10249, 10250, 10255, 10256, 10257, 10259})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +54,17 @@ def build_services(
     service_cidrs: tuple[Network, ...],
     networks: tuple[Network, ...],
     hosts: frozenset[int],
+    *,
+    nodes: tuple[tuple[Address, str], ...] = (),
+    node_cidrs: tuple[Network, ...] = (),
     previous: Services | None = None,
 ) -> Services:
-    """Return the exported ports. `networks` and `hosts` (IPv4 addresses) lie on Nodes of this cluster."""
+    """Return the exported ports. `networks` and `hosts` (IPv4 addresses) lie on Nodes of this cluster.
+
+    `nodes` are the Nodes' own addresses, `node_cidrs` their Pod CIDRs.
+    """
     objects = (snapshot.services, snapshot.service_exports, snapshot.endpoint_slices)
-    inputs = (*objects, service_cidrs, networks, hosts)
+    inputs = (*objects, service_cidrs, networks, hosts, nodes, node_cidrs)
     if previous is not None and all(map(_same, inputs, previous.inputs)):
         return previous
     problems: list[Problem] = []
@@ -64,6 +74,10 @@ def build_services(
 
     def local(address: Address) -> bool:
         return int(address) in hosts or known.overlapping(host_network(address)) is not None
+
+    def listens(address: Address, number: int) -> bool:
+        """Tell whether Kubernetes may listen there; looks at Nodes only for the few ports that are its own."""
+        return number in KUBERNETES_PORTS and _is_nodes(address, nodes, node_cidrs)
 
     ports: dict[str, ExportedPort] = {}
     holders: dict[tuple[Address, str, int], str] = {}
@@ -86,7 +100,14 @@ def build_services(
                 protocol=protocol,
                 port=port.port,
                 client_ip_affinity=service.client_ip_affinity,
-                endpoints=_endpoints(export, port, slices.get(service.meta.key, ()), local, problems),
+                endpoints=_endpoints(
+                    export,
+                    port,
+                    slices.get(service.meta.key, ()),
+                    local=local,
+                    guarded=listens if _is_anybodys(service) else lambda _address, _number: False,
+                    problems=problems,
+                ),
             )
     known_ports = previous.ports if previous is not None else {}
     return Services(
@@ -159,17 +180,36 @@ def _address(
     return address
 
 
+def _is_nodes(address: Address, nodes: Iterable[tuple[Address, str]], node_cidrs: Iterable[Network]) -> bool:
+    """Tell whether an address is a Node's: known as such, or its bridge's (the first two of a Pod CIDR)."""
+    return any(address == own for own, _ in nodes) or any(
+        address.version == cidr.version and 0 <= int(address) - int(cidr.network_address) <= 1
+        for cidr in node_cidrs
+    )
+
+
+def _is_anybodys(service: Service) -> bool:
+    """Tell whether a namespace user may have made a Service."""
+    return service.meta.namespace != "kube-system" and service.meta.key != "default/kubernetes"
+
+
 def _endpoints(
     export: ServiceExport,
     port: ServicePort,
     slices: Iterable[EndpointSlice],
+    *,
     local: Callable[[Address], bool],
+    guarded: Callable[[Address, int], bool],
     problems: list[Problem],
 ) -> tuple[tuple[Address, int], ...]:
-    """Return ready endpoints, or serving ones when none is ready (so that a rollout never serves nobody)."""
+    """Return ready endpoints, or serving ones when none is ready (so that a rollout never serves nobody).
+
+    Whoever writes EndpointSlices says what an endpoint is. Outside of the cluster there is none, nor where it is
+    `guarded`.
+    """
     ready: set[tuple[Address, int]] = set()
     serving: set[tuple[Address, int]] = set()
-    elsewhere = 0
+    elsewhere = kubernetes = 0
     for found in slices:
         # the Service's port and the slice's are joined by name: target ports may differ per Pod
         numbers = [p.port for p in found.ports if p.name == port.name and p.protocol == port.protocol]
@@ -181,6 +221,9 @@ def _endpoints(
                     elsewhere += address.version == 4
                     continue
                 places = {(address, number) for number in numbers if number is not None}
+                theirs = {place for place in places if guarded(*place)}
+                kubernetes += len(theirs)
+                places -= theirs
                 serving |= places
                 if endpoint.ready:
                     ready |= places
@@ -188,6 +231,9 @@ def _endpoints(
     if elsewhere:
         message = f"{elsewhere} endpoints of port {port.port} are no Pod or Node of this cluster: not used"
         problems.append(_problem(export, "EndpointElsewhere", message, Severity.WARNING))
+    if kubernetes:
+        message = f"{kubernetes} endpoints of port {port.port} are where Kubernetes listens on a Node: not used"
+        problems.append(_problem(export, "EndpointOfKubernetes", message, Severity.WARNING))
     if len(chosen) > MAX_ENDPOINTS:
         message = f"port {port.port} has {len(chosen)} endpoints: the first {MAX_ENDPOINTS} are used"
         problems.append(_problem(export, "TooManyEndpoints", message, Severity.WARNING))

@@ -52,7 +52,12 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
     services = NO_SERVICES
     if serves(local, facts):
         known = previous.services if previous is not None and previous.services is not NO_SERVICES else None
-        services = build_services(snapshot, local.service_cidrs, local.networks, local.pod_hosts, known)
+        services = build_services(
+            *(snapshot, local.service_cidrs, local.networks, local.pod_hosts),
+            nodes=local.node_addresses,
+            node_cidrs=local.node_cidrs,
+            previous=known,
+        )
         if local.role == "worker" and services is not known:
             services = replace(services, problems=())  # it knows its own endpoints only; gateways tell
     encryption = build_encryption(

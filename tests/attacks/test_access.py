@@ -10,7 +10,7 @@ import base64
 import json
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,30 @@ class Stage:
             refusal(east, "POST", announces, self.announce("west"), dryRun="All"),
         )
         return not any(allowed) and all(refused) and "is not permitted" in str(refused[1])
+
+    @contextmanager
+    def webhook_away(self) -> Iterator[None]:
+        """Have the webhook of the leader asked where nobody listens."""
+        path = object_path(Kind.VALIDATING_WEBHOOK_CONFIGURATION, "", "mcagent-leader")
+
+        def lead_to(port: int) -> None:
+            hooks = self.admin.request("GET", path)["webhooks"]
+            for hook in hooks:
+                hook["clientConfig"]["service"]["port"] = port
+            self.admin.request("PATCH", path, body={"webhooks": hooks}, content_type=MERGE)
+
+        def away() -> bool:
+            announces = self.path(Kind.MEMBER_CLUSTER_ANNOUNCE)
+            told = refusal(self.members["east"], "POST", announces, self.announce("east"), dryRun="All")
+            return told is not None and "failed calling webhook" in str(told)
+
+        lead_to(free_port())
+        try:
+            wait_until(away, "the webhook to be missed", timeout=20)
+            yield
+        finally:
+            lead_to(self.port)
+            wait_until(self._in_force, "the webhook to be asked again", timeout=30)
 
     # --- who there is ---------------------------------------------------------------------------------------
 
@@ -546,6 +570,25 @@ def test_what_is_another_members(stage: Stage) -> None:
     stopped(refusal(east, "DELETE", announced), "is not permitted")
     stopped(refusal_of(east, announced, {"metadata": {"annotations": {names.HEARTBEAT_ANNOTATION: ""}}}), "is not")
     stopped(refusal(east, "DELETE", stage.path(Kind.RESOURCE_EXPORT)), "cannot deletecollection")
+
+
+@attack(
+    Group.ACCESS,
+    Attacker.MEMBER,
+    wants="take another member's place while the leader's controller is away, which checks who is who",
+    stopped_by="`failurePolicy: Fail`: without an answer nobody writes announcements and exports",
+)
+def test_while_the_webhook_is_away(stage: Stage) -> None:
+    """The webhook's Service leads nowhere: not even what would be right is taken."""
+    east, announces = stage.members["east"], stage.path(Kind.MEMBER_CLUSTER_ANNOUNCE)
+    exported = stage.there(Kind.RESOURCE_EXPORT, export_of("west"))
+    with stage.webhook_away():
+        for refused in (
+            refusal(east, "POST", announces, stage.announce("south")),
+            refusal(east, "POST", stage.path(Kind.RESOURCE_EXPORT), export_of("west", "shop/other")),
+            refusal(east, "DELETE", exported),
+        ):
+            stopped(refused, "failed calling webhook")
 
 
 @attack(

@@ -6,17 +6,20 @@ import copy
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.config.reader import ConfigError
 from mcagent.controller import names
 from mcagent.controller.admission import Decision, accounts_of, mutate, review
 from mcagent.controller.admission.accounts import NODE_CLAIM, Accounts
 from mcagent.controller.admission.identity import ambiguous_with
 from mcagent.controller.cluster_claims import GRANTED
+from mcagent.controller.config import Role, load
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, export, service
@@ -265,6 +268,28 @@ def test_own_accounts_can_be_configured() -> None:
     check(ask("UPDATE", KEYED, GATEWAY, sa("my-agent", "mine"), accounts=accounts, node="node-1"), 200)
     for other in (sa("mcagent-agent", "kube-system"), sa("mcagent-controller", "kube-system")):
         check(ask("UPDATE", KEYED, GATEWAY, other, accounts=accounts, node="node-1"), 412)
+
+
+def test_accounts_of_the_configuration(tmp_path: Path) -> None:
+    """Lists of namespace/name are read, in the controller's own namespace by default; anything else is refused."""
+    file = tmp_path / "controller.yaml"
+    file.write_text("admission:\n  trustedServiceAccounts: [argocd/argocd-application-controller]\n")
+    found = load(Role.LEADER, file, {}, {}).accounts("mcs")
+    assert {str(caller) for caller in found.trusted} == {"ServiceAccount argocd/argocd-application-controller"}
+    assert {caller.namespace for caller in found.controllers} == {"mcs"}
+    assert {caller.namespace for caller in found.agents} == {"mcs", "kube-system"}
+    for wrong in (
+        "[argocd]",
+        "[a/b/c]",
+        "['*/x']",
+        "[a/*]",
+        "argocd/x",
+        "[[a/b]]",
+        "['system:serviceaccount:a:b']",
+    ):
+        file.write_text(f"admission:\n  trustedServiceAccounts: {wrong}\n")
+        with pytest.raises(ConfigError, match="namespace/name"):
+            load(Role.LEADER, file, {}, {})
 
 
 @pytest.mark.parametrize(
