@@ -500,6 +500,29 @@ def test_an_account_of_a_known_name(stage: Stage, name: str) -> None:
 @attack(
     Group.ACCESS,
     Attacker.USER,
+    wants="choose the gateways and their addresses by annotations of Nodes, or join a ClusterSet of its own",
+    stopped_by="RBAC: who has all of a namespace has neither Nodes nor the objects of a ClusterSet",
+)
+def test_annotations_of_nodes(stage: Stage) -> None:
+    """With Kubernetes' own role `admin` in its namespace."""
+    stage.account(stage.evil, "owner")
+    stage.bind(stage.evil, "owner", stage.evil, "admin", "ClusterRole")
+    client = stage.client(token_of(stage.evil, "owner"))
+    wait_until(lambda: refusal(client, "GET", stage.evil.configmaps) is None, "the binding to be known")
+    notes = {"multicluster.antrea.io/gateway": "true", "multicluster.antrea.io/gateway-ip": "192.0.2.66"}
+    stopped(
+        refusal_of(client, f"/api/v1/nodes/{stage.nodes[0]}", {"metadata": {"annotations": notes}}, dryRun="All"),
+        "cannot patch",
+    )
+    for kind in (Kind.CLUSTER_SET, Kind.CLUSTER_INFO_IMPORT, Kind.GATEWAY):
+        body = {"apiVersion": KINDS[kind].api_version, "kind": str(kind), "metadata": {"name": "x"}, "spec": {}}
+        for namespace in (stage.evil.namespace, stage.home.namespace):
+            stopped(refusal(client, "POST", object_path(kind, namespace), body, dryRun="All"), "cannot create")
+
+
+@attack(
+    Group.ACCESS,
+    Attacker.USER,
     wants="export in a member's name by an account of the Common Area that stands for no cluster",
     stopped_by="the webhook: such an account writes nothing, unless the administrator trusts it by name",
 )
