@@ -27,7 +27,7 @@ from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, Server, collection, leave_out, refusal
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.controllers import controller, free_port
-from tests.kube.suite.test_access import MERGE, RBAC, token_of
+from tests.kube.suite.test_access import MERGE, RBAC, grant, token_of, token_of_pod
 from tests.unit.leader_world import announce, service
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -209,31 +209,11 @@ class Stage:
 
     @cached_property
     def _agents(self) -> list[Client]:
-        return [self.client(self._pod_token(node)) for node in self.nodes]
+        return [self.client(token_of_pod(self.home, "mcagent-agent", node)) for node in self.nodes]
 
     def agent(self, number: int) -> Client:
         """Return the client of a Node's agent, with the token of its Pod."""
         return self._agents[number]
-
-    def _pod_token(self, node: str) -> str:
-        """Return a token as the kubelet of a Node gets it for a Pod of its own."""
-        spec = {
-            "nodeName": node,
-            "serviceAccountName": "mcagent-agent",
-            "automountServiceAccountToken": False,
-            "containers": [{"name": "agent", "image": "mcagent"}],
-        }
-        pod = self.admin.request(
-            "POST", self.home.path("pods"), body={"metadata": {"name": f"agent-{node}"}, "spec": spec}
-        )
-        bound = {"kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {"boundObjectRef": bound},
-        }
-        path = self.home.path("serviceaccounts", "mcagent-agent") + "/token"
-        return str(self.admin.request("POST", path, body=body)["status"]["token"])
 
     # --- what there is --------------------------------------------------------------------------------------
 
@@ -504,9 +484,10 @@ def test_an_account_of_a_known_name(stage: Stage, name: str) -> None:
     stopped_by="RBAC: who has all of a namespace has neither Nodes nor the objects of a ClusterSet",
 )
 def test_annotations_of_nodes(stage: Stage) -> None:
-    """With Kubernetes' own role `admin` in its namespace."""
+    """With all that Kubernetes itself has in its namespace."""
     stage.account(stage.evil, "owner")
-    stage.bind(stage.evil, "owner", stage.evil, "admin", "ClusterRole")
+    groups = ["", "apps", "batch", "discovery.k8s.io", "networking.k8s.io", "coordination.k8s.io"]
+    grant(stage.evil, "owner", {"apiGroups": groups, "resources": ["*"], "verbs": ["*"]})
     client = stage.client(token_of(stage.evil, "owner"))
     wait_until(lambda: refusal(client, "GET", stage.evil.configmaps) is None, "the binding to be known")
     notes = {"multicluster.antrea.io/gateway": "true", "multicluster.antrea.io/gateway-ip": "192.0.2.66"}

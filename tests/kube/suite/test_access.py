@@ -31,6 +31,23 @@ def token_of(cluster: Cluster, name: str, seconds: int = 3600) -> str:
     return str(answer["status"]["token"])
 
 
+def token_of_pod(cluster: Cluster, name: str, node: str) -> str:
+    """Return a token as the kubelet of a Node gets it for a Pod of its own."""
+    spec = {
+        "nodeName": node,
+        "serviceAccountName": name,
+        "automountServiceAccountToken": False,
+        "containers": [{"name": "agent", "image": "mcagent"}],
+    }
+    pod = cluster.client.request(
+        "POST", cluster.path("pods"), body={"metadata": {"name": f"{name}-{node}"}, "spec": spec}
+    )
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"boundObjectRef": bound}}
+    answer = cluster.client.request("POST", cluster.path("serviceaccounts", name) + "/token", body=body)
+    return str(answer["status"]["token"])
+
+
 def grant(cluster: Cluster, who: str, *rules: dict[str, Any]) -> None:
     """Let a ServiceAccount do what the rules say, in the namespace."""
     api = f"{RBAC}/v1"

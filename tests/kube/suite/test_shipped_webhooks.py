@@ -17,13 +17,13 @@ import yaml
 
 from mcagent.controller import names
 from mcagent.controller.config import Role
-from mcagent.kube.client import Client
+from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.lab.waiting import wait_until
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, collection, leave_out, refusal
 from tests.controllers import Controller, controller, free_port
-from tests.kube.suite.test_access import grant, rule, token_of
+from tests.kube.suite.test_access import grant, rule, token_of, token_of_pod
 from tests.unit.leader_world import announce, export, service
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -205,7 +205,23 @@ def test_the_members_webhooks(shipped: Shipped) -> None:
     with shipped.running():
         wait_until(in_force, "the webhooks to be asked", timeout=30)
     assert "failed calling webhook" in shipped.write(gateway("node-1"))
-    assert shipped.write(gateway("node-1"), shipped.own) == ""
+    for name in ("node-1", "node-2"):
+        assert shipped.write(gateway(name), shipped.own) == ""
+    # The key of an agent's own Node needs no answer; everything else of an agent does.
+    cluster = shipped.cluster
+    cluster.client.request("POST", "/api/v1/nodes", body={"metadata": {"name": "node-1"}})
+    shipped.stack.callback(cluster.client.request, "DELETE", "/api/v1/nodes/node-1")
+    cluster.create(cluster.path("serviceaccounts"), "mcagent-agent")
+    grant(cluster, "mcagent-agent", rule("get", "list", "patch"))
+    token = token_of_pod(cluster, "mcagent-agent", "node-1")
+    agent = shipped.stack.enter_context(closing(cluster.server.as_token(token)))
+    key = {"wireGuard": {"publicKey": "k"}}
+    wait_until(lambda: refusal(agent, "GET", cluster.gateways) is None, "the role to be known")
+    shipped.change(Kind.GATEWAY, "node-1", key, agent)
+    moved, labelled = {"gatewayIP": "10.0.0.2"}, {"metadata": {"labels": {"a": "b"}}}
+    for name, change in (("node-2", key), ("node-1", moved), ("node-1", labelled)):
+        with pytest.raises(ApiRefusalError, match="failed calling webhook"):
+            shipped.change(Kind.GATEWAY, name, change, agent)
 
 
 @pytest.mark.parametrize("role", [Role.LEADER])
