@@ -16,8 +16,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from mcagent.observe.connections import bound, oldest_of_most, source_of
 from mcagent.observe.http import Page, Pages, answer_of, encoded
+from mcagent.observe.listening import bound, oldest_of_most, source_of
 from mcagent.observe.request import BadRequestError, parse_head
 from mcagent.supervised import Supervised
 

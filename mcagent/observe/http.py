@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from mcagent.observe.connections import Address, Connection, Limits, Listener, Stage
+from mcagent.observe.connections import Connection, Limits, Listener, Stage
+from mcagent.observe.listening import Address
 from mcagent.observe.request import BadRequestError, Head
 from mcagent.supervised import attempt
 

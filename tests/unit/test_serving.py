@@ -24,8 +24,8 @@ from mcagent.kube.reviews import Reviewer, ReviewLimits
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError
 from mcagent.observe.certificates import Kept, self_signed
-from mcagent.observe.connections import oldest_of_most, source_of
 from mcagent.observe.http import Page, bearer
+from mcagent.observe.listening import oldest_of_most, source_of
 from mcagent.observe.request import BadRequestError, parse_head
 from mcagent.observe.serving import Authentication, is_loopback
 
