@@ -1,4 +1,4 @@
-"""Counters of Open vSwitch for people and metrics: what went through tunnels, what the pipeline dropped and why.
+"""Counters for people and metrics: what went through tunnels, what the pipeline and nft dropped and why.
 
 Read when somebody asks, from any thread; nothing is told while the facility cannot be asked.
 """
@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from flows.mc.declaration import COOKIES, PIPELINE
+from mcagent.core import tunnel_guard
 from mcagent.model.errors import BackendError
 from mcagent.observe.metrics import COUNTERS, TunnelSample
 
 if TYPE_CHECKING:
+    from mcagent.dataplane.nft_families import NftFamilies
     from mcagent.dataplane.openflow import OpenFlowBackend
     from mcagent.dataplane.ovsdb import OvsdbBackend
 
@@ -21,6 +23,7 @@ log = logging.getLogger(__name__)
 
 # Flows that drop, by the category in their cookie. All these categories have its highest bit, and no others do.
 DROP_REASONS = {category.number: category.name for category in PIPELINE.categories if category.drops}
+NFT_DROP_REASONS = {**tunnel_guard.DROPS}  # by chain
 DROP_COOKIES = f"cookie={COOKIES.owner << 48 | 0x80 << 40:#x}/{0xFFFF << 48 | 0x80 << 40:#x}"
 OVER_LIMIT = "over-limit"  # by meters: more new connections than `newConnections` of one cluster
 
@@ -51,3 +54,13 @@ def drop_counts(openflow: OpenFlowBackend) -> Mapping[str, int]:
         if parts is not None and parts[0] in DROP_REASONS:
             counts[DROP_REASONS[parts[0]]] += statistics.packets
     return {**counts, OVER_LIMIT: over_limit}
+
+
+def nft_drop_counts(nft: NftFamilies) -> Mapping[str, int]:
+    """Return how many packets our nft chains dropped, by reason, since the chains were last changed."""
+    try:
+        found = nft.counted()
+    except BackendError as error:
+        log.debug("%s", error)
+        return {}
+    return {reason: found[chain] for chain, reason in NFT_DROP_REASONS.items() if chain in found}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mcagent.agent.config_keys import KEYS, Settings
-from mcagent.agent.counters import drop_counts, tunnel_samples
+from mcagent.agent.counters import drop_counts, nft_drop_counts, tunnel_samples
 from mcagent.agent.inbox import Inbox
 from mcagent.agent.lock import NodeLock
 from mcagent.agent.loop import Loop
@@ -69,6 +69,7 @@ RELOADABLE = frozenset(
         "allowedRemoteCIDRs",
         "protectedCIDRs",
         "mtu",
+        "tunnelSourceCheck",
         "logLevel",
     }
 )
@@ -122,6 +123,7 @@ class Agent:
             ready=self.ready,
             tunnels=lambda: tunnel_samples(self._facilities.ovsdb),
             drops=lambda: drop_counts(self._facilities.openflow),
+            nft_drops=lambda: nft_drop_counts(self._facilities.nft),
             live=lambda: self.live.report,
             wireguard=lambda: wireguard_report(self._facilities.wireguard),
         )

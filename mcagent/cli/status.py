@@ -125,6 +125,10 @@ def text(status: Mapping[str, Any]) -> str:
         from mcagent.cli.wireguard import text as encryption_text
 
         lines += ["", encryption_text(encryption, not_used=False)]  # the problems below tell it
+    dropped = {reason: count for reason, count in status.get("nftDrops", {}).items() if count}
+    if dropped:
+        lines += ["", "packets that nft dropped (docs/operations.md says what each reason means):"]
+        lines += [f"  {reason:<15} {count}" for reason, count in sorted(dropped.items())]
     if status["problemCount"]:
         lines += ["", f"{status['problemCount']} problems:"]
         lines += [f"  {p['severity']}: {p['subject']} {p['path']}: {p['message']}" for p in status["problems"]]

@@ -11,11 +11,11 @@ from ipaddress import IPv4Address, IPv4Network
 
 from mcagent.core.claims import merged
 from mcagent.core.nodes import Families
+from mcagent.core.tunnel_guard import clear_arrivals, tunnel_port
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, Network, host_network
 from mcagent.model.resources import (
-    DEFAULT_PORTS,
     Link,
     LinkAddress,
     Neighbour,
@@ -116,25 +116,29 @@ def endpoint_routes(config: Config, address: Address, source: Address | None) ->
     ]
 
 
-def encrypted_netfilter(config: Config, forbidden: Iterable[Network]) -> list[Resource]:
-    """Return what lets no tunnel packet to another cluster out but by the WireGuard device.
+def encrypted_netfilter(
+    config: Config, forbidden: Iterable[Network], own: tuple[Address, ...] = ()
+) -> list[Resource]:
+    """Return what lets no tunnel packet to another cluster out, nor one of it in, but by the WireGuard device.
 
-    `forbidden` are gateways of other clusters and endpoints behind the device. The kernel's tunnels pass this hook
-    (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out; udp_tunnel6_xmit_skb: ip6tunnel_xmit). What goes by
-    the device, and what the device itself sends, is kept from connection tracking: a CNI that translates the
-    source of all that leaves the Node (the AWS VPC CNI) would give the one an address that the peer does not take,
-    the other a random port.
+    `forbidden` are gateways of other clusters and endpoints behind the device, `own` those of this Node. The
+    kernel's tunnels pass this hook (iptunnel_xmit in net/ipv4/ip_tunnel_core.c: ip_local_out;
+    udp_tunnel6_xmit_skb: ip6tunnel_xmit). What goes by the device, and what the device itself sends, is kept from
+    connection tracking: a CNI that translates the source of all that leaves the Node (the AWS VPC CNI) would give
+    the one an address that the peer does not take, the other a random port.
     """
     by_version: dict[int, list[Network]] = {}
     for network in forbidden:
         by_version.setdefault(network.version, []).append(network)
-    return [one for version, found in sorted(by_version.items()) for one in _encrypted(config, version, found)]
+    return [
+        one for version, found in sorted(by_version.items()) for one in _encrypted(config, version, found, own)
+    ]
 
 
-def _encrypted(config: Config, version: int, forbidden: list[Network]) -> list[Resource]:
+def _encrypted(config: Config, version: int, forbidden: list[Network], own: tuple[Address, ...]) -> list[Resource]:
     """Return this for one family: an nft set, and the table that it is in, is of one."""
     family = "ip" if version == 4 else "ip6"
-    device, port = config.wireguard_device, config.tunnel_port or DEFAULT_PORTS[config.tunnel_type]
+    device, port = config.wireguard_device, tunnel_port(config)
 
     def chain(name: str, hook: str, priority: int, *rules: str) -> NftChain:
         return NftChain(
@@ -152,6 +156,7 @@ def _encrypted(config: Config, version: int, forbidden: list[Network]) -> list[R
     return [
         NftSet(table=config.nft_table, name="mct_encrypted", elements=merged(forbidden), family=family),
         chain("mct_clear", "postrouting", 300, clear),
+        *clear_arrivals(config, family, own),
         chain("mct_untracked_in", "prerouting", -300, f'iifname "{device}" notrack', f"udp dport {ours} notrack"),
         chain("mct_untracked_out", "output", -300, f'oifname "{device}" notrack', f"udp sport {ours} notrack"),
     ]

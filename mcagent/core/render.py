@@ -75,7 +75,8 @@ def resource_text(resource: Resource) -> str:
             mark = f" fwmark {resource.fwmark:#x}/{resource.fwmask:#x}" if resource.fwmask else ""
             return f"rule {resource.priority}:{mark} lookup {resource.table}"
         case NftSet():
-            return f"nft set {resource.name} {{ {', '.join(map(str, resource.elements))} }}"
+            pairs = (socket_text(address, port) for address, port in resource.sockets or ())
+            return f"nft set {resource.name} {{ {', '.join([*map(str, resource.elements), *pairs])} }}"
         case NftChain():
             return f"nft chain {resource.name} ({resource.hook} {resource.priority}): {'; '.join(resource.rules)}"
         case WireGuardDevice():

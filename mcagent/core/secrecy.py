@@ -27,6 +27,7 @@ class Secrecy:
 
     device: WireGuardDevice | None = None
     forbidden: tuple[Network, ...] = ()
+    own: tuple[Address, ...] = ()  # this Node's endpoints behind the device
 
     @classmethod
     def of(cls, topology: Topology, facts: Facts, config: Config) -> Secrecy:
@@ -39,7 +40,7 @@ class Secrecy:
         closed = (gateways | {end.address for end in ends}) - {end.address for end in ends if not end.public_key}
         forbidden = (*(host_network(address) for address in sorted(closed, key=int)), ENDPOINTS)
         if not encryption.addresses or facts.wireguard is None:
-            return cls(forbidden=forbidden)
+            return cls(forbidden=forbidden, own=encryption.addresses)
         own = topology.local.own_gateway_ip
         version = own.version if own is not None else 4  # all its peers have addresses of this family
         device = WireGuardDevice(
@@ -50,12 +51,12 @@ class Secrecy:
             addresses=encryption.addresses,
             implementation=facts.wireguard,
         )
-        return cls(device=device, forbidden=forbidden)
+        return cls(device=device, forbidden=forbidden, own=encryption.addresses)
 
     def resources(self, config: Config) -> list[Resource]:
         """Return what there is once on the Node."""
         device = [] if self.device is None else [self.device]
-        return [*device, *(kernel.encrypted_netfilter(config, self.forbidden) if self.forbidden else ())]
+        return [*device, *(kernel.encrypted_netfilter(config, self.forbidden, self.own) if self.forbidden else ())]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from mcagent.core.parts import Built, Maker, different, take_unit
 from mcagent.core.secrecy import Secrecy, way_to
 from mcagent.core.services import ExportedPort, local_endpoints
 from mcagent.core.topology import Topology
+from mcagent.core.tunnel_guard import Peers, guard, peers_of
 from mcagent.core.tunnels import Tunnel, Tunnels
 from mcagent.core.underlay import source_of, stand_ins
 from mcagent.core.ways import Port, Ways
@@ -46,6 +47,7 @@ class Units:
     topology: Topology
     tunnels: Tunnels
     ways: Ways
+    peers: tuple[Peers, ...]
     numbers: Mapping[str, Mapping[str, int]]  # by kind of thing numbered
     nodes: Mapping[str, Built]  # "base" is among them
     clusters: Mapping[str, Built]
@@ -72,8 +74,13 @@ def build_units(
     """Return all units. `previous` is any earlier result: it saves work, never changes it."""
     if previous is not None and previous.shared != shared:
         previous = None
+    if previous is None:
+        peers = peers_of(topology, shared.config)
+    else:
+        peers = peers_of(topology, shared.config, previous.topology, previous.peers)
     builder = _Builder(
         topology=topology,
+        peers=peers,
         facts=facts,
         shared=shared,
         tunnels=tunnels,
@@ -86,6 +93,7 @@ def build_units(
         topology=topology,
         tunnels=tunnels,
         ways=ways,
+        peers=peers,
         numbers=numbers,
         nodes=builder.nodes(),
         clusters=builder.clusters(),
@@ -98,6 +106,7 @@ class _Builder:
     """Builds the units, or takes them over where their inputs are the same."""
 
     topology: Topology
+    peers: tuple[Peers, ...]
     facts: Facts
     shared: Shared
     tunnels: Tunnels
@@ -113,6 +122,7 @@ class _Builder:
         env = self.shared.env
         if env is None or local.own is None:
             return found
+        found["guard"] = take_unit("guard", known, self._guard())
         unit = f"node/{local.own.name}"
         found[unit] = take_unit(unit, known, self._flows_to(env, local.own, HOST_OFPORT))
         if self.facts.datapath is DatapathType.NETDEV:
@@ -152,6 +162,10 @@ class _Builder:
             return found
 
         return (datapath, mtu, local.own_pods, local.own_stand_in, choice, order, secrecy), make
+
+    def _guard(self) -> Maker:
+        config, peers = self.shared.config, self.peers
+        return (peers,), lambda: guard(config, peers)
 
     def _flows_to(self, env: mc.Env, peer: LocalPeer, ofport: int) -> Maker:
         number = self.numbers["node"][peer.name]

@@ -10,16 +10,19 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mcagent.dataplane.nft_text import (
     ELEMENT_TYPES,
     Line,
     ListedRule,
     Listing,
+    counted,
     digest,
     objection,
     parse_listing,
     script,
+    set_kind,
     spellings,
 )
 from mcagent.model.errors import BackendError
@@ -46,6 +49,7 @@ class NftBackend:
         self._table = table
         self._family = family
         self._binary = binary
+        self._there = True  # as far as known: an empty table is not asked for counters
         # Rules that this version of nft lists in a spelling we do not know: (digest, listed) -> asked for.
         self._learnt: dict[tuple[str, str], str] = {}
 
@@ -55,15 +59,17 @@ class NftBackend:
         found: dict[ResourceKey, Resource] = {}
         if listing is None:
             return found
-        kind = (ELEMENT_TYPES[self._family], "interval")
+        pairs = f"{ELEMENT_TYPES[self._family]} . inet_service"
         for name, listed_set in listing.sets.items():
             nft_set = NftSet(
                 family=self._family,
                 table=self._table,
                 name=name,
                 elements=listed_set.elements,
-                intact=listed_set.kind == kind,
+                sockets=listed_set.sockets if listed_set.kind[0] == pairs else None,
             )
+            if listed_set.kind != set_kind(nft_set):
+                nft_set = replace(nft_set, intact=False)
             found[nft_set.key] = nft_set
         for listed in listing.chains:
             rules = tuple(self._asked_for(rule) for rule in listed.rules)
@@ -99,6 +105,21 @@ class NftBackend:
         return ApplyResult(
             done=tuple(done.values()), failed=tuple((steps[place], failed[place]) for place in sorted(failed))
         )
+
+    def counted(self) -> Mapping[str, int]:
+        """Return how many packets the rules of each chain that counts have counted since it was last changed.
+
+        From any thread. No elements of sets are read, so it costs the same with any number of peers: 5 ms.
+        Raises BackendError when nft cannot be run.
+        """
+        if not self._there:
+            return {}
+        code, stdout, stderr = self._run(["-a", "-t", "-y", "list", "table", self._family, self._table])
+        if code == 0:
+            return counted(parse_listing(stdout))
+        if any(words in stderr for words in _NO_TABLE):
+            return {}
+        raise self._error("list", "", _words(stderr))
 
     def close(self) -> None:
         """Nothing is held open; the table stays."""
@@ -169,6 +190,7 @@ class NftBackend:
     def _list(self) -> Listing | None:
         """Return what our table holds, or None if there is no such table."""
         code, stdout, stderr = self._run(["-a", "-s", "-y", "list", "table", self._family, self._table])
+        self._there = code == 0
         if code == 0:
             return parse_listing(stdout)
         if any(words in stderr for words in _NO_TABLE):

@@ -6,6 +6,7 @@ beside the one for IPv4. Owns nothing but the split; both tables are `mcagent.da
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mcagent.dataplane.nft import NftBackend
@@ -37,6 +38,13 @@ class NftFamilies:
             done=tuple(step for result in results for step in result.done),
             failed=tuple(failure for result in results for failure in result.failed),
         )
+
+    def counted(self) -> Mapping[str, int]:
+        """Return how many packets each chain that counts has counted, in both families together."""
+        found: Counter[str] = Counter()
+        for table in self._tables.values():
+            found.update(table.counted())
+        return found
 
     def close(self) -> None:
         """Nothing is held open; the tables stay."""

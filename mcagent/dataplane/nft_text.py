@@ -25,7 +25,7 @@ from ipaddress import (
     summarize_address_range,
 )
 
-from mcagent.model.net import Network
+from mcagent.model.net import Address, Network
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import NftChain, NftSet
 
@@ -38,6 +38,7 @@ _BASE = re.compile(
     r"^\t\ttype (?P<type>\S+) hook (?P<hook>\S+) priority (?P<priority>-?\d+);(?: policy (?P<policy>\S+);)?$"
 )
 _BLOCK = re.compile(r"^\t(?P<kind>\S+) (?P<name>\S+) \{")
+_COUNTER = re.compile(r"\bcounter packets (\d+) bytes \d+\b")
 _FLAGS_SLASH = re.compile(r"tcp flags (!= )?(\w+) / (\w+(?:,\w+)*)")
 _FLAGS_AND = re.compile(r"tcp flags & \((\w+(?: ?\| ?\w+)*)\) (==|!=) (\w+)")
 
@@ -77,7 +78,8 @@ class ListedSet:
     """A set as nft lists it; `kind` is its type and flags."""
 
     kind: tuple[str, str]
-    elements: tuple[Network, ...]
+    elements: tuple[Network, ...] = ()
+    sockets: tuple[tuple[Address, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -126,7 +128,8 @@ def objection(step: Step, family: str, table: str) -> str:
         return "not a name: letters, digits and _ are"
     if isinstance(step.new, NftSet):
         version = 4 if family == "ip" else 6
-        if any(element.version != version for element in step.new.elements):
+        addresses = [address for address, _ in step.new.sockets or ()]
+        if any(one.version != version for one in (*step.new.elements, *addresses)):
             return f"an element is not of the table's family {family}"
     if isinstance(step.new, NftChain):
         if not (_WORD.fullmatch(step.new.type) and _WORD.fullmatch(step.new.hook)):
@@ -162,12 +165,12 @@ def script(family: str, table: str, steps: Mapping[int, Step]) -> list[Line]:
         new, old = step.new, step.old
         if isinstance(new, NftSet):
             about = f"set {new.name}"
-            if isinstance(old, NftSet) and not old.intact:
+            if isinstance(old, NftSet) and (not old.intact or set_kind(old) != set_kind(new)):
                 early.append(Line(f"delete set {where} {new.name}", place, about))
-            early.append(Line(_add_set(family, where, new.name), place, about))
+            early.append(Line(_add_set(where, new), place, about))
             filling.append(Line(f"flush set {where} {new.name}", place, about))
-            if new.elements:
-                elements = ", ".join(map(str, new.elements))
+            elements = ", ".join([*map(str, new.elements), *(f"{a} . {port}" for a, port in new.sockets or ())])
+            if elements:
                 filling.append(Line(f"add element {where} {new.name} {{ {elements} }}", place, about))
         elif isinstance(new, NftChain):
             about = f"chain {new.name}"
@@ -182,7 +185,7 @@ def script(family: str, table: str, steps: Mapping[int, Step]) -> list[Line]:
                 rules.append(Line(text, place, f"{about} rule {number} ({rule})"))
         elif isinstance(old, NftSet):
             if old.intact:  # so that it may be gone already
-                early.append(Line(_add_set(family, where, old.name), place, f"set {old.name}"))
+                early.append(Line(_add_set(where, old), place, f"set {old.name}"))
             late.append(Line(f"delete set {where} {old.name}", place, f"set {old.name}"))
         elif isinstance(old, NftChain):
             about = f"chain {old.name}"
@@ -192,8 +195,15 @@ def script(family: str, table: str, steps: Mapping[int, Step]) -> list[Line]:
     return [*early, *filling, *rules, *late]
 
 
-def _add_set(family: str, where: str, name: str) -> str:
-    return f"add set {where} {name} {{ type {ELEMENT_TYPES[family]}; flags interval; }}"
+def set_kind(nft_set: NftSet) -> tuple[str, str]:
+    """Return type and flags of a set, as nft lists them."""
+    kind = ELEMENT_TYPES[nft_set.family]
+    return (kind, "interval") if nft_set.sockets is None else (f"{kind} . inet_service", "")
+
+
+def _add_set(where: str, nft_set: NftSet) -> str:
+    kind, flags = set_kind(nft_set)
+    return f"add set {where} {nft_set.name} {{ type {kind};{f' flags {flags};' if flags else ''} }}"
 
 
 def _hook(chain: NftChain) -> tuple[str, str, int]:
@@ -223,10 +233,20 @@ def parse_listing(text: str) -> Listing:
                 line.strip().split(" ", 1) for line in body if line.startswith("\t\t") and " " in line.strip()
             )
             kind = (words.get("type", ""), words.get("flags", ""))
-            listing.sets[block["name"]] = ListedSet(kind, _elements(" ".join(body)))
+            listing.sets[block["name"]] = _set(kind, " ".join(body))
         else:
             listing.others += 1
     return listing
+
+
+def counted(listing: Listing) -> dict[str, int]:
+    """Return how many packets the rules of each chain have counted; chains that do not count are left out."""
+    found: dict[str, int] = {}
+    for chain in listing.chains:
+        counts = [int(match[1]) for rule in chain.rules for match in _COUNTER.finditer(rule.text)]
+        if counts:
+            found[chain.name] = sum(counts)
+    return found
 
 
 def _chain(name: str, body: Sequence[str]) -> ListedChain:
@@ -243,15 +263,19 @@ def _chain(name: str, body: Sequence[str]) -> ListedChain:
     return chain
 
 
-def _elements(body: str) -> tuple[Network, ...]:
+def _set(kind: tuple[str, str], body: str) -> ListedSet:
     found = re.search(r"elements = \{([^}]*)\}", body)
-    if found is None:
-        return ()
+    items = [words for item in found[1].split(",") if (words := item.split())] if found is not None else []
+    if kind[0] in ELEMENT_TYPES.values():
+        return ListedSet(kind, elements=_elements(items))
+    pairs = [(words[0], words[2]) for words in items if len(words) > 2 and words[1] == "."]
+    sockets = [(ip_address(address), int(port)) for address, port in pairs if port.isdecimal()]
+    return ListedSet(kind, sockets=tuple(sorted(sockets, key=lambda one: (one[0].version, int(one[0]), one[1]))))
+
+
+def _elements(items: Sequence[Sequence[str]]) -> tuple[Network, ...]:
     networks: list[Network] = []
-    for item in found[1].split(","):
-        word = (item.split() or [""])[0]  # what follows (timeout, counter, comment) is not ours
-        if not word:
-            continue
+    for word, *_ in items:  # what follows (timeout, counter, comment) is not ours
         first, dash, last = word.partition("-")
         if dash:
             networks += _range(first, last)

@@ -80,6 +80,7 @@ class Config:
     protected_cidrs: tuple[Network, ...] = ()  # protectedCIDRs: no other cluster may ever have an address of these
     tunnel_type: TunnelType = TunnelType.GENEVE  # tunnelType
     tunnel_port: int = 0  # tunnelPort: 0 means the default of the encapsulation
+    tunnel_source_check: bool = True  # tunnelSourceCheck: of packets that claim to come from a tunnel's peer
     mtu: int = 0  # mtu of the host port: 0 means uplink MTU less the encapsulation's overhead
     bridge: str = "br-mc"  # bridge
     host_port: str = "mc-gw0"  # hostPort

@@ -295,12 +295,16 @@ class NftChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NftSet:
-    """An interval set of networks. Elements are disjoint and sorted (`ipaddress.collapse_addresses`)."""
+    """An interval set of networks. Elements are disjoint and sorted (`ipaddress.collapse_addresses`).
+
+    With `sockets` (not None) it is a set of pairs instead, each an address and a port, sorted; no `elements` then.
+    """
 
     table: str
     name: str
-    elements: tuple[Network, ...]
+    elements: tuple[Network, ...] = ()
     family: str = "ip"
+    sockets: tuple[tuple[Address, int], ...] | None = None
     intact: bool = True  # False: a detail that no field shows was changed by somebody; only `observe` says so
 
     backend = Backend.NFT

@@ -79,6 +79,7 @@ class Sources:
     ready: Callable[[], bool]
     tunnels: Callable[[], Iterable[TunnelSample]]
     drops: Callable[[], Mapping[str, int]]  # packets by reason
+    nft_drops: Callable[[], Mapping[str, int]] = dict
     live: Callable[[], LiveReport] = LiveReport
     wireguard: Callable[[], WireGuardReport] = WireGuardReport
 
@@ -185,6 +186,12 @@ class StateCollector(Collector):
         for reason, count in sorted(self._sources.drops().items()):
             drops.add_metric([reason], count)
         yield drops
+        nft_drops = CounterMetricFamily(
+            "mcagent_nft_dropped_packets", "Packets that our nft chains dropped, by reason.", labels=["reason"]
+        )
+        for reason, count in sorted(self._sources.nft_drops().items()):
+            nft_drops.add_metric([reason], count)
+        yield nft_drops
         yield from thread_metrics()
 
 

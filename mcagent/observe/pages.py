@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 from mcagent.core.render import plain, problem_json
 from mcagent.model.resources import TunnelPort
@@ -102,6 +103,7 @@ def make_pages(
             alive=alive() and not dead(),
             live=sources.live(),
             wireguard=sources.wireguard(),
+            nft_drops=sources.nft_drops(),
         )
         return Page(body=json.dumps(found, indent=1) + "\n", content_type="application/json")
 
@@ -125,6 +127,7 @@ def status_of(
     alive: bool,
     live: LiveReport | None = None,
     wireguard: WireGuardReport | None = None,
+    nft_drops: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, object]:
     """Return /status as plain values."""
     desired = report.desired
@@ -148,6 +151,7 @@ def status_of(
         "checks": [asdict(check) for check in found],
         "summary": plain({k: v for k, v in desired.summary.items() if k != "encryption"}) if desired else {},
         "tunnels": [_tunnel(port, samples.get(port.name)) for port in sorted(ports, key=lambda port: port.name)],
+        "nftDrops": dict(nft_drops),
         "encryption": encryption_of(encryption, wireguard or WireGuardReport()),
         "drain": drain_of(live),
         "gateways": gateways_of(

@@ -97,6 +97,7 @@ def test_units_of_a_gateway() -> None:
         "base",
         "cluster/east",
         "cluster/west",
+        "guard",
         "node/g1",
         "node/g2",
         "node/w1",
@@ -116,7 +117,7 @@ def test_units_of_a_gateway() -> None:
 def test_units_of_a_worker() -> None:
     """A worker has tunnels to the gateways of its cluster and to nobody else, and no Services."""
     found = compiled(EAST, service("web", "10.96.0.7", 80), export("web"), on="w1")
-    assert sorted(found.desired.units) == ["base", "cluster/east", "node/g1", "node/g2", "node/w1"]
+    assert sorted(found.desired.units) == ["base", "cluster/east", "guard", "node/g1", "node/g2", "node/w1"]
     assert {(t.peer_kind, t.peer) for t in of(TunnelPort, resources(found))} == {
         (PeerKind.GATEWAY, "g1"),
         (PeerKind.GATEWAY, "g2"),
@@ -242,14 +243,14 @@ def test_cluster_numbers_are_the_same_on_every_node() -> None:
 
 
 def test_one_changed_cluster_changes_one_unit() -> None:
-    """All other units are the very objects of before."""
+    """All other units are the very objects of before, but for what knows where all tunnels end."""
     before = compiled(EAST, WEST)
     changed = replace(WEST, gateway_ips=(ip_address("203.0.113.4"),))
     after = compile_desired(snapshot(*HOME, EAST, changed), NO_FACTS, config("g1"), before)
     same = [n for n, unit in after.desired.units.items() if before.desired.units.get(n) is unit]
-    assert sorted(set(after.desired.units) - set(same)) == ["cluster/west"]
+    assert sorted(set(after.desired.units) - set(same)) == ["cluster/west", "guard"]
     plan = diff_desired(before.desired, after.desired)
-    assert {step.unit for step in plan.steps} == {"cluster/west", ""}
+    assert {step.unit for step in plan.steps} == {"cluster/west", "guard", ""}
 
 
 def test_nothing_changed_gives_the_same_units() -> None:

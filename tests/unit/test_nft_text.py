@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 
 import pytest
 
-from mcagent.dataplane.nft_text import digest, objection, parse_listing, script, spellings
+from mcagent.dataplane.nft_text import counted, digest, objection, parse_listing, script, spellings
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Backend, NftChain, NftSet
 
@@ -58,6 +58,47 @@ def test_a_listing_is_read_with_all_that_nft_writes_into_it() -> None:
     assert (plain.type, plain.rules) == ("", [])
 
 
+def test_pairs_of_address_and_port_are_read_and_counters_summed() -> None:
+    """By chain; what does not count is left out. A pair that is none of ours (a range of ports) is passed over."""
+    listing = parse_listing(
+        "table ip6 mcagent { # handle 7\n"
+        "\tset mct_wireguard { # handle 1\n"
+        "\t\ttype ipv6_addr . inet_service\n"
+        "\t\telements = { 2001:db8::2 . 4,\n"
+        "\t\t\t     2001:db8::1 . 51821, 2001:db8::3 . 4-5 }\n"
+        "\t}\n\n"
+        "\tchain mct_to_tunnel { # handle 2\n"
+        "\t\ttype filter hook forward priority -150; policy accept;\n"
+        f'\t\tudp dport 1 counter packets 3 bytes 90 drop comment "mc:{digest("x")}" # handle 6\n'
+        f'\t\tudp dport 2 counter packets 4 bytes 90 drop comment "mc:{digest("x")}" # handle 8\n'
+        "\t}\n\n"
+        "\tchain mct_pre { # handle 3\n"
+        "\t\ttype filter hook prerouting priority -150; policy accept;\n"
+        "\t\taccept # handle 9\n"
+        "\t}\n"
+        "}\n"
+    )
+    assert listing.sets["mct_wireguard"].sockets == (
+        (ip_address("2001:db8::1"), 51821),
+        (ip_address("2001:db8::2"), 4),
+    )
+    assert counted(listing) == {"mct_to_tunnel": 7}
+
+
+def test_a_set_of_another_kind_is_made_anew() -> None:
+    """A set of networks becomes one of pairs only by being deleted."""
+    old = NftSet(table="mcagent", name="s", elements=(ip_network("10.0.0.0/8"),))
+    new = NftSet(table="mcagent", name="s", sockets=((ip_address("10.0.0.1"), 5),))
+    step = Step(op=Op.REPLACE, backend=Backend.NFT, key=new.key, old=old, new=new)
+    assert [line.text for line in script("ip", "mcagent", {0: step})] == [
+        "add table ip mcagent",
+        "delete set ip mcagent s",
+        "add set ip mcagent s { type ipv4_addr . inet_service; }",
+        "flush set ip mcagent s",
+        "add element ip mcagent s { 10.0.0.1 . 5 }",
+    ]
+
+
 def add(resource: NftChain | NftSet) -> Step:
     """Return the step that adds a resource."""
     return Step(op=Op.ADD, backend=Backend.NFT, key=resource.key, old=None, new=resource)
@@ -82,6 +123,7 @@ def chain(*rules: str, name: str = "mct_x", hook: str = "forward") -> NftChain:
         NftSet(table="mcagent", name="mct_pods", elements=(ip_network("fd00::/8"),)),
         NftSet(table="other", name="mct_pods", elements=()),
         NftSet(table="mcagent", name="mct_pods", elements=(), family="ip6"),
+        NftSet(table="mcagent", name="mct_wireguard", sockets=((ip_address("fd00::1"), 5),)),
     ],
 )
 def test_what_could_leave_its_place_in_the_script_is_objected_to(resource: NftChain | NftSet) -> None:

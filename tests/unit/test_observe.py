@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mcagent.agent.lock import BusyError, NodeLock
+from mcagent.cli.status import text
 from mcagent.model.plan import Desired, Unit
 from mcagent.model.problem import Problem
 from mcagent.model.resources import PeerKind, TunnelPort, TunnelType
@@ -72,6 +73,7 @@ class Agent:
             ready=lambda: all(c.good for c in checks(self.report, self.informers, pending=self.pending)),
             tunnels=lambda: (SAMPLE,),
             drops=lambda: {"NoRoute": 5},
+            nft_drops=lambda: {"to-tunnel": 7, "forged-tunnel": 0},
         )
         self.metrics.watch(sources)
         identity = Identity(node="n1", cluster_id="west", source="kube", started_at=0.0)
@@ -168,6 +170,17 @@ def test_status_is_json_with_tunnels_and_problems(agent: Agent) -> None:
     assert shown["lastPass"]["phases"] == {"diff": 0.1}
 
 
+def test_what_nft_dropped_is_in_the_status_and_shown_if_there_is_any(agent: Agent) -> None:
+    """Zeros are for programs; people see what happened."""
+    found = json.loads(get(agent.port, "/status")[2])
+    assert found["nftDrops"] == {"to-tunnel": 7, "forged-tunnel": 0}
+    found["encryption"] = {"mode": "none"}
+    shown = text(found)
+    assert re.search(r"^  to-tunnel +7$", shown, re.MULTILINE)
+    assert "forged-tunnel" not in shown
+    assert "nft dropped" not in text({**found, "nftDrops": {"to-tunnel": 0}})
+
+
 def test_status_works_before_anything_is_known(agent: Agent) -> None:
     """The page answers from the first moment on."""
     agent.report, agent.informers = Report(), ()
@@ -196,6 +209,7 @@ def test_metrics_have_the_promised_names(agent: Agent) -> None:
         'mcagent_tunnel_receive_bytes_total{peer="east",peer_kind="remote",tunnel="mcr-0123456789a"} 12.0',
         'mcagent_tunnel_transmit_packets_total{peer="east",peer_kind="remote",tunnel="mcr-0123456789a"} 3.0',
         'mcagent_dropped_packets_total{reason="NoRoute"} 5.0',
+        'mcagent_nft_dropped_packets_total{reason="to-tunnel"} 7.0',
         "mcagent_ready 1.0",
         'mcagent_backend_synced{backend="ovsdb"} 1.0',
     ):

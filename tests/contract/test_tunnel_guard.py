@@ -1,0 +1,246 @@
+"""The guard of tunnels in the kernel: what a Node forwards and takes, as a router of others and as a victim.
+
+pod 10.244.1.2 -- node 192.0.2.10 -- uplink -- peer 192.0.2.1, the way to far 198.51.100.7 (a peer, too)
+                     `-- side (no route but its own subnet) -- router 203.0.113.1
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, ip_address, ip_network
+
+import pytest
+
+from mcagent.core.tunnel_guard import FORGED, TO_TUNNEL, TO_WIREGUARD, Peers, guard
+from mcagent.dataplane.nft_families import NftFamilies
+from mcagent.lab import netns
+from mcagent.model.config import Config, TrafficEncryption
+from mcagent.model.resources import NftSet, Resource
+from tests.attacks import tunnel_packets as packets
+from tests.attacks.tunnel_packets import GENEVE
+from tests.contract.inside import Inside, as_mapping, make, steps_to
+
+pytestmark = pytest.mark.contract
+
+POD, NODE, PEER, FAR = (IPv4Address(a) for a in ("10.244.1.2", "192.0.2.10", "192.0.2.1", "198.51.100.7"))
+OTHER = IPv4Address("192.0.2.12")  # a peer, too, that is not there
+PEERS = Peers(
+    version=4,
+    addresses=tuple(ip_network(a) for a in (PEER, NODE, OTHER, FAR)),
+    wireguard=((PEER, 51821), (FAR, 53)),
+)
+PEERS6 = Peers(version=6, addresses=(ip_network("2001:db8::1"),), wireguard=((ip_address("2001:db8::1"), 51821),))
+CONFIG = Config(node_name="n", encryption=TrafficEncryption.WIREGUARD)
+
+
+@dataclass(frozen=True)
+class Wires:
+    """The namespaces, and the nft backend of the Node."""
+
+    pod: str
+    node: str
+    peer: str
+    nft: Inside
+
+    def guarded(self, config: Config = CONFIG) -> None:
+        """Put up the guard."""
+        make(self.nft, guard(config, (PEERS,)))
+
+    def counted(self) -> dict[str, int]:
+        """Return the counters by chain."""
+        families = self.nft.backend
+        assert isinstance(families, NftFamilies)
+        return dict(netns.call(self.node, families.counted))
+
+    def arrives(
+        self, sender: str, receiver: str, source: IPv4Address, to: IPv4Address, port: int = GENEVE
+    ) -> bool:
+        """Send a datagram with any source, and an honest one after it; tell whether the first arrived."""
+        token, last = os.urandom(8), os.urandom(8)
+        with netns.call(receiver, lambda: _listen(port)) as taken, netns.call(receiver, lambda: _listen(9)) as end:
+            packets.send_raw(sender, to, packets.ipv4(source, to, packets.udp(source, to, port, token)))
+            packets.send_raw(sender, to, packets.ipv4(source, to, packets.udp(source, to, 9, last)))
+            end.settimeout(5)
+            assert end.recv(64) == last
+            taken.setblocking(False)
+            try:
+                return taken.recv(64) == token
+            except BlockingIOError:
+                return False
+
+
+def _listen(port: int) -> socket.socket:
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.bind(("0.0.0.0", port))
+    return one
+
+
+@pytest.fixture
+def wires() -> Iterator[Wires]:
+    """Give the wiring of the picture above, without any filter."""
+    names = {part: f"mcg{os.getpid()}{part}" for part in ("pod", "node", "peer")}
+    pod, node, peer = names.values()
+    try:
+        for name in names.values():
+            netns.create(name)
+        netns.add_veth("eth0", pod, "veth0", node)
+        netns.add_veth("uplink", node, "eth0", peer)
+        netns.add_veth("side", node, "eth1", peer)
+        for namespace, device, address in (
+            (pod, "eth0", f"{POD}/24"),
+            (node, "veth0", "10.244.1.1/24"),
+            (node, "uplink", f"{NODE}/24"),
+            (node, "side", "203.0.113.10/24"),
+            (peer, "eth0", f"{PEER}/24"),
+            (peer, "eth1", "203.0.113.1/24"),
+            (peer, "lo", f"{FAR}/32"),
+        ):
+            netns.add_address(namespace, device, address)
+        netns.ip(pod, "route", "add", "default", "via", "10.244.1.1")
+        netns.ip(node, "route", "add", "default", "via", str(PEER))
+        netns.ip(peer, "route", "add", "10.244.1.0/24", "via", str(NODE))
+        netns.execute(node, ["sysctl", "-qw", "net.ipv4.ip_forward=1"])
+        for namespace in (node, peer):
+            for path in netns.execute(
+                namespace, ["sysctl", "-aN", "--pattern", r"ipv4.conf.*\.rp_filter"]
+            ).stdout.split():
+                netns.execute(namespace, ["sysctl", "-qw", f"{path}=0"])
+        yield Wires(pod, node, peer, Inside(node, NftFamilies(table="mcagent")))
+    finally:
+        for name in names.values():
+            netns.delete(name)
+
+
+def test_what_the_guard_asks_for_comes_back_equal_whatever_it_has_counted(wires: Wires) -> None:
+    """Both families; a new agent finds nothing to do, and counters are no drift."""
+    wanted: list[Resource] = guard(CONFIG, (PEERS, PEERS6))
+    make(wires.nft, wanted)
+    assert not wires.arrives(wires.pod, wires.peer, POD, FAR)
+    anew = Inside(wires.node, NftFamilies(table="mcagent"))
+    assert anew.observe() == as_mapping(wanted)
+    assert steps_to(anew.observe(), wanted) == []
+    assert wires.counted()[TO_TUNNEL] == 1
+    make(wires.nft, [])
+    assert "mcagent" not in netns.execute(wires.node, ["nft", "list", "tables"]).stdout
+    assert wires.counted() == {}
+
+
+@pytest.mark.parametrize("source", [POD, OTHER])
+def test_a_pod_reaches_a_tunnel_port_only_without_the_guard(wires: Wires, source: IPv4Address) -> None:
+    """With its own address, or that of a peer; other ports of the peer are as open as before."""
+    assert wires.arrives(wires.pod, wires.peer, source, FAR)
+    wires.guarded()
+    assert not wires.arrives(wires.pod, wires.peer, source, FAR)
+    assert wires.arrives(wires.pod, wires.peer, source, FAR, 53 if source == OTHER else 54)
+    assert not wires.arrives(wires.pod, wires.peer, POD, FAR, 53)
+    counted = wires.counted()
+    assert (counted[TO_TUNNEL], counted[FORGED]) == ((1, 0) if source == POD else (0, 1))
+    assert counted[TO_WIREGUARD] == 1
+
+
+def test_a_router_of_other_gateways_goes_on_passing_their_tunnels(wires: Wires) -> None:
+    """From a device that leads to the sender, with the destination it came with."""
+    netns.ip(wires.pod, "address", "add", f"{FAR}/32", "dev", "lo")
+    netns.ip(wires.peer, "address", "del", f"{FAR}/32", "dev", "lo")
+    netns.ip(wires.peer, "route", "add", f"{FAR}/32", "via", str(NODE))
+    netns.ip(wires.node, "route", "add", f"{FAR}/32", "via", str(POD))
+    wires.guarded()
+    assert wires.arrives(wires.peer, wires.pod, PEER, FAR)
+    assert wires.arrives(wires.pod, wires.peer, FAR, PEER)
+    stranger = IPv4Address("192.0.2.77")
+    assert not wires.arrives(wires.peer, wires.pod, stranger, FAR)
+
+
+def test_a_translated_destination_is_a_services_whoever_sends(wires: Wires) -> None:
+    """A peer's address does not help: it may be a Pod behind another Node, and this Node would lend its own."""
+    rule = f"ip daddr {NODE} udp dport 30000 dnat to {FAR}:{GENEVE}"
+    table = f"table ip proxy {{\n chain pre {{ type nat hook prerouting priority -100; {rule}\n }}\n}}\n"
+    netns.execute(wires.node, ["nft", "-f", "-"], stdin=table)
+    netns.ip(wires.peer, "address", "del", f"{FAR}/32", "dev", "lo")
+    netns.ip(wires.pod, "address", "add", f"{FAR}/32", "dev", "lo")
+    netns.ip(wires.node, "route", "add", f"{FAR}/32", "via", str(POD))
+
+    def sent() -> bool:
+        token = os.urandom(8)
+        with (
+            netns.call(wires.pod, lambda: _listen(GENEVE)) as taken,
+            netns.call(wires.pod, lambda: _listen(9)) as end,
+        ):
+            packets.send(wires.peer, NODE, 30000, token)
+            netns.ip(wires.peer, "route", "replace", f"{FAR}/32", "via", str(NODE))
+            packets.send(wires.peer, FAR, 9, b"end")
+            end.settimeout(5)
+            assert end.recv(64) == b"end"
+            taken.setblocking(False)
+            try:
+                return taken.recv(64) == token
+            except BlockingIOError:
+                return False
+
+    assert sent()
+    wires.guarded()
+    assert not sent()
+
+
+def test_a_peer_may_come_by_another_uplink_than_the_way_back(wires: Wires) -> None:
+    """To the address that the uplink has. To that of another device the check can be wrong: it can be off."""
+    here, there = IPv4Address("203.0.113.10"), NODE
+    known = replace(PEERS, addresses=(*PEERS.addresses, ip_network(here)))
+    make(wires.nft, guard(CONFIG, (known,)))
+    assert wires.arrives(wires.peer, wires.node, FAR, here)
+    netns.ip(wires.peer, "route", "add", f"{there}/32", "via", str(here))
+    assert not wires.arrives(wires.peer, wires.node, FAR, there)
+    assert wires.counted()[FORGED] == 1
+    netns.ip(
+        wires.node, "route", "replace", "default", "nexthop", "via", str(PEER), "nexthop", "via", "203.0.113.1"
+    )
+    assert wires.arrives(wires.peer, wires.node, FAR, there)
+    netns.ip(wires.node, "route", "replace", "default", "via", str(PEER))
+    make(wires.nft, guard(replace(CONFIG, tunnel_source_check=False), (known,)))
+    assert wires.arrives(wires.peer, wires.node, FAR, there)
+
+
+def test_a_forged_peer_is_caught_on_every_address_of_the_node(wires: Wires) -> None:
+    """Tunnels take packets for any of them: that of a Pods' bridge, too."""
+    for address in (NODE, IPv4Address("10.244.1.1"), IPv4Address("203.0.113.10")):
+        assert wires.arrives(wires.pod, wires.node, OTHER, address)
+    wires.guarded()
+    for address in (NODE, IPv4Address("10.244.1.1"), IPv4Address("203.0.113.10")):
+        assert not wires.arrives(wires.pod, wires.node, OTHER, address)
+    assert wires.counted()[FORGED] == 3
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "delete element ip mcagent mct_wireguard {{ 192.0.2.1 . 51821 }}",
+        "add element ip mcagent mct_wireguard {{ 192.0.2.2 . 4500 }}",
+        "flush set ip mcagent mct_wireguard",
+        "flush chain ip mcagent mct_forged",
+    ],
+)
+def test_what_somebody_takes_out_of_the_guard_is_put_back(wires: Wires, spoil: str) -> None:
+    """Pairs of address and port are compared like networks."""
+    wires.guarded()
+    netns.execute(wires.node, ["nft", "-f", "-"], stdin=spoil.format() + "\n")
+    wanted = guard(CONFIG, (PEERS,))
+    assert wires.nft.observe() != as_mapping(wanted)
+    make(wires.nft, wanted)
+    assert wires.nft.observe() == as_mapping(wanted)
+
+
+@pytest.mark.parametrize("sockets", [(), ((PEER, 1),), tuple((FAR, port) for port in range(1, 3000))])
+def test_pairs_are_replaced_as_a_whole(wires: Wires, sockets: Sequence[tuple[IPv4Address, int]]) -> None:
+    """None, one, many."""
+    wires.guarded()
+    changed: list[Resource] = [
+        NftSet(table="mcagent", name="mct_wireguard", sockets=tuple(sockets))
+        if one.key[3:] == ("mct_wireguard",)
+        else one
+        for one in guard(CONFIG, (PEERS,))
+    ]
+    make(wires.nft, changed)
+    assert wires.nft.observe() == as_mapping(changed)

@@ -1,0 +1,182 @@
+"""Which packets are taken for tunnels' that are not: sets and rules for every Node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.core.claims import merged
+from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.tunnel_guard import CLEAR, DROPS, FORGED, TO_TUNNEL, TO_WIREGUARD, Peers, _hosts, peers_of
+from mcagent.model.config import Config, TrafficEncryption
+from mcagent.model.facts import Facts
+from mcagent.model.net import Address, host_network
+from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
+from mcagent.model.resources import NftChain, NftSet, TunnelType
+from mcagent.model.wireguard import WireGuardImplementation
+from tests.unit.core_inputs import HOME, cluster, config, gateway, networks, node, snapshot
+
+EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2"), created="2026-01-01")
+NO_FACTS = Facts()
+KEY = "a" * 43 + "="
+FACTS = Facts(wireguard=WireGuardImplementation.KERNEL, wireguard_public_key=KEY.replace("a", "b"))
+HOME6 = (
+    node("g1", ("192.0.2.1", "2001:db8:1::11"), "10.10.1.0/24"),
+    node("w1", ("192.0.2.3", "2001:db8:1::13"), "10.10.3.0/24"),
+    gateway("g1", "2001:db8:1::11"),
+)
+EAST6 = cluster("east", "10.97.0.0/16", gateways=("2001:db8:2::11",))
+
+
+def compiled(*objects: ApiObject, on: str = "w1", facts: Facts = NO_FACTS, **values: object) -> Compiled:
+    """Compile a Node with these objects."""
+    return compile_desired(snapshot(*objects), facts, config(on, **values))
+
+
+def found(result: Compiled) -> list[NftChain | NftSet]:
+    """Return all that is nft's."""
+    resources = [one for unit in result.desired.units.values() for one in unit.resources]
+    return [one for one in resources if isinstance(one, NftChain | NftSet)]
+
+
+def chains(result: Compiled, name: str) -> dict[str, tuple[str, ...]]:
+    """Return the rules of a chain by the family of its table."""
+    return {one.family: one.rules for one in found(result) if isinstance(one, NftChain) and one.name == name}
+
+
+def sets(result: Compiled, name: str) -> dict[str, NftSet]:
+    """Return a set by the family of its table."""
+    return {one.family: one for one in found(result) if isinstance(one, NftSet) and one.name == name}
+
+
+@pytest.mark.parametrize("on", ["g1", "w1"])
+def test_every_node_knows_every_end_of_a_tunnel(on: str) -> None:
+    """Workers too: what their Pods send gets their address, and could be forged to have any other."""
+    result = compiled(*HOME, EAST, on=on)
+    peers = sets(result, "mct_peers")
+    assert set(peers) == {"ip"}
+    assert peers["ip"].elements == networks("192.0.2.1/32", "192.0.2.2/31", "203.0.113.1/32", "203.0.113.2/32")
+
+
+def test_what_is_forwarded_is_dropped_before_the_cni_can_give_it_the_nodes_address() -> None:
+    """Hook forward: after any destination NAT, before any source NAT. The port first: most have another."""
+    (chain,) = [one for one in found(compiled(*HOME, EAST)) if one.name == TO_TUNNEL]
+    assert isinstance(chain, NftChain)
+    assert (chain.type, chain.hook, chain.priority) == ("filter", "forward", -150)
+    assert chain.rules == (
+        "udp dport { 3784, 6081 } ip daddr @mct_peers ip saddr != @mct_peers counter drop",
+        "udp dport { 3784, 6081 } ip daddr @mct_peers ct status dnat counter drop",
+    )
+
+
+def test_the_port_is_that_of_the_tunnels() -> None:
+    """VXLAN's, or the configured one."""
+    assert "{ 3784, 4789 }" in chains(compiled(*HOME, tunnel_type=TunnelType.VXLAN), TO_TUNNEL)["ip"][0]
+    assert "{ 3784, 5000 }" in chains(compiled(*HOME, tunnel_port=5000), TO_TUNNEL)["ip"][0]
+
+
+def test_an_ipv6_underlay_has_a_table_of_its_own() -> None:
+    """Only families that tunnels have: IPv6 addresses of dual-stack Nodes are not ends of IPv4 tunnels."""
+    result = compiled(*HOME6, EAST6)
+    assert sets(result, "mct_peers").keys() == {"ip6"}
+    assert sets(result, "mct_peers")["ip6"].elements == networks(
+        "2001:db8:1::11/128", "2001:db8:1::13/128", "2001:db8:2::11/128"
+    )
+    rule = "udp dport { 3784, 6081 } ip6 daddr @mct_peers ip6 saddr != @mct_peers counter drop"
+    assert chains(result, TO_TUNNEL)["ip6"][0] == rule
+    four = compiled(*HOME6[:2], gateway("g1", "192.0.2.1"), EAST)
+    assert {one.family for one in found(four)} == {"ip"}
+
+
+def test_sources_are_checked_unless_switched_off() -> None:
+    """A Node with asymmetric uplinks can have it off; nothing else of the guard changes."""
+    on, off = compiled(*HOME, EAST), compiled(*HOME, EAST, tunnel_source_check=False)
+    peer, leads_not = "udp dport { 3784, 6081 } ip saddr @mct_peers", "fib saddr . iif oif missing counter drop"
+    rules = f"{peer} ip daddr != @mct_peers {leads_not}", f"{peer} fib daddr . iif type != local {leads_not}"
+    assert chains(on, FORGED) == {"ip": rules}
+    assert [one for one in found(on) if one.name != FORGED] == found(off)
+
+
+def test_without_a_role_there_is_no_guard() -> None:
+    """No Gateway, no tunnels, no table."""
+    assert found(compiled(*HOME[:2], EAST)) == []
+
+
+def encrypted(info: ClusterInfoImport, ports: tuple[int, ...]) -> ClusterInfoImport:
+    """Return the object with a key for each gateway, and these ports."""
+    infos = [WireGuardInfo(public_key=KEY, port=port) for port in ports]
+    return replace(info, wireguard=infos[0], gateway_wireguard=tuple(zip(info.gateway_ips, infos, strict=True)))
+
+
+def test_wireguards_ports_are_each_peers_own() -> None:
+    """A port that a cluster publishes is closed on its own gateway alone: elsewhere it may be any service's."""
+    result = compiled(*HOME, encrypted(EAST, (0, 53)), encryption=TrafficEncryption.WIREGUARD)
+    ours: list[tuple[Address, int]] = [(ip_address("192.0.2.1"), 51821), (ip_address("192.0.2.2"), 51821)]
+    theirs: list[tuple[Address, int]] = [(ip_address("203.0.113.1"), 51821), (ip_address("203.0.113.2"), 53)]
+    assert sets(result, "mct_wireguard")["ip"].sockets == (*ours, *theirs)
+    assert chains(result, TO_WIREGUARD)["ip"] == (
+        'oifname "mc-wg0" counter drop',
+        'iifname "mc-wg0" counter drop',
+        "ip daddr 240.0.0.0/4 counter drop",
+        "ip daddr . udp dport @mct_wireguard ip saddr != @mct_peers counter drop",
+        "ip daddr . udp dport @mct_wireguard ct status dnat counter drop",
+    )
+    assert chains(compiled(*HOME, EAST), TO_WIREGUARD) == {}
+
+
+def test_an_encrypted_peer_is_heard_by_the_wireguard_device_alone() -> None:
+    """On gateways: nothing in the clear from it, and nothing but that device leads to this Node's own endpoint."""
+    result = compiled(*HOME, encrypted(EAST, (0, 0)), on="g1", facts=FACTS, encryption=TrafficEncryption.WIREGUARD)
+    assert chains(result, CLEAR)["ip"] == (
+        'iifname != "mc-wg0" udp dport 6081 ip saddr @mct_encrypted counter drop',
+        'iifname != { "lo", "mc-wg0" } ip daddr @mct_own_ends counter drop',
+    )
+    assert sets(result, "mct_own_ends")["ip"].elements == networks("240.0.2.1/32")
+
+
+def test_every_chain_that_counts_has_a_reason() -> None:
+    """So every packet that is dropped is in the metric."""
+    result = compiled(*HOME, encrypted(EAST, (0, 0)), on="g1", facts=FACTS, encryption=TrafficEncryption.WIREGUARD)
+    counting = {
+        one.name for one in found(result) if isinstance(one, NftChain) and any("counter" in r for r in one.rules)
+    }
+    assert counting == set(DROPS)
+
+
+def test_what_is_taken_over_is_what_a_fresh_start_finds() -> None:
+    """Clusters that come, go, move or change a port; the others are not looked at again."""
+    settings: Config = config("g1", encryption=TrafficEncryption.WIREGUARD)
+    west = cluster("west", "10.98.0.0/16", gateways=("203.0.113.9",), created="2026-02-02")
+    before = compile_desired(snapshot(*HOME, EAST, west), FACTS, settings)
+    for infos in (
+        (EAST,),
+        (EAST, replace(west, gateway_ips=(ip_address("203.0.113.10"),))),
+        (EAST, encrypted(west, (7,))),
+        (EAST, west, cluster("north", "10.99.0.0/16", created="2026-03-03")),
+        (encrypted(EAST, (8, 9)), west),
+    ):
+        after = compile_desired(snapshot(*HOME, *infos), FACTS, settings, before)
+        assert after.units.peers == peers_of(after.topology, settings)
+        assert after.units.peers != before.units.peers
+        assert after.desired.units == compile_desired(snapshot(*HOME, *infos), FACTS, settings).desired.units
+        before = after
+
+
+def test_a_change_that_moves_no_end_costs_nothing() -> None:
+    """The very value of before, when a cluster changes its networks."""
+    before = compiled(*HOME, EAST)
+    moved = replace(EAST, service_cidr=networks("10.55.0.0/16")[0])
+    after = compile_desired(snapshot(*HOME, moved), NO_FACTS, config("w1"), before)
+    assert after.units.peers is before.units.peers
+    assert isinstance(after.units.peers[0], Peers)
+
+
+@given(st.sets(st.integers(0, 40) | st.integers(2**32 - 20, 2**32 - 1)), st.sampled_from([4, 6]))
+def test_addresses_are_merged_as_nft_lists_them(values: set[int], version: int) -> None:
+    """The fewest networks that hold just these: what a restart reads back is what was asked for."""
+    made = {IPv4Address(value) if version == 4 else IPv6Address(value) for value in values}
+    assert _hosts(made, version) == merged(map(host_network, made))
