@@ -174,10 +174,10 @@ KEYS: tuple[Key, ...] = (
     _key(path="tunnelPort", attribute="tunnel_port", value=kinds.Int(0, 65535),
         meaning="UDP port of the encapsulation. 0: its default (geneve 6081, vxlan 4789)."),
     _key(path="tunnelSourceCheck", attribute="tunnel_source_check", value=kinds.Bool(),
-        meaning="Drop a tunnel packet in the name of a peer when it comes in by a device that neither leads to "
-                "that peer nor has the address that it is for: it is a Pod's, with a forged source. false: for "
-                "Nodes whose address is on another device than their uplinks (loopback), where peers come by an "
-                "uplink that is not the way back; let rp_filter guard the devices of Pods there."),
+        meaning="Drop a tunnel packet in the name of a peer when it comes in by a device of a kind that Pods have "
+                "(veth, netkit, bridge, openvswitch) that neither leads to that peer nor has the address that it "
+                "is for: it is a Pod's, with a forged source. false: for Nodes with several bridges as uplinks "
+                "and an address on another device, where peers come by one that is not the way back."),
     _key(path="mtu", attribute="mtu", value=kinds.Int(576, 65485, also=(0,)),
         meaning="MTU of `hostPort`. 0: that of the uplink less what the encapsulation adds."),
     _key(path="bridge", attribute="bridge", value=kinds.DEVICE_NAME,

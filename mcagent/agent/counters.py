@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from flows.mc.declaration import COOKIES, PIPELINE
-from mcagent.core import tunnel_guard
+from mcagent.core import kernel, tunnel_guard
 from mcagent.model.errors import BackendError
 from mcagent.observe.metrics import COUNTERS, TunnelSample
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 # Flows that drop, by the category in their cookie. All these categories have its highest bit, and no others do.
 DROP_REASONS = {category.number: category.name for category in PIPELINE.categories if category.drops}
-NFT_DROP_REASONS = {**tunnel_guard.DROPS}  # by chain
+NFT_DROP_REASONS = {**tunnel_guard.DROPS, kernel.CLOSED_NODES: "closed-node"}  # by chain
 DROP_COOKIES = f"cookie={COOKIES.owner << 48 | 0x80 << 40:#x}/{0xFFFF << 48 | 0x80 << 40:#x}"
 OVER_LIMIT = "over-limit"  # by meters: more new connections than `newConnections` of one cluster
 

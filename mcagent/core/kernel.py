@@ -43,6 +43,8 @@ WIREGUARD_OVERHEAD = {4: 20 + 8 + 16 + 16, 6: 40 + 8 + 16 + 16}
 DROPS = {"mct_nodes": "node-closed"}  # why chains drop and count, by name
 SMALLEST_MTU = 576  # RFC 1122 section 3.3.2: what every host must be able to take
 
+CLOSED_NODES = "mct_nodes"  # the chain that counts what other clusters send to this Node itself
+
 _EVERYTHING = IPv4Network("0.0.0.0/0")
 
 
@@ -175,7 +177,7 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
         return NftChain(table=config.nft_table, name=name, type=kind, hook=hook, priority=priority, rules=rules)
 
     return [
-        *([] if config.expose_nodes else [chain("mct_nodes", "filter", "prerouting", -99, *_closed_nodes(port))]),
+        *([] if config.expose_nodes else [chain(CLOSED_NODES, "filter", "prerouting", -99, *_closed_nodes(port))]),
         NftSet(table=config.nft_table, name="mct_pods", elements=pods),
         # before the CNI's masquerade: a source that is NATed to itself is not NATed again
         chain("mct_post", "nat", "postrouting", 99, f'oifname "{port}" ip saddr @mct_pods snat to ip saddr'),

@@ -30,6 +30,8 @@ from mcagent.model.resources import DEFAULT_PORTS, NftChain, NftSet, Resource
 
 BFD_PORT = 3784  # RFC 5881 section 4; Open vSwitch has it inside tunnels only (lib/bfd.c)
 
+_POD_DEVICES = ("veth", "netkit", "bridge", "openvswitch")  # kinds, as in `ip -d link`
+
 TO_TUNNEL, TO_WIREGUARD, FORGED, CLEAR = "mct_to_tunnel", "mct_to_wireguard", "mct_forged", "mct_clear_in"
 DROPS = MappingProxyType(
     {TO_TUNNEL: "to-tunnel", TO_WIREGUARD: "to-wireguard", FORGED: "forged-tunnel", CLEAR: "clear-tunnel"}
@@ -171,15 +173,21 @@ def _guard(config: Config, peers: Peers) -> list[Resource]:
     return found
 
 
-def _forged(ports: str, family: str) -> tuple[str, str]:
+def _forged(ports: str, family: str) -> tuple[str, ...]:
     """Return what drops packets of peers that come by a device of Pods: one that does not lead to the peer.
 
     "fib … oif" asks for the best route only (nft_fib4_eval in net/ipv4/netfilter/nft_fib_ipv4.c), as rp_filter=1
-    does, and peers may well come by another uplink than the one back to them. So what is for a Node's address on
-    the very device that it came by passes. No device of Pods has that; a bridge of the CNI has a Pod address.
+    does, and peers may well come by another device than the one back to them. So only the kinds of devices that
+    lead to Pods are asked (not a network card, nor a CNI's WireGuard between Nodes, as Cilium has it), and what is
+    for a Node's address on the very device that it came by passes. No device of Pods has that; a bridge of the CNI
+    has a Pod address. One rule for each kind: nft's order of names in a set is not the same everywhere.
     """
-    peer, leads_not = f"{ports} {family} saddr @mct_peers", "fib saddr . iif oif missing counter drop"
-    return f"{peer} {family} daddr != @mct_peers {leads_not}", f"{peer} fib daddr . iif type != local {leads_not}"
+    here = f"{ports} {family} daddr @mct_peers fib daddr . iif type local accept"
+    forged = (
+        f'{ports} meta iifkind "{kind}" {family} saddr @mct_peers fib saddr . iif oif missing counter drop'
+        for kind in _POD_DEVICES
+    )
+    return (f"{ports.replace(' {', ' != {')} accept", here, *forged)
 
 
 def clear_arrivals(config: Config, family: str, own: tuple[Address, ...]) -> list[Resource]:
@@ -194,7 +202,7 @@ def clear_arrivals(config: Config, family: str, own: tuple[Address, ...]) -> lis
     if family == "ip" and own:
         ends = merged(host_network(address) for address in own)
         found.append(NftSet(table=config.nft_table, name="mct_own_ends", elements=ends))
-        rules.append(f'iifname != {{ "lo", "{device}" }} ip daddr @mct_own_ends counter drop')
+        rules.append(f'iifname != "lo" iifname != "{device}" ip daddr @mct_own_ends counter drop')
     return [*found, _chain(config, family, CLEAR, ("input", -150), *rules)]
 
 

@@ -203,6 +203,23 @@ def test_a_peer_may_come_by_another_uplink_than_the_way_back(wires: Wires) -> No
     assert wires.arrives(wires.peer, wires.node, FAR, there)
 
 
+def test_a_device_that_leads_to_no_pods_is_not_asked(wires: Wires) -> None:
+    """A macvlan device here; as well a network card, or Cilium's WireGuard, to which no route leads back."""
+    netns.ip(wires.node, "link", "add", "link", "side", "name", "upper", "type", "macvlan")
+    netns.ip(wires.node, "link", "set", "upper", "up")
+    for setting in (
+        "side.arp_ignore=1",
+        "upper.rp_filter=0",
+    ):  # only the device that has an address answers for it
+        netns.execute(wires.node, ["sysctl", "-qw", f"net.ipv4.conf.{setting}"])
+    netns.add_address(wires.node, "upper", "203.0.114.10/24")
+    netns.add_address(wires.peer, "eth1", "203.0.114.1/24")
+    netns.ip(wires.peer, "route", "add", f"{NODE}/32", "via", "203.0.114.10")
+    wires.guarded()
+    assert wires.arrives(wires.peer, wires.node, FAR, NODE)
+    assert wires.counted()[FORGED] == 0
+
+
 def test_a_forged_peer_is_caught_on_every_address_of_the_node(wires: Wires) -> None:
     """Tunnels take packets for any of them: that of a Pods' bridge, too."""
     for address in (NODE, IPv4Address("10.244.1.1"), IPv4Address("203.0.113.10")):
