@@ -274,6 +274,7 @@ def test_special_addresses_are_no_endpoints(address: str) -> None:
 def importing(address: str, *, exporters: str = "evil", **changes: object) -> tuple[set[str], str]:
     """Return the endpoints that `east` takes of an import with one good address and another, and what it tells."""
     view = member_world.member()
+    view.leader = member_world.leader(addresses=("192.0.2.1",))
     view.local.put(member_world.node("n1", "10.97.255.1"))
     view.local.put(member_world.slice_of("kubernetes", "10.97.255.2", name="kubernetes", namespace="default"))
     north = member_world.north_of(view)
@@ -304,7 +305,7 @@ def resource_import(name: str, spec: RawObject) -> RawObject:
     Group.SERVICES,
     Attacker.MEMBER,
     wants="make the leader's API server an endpoint, inside a CIDR of its own",
-    stopped_by="every member: the leader that its ClusterSet names is nobody's endpoint",
+    stopped_by="every member: no address that the leader's name leads to is an endpoint",
 )
 def test_the_leader_is_no_endpoint() -> None:
     """Even where the range is allowed."""

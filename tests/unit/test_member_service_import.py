@@ -15,7 +15,7 @@ from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView
-from tests.unit.member_world import AREA, HOME, member, names_of, node, north_of, settings, slice_of
+from tests.unit.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings, slice_of
 
 HTTP = ({"name": "http", "port": 80, "protocol": "TCP"},)
 
@@ -326,6 +326,7 @@ def test_an_import_whose_name_is_anothers_is_passed_over() -> None:
 def test_endpoints_that_nobody_may_export_are_refused(address: str, why: str) -> None:
     """Addresses of this cluster, special ones, and what no cluster announces never become endpoints."""
     view = member()
+    view.leader = leader(addresses=("192.0.2.1",))
     view.local.put(node("n1", "10.97.255.1"))
     api = slice_of("kubernetes", "10.97.255.2", name="kubernetes", namespace="default")
     view.local.put(api)

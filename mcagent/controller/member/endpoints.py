@@ -5,14 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from mcagent.controller import names
 from mcagent.controller.member.exports import ENDPOINTS, export_ref
 from mcagent.controller.member.import_content import CLUSTER_INFO, Subsets
 from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS
 from mcagent.controller.member.networks import cidrs_of, cluster_of, networks
-from mcagent.controller.member.state import cluster_set_of
 from mcagent.controller.ranges import Networks, address_of
 from mcagent.controller.raw import annotation, items_at, text_at, texts_at
 from mcagent.controller.reconciler import Leader, Ref, Side, View
@@ -100,7 +98,7 @@ def accept(
     Service, or in nobody's network and in what the settings allow.
     """
     mine, others = known.read(view, leader)
-    servers, leaders = _api_servers(view), _leader_server(view)
+    servers, leaders = _api_servers(view), frozenset(leader.addresses)
     kept: dict[Ports, list[str]] = {}
     clusters: dict[str, None] = {}
     ours: list[str] = []
@@ -151,16 +149,6 @@ def accept(
 def _api_servers(view: View) -> frozenset[str]:
     raw = view.get(Ref(kind=Kind.ENDPOINT_SLICE, namespace="default", name="kubernetes"))
     return frozenset(text for endpoint in items_at(raw, "endpoints") for text in texts_at(endpoint, "addresses"))
-
-
-def _leader_server(view: View) -> frozenset[str]:
-    """Return the address of the leader's API server, where the ClusterSet has it as an address."""
-    leaders = items_at(cluster_set_of(view), "spec", "leaders")
-    try:
-        host = urlsplit(text_at(leaders[0], "server")).hostname if leaders else None
-    except ValueError:
-        host = None
-    return frozenset({host} if host else ())
 
 
 def _named(addresses: list[str]) -> str:
