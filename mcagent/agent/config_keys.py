@@ -23,7 +23,7 @@ from mcagent.model.config import (
     TrafficEncryption,
 )
 from mcagent.model.resources import TunnelType
-from mcagent.observe.serving import Authentication, is_loopback
+from mcagent.observe.listening import Authentication, is_loopback
 
 
 class WireGuardChoice(StrEnum):

@@ -12,7 +12,8 @@ from mcagent.agent.config_keys import Settings
 from mcagent.config.values import listen_address
 from mcagent.observe.health import HealthServer
 from mcagent.observe.http import Guard, HttpServer, Pages
-from mcagent.observe.serving import Authentication, is_loopback, serve_pages
+from mcagent.observe.listening import Authentication, is_loopback
+from mcagent.observe.serving import serve_pages
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from mcagent.kube.client import Client
 from mcagent.kube.reviews import Reviewer
 from mcagent.observe.health import PATHS, HealthServer
 from mcagent.observe.http import HttpServer, Pages
-from mcagent.observe.serving import is_loopback, serve_pages
+from mcagent.observe.listening import is_loopback
+from mcagent.observe.serving import serve_pages
 
 
 class Servers:

@@ -1,10 +1,11 @@
-"""Listening sockets, who a connection counts as, and which one gives way. Keeps no state."""
+"""Listening sockets, who may ask there, who a connection counts as, and which one gives way. Keeps no state."""
 
 from __future__ import annotations
 
 import socket
 from collections import Counter
 from collections.abc import Iterable
+from enum import StrEnum
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -12,6 +13,18 @@ from typing import Protocol, TypeVar
 BACKLOG = 128  # a connection for which there is no room in it comes a second late (SYN again)
 
 Address = tuple[str, int] | Path
+
+
+class Authentication(StrEnum):
+    """What asking for pages from another machine or Pod takes."""
+
+    TOKEN = "token"  # noqa: S105 (TLS, and a bearer token that the API server vouches for)
+    NONE = "none"
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address to listen on is reached from this machine only."""
+    return host == "localhost" or ip_address(host).is_loopback
 
 
 class Waiting(Protocol):

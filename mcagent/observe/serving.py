@@ -7,26 +7,12 @@ from __future__ import annotations
 
 import logging
 import socket
-from enum import StrEnum
-from ipaddress import ip_address
 from pathlib import Path
 
-from mcagent.observe.certificates import Kept, Made
 from mcagent.observe.http import Guard, HttpServer, Pages
+from mcagent.observe.listening import Authentication, is_loopback
 
 log = logging.getLogger(__name__)
-
-
-class Authentication(StrEnum):
-    """What asking for pages from another machine or Pod takes."""
-
-    TOKEN = "token"  # noqa: S105 (TLS, and a bearer token that the API server vouches for)
-    NONE = "none"
-
-
-def is_loopback(host: str) -> bool:
-    """Tell whether an address to listen on is reached from this machine only."""
-    return host == "localhost" or ip_address(host).is_loopback
 
 
 def serve_pages(
@@ -54,6 +40,8 @@ def serve_pages(
             "the loopback, or set metricsAuthentication: none",
             where,
         )
+    from mcagent.observe.certificates import Kept, Made
+
     context = Kept(Path(certificates)) if certificates else Made(socket.gethostname())
     return HttpServer(address, pages, guard=guard or _nobody, context=context)
 

@@ -25,9 +25,8 @@ from mcagent.model.config import Config
 from mcagent.model.errors import McagentError
 from mcagent.observe.certificates import Kept, self_signed
 from mcagent.observe.http import Page, bearer
-from mcagent.observe.listening import oldest_of_most, source_of
+from mcagent.observe.listening import Authentication, is_loopback, oldest_of_most, source_of
 from mcagent.observe.request import BadRequestError, parse_head
-from mcagent.observe.serving import Authentication, is_loopback
 
 
 def test_a_head_is_read() -> None:
