@@ -6,6 +6,7 @@ Knows nothing of what a snapshot is used for.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,6 +15,9 @@ from typing import Any, Protocol
 from mcagent.core.snapshot import ATTRIBUTE, Change, Delete, Relist, Upsert, apply_changes
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.problem import Problem
+from mcagent.supervised import attempt
+
+log = logging.getLogger(__name__)
 
 
 class ObjectEvent(Protocol):
@@ -79,12 +83,33 @@ class Inbox:
         snapshot = _without(self._snapshot, gone) if gone else self._snapshot
         todo: list[Change] = [relist for relist in lists.values() if relist is not None]
         todo.extend(change for kind in changes.values() for change in kind.values())
-        snapshot = apply_changes(snapshot, todo) if todo else snapshot
+        snapshot = _applied(snapshot, todo) if todo else snapshot
         problems = tuple(sorted({*snapshot.problems, *self.source_problems()}))
         if snapshot is not self._snapshot or problems != self._taken.problems:
             self._taken = snapshot if problems == snapshot.problems else replace(snapshot, problems=problems)
         self._snapshot = snapshot
         return self._taken
+
+
+def _applied(snapshot: Snapshot, changes: list[Change]) -> Snapshot:
+    """Return the snapshot after the changes. An object that nobody thought of costs only itself, and is told."""
+    found, error = attempt(lambda: apply_changes(snapshot, changes))
+    if found is not None:
+        return found
+    log.error("a change breaks the snapshot, which is a bug: each object is tried alone", exc_info=error)
+    usable: list[Change] = []
+    for change in changes:
+        if isinstance(change, Relist):
+            usable.append(
+                replace(change, items=[raw for raw in change.items if _breaks_nothing(change.kind, raw)])
+            )
+        elif isinstance(change, Delete) or _breaks_nothing(change.kind, change.raw):
+            usable.append(change)
+    return apply_changes(snapshot, usable)
+
+
+def _breaks_nothing(kind: Kind, raw: object) -> bool:
+    return attempt(lambda: apply_changes(Snapshot(), [Upsert(kind=kind, raw=raw)]))[1] is None
 
 
 def _without(snapshot: Snapshot, kinds: Sequence[Kind]) -> Snapshot:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from mcagent.controller.agenda import Agenda
 from mcagent.controller.cache import Cache
@@ -20,13 +21,13 @@ from mcagent.controller.connection import LeaderLink, LinkTiming
 from mcagent.controller.reading import LocalReading
 from mcagent.controller.reconciler import Change, Leader, Reconciler, Ref, Side, Told
 from mcagent.controller.view import EngineView
-from mcagent.controller.worker import BUGS, Worker
+from mcagent.controller.worker import Worker
 from mcagent.controller.workqueue import Patience, WorkQueue
 from mcagent.kube.client import Client
 from mcagent.kube.informer import Timing
 from mcagent.kube.source import KindState
 from mcagent.model.objects import Kind
-from mcagent.supervised import Supervised
+from mcagent.supervised import Supervised, attempt
 
 log = logging.getLogger(__name__)
 
@@ -216,14 +217,18 @@ class Engine:
         keys: dict[str, None] = {}
         for change in changes:
             if change.kind in reconciler.kinds.get(change.side, ()):
-                try:
-                    keys |= dict.fromkeys(reconciler.keys(change, self.view))
-                except BUGS:
-                    log.exception("%s: keys() of a change of a %s failed", reconciler.name, change.kind)
+                found, error = attempt(partial(self._keys, reconciler, change))
+                if error is not None:
+                    what = f"keys() of a change of a {change.kind}"
+                    log.error("%s: %s failed", reconciler.name, what, exc_info=error)
                     self.worker.tally.bug(reconciler.name)
+                keys |= found or {}
         if keys:
             name = reconciler.name
             self._queues[self._side_of[name]].add((name, key) for key in keys)
+
+    def _keys(self, reconciler: Reconciler, change: Change) -> dict[str, None]:
+        return dict.fromkeys(reconciler.keys(change, self.view))
 
     def _leader_changed(self, old: Leader | None, new: Leader | None) -> None:
         """Look anew at whatever the connection concerns."""
@@ -246,12 +251,12 @@ class Engine:
 
     def _everything(self, reconciler: Reconciler, *, urgent: bool = False, spread: float = 0.0) -> None:
         """Ask for all keys of a reconciler: now, or one after the other over so many seconds."""
-        try:
-            entries = [(reconciler.name, key) for key in reconciler.all_keys(self.view)]
-        except BUGS:
-            log.exception("%s: all_keys() failed", reconciler.name)
+        keys, error = attempt(lambda: list(reconciler.all_keys(self.view)))
+        if error is not None:
+            log.error("%s: all_keys() failed", reconciler.name, exc_info=error)
             self.worker.tally.bug(reconciler.name)
             return
+        entries = [(reconciler.name, key) for key in keys or ()]
         queue = self._queues[self._side_of[reconciler.name]]
         if not spread:
             queue.add(entries, urgent=urgent)

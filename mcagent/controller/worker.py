@@ -22,11 +22,10 @@ from mcagent.controller.writer import AwayError, ConflictError, Counts, NotLeadi
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
+from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
-# What a reconciler raises when it trips over an object that it did not expect: a bug, but of one key only.
-BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 MEMO = 60.0  # seconds for which the answer to a read is used again
 _WELL = ("changed", "unchanged", "not-leading")
 
@@ -115,20 +114,23 @@ class Worker:
     def work(self, entry: Entry, queue: WorkQueue, side: Side) -> bool:
         """Work on a key. Returns whether it went well; else it is tried again later.
 
-        `side` is whose worker this is: one of this cluster never waits for the leader.
+        `side` is whose worker this is: one of this cluster never waits for the leader. What breaks is a bug, but
+        of one key only.
         """
+        well, error = attempt(lambda: self._work(entry, queue, side))
+        if error is not None:
+            log.error("%s: %s failed, which is a bug", *entry, exc_info=error)
+            self.tally.bug(entry[0])
+        return bool(well)
+
+    def _work(self, entry: Entry, queue: WorkQueue, side: Side) -> bool:
         name, key = entry
         reconciler = self._reconcilers[name]
         epoch = self._link.epoch if self._link is not None else 0
         if self._permit() <= 0 or not self._gate(reconciler):
             return True  # all keys are looked at when that changes
         began = time.perf_counter()
-        try:
-            outcome = reconciler.desired(key, self._view, self._clock())
-        except BUGS:
-            log.exception("%s: %s: desired() failed, which is a bug", name, key)
-            self.tally.bug(name)
-            return False
+        outcome = reconciler.desired(key, self._view, self._clock())
         if self._link is not None and self._link.epoch != epoch:
             return True  # it was about another leader
         if side is Side.LOCAL and any(_ref_of(step).side is Side.LEADER for step in outcome.steps):

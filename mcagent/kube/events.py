@@ -20,6 +20,7 @@ from typing import Any
 
 from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.model.errors import SourceError
+from mcagent.model.field import printable
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
@@ -266,7 +267,7 @@ class Reporter:
             "involvedObject": involved | ({"namespace": namespace} if namespace else {}),
             "type": "Normal" if notice.normal else "Warning",
             "reason": notice.reason,
-            "message": notice.message[:_MAX_MESSAGE],
+            "message": printable(notice.message, _MAX_MESSAGE),
             "source": {"component": self._component, "host": self._node},
             "reportingComponent": self._component,
             "reportingInstance": self._node,

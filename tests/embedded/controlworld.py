@@ -144,7 +144,7 @@ class Copier:
         """Return the copy."""
         self.looks.append(key)
         if key in self.bad:
-            raise KeyError(key)
+            raise RuntimeError(key)
         namespace = NAMESPACE if self.side is Side.LOCAL else COMMON_AREA
         copy = Ref(side=self.side, kind=self.target, namespace=namespace, name=f"copy-{key}")
         found = view.get(Ref(kind=Kind.SERVICE_EXPORT, namespace=NAMESPACE, name=key))

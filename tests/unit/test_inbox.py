@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mcagent.agent.inbox import Inbox
+from mcagent.core import snapshot as snapshot_module
 from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.parse import Parsed, parse_object
 from mcagent.model.problem import Problem
 from tests.unit.agentworld import Event, cluster, gateway, node
 
@@ -85,3 +89,23 @@ def test_problems_of_the_source_are_told_while_they_last() -> None:
     inbox.source_problems = tuple
     assert inbox.take().problems == ()
     assert isinstance(told, Snapshot)
+
+
+def test_an_object_that_nobody_thought_of_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug in reading one object loses none of the others that came with it, by list or by event."""
+
+    def fragile(raw: object, kind: Kind | None = None) -> Parsed:
+        parsed = parse_object(raw, kind)
+        if parsed.meta.name == "poison":
+            raise RuntimeError(parsed.meta.name)
+        return parsed
+
+    monkeypatch.setattr(snapshot_module, "parse_object", fragile)
+    inbox = Inbox(lambda: None)
+    inbox.replace(Kind.NODE, [node(name) for name in ("a1", "poison", "a2")])
+    inbox.apply(Kind.GATEWAY, Event("ADDED", gateway("poison")))
+    inbox.apply(Kind.GATEWAY, Event("ADDED", gateway("a1")))
+    found = inbox.take()
+    assert set(found.nodes) == {"a1", "a2"}
+    assert set(found.gateways) == {"kube-system/a1"}
+    assert found.synced == {Kind.NODE}

@@ -6,6 +6,7 @@ import gc
 import threading
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,8 @@ from mcagent.observe.pages import Identity, make_pages
 from mcagent.observe.report import Report
 from mcagent.supervised import Supervised, attempt, dead, restarts
 from tests.waiting import until
+
+PRODUCT = Path(supervised.__file__).parent
 
 
 @pytest.fixture(autouse=True)
@@ -129,3 +132,15 @@ def test_health_fails_for_a_dead_thread() -> None:
     assert page.status == 503
     assert "not running: watcher (KeyError" in page.body
     assert "mcagent_threads_dead 1.0" in metrics.text()
+
+
+def test_every_thread_of_the_product_is_one() -> None:
+    """Nobody starts a thread that could die unnoticed, or catches every exception, but the one place for it."""
+    found = []
+    for file in sorted(PRODUCT.rglob("*.py")):
+        if file.name == "supervised.py" or "lab" in file.parts:
+            continue
+        text = file.read_text(encoding="utf-8")
+        if "threading.Thread(" in text or "except Exception" in text:
+            found.append(str(file.relative_to(PRODUCT)))
+    assert found == [], "use mcagent.supervised: Supervised, attempt"
