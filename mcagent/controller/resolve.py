@@ -10,6 +10,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from mcagent.model.net import parse_address
+from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class Addresses:
                 self._server, self._found, self._next = server, (), 0.0
             if time.monotonic() >= self._next and not self._running:
                 self._next, self._running = time.monotonic() + self._period, True
-                threading.Thread(target=self._look_up, args=(server, host), name="resolve", daemon=True).start()
+                Supervised(self._look_up, args=(server, host), name="resolve").start()
             return self._found
 
     def _look_up(self, server: str, host: str) -> None:
