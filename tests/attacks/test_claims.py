@@ -291,13 +291,14 @@ def test_two_workers_at_once(order: Sequence[str]) -> None:
     stopped_by="the ledger: who is no member has no claims, and who returns claims anew",
 )
 def test_a_member_that_leaves_keeps_nothing() -> None:
-    """Its CIDR is free at once; when it returns with an object that is older, it is somebody else's."""
+    """Its CIDR is free at once; when it returns with an export that looks older, it is somebody else's."""
     leader = world()
     leader.leave("attacker")
     leader.put(cluster_info("third", "10.1.0.0/16"))
     assert info(leader, "third")["serviceCIDR"] == "10.1.0.0/16"
     leader.put(announce("attacker", START))
-    leader.settle()
+    leader.put(cluster_info("attacker", "10.1.0.0/16"), created=timestamp(START - 86400))
+    assert info(leader, "attacker")["gatewayInfos"] == [{"gatewayIP": gateway_of("attacker")}]
     assert info(leader, "third")["serviceCIDR"] == "10.1.0.0/16"
     assert "serviceCIDR" not in info(leader, "attacker")
 
