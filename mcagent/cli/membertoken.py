@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CIDR",
-        help="its CIDRs, gateways and endpoints must lie in one of these [what members.allowedCIDRs says]",
+        help="its CIDRs and endpoints must lie in one of these [what members.allowedCIDRs says]",
     )
     create.add_argument(
         "--allow-namespace",
