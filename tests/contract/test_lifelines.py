@@ -39,8 +39,8 @@ def test_every_next_hop_of_every_default_route_is_known(fresh_namespace: str) ->
             "route add default via inet6 2001:db8::2 dev one metric 30",
             "route add 10.77.0.0/16 via 192.0.2.7",
             "route add default via 192.0.2.8 dev one table 99",
-            "-6 route add default via 2001:db8::1 dev one metric 10",
-            "-6 route add default via fe80::1 dev one metric 20",
+            "route add default via 2001:db8::1 dev one metric 10",
+            "route add default via fe80::1 dev one metric 20",
         ],
     )
     first, second = (netns.call(fresh_namespace, lambda: observe_facts(CONFIG, None, {})) for _ in range(2))
