@@ -90,6 +90,9 @@ class Area:
         return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in items}
 
 
+FLAT = {"allowedEndpointCIDRs": ["10.0.0.0/8"]}  # of clusters that publish no CIDRs
+
+
 @pytest.fixture
 def area(cluster: Cluster, tmp_path: Path) -> Area:
     """Give a Common Area."""
@@ -136,7 +139,7 @@ def with_webhook(area: Area) -> Iterator[Controller]:
     head = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
     settings = {"host": "127.0.0.1", "port": port, "certDir": str(area.directory / "pki")}
     with ExitStack() as stack:
-        found = stack.enter_context(area.run(webhook=settings))
+        found = stack.enter_context(area.run(webhook=settings, **FLAT))
         body = {**head, "metadata": {"name": name}, "webhooks": [hook]}
         area.cluster.client.request("POST", WEBHOOKS, body=body)
         stack.callback(area.cluster.client.request, "DELETE", f"{WEBHOOKS}/{name}")
@@ -194,7 +197,7 @@ def test_sizes_and_names_at_their_limits(area: Area) -> None:
     cluster_id = "c" * 63
     target = f"{long['namespace']}/{long['name']}"
     ips = {f"c{n}": [f"10.{n}.{a}.{b}" for a in range(130 - 20 * n) for b in range(250)] for n in (1, 2)}
-    with area.run() as leader:
+    with area.run(members={"maxEndpoints": 65536, "maxExportBytes": 1_000_000}, **FLAT) as leader:
         area.put(*map(joining, [*ips, cluster_id]))
         for name, addresses in ips.items():
             area.put(service(name), endpoints(name, addresses))
