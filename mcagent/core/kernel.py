@@ -40,7 +40,6 @@ OVERHEAD = {4: 20 + 8 + 8 + 14, 6: 40 + 8 + 8 + 14}
 # WireGuard: IP, UDP 8, header 16, authentication tag 16. What it carries is padded to 16 bytes, but never beyond
 # the device's MTU. The tunnel inside is IPv4, whatever the underlay is.
 WIREGUARD_OVERHEAD = {4: 20 + 8 + 16 + 16, 6: 40 + 8 + 16 + 16}
-DROPS = {"mct_nodes": "node-closed"}  # why chains drop and count, by name
 SMALLEST_MTU = 576  # RFC 1122 section 3.3.2: what every host must be able to take
 
 CLOSED_NODES = "mct_nodes"  # the chain that counts what other clusters send to this Node itself

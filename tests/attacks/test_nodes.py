@@ -18,6 +18,7 @@ from tests.attacks.catalogue import Attacker, Group, attack
 from tests.waiting import until
 
 KUBELET, NODE_PORT, NODE_PORT_ELSEWHERE = 10250, 30080, 30081
+EXPORTED = 9100  # of a process on the Nodes' network: an endpoint may not be one of Kubernetes' own
 PORTS = range(2000, 2020)
 CLOSED = "nft: out of the bridge into the Node itself comes only what the bridge translated, and replies"
 
@@ -228,7 +229,7 @@ def _host_service(world: World) -> Service:
     """Export a Service whose endpoints are processes on the Nodes' own network."""
     west = world.lab.topology.clusters[1]
     service = Service(
-        name="host", cluster_ip=west.service_cidr[90], pods=(), target_port=KUBELET, protocols=("TCP",)
+        name="host", cluster_ip=west.service_cidr[90], pods=(), target_port=EXPORTED, protocols=("TCP",)
     )
     (slice_,) = objects.endpoint_slices(world.lab.topology, service)
     slice_["endpoints"] = [
@@ -249,10 +250,16 @@ def _host_service(world: World) -> Service:
 def test_beside_an_exported_service(world: World) -> None:
     """An exported Service on the Nodes' own network is reached, by its ClusterIP only, and nothing beside it."""
     service = _host_service(world)
+    one, two = (packets.listening(world.lab.namespace(node), EXPORTED) for node in world.nodes)
+    with one, two:
+        _only_the_service(world, service)
+
+
+def _only_the_service(world: World, service: Service) -> None:
     until(lambda: packets.connects(world.pod, service.cluster_ip, service.port))
     for _ in range(8):  # of both endpoints, by the hash of the source port
         assert packets.connects(world.pod, service.cluster_ip, service.port)
     assert not packets.connects(world.pod, service.cluster_ip, KUBELET)
     for node in world.nodes:
         assert not packets.connects(world.pod, node.address, KUBELET)
-        assert not packets.connects(world.pod, node.address, service.port)
+        assert not packets.connects(world.pod, node.address, EXPORTED)
