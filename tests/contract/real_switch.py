@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, settings
 from scapy.all import ICMP, IP, TCP, UDP, Ether, Raw
 
+from flows.actions import Meter
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.flow import Flow, Group
 from flows.simulate import ConnectionTable, Datapath, Packet
@@ -84,9 +85,13 @@ class RealSwitch:
         return self.ovs.mgmt(BRIDGE)
 
     def load(self, flows: Iterable[Flow], groups: Iterable[Group]) -> None:
-        """Replace everything by these flows and groups, and forget all connections."""
+        """Replace everything by these flows and groups, and forget all connections. Meters let everything pass."""
         self.ovs.ofctl("del-flows", self._mgmt)
         self.ovs.ofctl("del-groups", self._mgmt)
+        self.ovs.ofctl("del-meters", self._mgmt)
+        flows = list(flows)
+        for number in {action.meter_id for flow in flows for action in flow.actions if isinstance(action, Meter)}:
+            self.ovs.ofctl("add-meter", self._mgmt, f"meter={number},pktps,band=type=drop,rate=1000000")
         lines = [f"group_id={group.group_id},{group.body_text}" for group in groups]
         self.ovs.ofctl("--bundle", "add-groups", self._mgmt, "-", stdin="\n".join(lines) + "\n")
         lines = [

@@ -171,11 +171,16 @@ def test_a_bucket_is_left_out_only_if_it_watches_what_is_down(pair: Pair) -> Non
 
 def test_a_session_goes_on_when_a_peer_learns_to_ask_for_the_mac(pair: Pair) -> None:
     """The column comes while the session is up, the other end has never heard of it: nothing goes down."""
+
+    def up() -> bool:
+        return pair.status("state") == pair.status("remote_state") == "up"
+
+    wait_until(up, "the session to be up on both sides", timeout=10)
     flaps = pair.status("flap_count")
     pair.bfd(bfd_remote_dst_mac=f'"{BFD_MAC}"')
     until = time.monotonic() + 5 * 3 * INTERVAL / 1000  # five times what it takes to miss a peer
     while time.monotonic() < until:
-        assert pair.status("state") == pair.status("remote_state") == "up"
+        assert up()
     assert pair.status("flap_count") == flaps
 
 
