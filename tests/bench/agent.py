@@ -97,6 +97,8 @@ class World:
             "clusterID": "west",
             "enablePodToPodConnectivity": True,
             "podCIDRs": ["10.10.0.0/16"],
+            "allowedRemoteCIDRs": ["100.64.0.0/10", "20.0.0.0/8", "30.0.0.0/8"],
+            "resolvConf": "",  # this machine's resolvers are none of the benchmark's
             "datapath": "netdev",
             "kubeconfig": str(directory / "kubeconfig"),
             "ovsdb": self.ovs.socket,
