@@ -26,8 +26,6 @@ from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
-# What a review raises when it trips over an object that it did not expect: a bug, but of one request only.
-BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 MEMO = 60.0  # seconds for which the answer to a read is used again
 _WELL = ("changed", "unchanged", "not-leading")
 

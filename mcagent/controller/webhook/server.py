@@ -22,12 +22,12 @@ from typing import Any
 from mcagent.controller.admission.decision import Decision
 from mcagent.controller.raw import text_at
 from mcagent.controller.tally import BUCKETS, Durations
-from mcagent.controller.worker import BUGS
 from mcagent.model.document import MAX_DEPTH, decode_told, was_cut
 from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
 from mcagent.observe.connections import Connection, Limits, Listener, Stage
 from mcagent.observe.request import BadRequestError
+from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
@@ -150,12 +150,11 @@ class _Service:
     def _decide(self, review: Review, request: Mapping[str, Any]) -> Mapping[str, Any]:
         known = text_at(request, "kind", "kind")
         began = time.perf_counter()
-        try:
-            decision = _TOO_DEEP if _DEEP in request else review(request)
-        except SourceError as err:
-            decision = Decision(allowed=False, code=503, message=f"cannot be decided now: {err}")
-        except BUGS:
-            log.exception("a review failed, which is a bug")
+        decision, error = attempt(lambda: _TOO_DEEP if _DEEP in request else review(request))
+        if isinstance(error, SourceError):
+            decision = Decision(allowed=False, code=503, message=f"cannot be decided now: {error}")
+        elif decision is None:
+            log.error("a review failed, which is a bug", exc_info=error)
             decision = Decision(allowed=False, code=500, message="the review failed: see the controller's log")
         seconds = time.perf_counter() - began
         word = "allowed" if decision.allowed else "error" if decision.code >= 500 else "denied"
