@@ -16,7 +16,7 @@ setup: ## Install what is missing: Debian packages, a virtual environment in .ve
 	@.ci/setup
 
 demo: setup ## Two clusters on this machine: real Open vSwitch, agents, controllers and packets
-	@.venv/bin/mcagent lab demo $(DEMO)
+	@devtools/mclab demo $(DEMO)
 
 test: lint unit embedded kube contract lab attacks kernel-if-there ## All tests: static checks, unit, contract, lab; both datapaths
 

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 import yaml
 
+from devtools.apiserver import ApiServer
+from devtools.lab import certificates
+from devtools.lab.waiting import wait_until
+from devtools.realapi import RealApiServer, find
+from devtools.realapi.binaries import HINT
 from mcagent.kube.client import ApiRefusalError, Client
-from mcagent.lab import certificates
-from mcagent.lab.apiserver import ApiServer
-from mcagent.lab.realapi import RealApiServer, find
-from mcagent.lab.realapi.binaries import HINT
-from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import LabError
 
 CRDS = Path(__file__).parents[1] / "deploy/crds"

@@ -21,9 +21,9 @@ from typing import Any
 
 import yaml
 
+from devtools.lab.waiting import wait_until
+from devtools.realapi import RealApiServer
 from mcagent.kube.client import ApiRefusalError, Client
-from mcagent.lab.realapi import RealApiServer
-from mcagent.lab.waiting import wait_until
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 
@@ -102,7 +102,7 @@ def api_server(kind: str, directory: Path, service_cidr: str = "10.96.0.0/16") -
             real = stack.enter_context(RealApiServer(directory / "real", service_cidr=service_cidr))
             real.write_kubeconfig(kubeconfig)
         else:
-            argv = ["-m", "mcagent.lab.apiserver", "--kubeconfig", str(kubeconfig), "--service-cidr", service_cidr]
+            argv = ["-m", "devtools.apiserver", "--kubeconfig", str(kubeconfig), "--service-cidr", service_cidr]
             argv += ["--tls", str(directory / "pki"), "--token-file", str(directory / "token"), "--rbac"]
             argv += ["--history", "100000"]
             process = stack.enter_context(_process(argv, directory / "apiserver.log", out=subprocess.PIPE))

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
-from mcagent.lab import netns
-from mcagent.lab.lab import Lab
-from mcagent.lab.topology import Service, Topology
+from devtools.lab import netns
+from devtools.lab.lab import Lab
+from devtools.lab.topology import Service, Topology
 
 DOWNLOAD_PORT = 9100
 DOWNLOADS = 8

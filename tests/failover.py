@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mcagent.lab import faults
-from mcagent.lab.faults import Fault, Settled
-from mcagent.lab.lab import Lab
-from mcagent.lab.load import Kind, Load, Report, Stream
-from mcagent.lab.topology import DIRECT_PORT, POD_PORT, Cluster, Cni, Topology, generate
-from mcagent.lab.waiting import wait_until
+from devtools.lab import faults
+from devtools.lab.faults import Fault, Settled
+from devtools.lab.lab import Lab
+from devtools.lab.topology import DIRECT_PORT, POD_PORT, Cluster, Cni, Topology, generate
+from devtools.lab.waiting import wait_until
+from devtools.traffic.load import Kind, Load, Report, Stream
 from mcagent.model.config import DatapathChoice, TrafficEncryption
 
 DRAIN = "mcagent.io/drain"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mcagent.lab.load import percentile
+from devtools.traffic.load import percentile
 from mcagent.model.errors import LabError
 from tests.failover import INTERVALS, ROWS, Counted, Intervals, Row
 

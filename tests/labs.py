@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.lab import evidence
-from mcagent.lab.api import ApiKind
-from mcagent.lab.faults import Settled
-from mcagent.lab.lab import Lab
-from mcagent.lab.topology import Topology
+from devtools.lab.api import ApiKind
+from devtools.lab.faults import Settled
+from devtools.lab.lab import Lab
+from devtools.lab.topology import Topology
+from devtools.traffic import evidence
 from mcagent.model.config import DatapathChoice
 from mcagent.model.facts import DatapathType
 

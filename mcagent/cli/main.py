@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
@@ -30,7 +29,6 @@ COMMANDS = {
     "clusterset": "make, join, leave or destroy a ClusterSet",
     "membertoken": "make, show or delete the token of a member cluster",
     "get": "show the objects of a ClusterSet: who is a member, what is exported, what conflicts",
-    "lab": "many Nodes and clusters on this machine, in network namespaces",
     "version": "print the version",
 }
 
@@ -51,13 +49,8 @@ class Command(Protocol):
         """Do it; return the exit code. McagentError and OSError become messages."""
 
 
-def available() -> dict[str, str]:
-    """Return the commands that this installation has, with what they do."""
-    return {name: text for name, text in COMMANDS.items() if importlib.util.find_spec(f"mcagent.cli.{name}")}
-
-
-def _parser(commands: dict[str, str]) -> argparse.ArgumentParser:
-    listing = "\n".join(f"  {name:<11} {text}" for name, text in commands.items())
+def _parser() -> argparse.ArgumentParser:
+    listing = "\n".join(f"  {name:<11} {text}" for name, text in COMMANDS.items())
     return argparse.ArgumentParser(
         prog="mcagent",
         usage="mcagent [--help] [--version] COMMAND ...",
@@ -70,27 +63,30 @@ def _parser(commands: dict[str, str]) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    commands = available()
     if arguments[:1] == ["--version"]:
         arguments[0] = "version"
-    if not arguments or arguments[0] not in commands:
-        parser = _parser(commands)
-        parser.add_argument("command", choices=[*commands], help=argparse.SUPPRESS)
+    if not arguments or arguments[0] not in COMMANDS:
+        parser = _parser()
+        parser.add_argument("command", choices=[*COMMANDS], help=argparse.SUPPRESS)
         parser.parse_args(arguments[:1])  # prints help, or says what is wrong, and leaves
     name, rest = arguments[0], arguments[1:]
-    command = cast(Command, importlib.import_module(f"mcagent.cli.{name}"))
+    return run_command(cast(Command, importlib.import_module(f"mcagent.cli.{name}")), f"mcagent {name}", rest)
+
+
+def run_command(command: Command, program: str, argv: Sequence[str]) -> int:
+    """Run one command with its arguments; return the exit code. `program` is what its messages call it."""
     parser = argparse.ArgumentParser(
-        prog=f"mcagent {name}", formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=program, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     command.add_arguments(parser)
-    args = parser.parse_args(rest)
+    args = parser.parse_args(argv)
     try:
         return command.run(args)
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         sys.stderr.close()
         return exit_codes.FAILED
     except (McagentError, OSError) as error:
-        print(f"mcagent {name}: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         return exit_codes.of_error(error)
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED

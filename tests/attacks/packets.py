@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address
 
-from mcagent.lab import netns
+from devtools.lab import netns
 from mcagent.model.errors import LabError
 from tests.waiting import until
 

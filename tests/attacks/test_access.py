@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import yaml
 
+from devtools.lab.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller import names
 from mcagent.kube.client import ApiRefusalError, Client
-from mcagent.lab.waiting import wait_until
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, Server, collection, leave_out, refusal

@@ -8,11 +8,12 @@ from itertools import count
 
 import pytest
 
-from mcagent.lab import netns, objects, traffic
-from mcagent.lab.lab import Lab
-from mcagent.lab.objects import NAMESPACE
-from mcagent.lab.topology import OUTSIDE, POD_PORT, generate
-from mcagent.lab.waiting import wait_until
+from devtools.lab import netns, objects
+from devtools.lab.lab import Lab
+from devtools.lab.objects import NAMESPACE
+from devtools.lab.topology import OUTSIDE, POD_PORT, generate
+from devtools.lab.waiting import wait_until
+from devtools.traffic import traffic
 from mcagent.model.errors import LabError
 from mcagent.model.granted import CLAIMS_ANNOTATION, granted_text
 from tests.attacks.catalogue import Attacker, Group, attack

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from devtools.lab.waiting import wait_until
 from mcagent.controller import names
 from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports
@@ -18,7 +19,6 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.core.underlay import endpoint_of
 from mcagent.kube.client import ApiRefusalError
 from mcagent.kube.source import RawObject
-from mcagent.lab.waiting import wait_until
 from mcagent.model.granted import CLAIMS_ANNOTATION, read_granted
 from mcagent.model.kinds import KINDS
 from mcagent.model.net import parse_address

@@ -9,10 +9,11 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from mcagent.lab import netns, objects, traffic
-from mcagent.lab.capture import Capture, Packet
-from mcagent.lab.lab import Lab
-from mcagent.lab.topology import POD_PORT, Cni, Node, Service, generate
+from devtools.lab import netns, objects
+from devtools.lab.lab import Lab
+from devtools.lab.topology import POD_PORT, Cni, Node, Service, generate
+from devtools.traffic import traffic
+from devtools.traffic.capture import Capture, Packet
 from tests.attacks import packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.waiting import until

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from devtools.apiserver import ApiServer
+from devtools.lab.waiting import wait_until
 from mcagent.agent.inbox import Inbox
 from mcagent.controller import names, trim
 from mcagent.controller.admission.decision import ALLOWED
@@ -24,8 +26,6 @@ from mcagent.kube.apiserver import ApiServerSource
 from mcagent.kube.client import Client, token_kubeconfig
 from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import ObjectEvent, RawObject, object_key
-from mcagent.lab.apiserver import ApiServer
-from mcagent.lab.waiting import wait_until
 from mcagent.model.config import Config
 from mcagent.model.document import MAX_DEPTH, decode_told
 from mcagent.model.facts import Facts

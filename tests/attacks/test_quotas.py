@@ -12,13 +12,13 @@ from contextlib import ExitStack
 
 import pytest
 
+from devtools.lab.waiting import wait_until
 from mcagent.controller import names
 from mcagent.controller.leader.offers import too_large
 from mcagent.controller.member.service_import import ServiceImports
 from mcagent.controller.service_payload import MAX_PORTS, MAX_SUBSETS
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
-from mcagent.lab.waiting import wait_until
 from mcagent.model.objects import Kind
 from tests.apiservers import refusal
 from tests.attacks.catalogue import Attacker, Group, attack

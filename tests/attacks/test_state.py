@@ -11,10 +11,11 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from mcagent.lab import netns, traffic
-from mcagent.lab.faults import Settled
-from mcagent.lab.lab import Lab
-from mcagent.lab.topology import POD_PORT, Node, Pod, generate
+from devtools.lab import netns
+from devtools.lab.faults import Settled
+from devtools.lab.lab import Lab
+from devtools.lab.topology import POD_PORT, Node, Pod, generate
+from devtools.traffic import traffic
 from tests.attacks import packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.waiting import until

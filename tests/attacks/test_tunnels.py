@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
 
+from devtools.lab import netns
+from devtools.lab.node import pod_device
 from mcagent.core.underlay import endpoint_of
-from mcagent.lab import netns
-from mcagent.lab.node import pod_device
 from tests.attacks import tunnel_packets as packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.tunnel_packets import BFD, GENEVE, VXLAN

@@ -29,10 +29,10 @@ from typing import Any
 
 import yaml
 
-from mcagent.lab import netns
-from mcagent.lab.api import ApiClient
-from mcagent.lab.ovs import OvsInstance
-from mcagent.lab.waiting import wait_until
+from devtools.lab import netns
+from devtools.lab.api import ApiClient
+from devtools.lab.ovs import OvsInstance
+from devtools.lab.waiting import wait_until
 
 NODE = "gw1"
 API = "127.0.0.1"
@@ -86,7 +86,7 @@ class World:
             netns.ip(namespace, "link", "set", device, "up")
         netns.add_address(namespace, "eth0", "172.18.0.1/16")
         self.ovs = OvsInstance.start(namespace, directory / "ovs")
-        argv = [sys.executable, "-m", "mcagent.lab.apiserver", "--listen", f"{API}:6443"]
+        argv = [sys.executable, "-m", "devtools.apiserver", "--listen", f"{API}:6443"]
         argv += ["--kubeconfig", str(directory / "kubeconfig")]
         self.server = subprocess.Popen(netns.command(namespace, argv), stdout=subprocess.PIPE, text=True)
         assert self.server.stdout is not None

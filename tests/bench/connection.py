@@ -21,14 +21,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import IPv4Address
 
-from mcagent.lab import netns, objects
-from mcagent.lab.api import ApiKind
-from mcagent.lab.control import ControlPlane
-from mcagent.lab.lab import Lab
-from mcagent.lab.load import percentile
-from mcagent.lab.realapi import find
-from mcagent.lab.topology import SERVICE_PORT, Service, generate
-from mcagent.lab.waiting import wait_until
+from devtools.lab import netns, objects
+from devtools.lab.api import ApiKind
+from devtools.lab.control import ControlPlane
+from devtools.lab.lab import Lab
+from devtools.lab.topology import SERVICE_PORT, Service, generate
+from devtools.lab.waiting import wait_until
+from devtools.realapi import find
+from devtools.traffic.load import percentile
 from mcagent.model.errors import LabError
 
 KNOCK = 0.01  # seconds between two attempts

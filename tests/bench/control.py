@@ -27,10 +27,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from devtools.lab.waiting import wait_until
+from devtools.realapi import find
 from mcagent.controller import names
 from mcagent.kube.client import Client
-from mcagent.lab.realapi import find
-from mcagent.lab.waiting import wait_until
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.controllers import Api, Controller, Json, api_server, controller

@@ -11,7 +11,7 @@ the Service. Rounds go over the gateways of both clusters in turn, and over all 
 A machine that does not carry the load without a fault says nothing about faults: the load is halved until it
 does, and the table says so; a round in which the sending process itself was late is made again (at most twice),
 and counted. Packets that ovs-vswitchd did not read in time are told by round and Node: they
-were lost before the dataplane saw them (mcagent.lab.queues).
+were lost before the dataplane saw them (devtools.traffic.queues).
 
 A run can be cut short at any time (`--minutes` does it): what is in FILE of `--json` is kept, and the same command
 makes only the rounds that are missing. Where a connection broke, or was silent for too long in a fault from which
@@ -35,11 +35,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from devtools.lab.faults import Settled
+from devtools.lab.lab import Lab
+from devtools.traffic import evidence, queues
+from devtools.traffic.load import Load, Report
 from mcagent.dataplane.facts import kernel_datapath_exists
-from mcagent.lab import evidence, queues
-from mcagent.lab.faults import Settled
-from mcagent.lab.lab import Lab
-from mcagent.lab.load import Load, Report
 from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.errors import LabError
 from tests import failover

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 
+from devtools.lab import netns
 from mcagent.dataplane.netlink import NetlinkBackend
-from mcagent.lab import netns
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Backend, Route
 

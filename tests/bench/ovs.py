@@ -15,11 +15,11 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeVar
 
+from devtools.lab import netns
+from devtools.lab.ovs import OvsInstance
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.dataplane.openflow import OpenFlowBackend
 from mcagent.dataplane.ovsdb import OvsdbBackend
-from mcagent.lab import netns
-from mcagent.lab.ovs import OvsInstance
 from mcagent.model.facts import DatapathType
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import (

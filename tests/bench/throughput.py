@@ -28,11 +28,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from devtools.lab import netns
+from devtools.lab.lab import Lab
+from devtools.lab.topology import POD_PORT, Service, Topology, generate
+from devtools.lab.waiting import wait_until
+from devtools.traffic import traffic
 from mcagent.dataplane.facts import kernel_datapath_exists
-from mcagent.lab import netns, traffic
-from mcagent.lab.lab import Lab
-from mcagent.lab.topology import POD_PORT, Service, Topology, generate
-from mcagent.lab.waiting import wait_until
 from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.errors import LabError
 from mcagent.model.resources import TunnelType
@@ -184,7 +185,7 @@ def servers(lab: Lab) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcagent-bench.")))
         (folder / "spec").write_text(json.dumps({"node": lab.namespace(node)}))
-        echo = [sys.executable, "-m", "mcagent.lab.traffic_server", f"{folder}/spec", f"{folder}/ready"]
+        echo = [sys.executable, "-m", "devtools.traffic.traffic_server", f"{folder}/spec", f"{folder}/ready"]
         commands = [*(netns.command(t, ["iperf3", "-s", "-p", str(IPERF_PORT)]) for t in targets), echo]
         for argv in commands:
             process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL)

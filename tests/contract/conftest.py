@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.lab import netns
-from mcagent.lab.ovs import OvsInstance
+from devtools.lab import netns
+from devtools.lab.ovs import OvsInstance
 
 _NUMBERS = itertools.count(1)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from devtools.lab import netns
 from mcagent.dataplane.base import DataplaneBackend
-from mcagent.lab import netns
 from mcagent.model.plan import ApplyResult, Op, Step
 from mcagent.model.resources import Resource, ResourceKey
 

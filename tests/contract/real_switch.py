@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, settings
 from scapy.all import ICMP, IP, TCP, UDP, Ether, Raw
 
+from devtools.lab import netns
+from devtools.lab.ovs import OvsInstance
+from devtools.lab.waiting import wait_until
 from flows.actions import Meter
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.flow import Flow, Group
 from flows.simulate import ConnectionTable, Datapath, Packet
 from flows.simulate.packet import PROTOCOL_NAMES, SYN
-from mcagent.lab import netns
-from mcagent.lab.ovs import OvsInstance
-from mcagent.lab.waiting import wait_until
 from mcagent.model.facts import DatapathType
 from tests.contract.ovs_values import DATAPATH
 from tests.topologies import Node, World

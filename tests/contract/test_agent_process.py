@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from mcagent.lab import netns
-from mcagent.lab.ovs import OvsInstance
-from mcagent.lab.waiting import wait_until
+from devtools.lab import netns
+from devtools.lab.ovs import OvsInstance
+from devtools.lab.waiting import wait_until
 
 pytestmark = pytest.mark.contract
 

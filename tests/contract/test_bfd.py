@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.lab import netns
-from mcagent.lab.ovs import OvsInstance
-from mcagent.lab.waiting import wait_until
+from devtools.lab import netns
+from devtools.lab.ovs import OvsInstance
+from devtools.lab.waiting import wait_until
 from mcagent.model.facts import DatapathType
 from mcagent.model.resources import BFD_MAC
 from tests.contract.ovs_values import DATAPATH

@@ -9,6 +9,8 @@ from ipaddress import ip_address
 
 import pytest
 
+from devtools.lab import netns
+from devtools.lab.ovs import OvsInstance
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
 from mcagent.core.render import plan_text
@@ -16,8 +18,6 @@ from mcagent.dataplane.netlink import NetlinkBackend
 from mcagent.dataplane.nft_families import NftFamilies
 from mcagent.dataplane.openflow import OpenFlowBackend
 from mcagent.dataplane.ovsdb import OvsdbBackend
-from mcagent.lab import netns
-from mcagent.lab.ovs import OvsInstance
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import DatapathType, Drain, Facts
 from mcagent.model.objects import ApiObject

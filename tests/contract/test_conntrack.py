@@ -8,10 +8,10 @@ from ipaddress import ip_address
 
 import pytest
 
+from devtools.lab import netns
+from devtools.lab.waiting import wait_until
 from mcagent.core.probes import Connection
 from mcagent.dataplane.conntrack import open_connections
-from mcagent.lab import netns
-from mcagent.lab.waiting import wait_until
 
 pytestmark = pytest.mark.contract
 

@@ -7,8 +7,8 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+from devtools.lab import netns
 from mcagent.dataplane.facts import kernel_datapath_exists, observe_facts
-from mcagent.lab import netns
 from mcagent.model.config import Config, DatapathChoice
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address

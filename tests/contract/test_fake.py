@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcagent.dataplane.fake import FakeBackend
+from devtools.fake_backend import FakeBackend
 from mcagent.model.plan import Op
 from mcagent.model.resources import Backend
 from tests.contract.inside import adds, as_mapping, make

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.lab import netns, queues
-from mcagent.lab.ovs import OvsInstance
+from devtools.lab import netns
+from devtools.lab.ovs import OvsInstance
+from devtools.traffic import queues
 from mcagent.model.errors import LabError
 
 pytestmark = pytest.mark.contract

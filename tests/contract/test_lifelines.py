@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from devtools.lab import netns
 from mcagent.dataplane import lifelines
 from mcagent.dataplane.facts import observe_facts
-from mcagent.lab import netns
 from mcagent.model.config import Config, DatapathChoice
 from tests.unit.core_inputs import addresses
 

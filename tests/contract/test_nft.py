@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from devtools.lab import netns
 from mcagent.core.kernel import encrypted_netfilter, netfilter
 from mcagent.dataplane.nft import NftBackend
 from mcagent.dataplane.nft_families import NftFamilies
-from mcagent.lab import netns
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network

@@ -16,9 +16,9 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+from devtools.lab import netns
 from mcagent.dataplane.netlink import NetlinkBackend
 from mcagent.dataplane.nft import NftBackend
-from mcagent.lab import netns
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import (
     Backend,

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from devtools.lab.ovs import OvsInstance
+from devtools.lab.waiting import wait_until
 from mcagent.dataplane.openflow import OpenFlowBackend
-from mcagent.lab.ovs import OvsInstance
-from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import BackendError
 from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry, Resource
 from tests.contract.inside import adds, as_mapping, make, steps_to

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from devtools.lab.ovs import OvsInstance
+from devtools.lab.waiting import wait_until
 from mcagent.dataplane.ofctl import PIPE_SIZE, Ofctl
 from mcagent.dataplane.openflow import OpenFlowBackend
 from mcagent.dataplane.openflow_watch import QUIET
-from mcagent.lab.ovs import OvsInstance
-from mcagent.lab.waiting import wait_until
 from mcagent.model.resources import Resource
 from tests.contract.inside import adds, as_mapping, make, steps_to
 from tests.contract.test_openflow import COOKIE, flow, group, make_bridge

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from devtools.lab import netns
+from devtools.lab.ovs import OvsInstance
+from devtools.lab.waiting import wait_until
 from mcagent.dataplane.ovsdb import OvsdbBackend
-from mcagent.lab import netns
-from mcagent.lab.ovs import OvsInstance
-from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import BFD_MAC, PeerKind, Resource, TunnelType

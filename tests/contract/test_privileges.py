@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.lab import netns
+from devtools.lab import netns
 
 pytestmark = pytest.mark.contract
 

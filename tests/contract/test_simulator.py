@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.all import IP, Ether
 
+from devtools.lab.ovs import OvsInstance
+from devtools.lab.waiting import wait_until
 from flows.fields import IP_ICMP, IP_TCP
 from flows.simulate import ConnectionTable, Datapath, Packet, Walk
 from flows.simulate.packet import ACK, RST, SYN
-from mcagent.lab.ovs import OvsInstance
-from mcagent.lab.waiting import wait_until
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.real_switch import TRACKING, RealSwitch, few, frame, known
 from tests.conversations import calls, exchange

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devtools.lab.ovs import OvsInstance
 from flows.lines import parse_flow_line, parse_group_line
 from flows.parse import parse_flow, parse_group
-from mcagent.lab.ovs import OvsInstance
 from tests.contract.real_switch import RealSwitch, few
 from tests.topologies import World, worlds
 

@@ -14,9 +14,9 @@ from ipaddress import IPv4Address, ip_address, ip_network
 
 import pytest
 
+from devtools.lab import netns
 from mcagent.core.tunnel_guard import FORGED, TO_TUNNEL, TO_WIREGUARD, Peers, guard
 from mcagent.dataplane.nft_families import NftFamilies
-from mcagent.lab import netns
 from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.resources import NftSet, Resource
 from tests.attacks import tunnel_packets as packets

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from devtools.lab import netns
 from mcagent.dataplane import wireguard_link
 from mcagent.dataplane.rtsocket import RtSocket
-from mcagent.lab import netns
 from mcagent.model.errors import BackendError
 from mcagent.model.net import parse_address, parse_network
 from mcagent.model.resources import Resource

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.lab import netns
+from devtools.lab import netns
 from mcagent.model.wireguard import WireGuardImplementation
 from tests.contract.wireguard_nodes import missing
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from devtools.lab import netns
 from mcagent.dataplane.wireguard_watch import TICK, WireGuardWatch
-from mcagent.lab import netns
 from mcagent.model.wireguard import WireGuardImplementation
 from tests.contract.inside import make, steps_to
 from tests.contract.test_wireguard import KEYS, peer

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from devtools.lab import netns
+from devtools.lab.waiting import wait_until
 from mcagent.dataplane.wireguard import WireGuardBackend
 from mcagent.dataplane.wireguard_keys import KeyStore
-from mcagent.lab import netns
-from mcagent.lab.waiting import wait_until
 from mcagent.model.net import host_network, parse_address
 from mcagent.model.resources import Resource
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer

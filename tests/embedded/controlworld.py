@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from devtools.apiserver import ApiServer
 from mcagent.controller.connection import LinkTiming
 from mcagent.controller.engine import EngineTiming
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
@@ -14,7 +15,6 @@ from mcagent.controller.workqueue import Patience
 from mcagent.kube.client import Client
 from mcagent.kube.informer import Timing
 from mcagent.kube.source import RawObject
-from mcagent.lab.apiserver import ApiServer
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 

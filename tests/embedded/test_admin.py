@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from devtools.apiserver import ApiServer
+from devtools.lab import certificates
+from devtools.lab.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller import names
 from mcagent.controller.admin import join_config, tokens
@@ -23,9 +26,6 @@ from mcagent.controller.admin.join_config import JoinConfig
 from mcagent.controller.admin.listing import since
 from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.kube.source import RawObject
-from mcagent.lab import certificates
-from mcagent.lab.apiserver import ApiServer
-from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mcagent.lab.apiserver import ApiServer, Fault, FaultKind
+from devtools.apiserver import ApiServer, Fault, FaultKind
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 GATEWAYS = "/apis/multicluster.crd.antrea.io/v1alpha1/namespaces/kube-system/gateways"

@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from mcagent.lab.apiserver import ApiServer
+from devtools.apiserver import ApiServer
 
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 SERVICES = "/api/v1/namespaces/default/services"

@@ -9,7 +9,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-COMMAND = [sys.executable, "-m", "mcagent.lab.apiserver"]
+COMMAND = [sys.executable, "-m", "devtools.apiserver"]
 
 
 def test_it_says_when_it_is_ready_and_ends_on_sigterm(tmp_path: Path) -> None:

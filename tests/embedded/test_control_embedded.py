@@ -13,11 +13,11 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from devtools.apiserver import ApiServer
 from mcagent.controller.engine import Engine
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.settings import LeaderSettings
-from mcagent.lab.apiserver import ApiServer
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
 from tests.unit.control_clusters import CIDRS

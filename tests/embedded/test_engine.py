@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from devtools.apiserver import GARBAGE, ApiServer, Fault, FaultKind
 from mcagent.controller.cache import Cache
 from mcagent.controller.engine import Engine
 from mcagent.controller.reconciler import (
@@ -23,7 +24,6 @@ from mcagent.controller.reconciler import (
     Wanted,
 )
 from mcagent.kube.source import EventType, ObjectEvent
-from mcagent.lab.apiserver import GARBAGE, ApiServer, Fault, FaultKind
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Copier, Objects, client_of, join
 from tests.waiting import until

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from devtools.apiserver import GARBAGE, ApiServer, Fault, FaultKind
+from devtools.lab.certificates import server_identity
 from mcagent.kube.apiserver import ApiServerSource
 from mcagent.kube.client import Client
 from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import EventType, ObjectEvent, RawObject, object_key
 from mcagent.kube.trim import trim
-from mcagent.lab.apiserver import GARBAGE, ApiServer, Fault, FaultKind
-from mcagent.lab.certificates import server_identity
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import AGENT_KINDS, KINDS
 from mcagent.model.objects import Kind

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from devtools.apiserver import ApiServer, Fault, FaultKind
 from mcagent.kube.client import Client
 from mcagent.kube.events import Condition, Notice, Reporter
-from mcagent.lab.apiserver import ApiServer, Fault, FaultKind
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 from tests.waiting import until

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
+from devtools.apiserver import ApiServer
+from devtools.apiserver.faults import Fault, FaultKind
 from mcagent.controller import names
 from mcagent.controller.engine import Engine
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
-from mcagent.lab.apiserver import ApiServer
-from mcagent.lab.apiserver.faults import Fault, FaultKind
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, QUICK, Objects, client_of

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devtools.apiserver import ApiServer, Fault, FaultKind
 from mcagent.controller.engine import Engine
 from mcagent.controller.lease import Election, Elector, LeaseTiming
-from mcagent.lab.apiserver import ApiServer, Fault, FaultKind
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import NAMESPACE, QUICK, Copier, Objects, client_of
 from tests.waiting import until

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from devtools.apiserver import ApiServer
 from mcagent.controller.admission.decision import Decision
 from mcagent.controller.webhook import certs
 from mcagent.controller.webhook.keeper import DirectoryKeeper, SecretKeeper
 from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
-from mcagent.lab.apiserver import ApiServer
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
 from mcagent.observe.certificates import context_of

@@ -10,17 +10,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mcagent.lab import matrix, netns, objects, traffic
-from mcagent.lab.lab import Lab
-from mcagent.lab.state import labs
-from mcagent.lab.topology import Cni, generate
-from mcagent.lab.waiting import wait_until
+from devtools.lab import netns, objects
+from devtools.lab.lab import Lab
+from devtools.lab.state import labs
+from devtools.lab.topology import Cni, generate
+from devtools.lab.waiting import wait_until
+from devtools.traffic import matrix, traffic
 from mcagent.model.facts import DatapathType
 from tests.labs import fresh_name
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
-    """Run `mcagent lab …` as people do."""
+    """Run `devtools/mclab …` as people do."""
     argv = [sys.executable, "-m", "mcagent.cli.main", "lab", *args]
     return subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from mcagent.lab import netns
-from mcagent.lab.lab import Lab
-from mcagent.lab.load import Kind, Load, Stream
-from mcagent.lab.topology import DIRECT_PORT, POD_PORT, generate
-from mcagent.lab.waiting import wait_until
+from devtools.lab import netns
+from devtools.lab.lab import Lab
+from devtools.lab.topology import DIRECT_PORT, POD_PORT, generate
+from devtools.lab.waiting import wait_until
+from devtools.traffic.load import Kind, Load, Stream
 
 pytestmark = pytest.mark.failover
 

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from mcagent.lab import faults, matrix, netns, traffic, underlay
-from mcagent.lab.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
-from mcagent.lab.lab import Lab
-from mcagent.lab.load import Kind, Load, Stream
-from mcagent.lab.objects import wireguard_device
-from mcagent.lab.topology import DIRECT_PORT, POD_PORT, Cluster, Cni, Node, Underlay, generate
-from mcagent.lab.waiting import wait_until
+from devtools.lab import faults, netns, underlay
+from devtools.lab.lab import Lab
+from devtools.lab.objects import wireguard_device
+from devtools.lab.topology import DIRECT_PORT, POD_PORT, Cluster, Cni, Node, Underlay, generate
+from devtools.lab.waiting import wait_until
+from devtools.traffic import matrix, traffic
+from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
+from devtools.traffic.load import Kind, Load, Stream
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.errors import LabError
 from mcagent.model.facts import DatapathType

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import pytest
 
-from mcagent.lab.faults import Settled
-from mcagent.lab.lab import Lab
-from mcagent.lab.load import Load
+from devtools.lab.faults import Settled
+from devtools.lab.lab import Lab
+from devtools.traffic.load import Load
 from tests import failover
 from tests.failover import INTERVALS, ROWS, Counted, Volume, words
 

@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import pytest
 
-from mcagent.lab.faults import Settled
-from mcagent.lab.lab import Lab
-from mcagent.lab.load import Load, Report
+from devtools.lab.faults import Settled
+from devtools.lab.lab import Lab
+from devtools.traffic.load import Load, Report
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.errors import LabError
 from mcagent.model.facts import DatapathType

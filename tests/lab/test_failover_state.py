@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mcagent.lab import faults
-from mcagent.lab.faults import Fault, Settled
-from mcagent.lab.lab import Lab
-from mcagent.lab.load import Kind, Load, Stream
-from mcagent.lab.topology import Cni, Topology
-from mcagent.lab.traffic import TcpClient
+from devtools.lab import faults
+from devtools.lab.faults import Fault, Settled
+from devtools.lab.lab import Lab
+from devtools.lab.topology import Cni, Topology
+from devtools.traffic.load import Kind, Load, Stream
+from devtools.traffic.traffic import TcpClient
 from tests import failover
 from tests.downloads import Downloads, downloading, with_download
 from tests.failover import INTERVALS, words

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from mcagent.lab import faults
-from mcagent.lab.faults import Settled
-from mcagent.lab.lab import Lab
-from mcagent.lab.load import Load
-from mcagent.lab.waiting import wait_until
+from devtools.lab import faults
+from devtools.lab.faults import Settled
+from devtools.lab.lab import Lab
+from devtools.lab.waiting import wait_until
+from devtools.traffic.load import Load
 from tests import failover
 from tests.failover import INTERVALS, Volume, words
 

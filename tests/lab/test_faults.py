@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.lab import faults, netns, objects, traffic
-from mcagent.lab.apiserver import GARBAGE
-from mcagent.lab.lab import Lab
-from mcagent.lab.topology import POD_PORT, Cluster, generate
-from mcagent.lab.waiting import wait_until
+from devtools.apiserver import GARBAGE
+from devtools.lab import faults, netns, objects
+from devtools.lab.lab import Lab
+from devtools.lab.topology import POD_PORT, Cluster, generate
+from devtools.lab.waiting import wait_until
+from devtools.traffic import traffic
 from mcagent.model.facts import DatapathType
 
 BRIDGE = "br-mc"

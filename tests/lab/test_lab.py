@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from mcagent.lab import netns, queues, state, traffic
-from mcagent.lab.lab import Lab
-from mcagent.lab.topology import OUTSIDE, POD_PORT, Cni, generate
-from mcagent.lab.waiting import wait_until
+from devtools.lab import netns, state
+from devtools.lab.lab import Lab
+from devtools.lab.topology import OUTSIDE, POD_PORT, Cni, generate
+from devtools.lab.waiting import wait_until
+from devtools.traffic import queues, traffic
 from mcagent.model.errors import LabError
 from mcagent.model.facts import DatapathType
 from tests.labs import OWN_NAMES, fresh_name

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from mcagent.lab import faults
-from mcagent.lab.faults import Settled
-from mcagent.lab.lab import Lab
+from devtools.lab import faults
+from devtools.lab.faults import Settled
+from devtools.lab.lab import Lab
 from tests import failover
 from tests.downloads import downloading, with_download
 from tests.failover import INTERVALS

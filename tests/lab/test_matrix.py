@@ -10,12 +10,13 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from devtools.lab import netns, underlay
+from devtools.lab import node as node_module
+from devtools.lab.lab import Lab
+from devtools.lab.topology import POD_PORT, Cni, Node, Underlay, generate
+from devtools.traffic import matrix, traffic
+from devtools.traffic.capture import Capture
 from mcagent.core.underlay import source_of
-from mcagent.lab import matrix, netns, traffic, underlay
-from mcagent.lab import node as node_module
-from mcagent.lab.capture import Capture
-from mcagent.lab.lab import Lab
-from mcagent.lab.topology import POD_PORT, Cni, Node, Underlay, generate
 from mcagent.model.errors import LabError
 from mcagent.model.resources import TunnelType
 

@@ -7,13 +7,14 @@ import signal
 
 import pytest
 
-from mcagent.lab import matrix, netns
-from mcagent.lab.api import ApiKind
-from mcagent.lab.realapi import find
-from mcagent.lab.realapi.binaries import HINT
-from mcagent.lab.state import marked
-from mcagent.lab.topology import generate
-from mcagent.lab.waiting import wait_until
+from devtools.lab import netns
+from devtools.lab.api import ApiKind
+from devtools.lab.state import marked
+from devtools.lab.topology import generate
+from devtools.lab.waiting import wait_until
+from devtools.realapi import find
+from devtools.realapi.binaries import HINT
+from devtools.traffic import matrix
 from mcagent.model.facts import DatapathType
 from tests.labs import MakeLab
 

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from mcagent.lab import matrix, objects, story, traffic
-from mcagent.lab.api import ApiKind
-from mcagent.lab.control import MEMBER_NAMESPACE, ControlPlane
-from mcagent.lab.lab import Lab
-from mcagent.lab.realapi import find
-from mcagent.lab.realapi.binaries import HINT
-from mcagent.lab.topology import Cluster, generate
-from mcagent.lab.waiting import wait_until
+from devtools.lab import objects, story
+from devtools.lab.api import ApiKind
+from devtools.lab.control import MEMBER_NAMESPACE, ControlPlane
+from devtools.lab.lab import Lab
+from devtools.lab.topology import Cluster, generate
+from devtools.lab.waiting import wait_until
+from devtools.realapi import find
+from devtools.realapi.binaries import HINT
+from devtools.traffic import matrix, traffic
 from mcagent.model.errors import LabError
 from mcagent.model.facts import DatapathType
 from tests.labs import MakeLab

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from devtools.fake_backend import FakeBackend
 from mcagent.agent.inbox import Inbox
 from mcagent.agent.loop import Loop
 from mcagent.agent.reconcile import Compile, Reconciler
 from mcagent.agent.reporting import Reporter
 from mcagent.agent.schedule import Timing
 from mcagent.core.compile import Compiled, compile_desired
-from mcagent.dataplane.fake import FakeBackend
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.lab.apiserver import schema
+from devtools.apiserver.objects import schema
 
 TYPES: dict[str, Any] = {
     "text": {"type": "string"},

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devtools.apiserver.storage.patch import merge_patch
 from mcagent.controller.apply import Verb, Write, plan
 from mcagent.controller.reconciler import Ref, Wanted
-from mcagent.lab.apiserver.patch import merge_patch
 from mcagent.model.objects import Kind
 
 REF = Ref(kind=Kind.CONFIG_MAP, namespace="ns", name="x")

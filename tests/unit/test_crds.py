@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
-from mcagent.lab.apiserver.definitions import parse_crd
-from mcagent.lab.apiserver.resources import BUILT_IN
+from devtools.apiserver.objects.definitions import parse_crd
+from devtools.apiserver.objects.resources import BUILT_IN
 from mcagent.model.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]

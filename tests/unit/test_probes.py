@@ -12,12 +12,12 @@ from ipaddress import ip_address, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devtools.lab.waiting import wait_until
 from flows.mc.declaration import TOS_ASKED
 from mcagent.agent.probing import Prober
 from mcagent.core.asked import Remote
 from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
 from mcagent.core.services import ExportedPort
-from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Desired
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.lab import certificates
-from mcagent.lab.realapi import Binaries, RealApiServer
-from mcagent.lab.realapi.binaries import cache_directory, find
+from devtools.lab import certificates
+from devtools.realapi import Binaries, RealApiServer
+from devtools.realapi.binaries import cache_directory, find
 from mcagent.model.errors import LabError
 
 SCRIPT = Path(__file__).parents[1] / "kube" / "find-apiserver"

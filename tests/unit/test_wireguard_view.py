@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from devtools.lab.waiting import wait_until
+from devtools.traffic.exchange import carried
 from mcagent.agent.wireguard import FactsReader
 from mcagent.cli.wireguard import text
 from mcagent.core.compile import compile_desired
 from mcagent.core.secrecy import Summary
 from mcagent.dataplane.wireguard_keys import KeyPair, Keys
 from mcagent.kube.publish import Publisher
-from mcagent.lab.exchange import carried
-from mcagent.lab.waiting import wait_until
 from mcagent.model.errors import BackendError, SourceError
 from mcagent.model.facts import Facts
 from mcagent.model.objects import Gateway, Kind, WireGuardInfo

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from devtools.lab.waiting import wait_until
 from mcagent.kube.client import ApiRefusalError, Client
-from mcagent.lab.waiting import wait_until
 from tests.apiservers import Cluster, refusal
 
 MERGE = "application/merge-patch+json"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from devtools.lab.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller.admin.tokens import MEMBER_ROLE
 from mcagent.kube.client import ApiRefusalError, Client
-from mcagent.lab.waiting import wait_until
 from tests.apiservers import Cluster
 
 RBAC = "rbac.authorization.k8s.io"

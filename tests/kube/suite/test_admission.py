@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from devtools.lab import certificates
+from devtools.lab.waiting import wait_until
 from mcagent.kube.client import ApiRefusalError
-from mcagent.lab import certificates
-from mcagent.lab.waiting import wait_until
 from tests.apiservers import Cluster, refusal
 from tests.kube.suite.test_access import account, gateway, grant, rule, token_of
 

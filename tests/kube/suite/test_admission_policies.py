@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
+from devtools.lab.waiting import wait_until
 from mcagent.controller import names
 from mcagent.kube.client import ApiRefusalError, Client
-from mcagent.lab.waiting import wait_until
 from tests.apiservers import Cluster, refusal
 from tests.unit.leader_world import announce, cluster_info, endpoints, export, service
 

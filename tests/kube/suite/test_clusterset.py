@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from devtools.lab.waiting import wait_until
 from mcagent.controller.engine import Engine, EngineTiming
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.member import member_reconcilers
@@ -18,7 +19,6 @@ from mcagent.controller.member.discovery import discover_service_cidr
 from mcagent.controller.reconciler import Reconciler
 from mcagent.controller.settings import LeaderSettings, MemberSettings, WriteEndpoints
 from mcagent.kube.client import ApiRefusalError, Client
-from mcagent.lab.waiting import wait_until
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import SERVICE_CIDR, Cluster

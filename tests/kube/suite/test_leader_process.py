@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from devtools.lab import certificates
+from devtools.lab.waiting import wait_until
 from mcagent.controller import names
 from mcagent.kube.client import ApiRefusalError, Client
-from mcagent.lab import certificates
-from mcagent.lab.waiting import wait_until
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, refusal

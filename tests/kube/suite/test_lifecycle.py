@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from devtools.lab.waiting import wait_until
 from mcagent.kube.client import ApiRefusalError
-from mcagent.lab.waiting import wait_until
 from tests.apiservers import Cluster, refusal
 
 

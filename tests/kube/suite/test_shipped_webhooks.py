@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import yaml
 
+from devtools.lab.waiting import wait_until
 from mcagent.controller import names
 from mcagent.controller.config import Role
 from mcagent.kube.client import ApiRefusalError, Client
-from mcagent.lab.waiting import wait_until
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, collection, leave_out, refusal

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from devtools.lab.waiting import wait_until
 from mcagent.kube.client import ApiRefusalError
-from mcagent.lab.waiting import wait_until
 from tests.apiservers import Cluster
 
 

@@ -1,0 +1,204 @@
+"""The control plane of a lab: a leader and a member of every cluster, joined as the user guide says.
+
+Owns the controllers' processes, their credentials (the ServiceAccounts and roles of `deploy/`) and the admin
+commands that make the ClusterSet. The first cluster is the leader, and a member as the others. Gateways,
+ClusterInfoImports and imported Services are the controllers' then, and no object of the lab's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from devtools.lab import netns, objects
+from devtools.lab.api import DEPLOY, Json
+from devtools.lab.running import RunningLab, environment, get
+from devtools.lab.topology import Cluster
+from devtools.lab.waiting import wait_until
+from mcagent.model.errors import LabError
+
+CLUSTER_SET = "lab"
+LEADER_NAMESPACE = "antrea-multicluster"  # of deploy/leader.yaml
+MEMBER_NAMESPACE = objects.NAMESPACE
+ACCOUNT = "mcagent-controller"
+_PORTS = {"leader": 10361, "member": 10362}
+_RIGHTS = ("Namespace", "ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "Lease")
+_GATEWAY = "multicluster.antrea.io/gateway"
+_JOIN_TIMEOUT = 90.0  # seconds, on a busy machine
+
+
+def cluster_objects(lab: RunningLab, cluster: Cluster) -> Iterator[Json]:
+    """Yield what a cluster holds before it joins: annotated Nodes, Pods, Services, ServiceExports."""
+    for node in cluster.nodes:
+        raw: dict[str, Any] = objects.node_object(node)
+        if node.gateway:
+            raw["metadata"]["annotations"] = {_GATEWAY: "true"}
+        yield raw
+        yield from (objects.pod_object(node, pod) for pod in node.pods)
+    for service in cluster.services:
+        yield objects.service_object(service)
+        yield from objects.endpoint_slices(lab.topology, service)
+        if service.exported:
+            yield objects.export_object(service)
+
+
+class ControlPlane:
+    """The controllers of a lab's clusters."""
+
+    def __init__(self, lab: RunningLab) -> None:
+        self._lab = lab
+
+    @property
+    def leader(self) -> Cluster:
+        """The cluster that is the leader."""
+        return self._lab.topology.clusters[0]
+
+    def roles(self) -> Iterator[tuple[Cluster, str]]:
+        """Yield each controller: its cluster and its role."""
+        yield self.leader, "leader"
+        for cluster in self._lab.topology.clusters:
+            yield cluster, "member"
+
+    def start(self) -> None:
+        """Give the controllers their rights and start them; return when all are ready."""
+        for cluster, role in self.roles():
+            self._grant(cluster, role)
+            self.start_controller(cluster, role)
+        for cluster, role in self.roles():
+            self.wait_controller(cluster, role)
+
+    def start_controller(self, cluster: Cluster, role: str) -> None:
+        """Start a controller; it need not be ready when this returns."""
+        lab, directory = self._lab, self.directory(cluster, role)
+        (directory / "controller.yaml").write_text(yaml.safe_dump(self._config(cluster, role)))
+        argv = lab.agent_command("controller", role, "--config", str(directory / "controller.yaml"))
+        lab.state.spawn(
+            *(_key(cluster, role), lab.api_namespace(cluster), argv),
+            log=directory / "controller.log",
+            env=environment(),
+        )
+
+    def stop_controller(self, cluster: Cluster, role: str) -> None:
+        """End a controller in an orderly way."""
+        self._lab.state.stop(_key(cluster, role))
+
+    def wait_controller(self, cluster: Cluster, role: str) -> None:
+        """Return when a controller is ready. Raises LabError."""
+        name = f"{role} controller of {cluster.name}"
+        log = self.directory(cluster, role) / "controller.log"
+        self._lab.wait_process(lambda: self._ready(cluster, role), _key(cluster, role), log, name, 60)
+
+    def _ready(self, cluster: Cluster, role: str) -> bool:
+        namespace = self._lab.api_namespace(cluster)
+        return netns.call(namespace, lambda: get(_PORTS[role], "/readyz"))[0] == 200
+
+    def directory(self, cluster: Cluster, role: str) -> Path:
+        """Return the directory of a controller's files."""
+        found = self._lab.state.directory / "control" / f"{cluster.name}-{role}"
+        found.mkdir(parents=True, exist_ok=True)
+        return found
+
+    def _config(self, cluster: Cluster, role: str) -> Json:
+        home = LEADER_NAMESPACE if role == "leader" else MEMBER_NAMESPACE
+        own: Json = {
+            "podNamespace": home,
+            "kubeconfig": str(self.directory(cluster, role) / "kubeconfig"),
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{_PORTS[role]}"},
+            "webhook": {"port": 0},
+        }
+        if role == "member":
+            own["podCIDRs"] = [str(cluster.pod_cidr)] if cluster.publish_pods else []
+            own["maxActiveGateways"] = max(1, len(cluster.gateways))
+        return own
+
+    def _grant(self, cluster: Cluster, role: str) -> None:
+        """Apply accounts and roles of `deploy/`, and write a kubeconfig with the account's own token."""
+        api = self._lab.api(cluster.name)
+        for raw in yaml.safe_load_all((DEPLOY / f"{role}.yaml").read_text()):
+            if raw and raw["kind"] in _RIGHTS:
+                api.apply(raw)
+        home = LEADER_NAMESPACE if role == "leader" else MEMBER_NAMESPACE
+        token = api.account_token(home, ACCOUNT)
+        config = yaml.safe_load(self._lab.kubeconfig(cluster.name).read_text())
+        config["users"][0]["user"] = {"token": token}
+        path = self.directory(cluster, role) / "kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(config))
+
+    # --- the ClusterSet -----------------------------------------------------------------------------------
+
+    def command(self, cluster: Cluster, *words: str, timeout: float = _JOIN_TIMEOUT + 30) -> str:
+        """Run an mcagent command as a cluster's administrator; return its output. Raises LabError."""
+        env = {**environment(), "KUBECONFIG": str(self._lab.kubeconfig(cluster.name))}
+        argv = self._lab.agent_command(*words)
+        return netns.execute(self._lab.api_namespace(cluster), argv, env=env, timeout=timeout).stdout
+
+    def init(self) -> None:
+        """Make the ClusterSet on the leader."""
+        self.command(
+            *(self.leader, "clusterset", "init", "-n", LEADER_NAMESPACE, "--clusterset", CLUSTER_SET),
+            *("--clusterid", self.leader.name, "-j", str(self._join_file)),
+        )
+
+    def join(self, cluster: Cluster) -> None:
+        """Let a cluster join: a token from the leader, then the join. Raises LabError with the command's words."""
+        token = self.directory(cluster, "member") / "token.yaml"
+        self.command(
+            *(self.leader, "membertoken", "create", f"member-{cluster.name}", "-n", LEADER_NAMESPACE),
+            *("--cluster-id", cluster.name, "-o", str(token)),
+        )
+        self.command(
+            *(cluster, "clusterset", "join", "-f", str(self._join_file), "--clusterid", cluster.name),
+            *("-n", MEMBER_NAMESPACE, "--token-secret-file", str(token), "--timeout", str(_JOIN_TIMEOUT)),
+        )
+
+    def leave(self, cluster: Cluster) -> None:
+        """Let a cluster leave, and take its token back."""
+        self.command(cluster, "clusterset", "leave", "-n", MEMBER_NAMESPACE, "--clusterset", CLUSTER_SET)
+        self.command(self.leader, "membertoken", "delete", f"member-{cluster.name}", "-n", LEADER_NAMESPACE)
+        (self.directory(cluster, "member") / "token.yaml").unlink(missing_ok=True)
+
+    @property
+    def _join_file(self) -> Path:
+        return self._lab.state.directory / "control" / "join.yaml"
+
+    def wait_joined(self) -> None:
+        """Return when every cluster knows all others and their Services. Raises LabError naming what lacks."""
+        for cluster in self._lab.topology.clusters:
+            for what in self._missing(cluster):
+                wait_until(
+                    lambda cluster=cluster, what=what: what not in self._missing(cluster),  # type: ignore[misc]
+                    f"cluster {cluster.name} to have {what}",
+                    timeout=60,
+                )
+
+    def _missing(self, cluster: Cluster) -> list[str]:
+        topology, api = self._lab.topology, self._lab.api(cluster.name)
+        wanted = [("Gateway", node.name, MEMBER_NAMESPACE) for node in cluster.gateways]
+        wanted += [
+            ("ClusterInfoImport", f"{other.name}-clusterinfo", MEMBER_NAMESPACE)
+            for other in topology.clusters
+            if other.name != cluster.name
+        ]
+        wanted += [("Service", f"antrea-mc-{name}", namespace) for namespace, name in self.exported()]
+        return [f"{kind} {name}" for kind, name, namespace in wanted if api.get(kind, name, namespace) is None]
+
+    def exported(self) -> list[tuple[str, str]]:
+        """Return namespace and name of every Service that some cluster exports."""
+        services = [s for cluster in self._lab.topology.clusters for s in cluster.services if s.exported]
+        return sorted({(service.namespace, service.name) for service in services})
+
+    def imported_address(self, cluster: Cluster, name: str, namespace: str = "default") -> IPv4Address:
+        """Return the ClusterIP of an imported Service. Raises LabError if it is not there."""
+        found: Any = self._lab.api(cluster.name).get("Service", f"antrea-mc-{name}", namespace)
+        if found is None:
+            raise LabError(f"cluster {cluster.name} has no Service {namespace}/antrea-mc-{name}")
+        return IPv4Address(found["spec"]["clusterIP"])
+
+
+def _key(cluster: Cluster, role: str) -> str:
+    return f"controller-{cluster.name}-{role}"

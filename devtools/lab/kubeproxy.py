@@ -1,0 +1,116 @@
+"""kube-proxy in its nftables form: destination NAT from ClusterIPs to what is behind them.
+
+Owns the table `ip kube-proxy` of a Node. Services of the cluster itself lead to their Pods; imported Services
+lead to the ClusterIPs of the clusters that export them, as the EndpointSlices of `antrea-mc-NAME` say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+from typing import Any
+
+from devtools.lab import netns
+from devtools.lab.topology import Cluster, Topology
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Proxied:
+    """One port of a ClusterIP and what is behind it: addresses with their ports."""
+
+    address: IPv4Address
+    port: int
+    protocol: str
+    backends: tuple[tuple[IPv4Address, int], ...]
+
+
+def install(namespace: str, topology: Topology, cluster: Cluster) -> None:
+    """Program a Node of the cluster."""
+    netns.execute(namespace, ["nft", "-f", "-"], stdin=ruleset(of_topology(topology, cluster), cluster))
+
+
+def ruleset(proxied: Iterable[Proxied], cluster: Cluster) -> str:
+    """Return the table as nft(8) text; loading it again replaces the rules."""
+    lines = "\n".join(f"    {_rule(one)}" for one in proxied if one.backends)
+    own = ", ".join(f"{pod.address} . {pod.address}" for node in cluster.nodes for pod in node.pods)
+    # A Pod that reached itself by a ClusterIP would answer itself directly: as kube-proxy does, translate.
+    hairpin = f"ct status dnat ip saddr . ip daddr {{ {own} }} masquerade" if own else ""
+    return f"""\
+table ip kube-proxy {{
+}}
+flush table ip kube-proxy
+table ip kube-proxy {{
+  chain services {{
+{lines}
+  }}
+  chain nat-prerouting {{
+    type nat hook prerouting priority dstnat;
+    jump services
+  }}
+  chain nat-output {{
+    type nat hook output priority -100;
+    jump services
+  }}
+  chain nat-postrouting {{
+    type nat hook postrouting priority srcnat;
+    {hairpin}
+  }}
+}}
+"""
+
+
+def of_topology(topology: Topology, cluster: Cluster) -> Iterator[Proxied]:
+    """Yield the Services of a cluster, and what it imports, as the lab's plan has them."""
+    pods = {pod.name: pod.address for _, _, pod in topology.pods()}
+    for service in cluster.services:
+        backends = tuple((pods[name], service.target_port) for name in service.pods)
+        for protocol in service.protocols:
+            yield Proxied(address=service.cluster_ip, port=service.port, protocol=protocol, backends=backends)
+    for imported in topology.imports(cluster):
+        backends = tuple((address, imported.service.port) for address in imported.backends)
+        for protocol in imported.service.protocols:
+            yield Proxied(
+                address=imported.cluster_ip, port=imported.service.port, protocol=protocol, backends=backends
+            )
+
+
+def of_objects(services: Sequence[Mapping[str, Any]], slices: Sequence[Mapping[str, Any]]) -> list[Proxied]:
+    """Return the Services that an API server's Services and EndpointSlices make up, sorted."""
+    by_service: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for found in slices:
+        name = found["metadata"].get("labels", {}).get("kubernetes.io/service-name", "")
+        by_service.setdefault((found["metadata"]["namespace"], name), []).append(found)
+    proxied = []
+    for service in services:
+        address = service["spec"].get("clusterIP")
+        if not address or address == "None":
+            continue
+        own = by_service.get((service["metadata"]["namespace"], service["metadata"]["name"]), [])
+        for port in service["spec"].get("ports") or []:
+            protocol = port.get("protocol", "TCP")
+            backends = {pair for found in own for pair in _backends(found, port.get("name", ""), protocol)}
+            proxied.append(
+                Proxied(
+                    address=IPv4Address(address),
+                    port=port["port"],
+                    protocol=protocol,
+                    backends=tuple(sorted(backends)),
+                )
+            )
+    return sorted(proxied)
+
+
+def _backends(found: Mapping[str, Any], name: str, protocol: str) -> Iterator[tuple[IPv4Address, int]]:
+    for port in found.get("ports") or []:
+        if port.get("name", "") == name and port.get("protocol", "TCP") == protocol:
+            for endpoint in found.get("endpoints") or []:
+                if endpoint.get("conditions", {}).get("ready") is not False:
+                    for address in endpoint["addresses"]:
+                        yield IPv4Address(address), port["port"]
+
+
+def _rule(one: Proxied) -> str:
+    choice = ", ".join(f"{n} : {address} . {port}" for n, (address, port) in enumerate(one.backends))
+    match = f"ip daddr {one.address} {one.protocol.lower()} dport {one.port}"
+    return f"{match} dnat ip to numgen random mod {len(one.backends)} map {{ {choice} }}"

@@ -1,0 +1,222 @@
+"""A lab is made and taken down: `Lab.up`, `down`.
+
+Owns the order in which things are made and removed, and nothing else: what each of them is, is the other
+modules' business; what a running lab offers is `devtools.lab.running`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from devtools.lab import cni, control, kubeproxy, netns, node, objects, state, underlay
+from devtools.lab.api import ApiKind
+from devtools.lab.ovs import OvsInstance
+from devtools.lab.progress import Progress
+from devtools.lab.running import RunningLab
+from devtools.lab.topology import Cluster, Node, Topology
+from devtools.lab.waiting import wait_until
+from devtools.realapi import binaries
+from mcagent.dataplane.facts import kernel_datapath_exists
+from mcagent.model.config import DatapathChoice, TrafficEncryption
+from mcagent.model.errors import LabError
+
+T = TypeVar("T")
+TOOLS = ("ip", "nft", "iptables", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "ovs-ofctl", "ping", "openssl")
+PARALLEL = 4
+
+
+class Lab(RunningLab):
+    """A lab by its name. `Lab.up` makes one; `Lab(name)` finds one that runs."""
+
+    @classmethod
+    def up(
+        cls,
+        topology: Topology,
+        *,
+        root: Path | None = None,
+        progress: Progress | None = None,
+        agents: bool = True,
+        api: ApiKind = ApiKind.EMBEDDED,
+        control_plane: bool = False,
+    ) -> Lab:
+        """Make the whole lab and return when every agent is ready. With `agents` False no agent is started.
+
+        With `control_plane` controllers run and the clusters join a ClusterSet; else the lab itself writes the
+        objects that controllers would.
+
+        One that runs already and is the same is left as it is; anything else of that name is removed first.
+        Raises LabError; what was made until then is taken down again (unless MCAGENT_LAB_KEEP is set).
+        """
+        lab = cls(topology.name, root)
+        say = progress or Progress(quiet=True)
+        _check_machine()
+        if api is ApiKind.REAL:
+            binaries.require()
+        with lab.state.lock():
+            if lab._runs(topology, agents=agents, api=api, control_plane=control_plane):
+                say.line(f"lab {topology.name} runs already")
+                return lab
+            if lab.state.directory.exists():
+                with say.step(f"removing what was left of lab {topology.name}"):
+                    lab._remove()
+            try:
+                lab._build(topology, say, agents=agents, api=api, control_plane=control_plane)
+            except BaseException:
+                if not os.environ.get("MCAGENT_LAB_KEEP"):
+                    lab._remove()
+                raise
+        return lab
+
+    def _runs(self, topology: Topology, *, agents: bool, api: ApiKind, control_plane: bool) -> bool:
+        """Whether just this lab is there, complete and with all its processes."""
+        if not self.state.exists or not self.state.noted("complete") or self.state.topology() != topology:
+            return False
+        if self.api_kind is not api or bool(self.state.noted("control_plane")) != control_plane:
+            return False
+        processes = self.state.processes()
+        there = all(process.alive for process in processes.values())
+        every = len(self.ovs_processes()) == 2 * len(list(topology.nodes()))
+        return there and every and agents == any(key.startswith("agent-") for key in processes)
+
+    def ovs_processes(self) -> list[int]:
+        """Pids of the daemons of every Node's Open vSwitch."""
+        return [pid for _, one in self.topology.nodes() for pid in self.ovs(one.name).pids.values()]
+
+    def _build(
+        self, topology: Topology, say: Progress, *, agents: bool, api: ApiKind, control_plane: bool
+    ) -> None:
+        self._topology = topology
+        userspace = _userspace(topology)
+        spaces = [self.underlay, *(self.api_namespace(c) for c in topology.clusters)]
+        spaces += [self.namespace(n) for _, n in topology.nodes()]
+        spaces += [self.namespace(p) for _, _, p in topology.pods()]
+        self.state.create(topology, spaces)
+        self.state.note("userspace", userspace)
+        self.state.note("api", str(api))
+        self.state.note("control_plane", control_plane)
+        number_of = {cluster.name: n for n, cluster in enumerate(topology.clusters, start=1)}
+        with say.step(f"underlay: a router, {_count(len(topology.clusters), 'subnet')}"):
+            apis = {cluster.name: self.api_namespace(cluster) for cluster in topology.clusters}
+            underlay.build(self.underlay, topology, apis, userspace=userspace)
+        what = "kube-apiserver, etcd" if api is ApiKind.REAL else "embedded"
+        with say.step(f"API servers ({what}): {_count(len(topology.clusters), 'cluster')}"):
+            self._each(self.start_api, topology.clusters)
+            self._each(lambda cluster: self.api(cluster.name).apply_crds(), topology.clusters)
+        kind = "userspace" if userspace else "kernel"
+        total = len(list(topology.nodes()))
+        with say.step(f"Nodes: {_count(total, 'namespace')} with an Open vSwitch each ({kind} datapath)"):
+
+            def make(pair: tuple[Cluster, Node]) -> None:
+                cluster, one = pair
+                name = number_of[cluster.name]
+                directory = self.directory(one.name) / "ovs"
+                directory.parent.mkdir(parents=True)
+                namespace = self.namespace(one)
+                node.build(
+                    *(namespace, self.underlay, directory, cluster, one), cluster_number=name, userspace=userspace
+                )
+                cni.install(namespace, cluster, one, node.uplink(userspace=userspace))
+                kubeproxy.install(namespace, topology, cluster)
+                node.wait_for_router(namespace, cluster)
+
+            self._each(make, topology.nodes())
+        names = sorted({str(cluster.cni) for cluster in topology.clusters})
+        pods = list(topology.pods())
+        with say.step(f"{_count(len(pods), 'Pod')} behind the CNI {', '.join(names)}"):
+            self._each(lambda p: node.add_pod(self.namespace(p[1]), self.namespace(p[2]), p[1], p[2]), pods)
+            self.start_servers()
+        if control_plane:
+            self._form_cluster_set(say)
+        else:
+            with say.step("objects: Nodes, Pods, Services, ServiceExports, Gateways, ClusterInfoImports"):
+                for cluster in topology.clusters:
+                    self.api(cluster.name).create_all(objects.of_cluster(topology, cluster))
+        if topology.encryption is not TrafficEncryption.NONE and not control_plane:
+            self.start_exchange()
+        if agents:
+            with say.step(f"{_count(total, 'agent')}: started, and every dataplane programmed"):
+                for _, one in topology.nodes():
+                    self.start_agent(one.name)
+                self.wait_ready()
+        self.state.note("complete", True)
+
+    def _form_cluster_set(self, say: Progress) -> None:
+        """Let controllers do what else the lab does itself: from Nodes and ServiceExports to everything."""
+        plane = control.ControlPlane(self)
+        clusters = self.topology.clusters
+        with say.step("objects: Nodes (gateways annotated), Pods, Services, ServiceExports"):
+            for cluster in clusters:
+                self.api(cluster.name).create_all(list(control.cluster_objects(self, cluster)))
+        with say.step(f"controllers: a leader, {_count(len(clusters), 'member')}"):
+            plane.start()
+        with say.step("ClusterSet: made on the leader, joined by every cluster"):
+            plane.init()
+            for cluster in clusters:
+                plane.join(cluster)
+        with say.step("Gateways elected, clusters and Services imported everywhere"):
+            plane.wait_joined()
+            self.start_kube_proxy()
+
+    @staticmethod
+    def _each(function: Callable[[T], object], items: Iterable[T]) -> None:
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            for future in [pool.submit(function, item) for item in items]:
+                future.result()
+
+    def down(self, progress: Progress | None = None) -> None:
+        """Remove everything of the lab, complete or not; nothing happens when there is none."""
+        say = progress or Progress(quiet=True)
+        if not self.state.directory.exists():
+            return
+        with self.state.lock(), say.step(f"lab {self.name} taken down"):
+            self._remove()
+
+    def _remove(self) -> None:
+        for client in self._apis.values():
+            client.close()
+        self._apis.clear()
+        with contextlib.suppress(
+            LabError
+        ):  # what is still there then is somebody's monitor, not a maker's command
+            wait_until(lambda: not state.making(self.prefix), f"ip commands on {self.prefix}… to end")
+        state.end([*self.state.processes().values(), *state.marked(self.state.directory)])
+        for directory in (self.state.directory / "nodes").glob("*/ovs"):
+            OvsInstance(self.namespace(directory.parent.name), directory).stop()
+        if self.state.exists:
+            names = self.state.namespaces()
+            state.end(state.in_namespaces(names))
+            for name in names:
+                netns.delete(name)
+        # A maker killed in the midst of starting a process: that one bears our mark only once it runs.
+        state.end(state.marked(self.state.directory))
+        self.state.remove()
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.down()
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _check_machine() -> None:
+    if os.geteuid() != 0:
+        raise LabError("the lab needs root: it makes network namespaces")
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        raise LabError(f"missing: {', '.join(missing)} (`make setup` installs what the lab needs)")
+
+
+def _userspace(topology: Topology) -> bool:
+    if topology.datapath is DatapathChoice.AUTO:
+        return not kernel_datapath_exists()
+    return topology.datapath is DatapathChoice.NETDEV

@@ -1,0 +1,90 @@
+"""Carries WireGuard keys between a lab's clusters: `python -m devtools.traffic.exchange LAB [ROOT]`.
+
+Does what member and leader controllers do with them: from the Gateway objects of each cluster into the
+ClusterInfoImports of all others, into the entries that are there already. Everything else of these objects
+belongs to the lab and its tests. Runs until SIGTERM.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from devtools.lab.api import ApiClient
+from devtools.lab.objects import NAMESPACE
+from devtools.lab.running import RunningLab
+from mcagent.model.errors import LabError
+
+LOOK = 0.4  # seconds
+
+
+def carried(spec: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a ClusterInfoImport's spec that is about keys, given those of each gateway by address."""
+    infos = []
+    for entry in spec.get("gatewayInfos") or []:
+        found = keys.get(entry.get("gatewayIP"))
+        rest = {name: value for name, value in entry.items() if name != "wireGuard"}
+        infos.append({**rest, "wireGuard": found} if found else rest)
+    first = infos[0].get("wireGuard") if infos else None
+    return {"gatewayInfos": infos, "wireGuard": first}
+
+
+def exchange(lab: RunningLab) -> int:
+    """Carry keys once; return how many objects were changed. A server that does not answer is passed over."""
+    keys: dict[str, Any] = {}
+    changed = 0
+    for cluster in lab.topology.clusters:
+        try:
+            for gateway in _gateways(lab.api(cluster.name)):
+                keys[gateway["gatewayIP"]] = gateway.get("wireGuard")
+        except LabError:
+            return 0  # what is not known must not be taken for gone
+    for cluster in lab.topology.clusters:
+        for other in lab.topology.clusters:
+            if other.name != cluster.name:
+                changed += _carry(lab.api(cluster.name), f"{other.name}-clusterinfo", keys)
+    return changed
+
+
+def _gateways(api: ApiClient) -> list[dict[str, Any]]:
+    status, found = api.request(
+        "GET", f"/apis/multicluster.crd.antrea.io/v1alpha1/namespaces/{NAMESPACE}/gateways"
+    )
+    items = found.get("items")
+    if status != 200 or not isinstance(items, list):
+        raise LabError(f"no list of Gateways: {status}")
+    return items
+
+
+def _carry(api: ApiClient, name: str, keys: Mapping[str, Any]) -> int:
+    try:
+        raw: Any = api.get("ClusterInfoImport", name, NAMESPACE)
+        if raw is None:
+            return 0
+        wanted = carried(raw["spec"], keys)
+        if all(raw["spec"].get(field) == value for field, value in wanted.items()):
+            return 0
+        version = raw["metadata"]["resourceVersion"]  # a test may be changing it, too
+        change: dict[str, object] = {"metadata": {"resourceVersion": version}, "spec": wanted}
+        api.patch("ClusterInfoImport", name, change, NAMESPACE)
+    except LabError:
+        return 0
+    return 1
+
+
+def main(argv: list[str]) -> int:
+    """Carry keys until SIGTERM."""
+    done = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: done.set())
+    lab = RunningLab(argv[0], Path(argv[1]) if len(argv) > 1 else None)
+    while not done.wait(LOOK):
+        exchange(lab)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,205 @@
+"""The matrix: from Pods on gateway Nodes and on workers to Pods and exported Services of the other clusters.
+
+Owns which pairs are tried, what is right for each, and the trying: TCP and UDP round trips, the source address
+that the server saw, and the copies of every packet counted by capture in the destination Pod.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from ipaddress import IPv4Address
+
+from devtools.lab.lab import Lab
+from devtools.lab.topology import POD_PORT, Cluster, Pod, Topology
+from devtools.traffic import traffic
+from devtools.traffic.capture import Capture
+from mcagent.core.underlay import source_of
+from mcagent.model.errors import LabError
+
+PACKETS = 5  # UDP round trips for the time and the copies
+TRIES = 20
+CLOSED_TIMEOUT = 0.7  # seconds without an answer that count as closed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One pair and what is right for it."""
+
+    source: Pod
+    source_role: str  # "gateway", "worker"
+    target: str  # for people
+    address: IPv4Address
+    port: int
+    pods: tuple[Pod, ...]  # who may answer; none: nobody must
+    sources: frozenset[IPv4Address]  # what the server must see
+
+    @property
+    def closed(self) -> bool:
+        """Whether there must be no answer."""
+        return not self.pods
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of a case. `problem` is empty when everything was right."""
+
+    case: Case
+    pod: str = ""
+    source: str = ""
+    rtt: float = 0.0  # seconds, median
+    copies: tuple[int, ...] = ()  # of each packet
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was as it should be."""
+        return not self.problem
+
+
+def expected_sources(source: Cluster, target: Cluster, pod: Pod) -> frozenset[IPv4Address]:
+    """Return what a server of `target` must see: the Pod's address, or a gateway's where that cannot be kept."""
+    if source.publish_pods and target.publish_pods and not source.pod_cidr.overlaps(target.pod_cidr):
+        return frozenset({pod.address})
+    return frozenset(source_of(node.tunnel_address) for node in source.gateways)
+
+
+Addresses = Mapping[tuple[str, str], IPv4Address]  # of imported Services: by cluster and name
+
+
+def cases(topology: Topology, imported: Addresses | None = None) -> Iterator[Case]:
+    """Yield every case of every ordered pair of clusters.
+
+    `imported`: where a control plane imports Services, their addresses; what the own cluster exports is among
+    their endpoints then, too.
+    """
+    for source in topology.clusters:
+        for target in topology.clusters:
+            if source.name != target.name:
+                yield from _pair(topology, source, target, imported)
+
+
+def _pair(topology: Topology, source: Cluster, target: Cluster, addresses: Addresses | None) -> Iterator[Case]:
+    for role, client in _senders(source):
+        right = expected_sources(source, target, client)
+        common = {"source": client, "source_role": role, "sources": right}
+        if source.publish_pods and target.publish_pods:
+            for other_role, pod in _senders(target):
+                yield Case(
+                    **common,  # type: ignore[arg-type]
+                    target=f"Pod on {other_role} {pod.name}",
+                    address=pod.address,
+                    port=POD_PORT,
+                    pods=(pod,),
+                )
+        for service in target.services:
+            behind = tuple(topology.pod(name)[2] for name in service.pods) if service.exported else ()
+            kind = "exported Service" if service.exported else "Service not exported"
+            yield Case(
+                **common,  # type: ignore[arg-type]
+                target=f"{kind} {service.name}",
+                address=service.cluster_ip,
+                port=service.port,
+                pods=behind,
+            )
+        for imported in topology.imports(source):
+            if imported.backends == tuple(
+                s.cluster_ip for s in target.services if s.name == imported.service.name
+            ):
+                service, address = imported.service, imported.cluster_ip
+                names = list(service.pods)
+                if addresses is not None:
+                    address = addresses[source.name, service.name]
+                    names += [n for s in source.services if s.exported and s.name == service.name for n in s.pods]
+                yield Case(
+                    **common | {"sources": right | ({client.address} if addresses is not None else set())},  # type: ignore[arg-type]
+                    target=f"by kube-proxy {imported.name}",
+                    address=address,
+                    port=service.port,
+                    pods=tuple(topology.pod(name)[2] for name in names),
+                )
+
+
+def _senders(cluster: Cluster) -> Iterator[tuple[str, Pod]]:
+    """Yield the first Pod of the first gateway and of the first worker."""
+    for role, nodes in (("gateway", cluster.gateways), ("worker", cluster.workers)):
+        with contextlib.suppress(StopIteration):
+            yield role, next(pod for node in nodes for pod in node.pods)
+
+
+def run(lab: Lab, case: Case) -> Result:
+    """Try one case."""
+    namespace = lab.namespace(case.source)
+    if case.closed:
+        return _run_closed(namespace, case)
+    try:
+        with contextlib.ExitStack() as stack:
+            others = [pod for pod in case.pods if pod != case.source]
+            captures = [stack.enter_context(Capture(lab.namespace(pod))) for pod in others]
+            tcp = _elsewhere(case, lambda: traffic.tcp(namespace, case.address, case.port))
+            one = stack.enter_context(_udp_elsewhere(namespace, case))
+            tokens = [os.urandom(16) for _ in range(PACKETS)]
+            replies = [traffic.exchange(one, token) for token in tokens]
+            # A copy that came after its original has come before the last answer did: one more round trip.
+            traffic.exchange(one, b"the end")
+            copies = tuple(sum(capture.count(token) for capture in captures) for token in tokens)
+    except LabError as error:
+        return Result(case=case, problem=str(error))
+    rtt = statistics.median(reply.rtt for reply in replies)
+    found = Result(case=case, pod=tcp.pod, source=tcp.source, rtt=rtt, copies=copies)
+    problem = _problem(case, [tcp, *replies], copies)
+    return Result(case=case, pod=found.pod, source=found.source, rtt=rtt, copies=copies, problem=problem)
+
+
+def _elsewhere(case: Case, ask: Callable[[], traffic.Reply]) -> traffic.Reply:
+    """Ask until another Pod than the sender answers: one that reaches itself by kube-proxy says nothing here."""
+    for _ in range(TRIES):
+        reply = ask()
+        if reply.pod != case.source.name:
+            return reply
+    raise LabError(f"only {case.source.name} itself answered, {TRIES} times")
+
+
+@contextlib.contextmanager
+def _udp_elsewhere(namespace: str, case: Case) -> Iterator[socket.socket]:
+    """Give a socket whose connection another Pod than the sender answers."""
+    with contextlib.ExitStack() as stack:
+        found: list[socket.socket] = []
+
+        def ask() -> traffic.Reply:
+            found.append(stack.enter_context(traffic.udp_socket(namespace, case.address, case.port)))
+            return traffic.exchange(found[-1], b"warm up")
+
+        _elsewhere(case, ask)
+        yield found[-1]
+
+
+def _problem(case: Case, replies: list[traffic.Reply], copies: tuple[int, ...]) -> str:
+    for reply in replies:
+        if reply.pod not in {pod.name for pod in case.pods}:
+            return f"{reply.pod} answered"
+        if IPv4Address(reply.source) not in case.sources:
+            right = " or ".join(sorted(map(str, case.sources)))
+            return f"the server saw {reply.source}, not {right}"
+    if set(copies) != {1}:
+        return f"copies per packet: {', '.join(map(str, copies))}"
+    return ""
+
+
+def _run_closed(namespace: str, case: Case) -> Result:
+    with ThreadPoolExecutor(2) as pool:  # both wait for an answer that must not come
+        asked = {
+            "UDP": pool.submit(traffic.udp, namespace, case.address, case.port, b"nobody", timeout=CLOSED_TIMEOUT),
+            "TCP": pool.submit(traffic.tcp, namespace, case.address, case.port, timeout=CLOSED_TIMEOUT),
+        }
+    for protocol, answer in asked.items():
+        with contextlib.suppress(LabError):
+            reply = answer.result()
+            problem = f"{reply.pod} answered by {protocol}"
+            return Result(case=case, pod=reply.pod, source=reply.source, problem=problem)
+    return Result(case=case)
