@@ -64,7 +64,7 @@ bench: setup ## Measurements: printed, not asserted (root)
 
 docs: setup ## Write the generated pages again (tests fail when they are stale)
 	@$(PY) -m flows.docs > docs/pipeline.md
-	@for page in README.md docs/configuration.md; do $(PY) -m mcagent.agent.config_doc $$page; done
+	@$(PY) -m mcagent.agent.config_doc docs/configuration.md
 	@$(PY) -m mcagent.controller.config_doc docs/configuration.md
 	@$(PY) -m tests.attacks.security_page docs/security.md
 	@$(PY) deploy/generate

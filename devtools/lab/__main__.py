@@ -265,8 +265,7 @@ def _exec(args: argparse.Namespace) -> int:
         name = there[0]
     lab = Lab(name)
     known = {"underlay": lab.underlay}
-    # `mcagent` is this checkout's, whether or not its virtual environment is active.
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"}
+    environment = dict(os.environ)
     for cluster in lab.topology.clusters:
         known[cluster.name] = lab.api_namespace(cluster)
         for node in cluster.nodes:
@@ -279,6 +278,8 @@ def _exec(args: argparse.Namespace) -> int:
             environment["KUBECONFIG"] = str(lab.kubeconfig(cluster.name))
     if args.where not in known:
         raise LabError(f"lab {name} has no {args.where}; it has {', '.join(known)}")
+    # `mcagent` is this checkout's, whether or not its virtual environment is active.
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment.get('PATH', os.defpath)}"
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     argv = netns.command(known[args.where], command or [os.environ.get("SHELL", "/bin/sh")])
     os.execvpe(argv[0], argv, environment)  # noqa: S606  # no shell by design: this process becomes the command

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,11 +20,17 @@ from devtools.traffic import matrix, traffic
 from mcagent.model.facts import DatapathType
 from tests.labs import fresh_name
 
+MCLAB = Path(__file__).parents[2] / "devtools/mclab"
+
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
     """Run `devtools/mclab …` as people do."""
-    argv = [sys.executable, "-m", "mcagent.cli.main", "lab", *args]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
+    argv = [MCLAB, *args]
+    plain = {
+        "PATH": os.defpath + ":/usr/sbin:/sbin",
+        "HOME": os.environ.get("HOME", "/"),
+    }
+    return subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, env=plain)
 
 
 def test_the_demo_shows_the_topology_and_a_matrix_and_leaves_nothing() -> None:
@@ -136,6 +143,8 @@ def test_status_and_exec_and_a_repeated_down() -> None:
         (node,) = json.loads(status.stdout)[name]["nodes"]
         assert (node["node"], node["role"], node["ready"]) == ("east-gw1", "gateway", "yes")
         assert "br-mc" in run("exec", "--name", name, "east-gw1", "--", "ovs-vsctl", "list-br").stdout
+        agent = json.loads(run("exec", "--name", name, "east-gw1", "--", "mcagent", "status", "-o", "json").stdout)
+        assert agent["node"] == "east-gw1"
         assert run("exec", "--name", name, "east-gw1-p1", "true").returncode == 0
         assert "it has underlay, east, east-gw1" in run("exec", "--name", name, "nobody", "true").stderr
     finally:
