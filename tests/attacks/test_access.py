@@ -93,8 +93,8 @@ class Stage:
                 manifest["spec"] = {"type": "ExternalName", "externalName": "127.0.0.1"}
             if kind == "ValidatingAdmissionPolicyBinding":
                 # The API server forgets a deleted binding late: tests that follow must not meet this one.
-                own = [stage.namespace for stage in (self.area, self.home, self.evil)]
-                chosen = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": own}
+                mine = [stage.namespace for stage in (self.area, self.home, self.evil)]
+                chosen = {"key": "kubernetes.io/metadata.name", "operator": "In", "values": mine}
                 manifest["spec"]["matchResources"] = {"namespaceSelector": {"matchExpressions": [chosen]}}
             for hook in manifest.get("webhooks", ()):
                 hook["clientConfig"] = {"service": {**hook["clientConfig"]["service"], "port": self.port}}

@@ -25,7 +25,7 @@ MCLAB = Path(__file__).parents[2] / "devtools/mclab"
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
     """Run `devtools/mclab …` as people do."""
-    argv = [MCLAB, *args]
+    argv = [str(MCLAB), *args]
     plain = {
         "PATH": os.defpath + ":/usr/sbin:/sbin",
         "HOME": os.environ.get("HOME", "/"),
