@@ -15,7 +15,7 @@ from mcagent.model.errors import BackendError
 from mcagent.observe.metrics import COUNTERS, TunnelSample
 
 if TYPE_CHECKING:
-    from mcagent.dataplane.nft_families import NftFamilies
+    from mcagent.dataplane.nft.families import NftFamilies
     from mcagent.dataplane.openflow import OpenFlowBackend
     from mcagent.dataplane.ovsdb import OvsdbBackend
 

@@ -26,9 +26,9 @@ from mcagent.model.wireguard import WireGuardImplementation
 if TYPE_CHECKING:
     from mcagent.agent.live import Live
     from mcagent.agent.probing import Prober
-    from mcagent.dataplane.netlink import NetlinkBackend
-    from mcagent.dataplane.netlink_monitor import NetlinkMonitor
-    from mcagent.dataplane.nft_families import NftFamilies
+    from mcagent.dataplane.netlink.backend import NetlinkBackend
+    from mcagent.dataplane.netlink.watch import NetlinkMonitor
+    from mcagent.dataplane.nft.families import NftFamilies
     from mcagent.dataplane.openflow import OpenFlowBackend
     from mcagent.dataplane.openflow_text import FlowStatistics
     from mcagent.dataplane.ovsdb import OvsdbBackend
@@ -99,8 +99,8 @@ def make_facilities(settings: Settings, changed: Callable[[], None] = lambda: No
 
     `changed` is called, from any thread, when a backend has changed something by itself.
     """
-    from mcagent.dataplane.netlink import NetlinkBackend
-    from mcagent.dataplane.nft_families import NftFamilies
+    from mcagent.dataplane.netlink.backend import NetlinkBackend
+    from mcagent.dataplane.nft.families import NftFamilies
     from mcagent.dataplane.openflow import OpenFlowBackend
     from mcagent.dataplane.ovsdb import OvsdbBackend
     from mcagent.dataplane.wireguard import WireGuardBackend
@@ -237,7 +237,7 @@ def count_handed(flow_stats: Callable[[str], Mapping[int, FlowStatistics]]) -> P
 
 def make_monitor(settings: Settings, facilities: Facilities, wake: Callable[[], None]) -> NetlinkMonitor:
     """Return what notices changes in the kernel (netlink, nft), not started."""
-    from mcagent.dataplane.netlink_monitor import NetlinkMonitor
+    from mcagent.dataplane.netlink.watch import NetlinkMonitor
 
     core = settings.core
     return NetlinkMonitor(

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Collection
 
 from mcagent.core.probes import Connection
-from mcagent.dataplane.rtmsg import AF_INET, attributes
-from mcagent.dataplane.rtsocket import NETLINK_NETFILTER, RtSocket
+from mcagent.dataplane.netlink.connection import NETLINK_NETFILTER, NetlinkSocket
+from mcagent.dataplane.netlink.messages import AF_INET, attributes
 
 _GET = 1 << 8 | 1  # subsystem CTNETLINK, message CT_GET
 _NFGENMSG = struct.Struct("!BBH")  # family, version, resource
@@ -28,7 +28,7 @@ def open_connections(zones: Collection[int]) -> list[Connection]:
 
     As they are behind this Node: a Service that this Node translates is its endpoint. Raises BackendError.
     """
-    netlink = RtSocket(NETLINK_NETFILTER)
+    netlink = NetlinkSocket(NETLINK_NETFILTER)
     try:
         answers = netlink.dump(_GET, _NFGENMSG.pack(AF_INET, 0, 0))
     finally:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
-from mcagent.dataplane import rtmsg
 from mcagent.dataplane.lifelines import default_gateways, read_resolvers
-from mcagent.dataplane.netlink_observe import read_link
-from mcagent.dataplane.rtsocket import Refusal, RtSocket
+from mcagent.dataplane.netlink import messages
+from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal
+from mcagent.dataplane.netlink.observe import read_link
 from mcagent.model.config import Config, DatapathChoice
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, network_key
@@ -38,17 +38,17 @@ def observe_facts(
     `ofports` (from OVSDB) is passed through. `resolv_conf` is the file with the Node's resolvers, "" for none.
     Raises BackendError when the kernel cannot be asked.
     """
-    netlink = RtSocket()
+    netlink = NetlinkSocket()
     try:
         ignored = _ignored(netlink, config)
         addresses = [one for one in _addresses(netlink) if one.index not in ignored]
         uplink = _uplink(netlink, addresses, ignored, node_ip_hint)
         connected = {
             route.destination
-            for route in _main_routes(netlink, rtmsg.RTPROT_KERNEL)
+            for route in _main_routes(netlink, messages.RTPROT_KERNEL)
             if route.oif not in ignored
             and route.gateway is None
-            and route.type == rtmsg.RTN_UNICAST
+            and route.type == messages.RTN_UNICAST
             and _routable(route.destination.network_address)
         }
         return Facts(
@@ -72,9 +72,9 @@ def kernel_datapath_exists() -> bool:
     (net/netlink/genetlink.c, ctrl_getfamily: request_module). Asked once in a process: a bridge must not change
     its datapath under way. Raises BackendError without a socket.
     """
-    generic = RtSocket(NETLINK_GENERIC)
+    generic = NetlinkSocket(NETLINK_GENERIC)
     try:
-        name = rtmsg.attribute(CTRL_ATTR_FAMILY_NAME, OVS_DATAPATH_FAMILY.encode() + b"\0")
+        name = messages.attribute(CTRL_ATTR_FAMILY_NAME, OVS_DATAPATH_FAMILY.encode() + b"\0")
         answer = generic.get(GENL_ID_CTRL, bytes((CTRL_CMD_GETFAMILY, 1, 0, 0)) + name)
     finally:
         generic.close()
@@ -87,41 +87,41 @@ def _datapath(config: Config) -> DatapathType:
     return DatapathType(config.datapath.value)
 
 
-def _ignored(netlink: RtSocket, config: Config) -> frozenset[int]:
+def _ignored(netlink: NetlinkSocket, config: Config) -> frozenset[int]:
     names = (config.bridge, config.host_port, config.wireguard_device, SERVICE_DEVICE, "ovs-system", "ovs-netdev")
     links = (read_link(netlink, name) for name in names)
     return frozenset(link.index for link in links if link is not None)
 
 
-def _addresses(netlink: RtSocket) -> list[rtmsg.RawAddress]:
+def _addresses(netlink: NetlinkSocket) -> list[messages.RawAddress]:
     found = []
-    for family in rtmsg.FAMILIES:
-        for body in netlink.dump(rtmsg.RTM_GETADDR, rtmsg.address_dump_payload(family)):
-            address = rtmsg.parse_address(body)
+    for family in messages.FAMILIES:
+        for body in netlink.dump(messages.RTM_GETADDR, messages.address_dump_payload(family)):
+            address = messages.parse_address(body)
             if address is not None:
                 found.append(address)
     return found
 
 
-def _main_routes(netlink: RtSocket, protocol: int) -> list[rtmsg.RawRoute]:
+def _main_routes(netlink: NetlinkSocket, protocol: int) -> list[messages.RawRoute]:
     """Return the routes of the main table; `protocol` 0 means of any protocol."""
-    routes = map(rtmsg.parse_route, _route_payloads(netlink, protocol))
+    routes = map(messages.parse_route, _route_payloads(netlink, protocol))
     # Kernels before 4.20 do not filter.
     return [
         route
         for route in routes
-        if route is not None and route.table == rtmsg.RT_TABLE_MAIN and protocol in {0, route.protocol}
+        if route is not None and route.table == messages.RT_TABLE_MAIN and protocol in {0, route.protocol}
     ]
 
 
-def _route_payloads(netlink: RtSocket, protocol: int) -> Iterator[bytes]:
-    for family in rtmsg.FAMILIES:
-        payload = rtmsg.route_dump_payload(family, rtmsg.RT_TABLE_MAIN, protocol)
-        yield from netlink.dump(rtmsg.RTM_GETROUTE, payload)
+def _route_payloads(netlink: NetlinkSocket, protocol: int) -> Iterator[bytes]:
+    for family in messages.FAMILIES:
+        payload = messages.route_dump_payload(family, messages.RT_TABLE_MAIN, protocol)
+        yield from netlink.dump(messages.RTM_GETROUTE, payload)
 
 
 def _uplink(
-    netlink: RtSocket, addresses: list[rtmsg.RawAddress], ignored: frozenset[int], hint: Address | None
+    netlink: NetlinkSocket, addresses: list[messages.RawAddress], ignored: frozenset[int], hint: Address | None
 ) -> int:
     """Return the index of the device that carries tunnels, or 0 if nothing tells which."""
     for one in addresses:
@@ -136,11 +136,11 @@ def _uplink(
     return defaults[0].oif if defaults else 0
 
 
-def _mtu(netlink: RtSocket, index: int) -> int:
+def _mtu(netlink: NetlinkSocket, index: int) -> int:
     if not index:
         return DEFAULT_MTU
-    answer = netlink.get(rtmsg.RTM_GETLINK, rtmsg.link_get_payload(index=index))
-    return DEFAULT_MTU if isinstance(answer, Refusal) else rtmsg.parse_link(answer).mtu
+    answer = netlink.get(messages.RTM_GETLINK, messages.link_get_payload(index=index))
+    return DEFAULT_MTU if isinstance(answer, Refusal) else messages.parse_link(answer).mtu
 
 
 def _routable(address: Address) -> bool:

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
 
-from mcagent.dataplane import rtmsg
+from mcagent.dataplane.netlink import messages
 from mcagent.model.net import Address, parse_address
 
 # systemd-resolved(8): behind its stub (127.0.0.53 in resolv.conf) are those that it has been told
@@ -47,15 +47,15 @@ def default_gateways(routes: Iterable[bytes]) -> tuple[Address, ...]:
     """Return the next hops of default routes, also of those with several, from RTM_NEWROUTE; sorted."""
     found: set[Address] = set()
     for payload in routes:
-        parsed = rtmsg.parse_route(payload)
-        if parsed is not None and not parsed.destination.prefixlen and parsed.table == rtmsg.RT_TABLE_MAIN:
-            found.update(_hops(payload, rtmsg.RTMSG.size))
+        parsed = messages.parse_route(payload)
+        if parsed is not None and not parsed.destination.prefixlen and parsed.table == messages.RT_TABLE_MAIN:
+            found.update(_hops(payload, messages.RTMSG.size))
     return _usable(found)
 
 
 def _hops(data: bytes, offset: int) -> Iterable[Address]:
-    attributes = rtmsg.attributes(data, offset)
-    gateway, via, several = (attributes.get(kind) for kind in (rtmsg.RTA_GATEWAY, RTA_VIA, RTA_MULTIPATH))
+    attributes = messages.attributes(data, offset)
+    gateway, via, several = (attributes.get(kind) for kind in (messages.RTA_GATEWAY, RTA_VIA, RTA_MULTIPATH))
     if gateway is not None and len(gateway) in (4, 16):
         yield ip_address(gateway)
     if via is not None and len(via) in (2 + 4, 2 + 16):

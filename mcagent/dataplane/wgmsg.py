@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 
-from mcagent.dataplane.rtmsg import AF_INET, AF_INET6, NLATTR, U32, attribute, attributes
+from mcagent.dataplane.netlink.messages import AF_INET, AF_INET6, NLATTR, U32, attribute, attributes
 from mcagent.dataplane.wireguard_driver import DeviceChange, Endpoint, PeerChange, RawDevice, RawPeer
 from mcagent.model.net import Network, network_key
 

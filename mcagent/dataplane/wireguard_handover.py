@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from mcagent.dataplane.netlink_monitor import SO_ATTACH_FILTER
+from mcagent.dataplane.netlink.watch import SO_ATTACH_FILTER
 from mcagent.dataplane.wireguard_driver import Endpoint
 from mcagent.dataplane.wireguard_noise import INITIATION, INITIATION_LENGTH, NOTICE, initiator
 from mcagent.model.errors import BackendError

@@ -19,7 +19,8 @@ from collections import deque
 from collections.abc import Iterable
 from ipaddress import IPv4Address
 
-from mcagent.dataplane.rtmsg import (
+from mcagent.dataplane.netlink.connection import NETLINK_NETFILTER, SO_RCVBUFFORCE
+from mcagent.dataplane.netlink.messages import (
     NLM_F_ACK,
     NLM_F_REQUEST,
     NLMSGHDR,
@@ -27,7 +28,6 @@ from mcagent.dataplane.rtmsg import (
     attributes,
     messages,
 )
-from mcagent.dataplane.rtsocket import NETLINK_NETFILTER, SO_RCVBUFFORCE
 from mcagent.model.net import Address
 
 QUEUE = 51821  # of the network namespace; any that nobody else uses

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from mcagent.dataplane import wgmsg
-from mcagent.dataplane.rtsocket import Refusal, Request, RtSocket
+from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
 from mcagent.dataplane.wireguard_driver import DeviceChange, RawDevice, wireguard_error
 from mcagent.dataplane.wireguard_link import change_link
 from mcagent.model.errors import BackendError
@@ -82,10 +82,10 @@ class KernelDriver:
         return self._family
 
     @contextlib.contextmanager
-    def _socket(self) -> Iterator[RtSocket]:
+    def _socket(self) -> Iterator[NetlinkSocket]:
         socket = None
         try:
-            socket = RtSocket(wgmsg.NETLINK_GENERIC)
+            socket = NetlinkSocket(wgmsg.NETLINK_GENERIC)
             yield socket
         except BackendError as error:
             if error.backend == Backend.WIREGUARD:

@@ -9,9 +9,9 @@ import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcagent.dataplane import rtmsg
-from mcagent.dataplane.netlink_observe import LINK_ALIAS
-from mcagent.dataplane.rtsocket import Refusal, RtSocket
+from mcagent.dataplane.netlink import messages
+from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal
+from mcagent.dataplane.netlink.observe import LINK_ALIAS
 from mcagent.dataplane.wireguard_driver import wireguard_error
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
@@ -33,14 +33,14 @@ class RawDeviceLink:
 def read_link(name: str) -> RawDeviceLink | None:
     """Return the device of that name, or None if there is none. Raises BackendError."""
     try:
-        socket = RtSocket()
+        socket = NetlinkSocket()
         try:
-            answer = socket.get(rtmsg.RTM_GETLINK, rtmsg.link_get_payload(name=name))
+            answer = socket.get(messages.RTM_GETLINK, messages.link_get_payload(name=name))
             if isinstance(answer, Refusal):
                 if answer.errno == errno.ENODEV:
                     return None
                 raise _error("read", name, str(answer))
-            link = rtmsg.parse_link(answer)
+            link = messages.parse_link(answer)
             addresses = tuple(
                 sorted(_addresses(socket, link.index), key=lambda one: (one[0].version, int(one[0])))
             )
@@ -50,7 +50,7 @@ def read_link(name: str) -> RawDeviceLink | None:
         raise _error("read", name, error.reason) from None
     return RawDeviceLink(
         index=link.index,
-        kind=rtmsg.parse_link_kind(answer),
+        kind=messages.parse_link_kind(answer),
         mtu=link.mtu,
         up=link.up,
         ours=link.alias == LINK_ALIAS,
@@ -107,10 +107,10 @@ def _call(method: str, command: str, fine: frozenset[int], about: str, **argumen
         raise _error(f"{method} {command}", about, _words(number))
 
 
-def _addresses(socket: RtSocket, index: int) -> Iterator[tuple[Address, int]]:
-    for family in rtmsg.FAMILIES:
-        for body in socket.dump(rtmsg.RTM_GETADDR, rtmsg.address_dump_payload(family, index)):
-            found = rtmsg.parse_address(body)
+def _addresses(socket: NetlinkSocket, index: int) -> Iterator[tuple[Address, int]]:
+    for family in messages.FAMILIES:
+        for body in socket.dump(messages.RTM_GETADDR, messages.address_dump_payload(family, index)):
+            found = messages.parse_address(body)
             if found is not None and found.index == index and not found.address.is_link_local:
                 yield found.address, found.prefixlen
 

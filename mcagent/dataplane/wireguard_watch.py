@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from mcagent.dataplane import rtmsg
-from mcagent.dataplane.netlink_monitor import RETRY, listen_events
+from mcagent.dataplane.netlink import messages
+from mcagent.dataplane.netlink.watch import RETRY, listen_events
 from mcagent.dataplane.wireguard import WireGuardBackend
 from mcagent.dataplane.wireguard_driver import wireguard_error
 from mcagent.dataplane.wireguard_link import read_link
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 TICK = 0.25  # seconds between looks at the key file
 PERIOD = 5.0  # seconds between looks at the peers: of a thousand, one takes 20 to 100 ms
 GROUPS = sum(1 << (group - 1) for group in (1, 5, 9))  # LINK, IPV4_IFADDR, IPV6_IFADDR of linux/rtnetlink.h
-_IN_LINK = frozenset({rtmsg.RTM_NEWLINK, rtmsg.RTM_DELLINK})
-_IN_ADDRESS = frozenset({rtmsg.RTM_NEWADDR, rtmsg.RTM_DELADDR})
+_IN_LINK = frozenset({messages.RTM_NEWLINK, messages.RTM_DELLINK})
+_IN_ADDRESS = frozenset({messages.RTM_NEWADDR, messages.RTM_DELADDR})
 
 
 class WireGuardWatch:
@@ -137,14 +137,14 @@ class WireGuardWatch:
         ours = underlay = False
         with contextlib.suppress(BlockingIOError):
             while True:
-                for _, kind, body in ((f, k, b) for k, f, _, b in rtmsg.messages(events.recv(1 << 16))):
+                for _, kind, body in ((f, k, b) for k, f, _, b in messages.messages(events.recv(1 << 16))):
                     if kind in _IN_LINK:
-                        link = rtmsg.parse_link(body)
+                        link = messages.parse_link(body)
                         if link.name in self._devices:
                             self._indexes.add(link.index)
                         ours = ours or link.index in self._indexes
                     elif kind in _IN_ADDRESS:
-                        address = rtmsg.parse_address(body)
+                        address = messages.parse_address(body)
                         if address is not None and address.index in self._indexes:
                             ours = True
                         elif address is not None and not address.address.is_link_local:

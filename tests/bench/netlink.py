@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 
 from devtools.lab import netns
-from mcagent.dataplane.netlink import NetlinkBackend
+from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Backend, Route
 

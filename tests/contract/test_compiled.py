@@ -14,8 +14,8 @@ from devtools.lab.ovs import OvsInstance
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
 from mcagent.core.render import plan_text
-from mcagent.dataplane.netlink import NetlinkBackend
-from mcagent.dataplane.nft_families import NftFamilies
+from mcagent.dataplane.netlink.backend import NetlinkBackend
+from mcagent.dataplane.nft.families import NftFamilies
 from mcagent.dataplane.openflow import OpenFlowBackend
 from mcagent.dataplane.ovsdb import OvsdbBackend
 from mcagent.model.config import Config, GatewayMode

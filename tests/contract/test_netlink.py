@@ -10,9 +10,9 @@ from ipaddress import IPv4Address, ip_address, ip_network
 import pytest
 
 from devtools.lab import netns
-from mcagent.dataplane.netlink import NetlinkBackend
-from mcagent.dataplane.netlink_write import RefusedError, write_sysctls
-from mcagent.dataplane.rtsocket import Refusal
+from mcagent.dataplane.netlink.apply import RefusedError, write_sysctls
+from mcagent.dataplane.netlink.backend import NetlinkBackend
+from mcagent.dataplane.netlink.connection import Refusal
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Backend, Link, LinkAddress, Neighbour, Resource, Route, RouteType, Rule

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from devtools.lab import netns
-from mcagent.dataplane import netlink_monitor
-from mcagent.dataplane.netlink import NetlinkBackend
-from mcagent.dataplane.netlink_monitor import NetlinkMonitor
+from mcagent.dataplane.netlink import watch as netlink_monitor
+from mcagent.dataplane.netlink.backend import NetlinkBackend
+from mcagent.dataplane.netlink.watch import NetlinkMonitor
 from mcagent.model.resources import Link, LinkAddress, Neighbour, Resource, Route, Rule
 from tests.contract.inside import Inside, adds, make
 

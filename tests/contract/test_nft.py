@@ -12,8 +12,8 @@ import pytest
 
 from devtools.lab import netns
 from mcagent.core.kernel import encrypted_netfilter, netfilter
-from mcagent.dataplane.nft import NftBackend
-from mcagent.dataplane.nft_families import NftFamilies
+from mcagent.dataplane.nft.backend import NftBackend
+from mcagent.dataplane.nft.families import NftFamilies
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network

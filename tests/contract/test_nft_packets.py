@@ -17,8 +17,8 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from devtools.lab import netns
-from mcagent.dataplane.netlink import NetlinkBackend
-from mcagent.dataplane.nft import NftBackend
+from mcagent.dataplane.netlink.backend import NetlinkBackend
+from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import (
     Backend,

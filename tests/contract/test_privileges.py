@@ -19,9 +19,9 @@ import ipaddress
 from pathlib import Path
 from mcagent.core.kernel import cluster_routes, device, netfilter, routing
 from mcagent.dataplane.facts import observe_facts
-from mcagent.dataplane.netlink import NetlinkBackend
-from mcagent.dataplane.netlink_monitor import NetlinkMonitor
-from mcagent.dataplane.nft import NftBackend
+from mcagent.dataplane.netlink.backend import NetlinkBackend
+from mcagent.dataplane.netlink.watch import NetlinkMonitor
+from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config
 from tests.contract.inside import as_mapping, make
 

@@ -16,7 +16,7 @@ import pytest
 
 from devtools.lab import netns
 from mcagent.core.tunnel_guard import FORGED, TO_TUNNEL, TO_WIREGUARD, Peers, guard
-from mcagent.dataplane.nft_families import NftFamilies
+from mcagent.dataplane.nft.families import NftFamilies
 from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.resources import NftSet, Resource
 from tests.attacks import tunnel_packets as packets

@@ -10,7 +10,7 @@ import pytest
 
 from devtools.lab import netns
 from mcagent.dataplane import wireguard_link
-from mcagent.dataplane.rtsocket import RtSocket
+from mcagent.dataplane.netlink.connection import NetlinkSocket
 from mcagent.model.errors import BackendError
 from mcagent.model.net import parse_address, parse_network
 from mcagent.model.resources import Resource
@@ -103,11 +103,11 @@ class TestWireGuard(BackendContract):
         """The kernel does not go away, a socket may: both calls raise BackendError, the next ones work."""
         make(case.backend, case.base)
 
-        def refuse(*_: object) -> RtSocket:
+        def refuse(*_: object) -> NetlinkSocket:
             raise BackendError("netlink", "open", "socket", "too many open files")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(wireguard_link, "RtSocket", refuse)
+            patch.setattr(wireguard_link, "NetlinkSocket", refuse)
             with pytest.raises(BackendError) as observing:
                 case.backend.observe()
             with pytest.raises(BackendError) as applying:

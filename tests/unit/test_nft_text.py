@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from mcagent.dataplane.nft_text import counted, digest, objection, parse_listing, script, spellings
+from mcagent.dataplane.nft.text import counted, digest, objection, parse_listing, script, spellings
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Backend, NftChain, NftSet
 

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.dataplane import rtmsg
+from mcagent.dataplane.netlink import messages
 from mcagent.model.net import Address, Network
 
 NUMBERS = st.integers(1, 2**32 - 1)
@@ -26,16 +26,16 @@ DESTINATIONS = st.builds(
 def test_a_route_is_read_as_it_was_packed(destination: Network, table: int, oif: int, host: int) -> None:
     """Both families, any prefix length, tables below and above 256."""
     gateway: Address = ip_address(host) if destination.version == 4 else ip_address(host << 96)
-    payload = rtmsg.route_payload(
+    payload = messages.route_payload(
         table=table,
         protocol=111,
         destination=destination,
-        kind=rtmsg.RTN_UNICAST,
+        kind=messages.RTN_UNICAST,
         oif=oif,
         gateway=gateway,
         source=gateway,
     )
-    route = rtmsg.parse_route(payload)
+    route = messages.parse_route(payload)
     assert route is not None
     assert (route.table, route.protocol, route.destination, route.oif) == (table, 111, destination, oif)
     assert (route.gateway, route.source, route.onlink, route.plain) == (gateway, gateway, True, True)
@@ -44,13 +44,13 @@ def test_a_route_is_read_as_it_was_packed(destination: Network, table: int, oif:
 @given(st.dictionaries(st.integers(1, 0x3FFF), st.binary(max_size=40), max_size=6))
 def test_attributes_are_read_as_they_were_packed(values: dict[int, bytes]) -> None:
     """Padding is neither read nor missed."""
-    packed = b"".join(rtmsg.attribute(kind, data) for kind, data in values.items())
+    packed = b"".join(messages.attribute(kind, data) for kind, data in values.items())
     assert len(packed) % 4 == 0
-    assert rtmsg.attributes(packed) == values
+    assert messages.attributes(packed) == values
 
 
 @given(st.binary(max_size=200))
 def test_no_message_ends_in_a_loop_or_an_error(data: bytes) -> None:
     """A cut or senseless length ends the reading."""
-    for _, _, _, payload in rtmsg.messages(data):
-        rtmsg.attributes(payload)
+    for _, _, _, payload in messages.messages(data):
+        messages.attributes(payload)

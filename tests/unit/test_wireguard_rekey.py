@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.dataplane import wireguard_hold as hold
-from mcagent.dataplane.rtmsg import attribute
+from mcagent.dataplane.netlink.messages import attribute
 from mcagent.dataplane.wireguard_rekey import _datagram, _rules
 from mcagent.model.net import parse_address
 

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
-from mcagent.dataplane import rtmsg
-from mcagent.dataplane.netlink_observe import LAST_METRIC, ROUTE_TYPES, Observed, observe
-from mcagent.dataplane.netlink_write import (
+from mcagent.dataplane.netlink import messages
+from mcagent.dataplane.netlink.apply import (
     ALREADY_GONE,
     ALREADY_THERE,
     RefusedError,
@@ -23,7 +22,8 @@ from mcagent.dataplane.netlink_write import (
     device_index,
     raise_first,
 )
-from mcagent.dataplane.rtsocket import Refusal, Request, RtSocket
+from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
+from mcagent.dataplane.netlink.observe import LAST_METRIC, ROUTE_TYPES, Observed, observe
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import (
@@ -63,7 +63,7 @@ class NetlinkBackend:
         self._devices = tuple(devices)
         self._route_devices = tuple(route_devices)
         self._strays: Mapping[ResourceKey, tuple[Request, ...]] = {}
-        self._socket: RtSocket | None = None
+        self._socket: NetlinkSocket | None = None
         self.port = 0  # of the socket that routes are changed through, for who watches events; any thread
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
@@ -105,10 +105,10 @@ class NetlinkBackend:
         return seen
 
     @contextmanager
-    def _open(self) -> Iterator[RtSocket]:
+    def _open(self) -> Iterator[NetlinkSocket]:
         """Lend the socket; one that failed is not used again."""
         if self._socket is None:
-            self._socket = RtSocket()
+            self._socket = NetlinkSocket()
             self.port = self._socket.port
         try:
             yield self._socket
@@ -116,7 +116,7 @@ class NetlinkBackend:
             self.close()
             raise
 
-    def _others(self, writer: Writer, socket: RtSocket, steps: Sequence[Step]) -> list[RefusedError | None]:
+    def _others(self, writer: Writer, socket: NetlinkSocket, steps: Sequence[Step]) -> list[RefusedError | None]:
         outcome: list[RefusedError | None] = []
         for step in steps:
             try:
@@ -129,7 +129,7 @@ class NetlinkBackend:
                 outcome.append(None)
         return outcome
 
-    def _routes(self, socket: RtSocket, steps: Sequence[Step]) -> list[RefusedError | None]:
+    def _routes(self, socket: NetlinkSocket, steps: Sequence[Step]) -> list[RefusedError | None]:
         indexes: dict[str, int] = {}
         outcome: list[RefusedError | None] = []
         requests: list[Request] = []
@@ -146,25 +146,25 @@ class NetlinkBackend:
                 requests.append(one)
                 owners.append(place)
         for place, request, refusal in zip(owners, requests, socket.request(requests), strict=True):
-            fine = ALREADY_GONE if request.type == rtmsg.RTM_DELROUTE else ALREADY_THERE
+            fine = ALREADY_GONE if request.type == messages.RTM_DELROUTE else ALREADY_THERE
             if refusal is not None and refusal.errno not in fine:
                 outcome[place] = RefusedError(refusal)
         return outcome
 
-    def _route_request(self, socket: RtSocket, step: Step, indexes: dict[str, int]) -> Request:
+    def _route_request(self, socket: NetlinkSocket, step: Step, indexes: dict[str, int]) -> Request:
         route = step.new or step.old
         assert isinstance(route, Route)
         if step.new is None:
             # Destination, table, protocol and type say which one; its device may be gone already.
-            payload = rtmsg.route_payload(
+            payload = messages.route_payload(
                 table=route.table,
                 protocol=self._protocol,
                 destination=route.destination,
-                kind=ROUTE_TYPES[route.type] if route.intact else rtmsg.RTN_UNSPEC,
+                kind=ROUTE_TYPES[route.type] if route.intact else messages.RTN_UNSPEC,
                 metric=LAST_METRIC if route.type is RouteType.UNREACHABLE else 0,
                 delete=True,
             )
-            return Request(rtmsg.RTM_DELROUTE, 0, payload)
+            return Request(messages.RTM_DELROUTE, 0, payload)
         if route.via is not None and route.via.version != route.destination.version:
             raise RefusedError(Refusal(errno.EINVAL, "next hop of the other family"), retryable=False)
         oif = 0
@@ -172,7 +172,7 @@ class NetlinkBackend:
             if route.device not in indexes:
                 indexes[route.device] = device_index(socket, route.device)
             oif = indexes[route.device]
-        payload = rtmsg.route_payload(
+        payload = messages.route_payload(
             table=route.table,
             protocol=self._protocol,
             destination=route.destination,
@@ -183,7 +183,7 @@ class NetlinkBackend:
             metric=LAST_METRIC if route.type is RouteType.UNREACHABLE else 0,
         )
         # An addition replaces too: a leftover of another protocol in our own table must not stay in the way.
-        return Request(rtmsg.RTM_NEWROUTE, rtmsg.NLM_F_CREATE | rtmsg.NLM_F_REPLACE, payload)
+        return Request(messages.RTM_NEWROUTE, messages.NLM_F_CREATE | messages.NLM_F_REPLACE, payload)
 
     def _check_ours(self, step: Step) -> None:
         """Refuse a step outside of what is ours: a mistake above must not reach a foreign object."""

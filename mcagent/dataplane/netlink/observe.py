@@ -11,8 +11,8 @@ import errno
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from mcagent.dataplane import rtmsg
-from mcagent.dataplane.rtsocket import Refusal, Request, RtSocket
+from mcagent.dataplane.netlink import messages
+from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
 from mcagent.model.errors import BackendError
 from mcagent.model.resources import Link, LinkAddress, Neighbour, Resource, ResourceKey, Route, RouteType, Rule
 
@@ -22,9 +22,9 @@ LINK_ALIAS = "mcagent"
 IPV6_METRIC = 1024  # what the kernel makes of an IPv6 route without a metric (include/net/ip6_route.h)
 LAST_METRIC = 2**32 - 1  # of unreachable routes: any other comes first
 ROUTE_TYPES = {
-    RouteType.UNICAST: rtmsg.RTN_UNICAST,
-    RouteType.THROW: rtmsg.RTN_THROW,
-    RouteType.UNREACHABLE: rtmsg.RTN_UNREACHABLE,
+    RouteType.UNICAST: messages.RTN_UNICAST,
+    RouteType.THROW: messages.RTN_THROW,
+    RouteType.UNREACHABLE: messages.RTN_UNREACHABLE,
 }
 _BY_NUMBER = {number: kind for kind, number in ROUTE_TYPES.items()}
 
@@ -41,18 +41,18 @@ class Observed:
     strays: dict[ResourceKey, tuple[Request, ...]] = field(default_factory=dict)
 
 
-def read_link(socket: RtSocket, name: str) -> rtmsg.RawLink | None:
+def read_link(socket: NetlinkSocket, name: str) -> messages.RawLink | None:
     """Return a device by name, or None if there is none. Raises BackendError for any other answer."""
-    answer = socket.get(rtmsg.RTM_GETLINK, rtmsg.link_get_payload(name=name))
+    answer = socket.get(messages.RTM_GETLINK, messages.link_get_payload(name=name))
     if not isinstance(answer, Refusal):
-        return rtmsg.parse_link(answer)
+        return messages.parse_link(answer)
     if answer.errno == errno.ENODEV:
         return None
     raise BackendError("netlink", "list", f"link {name}", str(answer))
 
 
 def observe(
-    socket: RtSocket,
+    socket: NetlinkSocket,
     *,
     tables: Sequence[int],
     protocol: int,
@@ -84,16 +84,16 @@ def observe(
             )
         for resource in _on_device(socket, device, link.index):
             _put(seen, resource)
-    for family in rtmsg.FAMILIES:
+    for family in messages.FAMILIES:
         for table in tables:
-            payload = rtmsg.route_dump_payload(family, table, protocol)
-            for body in socket.dump(rtmsg.RTM_GETROUTE, payload):
-                raw = rtmsg.parse_route(body)
+            payload = messages.route_dump_payload(family, table, protocol)
+            for body in socket.dump(messages.RTM_GETROUTE, payload):
+                raw = messages.parse_route(body)
                 # The kernel filters where it can (from 4.20); older ones list everything.
                 if raw is not None and raw.table == table and raw.protocol == protocol:
                     _route(seen, raw, body, names)
-        for body in socket.dump(rtmsg.RTM_GETRULE, rtmsg.rule_dump_payload(family)):
-            rule = rtmsg.parse_rule(body)
+        for body in socket.dump(messages.RTM_GETRULE, messages.rule_dump_payload(family)):
+            rule = messages.parse_rule(body)
             if rule is not None and rule.protocol == protocol:
                 _rule(seen, rule, body)
     return seen
@@ -103,23 +103,23 @@ def _put(seen: Observed, resource: Resource) -> None:
     seen.resources[resource.key] = resource
 
 
-def _on_device(socket: RtSocket, device: str, index: int) -> Iterable[LinkAddress | Neighbour]:
-    for family in rtmsg.FAMILIES:
-        for body in socket.dump(rtmsg.RTM_GETADDR, rtmsg.address_dump_payload(family, index)):
-            address = rtmsg.parse_address(body)
+def _on_device(socket: NetlinkSocket, device: str, index: int) -> Iterable[LinkAddress | Neighbour]:
+    for family in messages.FAMILIES:
+        for body in socket.dump(messages.RTM_GETADDR, messages.address_dump_payload(family, index)):
+            address = messages.parse_address(body)
             if address is None or address.index != index:
                 continue
-            if family == rtmsg.AF_INET6 and address.address.is_link_local:
+            if family == messages.AF_INET6 and address.address.is_link_local:
                 continue  # the kernel's own
             yield LinkAddress(device=device, address=address.address, prefixlen=address.prefixlen)
-        for body in socket.dump(rtmsg.RTM_GETNEIGH, rtmsg.neighbour_dump_payload(family, index)):
-            entry = rtmsg.parse_neighbour(body)
+        for body in socket.dump(messages.RTM_GETNEIGH, messages.neighbour_dump_payload(family, index)):
+            entry = messages.parse_neighbour(body)
             if entry is not None and entry.index == index and entry.permanent:
                 yield Neighbour(device=device, address=entry.address, mac=entry.mac)
 
 
-def _route(seen: Observed, raw: rtmsg.RawRoute, body: bytes, names: dict[int, str]) -> None:
-    unicast = raw.type == rtmsg.RTN_UNICAST
+def _route(seen: Observed, raw: messages.RawRoute, body: bytes, names: dict[int, str]) -> None:
+    unicast = raw.type == messages.RTN_UNICAST
     route = Route(
         table=raw.table,
         destination=raw.destination,
@@ -133,7 +133,7 @@ def _route(seen: Observed, raw: rtmsg.RawRoute, body: bytes, names: dict[int, st
     as_made = (
         raw.plain
         and raw.type in _BY_NUMBER
-        and raw.metric == (LAST_METRIC if raw.type == rtmsg.RTN_UNREACHABLE else metric)
+        and raw.metric == (LAST_METRIC if raw.type == messages.RTN_UNREACHABLE else metric)
         and (raw.gateway is None or raw.onlink)
         and (not unicast or route.device != "")
     )
@@ -142,16 +142,16 @@ def _route(seen: Observed, raw: rtmsg.RawRoute, body: bytes, names: dict[int, st
         return
     # Of another metric, several paths or another device: deleted by its own description, as `ip route
     # flush` does.
-    seen.strays[key] = (*seen.strays.get(key, ()), Request(rtmsg.RTM_DELROUTE, 0, body))
+    seen.strays[key] = (*seen.strays.get(key, ()), Request(messages.RTM_DELROUTE, 0, body))
     seen.resources[key] = replace(route, intact=False)
 
 
-def _rule(seen: Observed, raw: rtmsg.RawRule, body: bytes) -> None:
-    family = 4 if raw.family == rtmsg.AF_INET else 6
+def _rule(seen: Observed, raw: messages.RawRule, body: bytes) -> None:
+    family = 4 if raw.family == messages.AF_INET else 6
     rule = Rule(priority=raw.priority, table=raw.table, family=family, fwmark=raw.fwmark, fwmask=raw.fwmask)
     key = rule.key
     if raw.plain and key not in seen.resources:
         seen.resources[key] = rule
         return
-    seen.strays[key] = (*seen.strays.get(key, ()), Request(rtmsg.RTM_DELRULE, 0, body))
+    seen.strays[key] = (*seen.strays.get(key, ()), Request(messages.RTM_DELRULE, 0, body))
     seen.resources[key] = replace(rule, intact=False)

@@ -1,7 +1,7 @@
 """The nft backend of a Node: our table of each IP family, as one.
 
 An nft set holds addresses of one family, so what is about IPv6 addresses of the underlay has a table of its own
-beside the one for IPv4. Owns nothing but the split; both tables are `mcagent.dataplane.nft`'s.
+beside the one for IPv4. Owns nothing but the split; both tables are `mcagent.dataplane.nft.backend`'s.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from mcagent.dataplane.nft import NftBackend
+from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import Backend, NftChain, NftSet, Resource, ResourceKey
 

@@ -10,9 +10,10 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
-from mcagent.dataplane import rtchange, rtmsg
-from mcagent.dataplane.netlink_observe import LINK_ALIAS, read_link
-from mcagent.dataplane.rtsocket import Refusal, Request, RtSocket
+from mcagent.dataplane.netlink import changes as rtchange
+from mcagent.dataplane.netlink import messages
+from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
+from mcagent.dataplane.netlink.observe import LINK_ALIAS, read_link
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Link, LinkAddress, Neighbour, Rule
 
@@ -35,7 +36,7 @@ class RefusedError(Exception):
 class Writer:
     """Changes of links, addresses, neighbours and rules, for one `apply`."""
 
-    def __init__(self, socket: RtSocket, protocol: int) -> None:
+    def __init__(self, socket: NetlinkSocket, protocol: int) -> None:
         self._socket = socket
         self._protocol = protocol
 
@@ -47,7 +48,7 @@ class Writer:
         elif isinstance(old, Link) and step.op is Op.DELETE:
             index = device_index(self._socket, old.name, gone=True)
             if index:
-                self._send(rtmsg.RTM_NEWLINK, 0, rtchange.link_payload(index, up=False, alias=""), ALREADY_GONE)
+                self._send(messages.RTM_NEWLINK, 0, rtchange.link_payload(index, up=False, alias=""), ALREADY_GONE)
         elif isinstance(new, LinkAddress):
             self._address(new)
         elif isinstance(old, LinkAddress):
@@ -55,27 +56,29 @@ class Writer:
         elif isinstance(new, Neighbour):
             index = device_index(self._socket, new.device)
             payload = rtchange.neighbour_payload(index, new.address, new.mac)
-            self._send(rtmsg.RTM_NEWNEIGH, rtmsg.NLM_F_CREATE | rtmsg.NLM_F_REPLACE, payload, ALREADY_THERE)
+            self._send(
+                messages.RTM_NEWNEIGH, messages.NLM_F_CREATE | messages.NLM_F_REPLACE, payload, ALREADY_THERE
+            )
         elif isinstance(old, Neighbour):
             index = device_index(self._socket, old.device, gone=True)
             if index:
-                self._send(rtmsg.RTM_DELNEIGH, 0, rtchange.neighbour_payload(index, old.address), ALREADY_GONE)
+                self._send(messages.RTM_DELNEIGH, 0, rtchange.neighbour_payload(index, old.address), ALREADY_GONE)
         else:
             if isinstance(new, Rule):
-                flags = rtmsg.NLM_F_CREATE | NLM_F_EXCL
-                self._send(rtmsg.RTM_NEWRULE, flags, self._rule(new), ALREADY_THERE)
+                flags = messages.NLM_F_CREATE | NLM_F_EXCL
+                self._send(messages.RTM_NEWRULE, flags, self._rule(new), ALREADY_THERE)
             if isinstance(old, Rule) and (new is None or old.intact):
-                self._send(rtmsg.RTM_DELRULE, 0, self._rule(old), ALREADY_GONE)
+                self._send(messages.RTM_DELRULE, 0, self._rule(old), ALREADY_GONE)
 
     def _configure(self, link: Link) -> None:
         index = device_index(self._socket, link.name)
         payload = rtchange.link_payload(index, up=link.up, alias=LINK_ALIAS, mtu=link.mtu)
-        self._send(rtmsg.RTM_NEWLINK, 0, payload, frozenset())
+        self._send(messages.RTM_NEWLINK, 0, payload, frozenset())
         switches = {
-            rtmsg.IPV4_DEVCONF_RP_FILTER: link.rp_filter,
-            rtmsg.IPV4_DEVCONF_FORWARDING: int(link.forwarding),
+            messages.IPV4_DEVCONF_RP_FILTER: link.rp_filter,
+            messages.IPV4_DEVCONF_FORWARDING: int(link.forwarding),
         }
-        request = Request(rtmsg.RTM_SETLINK, 0, rtmsg.link_ipv4_payload(index, switches))
+        request = Request(messages.RTM_SETLINK, 0, messages.link_ipv4_payload(index, switches))
         refusal = self._socket.request([request])[0]
         if refusal is not None:
             write_sysctls(link, refusal)
@@ -93,16 +96,16 @@ class Writer:
 
     def _address(self, address: LinkAddress) -> None:
         # Link scope keeps the kernel from choosing a link-local address as source elsewhere.
-        scope = rtmsg.RT_SCOPE_LINK if address.address.is_link_local else rtmsg.RT_SCOPE_UNIVERSE
+        scope = messages.RT_SCOPE_LINK if address.address.is_link_local else messages.RT_SCOPE_UNIVERSE
         index = device_index(self._socket, address.device)
         payload = rtchange.address_payload(index, address.address, address.prefixlen, scope)
-        self._send(rtmsg.RTM_NEWADDR, rtmsg.NLM_F_CREATE | NLM_F_EXCL, payload, ALREADY_THERE)
+        self._send(messages.RTM_NEWADDR, messages.NLM_F_CREATE | NLM_F_EXCL, payload, ALREADY_THERE)
 
     def _no_address(self, address: LinkAddress) -> None:
         index = device_index(self._socket, address.device, gone=True)
         if index:
             payload = rtchange.address_payload(index, address.address, address.prefixlen)
-            self._send(rtmsg.RTM_DELADDR, 0, payload, ALREADY_GONE)
+            self._send(messages.RTM_DELADDR, 0, payload, ALREADY_GONE)
 
     def _rule(self, rule: Rule) -> bytes:
         # Of one that is not intact, whatever has its priority, table and protocol goes.
@@ -130,7 +133,7 @@ def write_sysctls(link: Link, refusal: Refusal) -> None:
         raise RefusedError(Refusal(refusal.errno, f"{refusal.message}; {words}".lstrip("; "))) from None
 
 
-def device_index(socket: RtSocket, device: str, *, gone: bool = False) -> int:
+def device_index(socket: NetlinkSocket, device: str, *, gone: bool = False) -> int:
     """Return a device's index; 0 for one that does not exist when `gone`, else RefusedError."""
     link = read_link(socket, device)
     if link is not None:

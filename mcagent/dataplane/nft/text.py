@@ -1,6 +1,6 @@
 """nft(8) text: the script that makes steps so, and what `nft list table` says, as resources.
 
-Pure: runs nothing. `mcagent.dataplane.nft` does. Syntax of nft 1.0.6 (Debian 12) to 1.1; no `destroy`.
+Pure: runs nothing. `mcagent.dataplane.nft.backend` does. Syntax of nft 1.0.6 (Debian 12) to 1.1; no `destroy`.
 
 Every rule carries a comment with a digest of its text. The text itself does not fit into a comment (128
 bytes), so it is read back from the listing: where nft lists the rule in one of the spellings of `spellings`,

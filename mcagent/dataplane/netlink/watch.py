@@ -17,8 +17,8 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 
-from mcagent.dataplane import rtmsg
-from mcagent.dataplane.rtsocket import NETLINK_NETFILTER, SO_RCVBUFFORCE, RtSocket
+from mcagent.dataplane.netlink import messages
+from mcagent.dataplane.netlink.connection import NETLINK_NETFILTER, SO_RCVBUFFORCE, NetlinkSocket
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
 
@@ -35,11 +35,11 @@ NFNL_SUBSYS_NFTABLES = 10
 NFTA_TABLE = 1  # the table's name in every message of nf_tables (NFTA_RULE_TABLE, NFTA_SET_TABLE, ...)
 SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 
-_IN_ADDRESS = frozenset({rtmsg.RTM_NEWADDR, rtmsg.RTM_DELADDR})
-_IN_LINK = frozenset({rtmsg.RTM_NEWLINK, rtmsg.RTM_DELLINK})
-_IN_NEIGHBOUR = frozenset({rtmsg.RTM_NEWNEIGH, rtmsg.RTM_DELNEIGH})
-_IN_ROUTE = frozenset({rtmsg.RTM_NEWROUTE, rtmsg.RTM_DELROUTE})
-_IN_RULE = frozenset({rtmsg.RTM_NEWRULE, rtmsg.RTM_DELRULE})
+_IN_ADDRESS = frozenset({messages.RTM_NEWADDR, messages.RTM_DELADDR})
+_IN_LINK = frozenset({messages.RTM_NEWLINK, messages.RTM_DELLINK})
+_IN_NEIGHBOUR = frozenset({messages.RTM_NEWNEIGH, messages.RTM_DELNEIGH})
+_IN_ROUTE = frozenset({messages.RTM_NEWROUTE, messages.RTM_DELROUTE})
+_IN_RULE = frozenset({messages.RTM_NEWRULE, messages.RTM_DELRULE})
 
 
 class NetlinkMonitor:
@@ -106,14 +106,17 @@ class NetlinkMonitor:
         return sockets
 
     def _read_devices(self) -> None:
-        requests = RtSocket()
+        requests = NetlinkSocket()
         try:
-            links = [rtmsg.parse_link(body) for body in requests.dump(rtmsg.RTM_GETLINK, rtmsg.link_get_payload())]
+            links = [
+                messages.parse_link(body)
+                for body in requests.dump(messages.RTM_GETLINK, messages.link_get_payload())
+            ]
             addressed = {
                 address.index
-                for family in rtmsg.FAMILIES
-                for body in requests.dump(rtmsg.RTM_GETADDR, rtmsg.address_dump_payload(family))
-                if (address := rtmsg.parse_address(body)) is not None and not address.address.is_link_local
+                for family in messages.FAMILIES
+                for body in requests.dump(messages.RTM_GETADDR, messages.address_dump_payload(family))
+                if (address := messages.parse_address(body)) is not None and not address.address.is_link_local
             }
         finally:
             requests.close()
@@ -167,41 +170,41 @@ class NetlinkMonitor:
         if self._nft_name not in data:  # spares a look into each of thousands of foreign messages
             return False
         return any(
-            kind >> 8 == NFNL_SUBSYS_NFTABLES and rtmsg.attributes(body, 4).get(NFTA_TABLE) == self._nft_name
-            for kind, _, _, body in rtmsg.messages(data)
+            kind >> 8 == NFNL_SUBSYS_NFTABLES and messages.attributes(body, 4).get(NFTA_TABLE) == self._nft_name
+            for kind, _, _, body in messages.messages(data)
         )
 
     def _concerns(self, data: bytes) -> bool:
-        if len(data) >= rtmsg.NLMSGHDR.size:  # the kernel sends events one by one
-            _, kind, _, _, port = rtmsg.NLMSGHDR.unpack_from(data)
+        if len(data) >= messages.NLMSGHDR.size:  # the kernel sends events one by one
+            _, kind, _, _, port = messages.NLMSGHDR.unpack_from(data)
             if kind in _IN_ROUTE and port and port == self._own_port():
                 return False
         found = False
-        for kind, _, _, body in rtmsg.messages(data):
+        for kind, _, _, body in messages.messages(data):
             # No short cut: every message may change what later ones are compared with.
             found = self._concerns_one(kind, body) or found
         return found
 
     def _concerns_one(self, kind: int, body: bytes) -> bool:
         if kind in _IN_ROUTE:
-            route = rtmsg.parse_route(body)
+            route = messages.parse_route(body)
             return route is not None and (route.protocol == self._protocol or route.table in self._tables)
         if kind in _IN_RULE:
-            rule = rtmsg.parse_rule(body)
+            rule = messages.parse_rule(body)
             return rule is not None and rule.protocol == self._protocol
         if kind in _IN_NEIGHBOUR:
-            return rtmsg.NDMSG.unpack_from(body)[1] in self._ours
+            return messages.NDMSG.unpack_from(body)[1] in self._ours
         if kind in _IN_ADDRESS:
-            address = rtmsg.parse_address(body)
+            address = messages.parse_address(body)
             if address is None or (address.address.is_link_local and address.index not in self._ours):
                 return False
             self._mtus.setdefault(address.index, 0)  # until its next RTM_NEWLINK
             return True
         if kind in _IN_LINK:
-            return self._concerns_link(rtmsg.parse_link(body), gone=kind == rtmsg.RTM_DELLINK)
+            return self._concerns_link(messages.parse_link(body), gone=kind == messages.RTM_DELLINK)
         return False
 
-    def _concerns_link(self, link: rtmsg.RawLink, *, gone: bool) -> bool:
+    def _concerns_link(self, link: messages.RawLink, *, gone: bool) -> bool:
         if link.name in self._devices or link.index in self._ours:
             if gone or link.name not in self._devices:
                 self._ours.discard(link.index)
@@ -243,15 +246,15 @@ def route_filter(protocol: int, tables: frozenset[int]) -> bytes:
     is that of one of ours (252 for all from 256 on: those are told apart afterwards).
     """
     load_half, load_byte, jump_equal, give = 0x28, 0x30, 0x15, 0x06
-    low = sorted({table if table < 256 else rtmsg.RT_TABLE_COMPAT for table in tables})
+    low = sorted({table if table < 256 else messages.RT_TABLE_COMPAT for table in tables})
     last = 7 + len(low)  # the instruction that passes the event
     code = [
         (load_half, 0, 0, 4),  # nlmsg_type, which BPF reads in network order
-        (jump_equal, 1, 0, socket.htons(rtmsg.RTM_NEWROUTE)),
-        (jump_equal, 0, last - 3, socket.htons(rtmsg.RTM_DELROUTE)),
-        (load_byte, 0, 0, rtmsg.NLMSGHDR.size + 5),  # rtm_protocol
+        (jump_equal, 1, 0, socket.htons(messages.RTM_NEWROUTE)),
+        (jump_equal, 0, last - 3, socket.htons(messages.RTM_DELROUTE)),
+        (load_byte, 0, 0, messages.NLMSGHDR.size + 5),  # rtm_protocol
         (jump_equal, last - 5, 0, protocol),
-        (load_byte, 0, 0, rtmsg.NLMSGHDR.size + 4),  # rtm_table
+        (load_byte, 0, 0, messages.NLMSGHDR.size + 4),  # rtm_table
         *((jump_equal, last - 7 - place, 0, table) for place, table in enumerate(low)),
         (give, 0, 0, 0),
         (give, 0, 0, 0xFFFFFFFF),

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mcagent.dataplane.nft_text import (
+from mcagent.dataplane.nft.text import (
     ELEMENT_TYPES,
     Line,
     ListedRule,

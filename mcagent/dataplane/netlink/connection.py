@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mcagent.dataplane.rtmsg import (
+from mcagent.dataplane.netlink.messages import (
     NLATTR,
     NLM_F_ACK,
     NLM_F_ACK_TLVS,
@@ -63,7 +63,7 @@ class Refusal:
         return f"{words} ({self.message})" if self.message else words
 
 
-class RtSocket:
+class NetlinkSocket:
     """A NETLINK_ROUTE socket (or another netlink protocol) in the network namespace of the calling thread."""
 
     def __init__(self, protocol: int = socket.NETLINK_ROUTE) -> None:

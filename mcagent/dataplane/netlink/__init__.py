@@ -1,0 +1,1 @@
+"""rtnetlink: links, addresses, neighbours, routes and policy rules of the Node."""

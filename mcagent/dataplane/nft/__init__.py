@@ -1,0 +1,1 @@
+"""nftables: the tables of the Node that are ours."""
