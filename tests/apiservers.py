@@ -20,12 +20,12 @@ import pytest
 import yaml
 
 from devtools.apiserver import ApiServer
+from devtools.errors import LabError
 from devtools.lab import certificates
-from devtools.lab.waiting import wait_until
 from devtools.realapi import RealApiServer, find
 from devtools.realapi.binaries import HINT
+from devtools.waiting import wait_until
 from mcagent.kube.client import ApiRefusalError, Client
-from mcagent.model.errors import LabError
 
 CRDS = Path(__file__).parents[1] / "deploy/crds"
 SERVICE_CIDR = IPv4Network("10.96.0.0/16")

@@ -21,8 +21,8 @@ from typing import Any
 
 import yaml
 
-from devtools.lab.waiting import wait_until
 from devtools.realapi import RealApiServer
+from devtools.waiting import wait_until
 from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
-from devtools.lab import netns
 from devtools.lab.lab import Lab
 from devtools.lab.topology import Service, Topology
+from devtools.nodes import netns
 
 DOWNLOAD_PORT = 9100
 DOWNLOADS = 8

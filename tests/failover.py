@@ -12,8 +12,8 @@ from devtools.lab import faults
 from devtools.lab.faults import Fault, Settled
 from devtools.lab.lab import Lab
 from devtools.lab.topology import DIRECT_PORT, POD_PORT, Cluster, Cni, Topology, generate
-from devtools.lab.waiting import wait_until
 from devtools.traffic.load import Kind, Load, Report, Stream
+from devtools.waiting import wait_until
 from mcagent.model.config import DatapathChoice, TrafficEncryption
 
 DRAIN = "mcagent.io/drain"

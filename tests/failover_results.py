@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from devtools.errors import LabError
 from devtools.traffic.load import percentile
-from mcagent.model.errors import LabError
 from tests.failover import INTERVALS, ROWS, Counted, Intervals, Row
 
 SAME = ("datapath", "encryption", "gateways", "workers", "asked")  # what rounds told together must share

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 
 
 def until(condition: Callable[[], object], timeout: float = 30.0) -> None:

@@ -12,8 +12,8 @@ from ipaddress import IPv4Network
 from pathlib import Path
 
 from devtools.apiserver.server import ApiServer
+from devtools.errors import LabError
 from devtools.lab import certificates
-from mcagent.model.errors import LabError
 
 
 def listen_address(text: str) -> tuple[str, int]:

@@ -24,8 +24,8 @@ from devtools.apiserver.objects.resources import SERVICE_CIDRS, SERVICES
 from devtools.apiserver.objects.services import ServiceAddresses
 from devtools.apiserver.storage.store import Store
 from devtools.apiserver.storage.writes import Backend
+from devtools.errors import LabError
 from devtools.lab.certificates import Identity
-from mcagent.model.errors import LabError
 
 log = logging.getLogger(__name__)
 

@@ -12,16 +12,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from devtools.lab import netns, picture, state, story, topology_file
+from devtools.errors import LabError
+from devtools.lab import picture, state, story, topology_file
 from devtools.lab.api import ApiKind
 from devtools.lab.lab import Lab
 from devtools.lab.progress import Progress
 from devtools.lab.topology import Cni, Topology, Underlay, generate
+from devtools.nodes import netns
 from devtools.traffic import matrix
 from mcagent.cli import exit_codes
 from mcagent.cli.main import run_command
 from mcagent.model.config import DatapathChoice, TrafficEncryption
-from mcagent.model.errors import LabError
 from mcagent.model.resources import TunnelType
 
 _EPILOG = f"""\

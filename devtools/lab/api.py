@@ -19,9 +19,9 @@ from pathlib import Path
 
 import yaml
 
-from devtools.lab import netns
-from devtools.lab.waiting import wait_until
-from mcagent.model.errors import LabError
+from devtools.errors import LabError
+from devtools.nodes import netns
+from devtools.waiting import wait_until
 
 Json = dict[str, object]
 PORT = 6443

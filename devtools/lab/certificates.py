@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from mcagent.model.errors import LabError
+from devtools.errors import LabError
 
 _DAYS = "3650"
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")

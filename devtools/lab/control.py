@@ -14,12 +14,13 @@ from typing import Any
 
 import yaml
 
-from devtools.lab import netns, objects
+from devtools.errors import LabError
+from devtools.lab import objects
 from devtools.lab.api import DEPLOY, Json
 from devtools.lab.running import RunningLab, environment, get
 from devtools.lab.topology import Cluster
-from devtools.lab.waiting import wait_until
-from mcagent.model.errors import LabError
+from devtools.nodes import netns
+from devtools.waiting import wait_until
 
 CLUSTER_SET = "lab"
 LEADER_NAMESPACE = "antrea-multicluster"  # of deploy/leader.yaml

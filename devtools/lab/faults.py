@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from devtools.lab import netns, node, underlay
+from devtools.errors import LabError
 from devtools.lab.lab import Lab
-from devtools.lab.ovs import OvsInstance
 from devtools.lab.topology import Cluster
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns, node, underlay
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
 from flows.mc.declaration import GROUP_RESERVE
-from mcagent.model.errors import LabError
 
 BRIDGE = "br-mc"
 SETTLE_TIMEOUT = 90.0

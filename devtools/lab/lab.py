@@ -14,17 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from devtools.lab import cni, control, kubeproxy, netns, node, objects, state, underlay
+from devtools.errors import LabError
+from devtools.lab import control, objects, state
 from devtools.lab.api import ApiKind
-from devtools.lab.ovs import OvsInstance
 from devtools.lab.progress import Progress
 from devtools.lab.running import RunningLab
 from devtools.lab.topology import Cluster, Node, Topology
-from devtools.lab.waiting import wait_until
+from devtools.nodes import cni, kubeproxy, netns, node, underlay
+from devtools.nodes.ovs import OvsInstance
 from devtools.realapi import binaries
+from devtools.waiting import wait_until
 from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.model.config import DatapathChoice, TrafficEncryption
-from mcagent.model.errors import LabError
 
 T = TypeVar("T")
 TOOLS = ("ip", "nft", "iptables", "ovs-vsctl", "ovs-vswitchd", "ovsdb-server", "ovs-ofctl", "ping", "openssl")

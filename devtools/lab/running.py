@@ -18,13 +18,14 @@ from pathlib import Path
 
 import yaml
 
-from devtools.lab import netns, node, objects
+from devtools.errors import LabError
+from devtools.lab import objects
 from devtools.lab.api import PORT, ApiClient, ApiKind
-from devtools.lab.ovs import OvsInstance
 from devtools.lab.state import Process, State
 from devtools.lab.topology import Cluster, Topology
-from devtools.lab.waiting import wait_until
-from mcagent.model.errors import LabError
+from devtools.nodes import netns, node
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
 
 READY_TIMEOUT = 180.0  # seconds for all agents to have programmed their Nodes, on a busy machine
 
@@ -157,7 +158,7 @@ class RunningLab:
 
     def start_kube_proxy(self) -> None:
         """Start the process that programs kube-proxy's rules as the API servers say."""
-        argv = [sys.executable, "-m", "devtools.lab.kubeproxy_process", self.name, str(self.state.root)]
+        argv = [sys.executable, "-m", "devtools.nodes.kubeproxy_process", self.name, str(self.state.root)]
         log = self.state.directory / "kube-proxy.log"
         self.state.spawn("kube-proxy", "", argv, log=log, env=environment())
 

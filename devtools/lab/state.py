@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from devtools.lab import netns
+from devtools.errors import LabError
 from devtools.lab.topology import Topology
 from devtools.lab.topology_file import from_dict, to_dict
-from devtools.lab.waiting import wait_until
-from mcagent.model.errors import LabError
+from devtools.nodes import netns
+from devtools.waiting import wait_until
 
 ROOT = Path("/run/mcagent-lab")
 MARK = "MCLAB_DIRECTORY"  # variable of every process that `spawn` starts: the directory of its lab

@@ -11,14 +11,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
+from devtools.errors import LabError
 from devtools.lab import faults, objects
 from devtools.lab.control import ControlPlane
 from devtools.lab.lab import Lab
 from devtools.lab.topology import Cluster, Pod, Service
-from devtools.lab.waiting import wait_until
 from devtools.traffic.load import Kind, Load, Stream
 from devtools.traffic.traffic import TcpClient
-from mcagent.model.errors import LabError
+from devtools.waiting import wait_until
 
 EXPORTED = "hello"
 CONNECTIONS = 20

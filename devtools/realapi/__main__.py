@@ -9,8 +9,8 @@ import threading
 from pathlib import Path
 
 from devtools.apiserver.__main__ import listen_address
+from devtools.errors import LabError
 from devtools.realapi.server import SERVICE_CIDR, RealApiServer
-from mcagent.model.errors import LabError
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcagent.model.errors import LabError
+from devtools.errors import LabError
 
 HINT = "set KUBEBUILDER_ASSETS, or run tests/kube/find-apiserver --build in the repository"
 

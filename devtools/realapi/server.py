@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from devtools.errors import LabError
 from devtools.lab import certificates
-from devtools.lab.waiting import wait_until
 from devtools.realapi.binaries import Binaries, require
-from mcagent.model.errors import LabError
+from devtools.waiting import wait_until
 
 SERVICE_CIDR = "10.96.0.0/16"
 _LONGEST = 107  # bytes of a socket's path

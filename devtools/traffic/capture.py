@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from types import TracebackType
 
-from devtools.lab import netns
+from devtools.nodes import netns
 
 ETH_P_IP, ETH_P_IPV6 = 0x0800, 0x86DD  # linux/if_ether.h
 ETHERNET_HEADER = 14  # bytes

@@ -11,9 +11,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from devtools.lab import netns
 from devtools.lab.lab import Lab
 from devtools.lab.topology import Node
+from devtools.nodes import netns
 from mcagent.model.errors import McagentError
 
 _COMMANDS = {

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from devtools.errors import LabError
 from devtools.lab.api import ApiClient
 from devtools.lab.objects import NAMESPACE
 from devtools.lab.running import RunningLab
-from mcagent.model.errors import LabError
 
 LOOK = 0.4  # seconds
 

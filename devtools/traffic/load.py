@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 
-from mcagent.model.errors import LabError
+from devtools.errors import LabError
 
 READY_TIMEOUT = 30.0  # seconds for every connection to be there and every UDP stream to be answered
 ANSWER_TIMEOUT = 30.0

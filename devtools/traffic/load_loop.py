@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from devtools.lab import netns
+from devtools.nodes import netns
 
 BATCH = 64  # timers between two looks at the sockets
 NOTED = 0.03  # seconds: shorter silences and delays are not kept one by one

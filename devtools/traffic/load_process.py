@@ -14,10 +14,10 @@ import os
 import sys
 import time
 
+from devtools.errors import LabError
 from devtools.traffic.load import READY_TIMEOUT, Kind, Stream
 from devtools.traffic.load_loop import Loop, Remembers
 from devtools.traffic.load_streams import Http, Tcp, Udp
-from mcagent.model.errors import LabError
 
 Json = dict[str, object]
 

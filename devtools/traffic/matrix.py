@@ -15,12 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
+from devtools.errors import LabError
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Cluster, Pod, Topology
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
 from mcagent.core.underlay import source_of
-from mcagent.model.errors import LabError
 
 PACKETS = 5  # UDP round trips for the time and the copies
 TRIES = 20

@@ -12,8 +12,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
-from devtools.lab import netns
 from devtools.lab.running import RunningLab
+from devtools.nodes import netns
 
 # Each socket with its cookie and its memory (`-e`, `-m`); see ss(8): d is what was dropped.
 _SOCKETS = ("ss", "-0", "-a", "-n", "-e", "-m", "-H")

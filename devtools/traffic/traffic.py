@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
 
-from devtools.lab import netns
-from mcagent.model.errors import LabError
+from devtools.errors import LabError
+from devtools.nodes import netns
 
 TIMEOUT = 3.0  # seconds for one answer
 SHOWN = 20  # missing datagrams named in a result

@@ -15,8 +15,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from devtools.lab import netns
 from devtools.lab.topology import DIRECT_PORT, POD_PORT
+from devtools.nodes import netns
 
 BUFFER = 65536
 

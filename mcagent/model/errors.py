@@ -48,7 +48,3 @@ class BackendError(McagentError):
 
 class SourceError(McagentError):
     """The source of objects (an API server, a directory of manifests) cannot be read now."""
-
-
-class LabError(McagentError):
-    """The lab could not be built, used or taken down."""

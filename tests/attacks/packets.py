@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from ipaddress import IPv4Address
 
-from devtools.lab import netns
-from mcagent.model.errors import LabError
+from devtools.errors import LabError
+from devtools.nodes import netns
 from tests.waiting import until
 
 ARRIVES = 1.0  # seconds within which what is let through arrives; what is dropped never does

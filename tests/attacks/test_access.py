@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller import names
 from mcagent.kube.client import ApiRefusalError, Client

@@ -8,13 +8,14 @@ from itertools import count
 
 import pytest
 
-from devtools.lab import netns, objects
+from devtools.errors import LabError
+from devtools.lab import objects
 from devtools.lab.lab import Lab
 from devtools.lab.objects import NAMESPACE
 from devtools.lab.topology import OUTSIDE, POD_PORT, generate
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
 from devtools.traffic import traffic
-from mcagent.model.errors import LabError
+from devtools.waiting import wait_until
 from mcagent.model.granted import CLAIMS_ANNOTATION, granted_text
 from tests.attacks.catalogue import Attacker, Group, attack
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from mcagent.controller import names
 from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports

@@ -9,9 +9,10 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from devtools.lab import netns, objects
+from devtools.lab import objects
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Cni, Node, Service, generate
+from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture, Packet
 from tests.attacks import packets

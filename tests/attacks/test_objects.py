@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from devtools.apiserver import ApiServer
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from mcagent.agent.inbox import Inbox
 from mcagent.controller import names, trim
 from mcagent.controller.admission.decision import ALLOWED

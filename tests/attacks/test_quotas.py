@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from mcagent.controller import names
 from mcagent.controller.leader.offers import too_large
 from mcagent.controller.member.service_import import ServiceImports

@@ -11,10 +11,10 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from devtools.lab import netns
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Node, Pod, generate
+from devtools.nodes import netns
 from devtools.traffic import traffic
 from tests.attacks import packets
 from tests.attacks.catalogue import Attacker, Group, attack

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
 
-from devtools.lab import netns
-from devtools.lab.node import pod_device
+from devtools.nodes import netns
+from devtools.nodes.node import pod_device
 from mcagent.core.underlay import endpoint_of
 from tests.attacks import tunnel_packets as packets
 from tests.attacks.catalogue import Attacker, Group, attack

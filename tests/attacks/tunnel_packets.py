@@ -9,7 +9,7 @@ import socket
 import struct
 from ipaddress import IPv4Address, IPv6Address
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.model.net import Address, internet_checksum
 
 GENEVE, VXLAN, BFD = 6081, 4789, 3784

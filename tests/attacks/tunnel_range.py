@@ -11,13 +11,13 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from devtools.lab import netns, underlay
-from devtools.lab import node as node_module
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Node, Pod, Underlay, generate
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns, underlay
+from devtools.nodes import node as node_module
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
+from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.facts import DatapathType
 from mcagent.model.net import Address

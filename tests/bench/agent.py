@@ -29,10 +29,10 @@ from typing import Any
 
 import yaml
 
-from devtools.lab import netns
 from devtools.lab.api import ApiClient
-from devtools.lab.ovs import OvsInstance
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
 
 NODE = "gw1"
 API = "127.0.0.1"

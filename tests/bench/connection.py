@@ -21,15 +21,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import IPv4Address
 
-from devtools.lab import netns, objects
+from devtools.errors import LabError
+from devtools.lab import objects
 from devtools.lab.api import ApiKind
 from devtools.lab.control import ControlPlane
 from devtools.lab.lab import Lab
 from devtools.lab.topology import SERVICE_PORT, Service, generate
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
 from devtools.realapi import find
 from devtools.traffic.load import percentile
-from mcagent.model.errors import LabError
+from devtools.waiting import wait_until
 
 KNOCK = 0.01  # seconds between two attempts
 PATIENCE = 30.0  # seconds for one export

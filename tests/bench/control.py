@@ -27,8 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from devtools.lab.waiting import wait_until
 from devtools.realapi import find
+from devtools.waiting import wait_until
 from mcagent.controller import names
 from mcagent.kube.client import Client
 from mcagent.model.kinds import KINDS, object_path

@@ -35,13 +35,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from devtools.errors import LabError
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
 from devtools.traffic import evidence, queues
 from devtools.traffic.load import Load, Report
 from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.model.config import DatapathChoice, TrafficEncryption
-from mcagent.model.errors import LabError
 from tests import failover
 from tests.failover import INTERVALS, ROWS, Intervals, Round, Row, Volume
 from tests.failover_results import Json, Results, list_of, plot, table

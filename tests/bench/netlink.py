@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Backend, Route

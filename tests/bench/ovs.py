@@ -15,8 +15,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeVar
 
-from devtools.lab import netns
-from devtools.lab.ovs import OvsInstance
+from devtools.nodes import netns
+from devtools.nodes.ovs import OvsInstance
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.dataplane.openflow import OpenFlowBackend
 from mcagent.dataplane.ovsdb import OvsdbBackend

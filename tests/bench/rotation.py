@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer
 from tests.contract.wireguard_nodes import WireGuardNode, meet, missing, two_nodes
 

@@ -28,14 +28,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from devtools.lab import netns
+from devtools.errors import LabError
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Service, Topology, generate
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
 from devtools.traffic import traffic
+from devtools.waiting import wait_until
 from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.model.config import DatapathChoice, TrafficEncryption
-from mcagent.model.errors import LabError
 from mcagent.model.resources import TunnelType
 
 ROOT = Path(__file__).resolve().parents[2]

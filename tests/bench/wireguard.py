@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.model.net import parse_address, parse_network
 from mcagent.model.resources import Resource
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer

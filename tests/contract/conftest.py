@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns
-from devtools.lab.ovs import OvsInstance
+from devtools.nodes import netns
+from devtools.nodes.ovs import OvsInstance
 
 _NUMBERS = itertools.count(1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.plan import ApplyResult, Op, Step
 from mcagent.model.resources import Resource, ResourceKey

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, settings
 from scapy.all import ICMP, IP, TCP, UDP, Ether, Raw
 
-from devtools.lab import netns
-from devtools.lab.ovs import OvsInstance
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
 from flows.actions import Meter
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.flow import Flow, Group

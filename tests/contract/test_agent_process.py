@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from devtools.lab import netns
-from devtools.lab.ovs import OvsInstance
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
 
 pytestmark = pytest.mark.contract
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns
-from devtools.lab.ovs import OvsInstance
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
 from mcagent.model.facts import DatapathType
 from mcagent.model.resources import BFD_MAC
 from tests.contract.ovs_values import DATAPATH

@@ -9,8 +9,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from devtools.lab import netns
-from devtools.lab.ovs import OvsInstance
+from devtools.nodes import netns
+from devtools.nodes.ovs import OvsInstance
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
 from mcagent.core.render import plan_text

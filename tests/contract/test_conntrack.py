@@ -8,8 +8,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from devtools.lab import netns
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
+from devtools.waiting import wait_until
 from mcagent.core.probes import Connection
 from mcagent.dataplane.conntrack import open_connections
 

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.dataplane.facts import kernel_datapath_exists, observe_facts
 from mcagent.model.config import Config, DatapathChoice
 from mcagent.model.facts import DatapathType, Facts

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns
-from devtools.lab.ovs import OvsInstance
+from devtools.errors import LabError
+from devtools.nodes import netns
+from devtools.nodes.ovs import OvsInstance
 from devtools.traffic import queues
-from mcagent.model.errors import LabError
 
 pytestmark = pytest.mark.contract
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.dataplane import lifelines
 from mcagent.dataplane.facts import observe_facts
 from mcagent.model.config import Config, DatapathChoice

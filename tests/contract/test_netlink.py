@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, ip_address, ip_network
 
 import pytest
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.dataplane.netlink.apply import RefusedError, write_sysctls
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.connection import Refusal

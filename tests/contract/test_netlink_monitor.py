@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.dataplane.netlink import watch as netlink_monitor
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.watch import NetlinkMonitor

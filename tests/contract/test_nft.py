@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.core.kernel import encrypted_netfilter, netfilter
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.dataplane.nft.families import NftFamilies

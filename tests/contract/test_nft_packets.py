@@ -16,7 +16,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.plan import Op, Step

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from devtools.lab.ovs import OvsInstance
-from devtools.lab.waiting import wait_until
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
 from mcagent.dataplane.openflow import OpenFlowBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry, Resource

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from devtools.lab.ovs import OvsInstance
-from devtools.lab.waiting import wait_until
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
 from mcagent.dataplane.ofctl import PIPE_SIZE, Ofctl
 from mcagent.dataplane.openflow import OpenFlowBackend
 from mcagent.dataplane.openflow_watch import QUIET

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns
-from devtools.lab.ovs import OvsInstance
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
 from mcagent.dataplane.ovsdb import OvsdbBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step

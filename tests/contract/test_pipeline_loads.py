@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import pytest
 
-from devtools.lab.ovs import OvsInstance
+from devtools.nodes.ovs import OvsInstance
 from flows import is_flow_line, is_group_line, parse_flow, parse_flow_line, parse_group, parse_group_line
 from flows.mc import PIPELINE
 from tests import small_topology as small

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns
+from devtools.nodes import netns
 
 pytestmark = pytest.mark.contract
 

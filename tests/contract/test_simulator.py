@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.all import IP, Ether
 
-from devtools.lab.ovs import OvsInstance
-from devtools.lab.waiting import wait_until
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
 from flows.fields import IP_ICMP, IP_TCP
 from flows.simulate import ConnectionTable, Datapath, Packet, Walk
 from flows.simulate.packet import ACK, RST, SYN

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.lab.ovs import OvsInstance
+from devtools.nodes.ovs import OvsInstance
 from flows.lines import parse_flow_line, parse_group_line
 from flows.parse import parse_flow, parse_group
 from tests.contract.real_switch import RealSwitch, few

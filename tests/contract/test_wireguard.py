@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.dataplane import wireguard_link
 from mcagent.dataplane.netlink.connection import NetlinkSocket
 from mcagent.model.errors import BackendError

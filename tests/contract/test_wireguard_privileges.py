@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.model.wireguard import WireGuardImplementation
 from tests.contract.wireguard_nodes import missing
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns
-from devtools.lab.waiting import wait_until
+from devtools.errors import LabError
+from devtools.nodes import netns
 from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
+from devtools.waiting import wait_until
 from mcagent.core import kernel
 from mcagent.core.encryption import RemoteEnd
 from mcagent.core.secrecy import Summary
 from mcagent.dataplane import wireguard_handover, wireguard_hold, wireguard_turn
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
-from mcagent.model.errors import LabError
 from mcagent.model.facts import Facts
 from mcagent.model.net import parse_address
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer, WireGuardPeerStatus

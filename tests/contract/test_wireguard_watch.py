@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns
+from devtools.nodes import netns
 from mcagent.dataplane.wireguard_watch import TICK, WireGuardWatch
 from mcagent.model.wireguard import WireGuardImplementation
 from tests.contract.inside import make, steps_to

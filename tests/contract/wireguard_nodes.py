@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from devtools.lab import netns
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
+from devtools.waiting import wait_until
 from mcagent.dataplane.wireguard import WireGuardBackend
 from mcagent.dataplane.wireguard_keys import KeyStore
 from mcagent.model.net import host_network, parse_address

@@ -17,7 +17,7 @@ import yaml
 
 from devtools.apiserver import ApiServer
 from devtools.lab import certificates
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller import names
 from mcagent.controller.admin import join_config, tokens

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns, objects
+from devtools.lab import objects
 from devtools.lab.lab import Lab
 from devtools.lab.state import labs
 from devtools.lab.topology import Cni, generate
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
 from devtools.traffic import matrix, traffic
+from devtools.waiting import wait_until
 from mcagent.model.facts import DatapathType
 from tests.labs import fresh_name
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from devtools.lab import netns
 from devtools.lab.lab import Lab
 from devtools.lab.topology import DIRECT_PORT, POD_PORT, generate
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
 from devtools.traffic.load import Kind, Load, Stream
+from devtools.waiting import wait_until
 
 pytestmark = pytest.mark.failover
 

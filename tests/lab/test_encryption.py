@@ -15,16 +15,17 @@ from typing import Any
 
 import pytest
 
-from devtools.lab import faults, netns, underlay
+from devtools.errors import LabError
+from devtools.lab import faults
 from devtools.lab.lab import Lab
 from devtools.lab.objects import wireguard_device
 from devtools.lab.topology import DIRECT_PORT, POD_PORT, Cluster, Cni, Node, Underlay, generate
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns, underlay
 from devtools.traffic import matrix, traffic
 from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
 from devtools.traffic.load import Kind, Load, Stream
+from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
-from mcagent.model.errors import LabError
 from mcagent.model.facts import DatapathType
 from mcagent.model.resources import TunnelType
 

@@ -14,8 +14,8 @@ from devtools.lab import faults
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
 from devtools.lab.topology import Topology
-from devtools.lab.waiting import wait_until
 from devtools.traffic.load import Load
+from devtools.waiting import wait_until
 from tests import failover
 from tests.failover import INTERVALS, Volume, words
 

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import pytest
 
+from devtools.errors import LabError
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
 from devtools.traffic.load import Load, Report
 from mcagent.model.config import TrafficEncryption
-from mcagent.model.errors import LabError
 from mcagent.model.facts import DatapathType
 from tests import failover
 from tests.failover import ROWS, Counted, Intervals, Volume, words

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from devtools.apiserver import GARBAGE
-from devtools.lab import faults, netns, objects
+from devtools.lab import faults, objects
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Cluster, generate
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
 from devtools.traffic import traffic
+from devtools.waiting import wait_until
 from mcagent.model.facts import DatapathType
 
 BRIDGE = "br-mc"

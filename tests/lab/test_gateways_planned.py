@@ -15,8 +15,8 @@ from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
 from devtools.lab.objects import NAMESPACE, gateway_object, import_object
 from devtools.lab.topology import Topology
-from devtools.lab.waiting import wait_until
 from devtools.traffic.load import Load
+from devtools.waiting import wait_until
 from mcagent.core.liveness import GRACE
 from tests import failover
 from tests.failover import INTERVALS, Volume, words

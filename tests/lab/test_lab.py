@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from devtools.lab import netns, state
+from devtools.errors import LabError
+from devtools.lab import state
 from devtools.lab.lab import Lab
 from devtools.lab.topology import OUTSIDE, POD_PORT, Cni, generate
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
 from devtools.traffic import queues, traffic
-from mcagent.model.errors import LabError
+from devtools.waiting import wait_until
 from mcagent.model.facts import DatapathType
 from tests.labs import OWN_NAMES, fresh_name
 

@@ -10,14 +10,14 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from devtools.lab import netns, underlay
-from devtools.lab import node as node_module
+from devtools.errors import LabError
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Cni, Node, Underlay, generate
+from devtools.nodes import netns, underlay
+from devtools.nodes import node as node_module
 from devtools.traffic import matrix, traffic
 from devtools.traffic.capture import Capture
 from mcagent.core.underlay import source_of
-from mcagent.model.errors import LabError
 from mcagent.model.resources import TunnelType
 
 _SHAPES = [  # each profile with each encapsulation; each profile, and each encapsulation, on both underlays

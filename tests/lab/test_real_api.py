@@ -7,14 +7,14 @@ import signal
 
 import pytest
 
-from devtools.lab import netns
 from devtools.lab.api import ApiKind
 from devtools.lab.state import marked
 from devtools.lab.topology import generate
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns
 from devtools.realapi import find
 from devtools.realapi.binaries import HINT
 from devtools.traffic import matrix
+from devtools.waiting import wait_until
 from mcagent.model.facts import DatapathType
 from tests.labs import MakeLab
 

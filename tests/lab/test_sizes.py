@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from devtools.lab import netns, node, underlay
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Cni, Pod, Service, Topology, Underlay, generate
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns, node, underlay
 from devtools.traffic import traffic
 from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
+from devtools.waiting import wait_until
 from mcagent.model.resources import TunnelType
 
 # Of mc-gw0 on an uplink of 1500: outer IP, UDP, Geneve (RFC 8926) or VXLAN, inner Ethernet.

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from devtools.errors import LabError
 from devtools.lab import objects, story
 from devtools.lab.api import ApiKind
 from devtools.lab.control import MEMBER_NAMESPACE, ControlPlane
 from devtools.lab.lab import Lab
 from devtools.lab.topology import Cluster, generate
-from devtools.lab.waiting import wait_until
 from devtools.realapi import find
 from devtools.realapi.binaries import HINT
 from devtools.traffic import matrix, traffic
-from mcagent.model.errors import LabError
+from devtools.waiting import wait_until
 from mcagent.model.facts import DatapathType
 from tests.labs import MakeLab
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.model.errors import LabError
+from devtools.errors import LabError
 from tests.failover_results import Json, Results, list_of, plot, table
 
 ABOUT: Json = {"datapath": "netdev", "gateways": 3, "workers": 2, "asked": "much", "load average": 0.5}

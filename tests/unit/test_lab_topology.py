@@ -6,9 +6,10 @@ import ipaddress
 
 import pytest
 
-from devtools.lab import cni, kubeproxy, objects
+from devtools.lab import objects
 from devtools.lab.topology import MAX_CLUSTERS, Cni, Underlay, generate
 from devtools.lab.topology_file import from_dict, to_dict
+from devtools.nodes import cni, kubeproxy
 from mcagent.model.errors import InputError
 from mcagent.model.net import overlaps
 from mcagent.model.parse import parse_object

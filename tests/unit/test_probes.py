@@ -12,7 +12,7 @@ from ipaddress import ip_address, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from flows.mc.declaration import TOS_ASKED
 from mcagent.agent.probing import Prober
 from mcagent.core.asked import Remote

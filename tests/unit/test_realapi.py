@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from devtools.errors import LabError
 from devtools.lab import certificates
 from devtools.realapi import Binaries, RealApiServer
 from devtools.realapi.binaries import cache_directory, find
-from mcagent.model.errors import LabError
 
 SCRIPT = Path(__file__).parents[1] / "kube" / "find-apiserver"
 PROGRAMS = ("kube-apiserver", "etcd", "kube-controller-manager")

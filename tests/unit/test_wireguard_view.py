@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from devtools.lab.waiting import wait_until
 from devtools.traffic.exchange import carried
+from devtools.waiting import wait_until
 from mcagent.agent.wireguard import FactsReader
 from mcagent.cli.wireguard import text
 from mcagent.core.compile import compile_desired

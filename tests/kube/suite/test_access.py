@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from mcagent.kube.client import ApiRefusalError, Client
 from tests.apiservers import Cluster, refusal
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller.admin.tokens import MEMBER_ROLE
 from mcagent.kube.client import ApiRefusalError, Client

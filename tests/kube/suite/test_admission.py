@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from devtools.lab import certificates
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from mcagent.kube.client import ApiRefusalError
 from tests.apiservers import Cluster, refusal
 from tests.kube.suite.test_access import account, gateway, grant, rule, token_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from mcagent.controller.engine import Engine, EngineTiming
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.member import member_reconcilers

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from devtools.lab import certificates
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from mcagent.controller import names
 from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.model.kinds import KINDS, object_path

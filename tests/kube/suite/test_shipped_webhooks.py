@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from mcagent.controller import names
 from mcagent.controller.config import Role
 from mcagent.kube.client import ApiRefusalError, Client

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from devtools.lab.waiting import wait_until
+from devtools.waiting import wait_until
 from mcagent.kube.client import ApiRefusalError
 from tests.apiservers import Cluster
 

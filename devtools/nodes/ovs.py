@@ -13,9 +13,9 @@ import signal
 import socket
 from pathlib import Path
 
-from devtools.lab.netns import command, run
-from devtools.lab.waiting import wait_until
-from mcagent.model.errors import LabError
+from devtools.errors import LabError
+from devtools.nodes.netns import command, run
+from devtools.waiting import wait_until
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 SOCKET_PATH_MAX = 107  # bytes, sockaddr_un.sun_path less the final zero (unix(7))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from mcagent.model.errors import LabError
+from devtools.errors import LabError
 
 
 def wait_until(

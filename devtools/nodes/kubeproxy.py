@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any
 
-from devtools.lab import netns
 from devtools.lab.topology import Cluster, Topology
+from devtools.nodes import netns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -1,4 +1,4 @@
-"""kube-proxy of all Nodes of a lab with a control plane: `python -m devtools.lab.kubeproxy_process LAB [ROOT]`.
+"""kube-proxy of all Nodes of a lab with a control plane: `python -m devtools.nodes.kubeproxy_process LAB [ROOT]`.
 
 Follows the Services and EndpointSlices of each cluster and programs its Nodes when they change. Runs until
 SIGTERM.
@@ -12,11 +12,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from devtools.lab import kubeproxy, netns
+from devtools.errors import LabError
 from devtools.lab.api import ApiClient
 from devtools.lab.running import RunningLab
 from devtools.lab.topology import Cluster
-from mcagent.model.errors import LabError
+from devtools.nodes import kubeproxy, netns
 
 LOOK = 0.1  # seconds
 _LISTS = ("/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from mcagent.model.errors import LabError
+from devtools.errors import LabError
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """One Node of the lab: a namespace with its uplink, its Open vSwitch, and its Pods' namespaces.
 
-Owns what the machine itself and the distribution would have set up; the CNI's rules are `devtools.lab.cni`'s,
-Services `devtools.lab.kubeproxy`'s, everything of mcagent's own is the agent's.
+Owns what the machine itself and the distribution would have set up; the CNI's rules are `devtools.nodes.cni`'s,
+Services `devtools.nodes.kubeproxy`'s, everything of mcagent's own is the agent's.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from devtools.lab import netns, underlay
-from devtools.lab.ovs import OvsInstance
 from devtools.lab.topology import Cluster, Node, Pod
-from devtools.lab.waiting import wait_until
+from devtools.nodes import netns, underlay
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
 
 PHYSICAL_BRIDGE = "br-phy"
 UPLINK_MTU = 1500

@@ -14,8 +14,8 @@ import socket
 import struct
 from pathlib import Path
 
-from devtools.lab import netns
 from devtools.lab.topology import OUTSIDE, Cluster, Cni, Topology
+from devtools.nodes import netns
 
 SIOCETHTOOL = 0x8946  # linux/sockios.h
 ETHTOOL_STXCSUM = 0x17  # linux/ethtool.h

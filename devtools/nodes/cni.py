@@ -6,8 +6,8 @@ Owns the iptables rules of the imitated CNI, word for word those of flannel and 
 
 from __future__ import annotations
 
-from devtools.lab import netns, underlay
 from devtools.lab.topology import Cluster, Cni, Node
+from devtools.nodes import netns, underlay
 
 
 def routes(cluster: Cluster, node: Node, device: str) -> list[str]:
