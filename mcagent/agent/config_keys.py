@@ -12,6 +12,7 @@ from pathlib import Path
 from mcagent.config import values as kinds
 from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
 from mcagent.config.values import Value
+from mcagent.http.listening import Authentication, is_loopback
 from mcagent.model.config import (
     Config,
     DatapathChoice,
@@ -23,7 +24,6 @@ from mcagent.model.config import (
     TrafficEncryption,
 )
 from mcagent.model.resources import TunnelType
-from mcagent.observe.listening import Authentication, is_loopback
 
 
 class WireGuardChoice(StrEnum):

@@ -103,7 +103,7 @@ class Reporter:
         if retry is None and fights:
             return BackendReport(name=name, errors=_cut(fights))
         if retry is None:
-            return BackendReport(name=name, right=outcome.desired is not None)
+            return BackendReport(name=name, synced=outcome.desired is not None)
         failure = outcome.failures.get(name)
         at = now + retry.at - time.monotonic()
         return BackendReport(

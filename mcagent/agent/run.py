@@ -88,7 +88,7 @@ class Agent:
         self._facilities = make_facilities(settings, self._wireguard_changed)
         self._inbox = Inbox(self._changed)
         self._source, self._api = make_source(settings, self._inbox, self._changed)
-        self._teller = Teller(settings.core.node_name, self._api.events.tell) if self._api is not None else None
+        self._teller = Teller(settings.core.node_name, self._api.events.record) if self._api is not None else None
         self._wanted: frozenset[Kind] = ALWAYS_NEEDED
         self._guessed = False  # this Node's role, by an object of its name
         self._snapshot = Snapshot()

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 
 from mcagent.agent.config_keys import Settings
 from mcagent.config.values import listen_address
-from mcagent.observe.health import HealthServer
-from mcagent.observe.http import Guard, HttpServer, Pages
-from mcagent.observe.listening import Authentication, is_loopback
-from mcagent.observe.serving import serve_pages
+from mcagent.http.health import HealthServer
+from mcagent.http.listening import Authentication, is_loopback
+from mcagent.http.server import Guard, HttpServer, Pages
+from mcagent.http.serving import serve_pages
 
 log = logging.getLogger(__name__)
 

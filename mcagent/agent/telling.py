@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mcagent.core.draining import NO_GATEWAY, Draining, Phase
-from mcagent.kube.events import Notice
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.observe.report import Report
 
 
 class Teller:
-    """Hands a Notice to `tell` once for each thing that happens."""
+    """Hands an Event to `tell` once for each thing that happens."""
 
-    def __init__(self, node: str, tell: Callable[[Notice], None]) -> None:
+    def __init__(self, node: str, tell: Callable[[Event], None]) -> None:
         self._subject, self._tell = f"{Kind.NODE} {node}", tell
         self._passes = 0
         self._fights: tuple[str, ...] = ()
@@ -42,4 +42,4 @@ class Teller:
                 self._say("GatewayDraining", f"other gateways are to take over: {drain.why}", normal=True)
 
     def _say(self, reason: str, message: str, *, normal: bool = False) -> None:
-        self._tell(Notice(subject=self._subject, reason=reason, message=message, normal=normal))
+        self._tell(Event(subject=self._subject, reason=reason, message=message, warning=not normal))

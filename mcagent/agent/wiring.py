@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mcagent.dataplane.wireguard import WireGuardBackend
     from mcagent.dataplane.wireguard_keys import KeyStore
     from mcagent.dataplane.wireguard_watch import WireGuardWatch
-    from mcagent.kube.events import Reporter as EventReporter
+    from mcagent.kube.events import EventRecorder
     from mcagent.kube.publish import Publisher
     from mcagent.kube.source import Source
 
@@ -52,7 +52,7 @@ _IMPLEMENTATIONS = {
 class Api:
     """What writes to the API: Events of problems, and this Node's key; and where the API server is."""
 
-    events: EventReporter
+    events: EventRecorder
     publisher: Publisher
     servers: Callable[[], tuple[Address, ...]]
 
@@ -151,13 +151,13 @@ def make_source(settings: Settings, inbox: Inbox, changed: Callable[[], None]) -
     else:
         from mcagent.kube.apiserver import ApiServerSource
         from mcagent.kube.client import Client
-        from mcagent.kube.events import Reporter
+        from mcagent.kube.events import EventRecorder
         from mcagent.kube.publish import Publisher
 
         client = Client(settings.kubeconfig)
         source = ApiServerSource(client, inbox, namespace=namespace)
         api = Api(
-            events=Reporter(client, node=settings.core.node_name),
+            events=EventRecorder(client, node=settings.core.node_name),
             publisher=Publisher(client),
             servers=lambda: client.addresses,
         )

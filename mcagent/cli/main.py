@@ -32,6 +32,8 @@ COMMANDS = {
     "version": "print the version",
 }
 
+ADMIN = frozenset({"clusterset", "get", "membertoken"})  # their modules are in mcagent.cli.admin
+
 _EPILOG = f"""\
 `mcagent COMMAND --help` explains a command and gives examples.
 
@@ -70,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument("command", choices=[*COMMANDS], help=argparse.SUPPRESS)
         parser.parse_args(arguments[:1])  # prints help, or says what is wrong, and leaves
     name, rest = arguments[0], arguments[1:]
-    return run_command(cast(Command, importlib.import_module(f"mcagent.cli.{name}")), f"mcagent {name}", rest)
+    module = f"mcagent.cli.{'admin.' if name in ADMIN else ''}{name}"
+    return run_command(cast(Command, importlib.import_module(module)), f"mcagent {name}", rest)
 
 
 def run_command(command: Command, program: str, argv: Sequence[str]) -> int:

@@ -104,7 +104,10 @@ def text(status: Mapping[str, Any]) -> str:
         "",
         *table(
             ("FACILITY", "STATE", "FAILURES"),
-            [(b["name"], "right" if b["right"] else "NOT RIGHT", str(b["failures"])) for b in status["backends"]],
+            [
+                (b["name"], "synced" if b["synced"] else "NOT SYNCED", str(b["failures"]))
+                for b in status["backends"]
+            ],
         ),
         "",
         *table(

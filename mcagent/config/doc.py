@@ -27,11 +27,11 @@ class Page:
 
     def table(self) -> str:
         """Return the table; keys that Antrea has too come first and are marked."""
-        lines = ["| key | default | what is right | meaning |", "| --- | --- | --- | --- |"]
+        lines = ["| key | default | allowed values | meaning |", "| --- | --- | --- | --- |"]
         for key in sorted(self.keys, key=lambda key: not key.antrea):
             default = "(required)" if key.default is None else f"`{key.value.show(key.default)}`"
             mark = " ᴬ" if key.antrea else ""
-            lines.append(f"| `{key.path}`{mark} | {default} | {key.value.expects} | {key.meaning} |")
+            lines.append(f"| `{key.path}`{mark} | {default} | {key.value.allowed} | {key.meaning} |")
         return "\n".join(lines)
 
     def filled(self, text: str) -> str:

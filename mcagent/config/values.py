@@ -51,8 +51,8 @@ class Value(ABC):
 
     @property
     @abstractmethod
-    def expects(self) -> str:
-        """What is right, for people."""
+    def allowed(self) -> str:
+        """The allowed values, for people."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Bool(Value):
         return "true" if value else "false"
 
     @property
-    def expects(self) -> str:
-        """What is right."""
+    def allowed(self) -> str:
+        """The allowed values."""
         return "true or false"
 
 
@@ -96,8 +96,8 @@ class NotYet(Bool):
         return self.parse(super().parse_text(text))
 
     @property
-    def expects(self) -> str:
-        """What is right."""
+    def allowed(self) -> str:
+        """The allowed values."""
         return "false"
 
 
@@ -113,12 +113,12 @@ class Int(Value):
     def parse(self, value: object) -> int:
         """Return the number."""
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"must be {self.expects}, not {_shown(value)}")
+            raise ValueError(f"must be {self.allowed}, not {_shown(value)}")
         for number, owner in self.never:
             if value == number:
                 raise ValueError(f"{value} is used by {owner}: choose another")
         if value not in self.also and not self.low <= value <= self.high:
-            raise ValueError(f"must be {self.expects}, not {value}")
+            raise ValueError(f"must be {self.allowed}, not {value}")
         return value
 
     def parse_text(self, text: str) -> int:
@@ -128,11 +128,11 @@ class Int(Value):
         except ValueError as error:
             if re.fullmatch(r"-?\d+|0x[0-9a-fA-F]+", text):
                 raise
-            raise ValueError(f'must be {self.expects}, not "{text}"') from error
+            raise ValueError(f'must be {self.allowed}, not "{text}"') from error
 
     @property
-    def expects(self) -> str:
-        """What is right."""
+    def allowed(self) -> str:
+        """The allowed values."""
         also = "".join(f"{number} or " for number in self.also if not self.low <= number <= self.high)
         return f"{also}a whole number from {self.low} to {self.high}"
 
@@ -142,7 +142,7 @@ class Text(Value):
     """A text of a certain form; `never` forbids some that others use."""
 
     pattern: str
-    expects_text: str
+    allowed_text: str
     never: tuple[tuple[str, str], ...] = ()
     max_length: int = 4096
 
@@ -153,16 +153,16 @@ class Text(Value):
             or len(value) > self.max_length
             or not re.fullmatch(self.pattern, value, re.ASCII)
         ):
-            raise ValueError(f"must be {self.expects}, not {_shown(value)}")
+            raise ValueError(f"must be {self.allowed}, not {_shown(value)}")
         for word, owner in self.never:
             if value == word:
                 raise ValueError(f'"{value}" is {owner}: choose another')
         return value
 
     @property
-    def expects(self) -> str:
-        """What is right."""
-        return self.expects_text
+    def allowed(self) -> str:
+        """The allowed values."""
+        return self.allowed_text
 
 
 @dataclass(frozen=True)
@@ -184,15 +184,15 @@ class Choice(Value):
                 if member.value.lower() == value.lower():
                     return member
         hint = did_you_mean(value, [member.value for member in self.enum]) if isinstance(value, str) else ""
-        raise ValueError(f"must be {self.expects}, not {_shown(value)}{hint}")
+        raise ValueError(f"must be {self.allowed}, not {_shown(value)}{hint}")
 
     def show(self, value: object) -> str:
         """Return the bare word."""
         return str(value)
 
     @property
-    def expects(self) -> str:
-        """What is right."""
+    def allowed(self) -> str:
+        """The allowed values."""
         words = [member.value for member in self.enum]
         return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
@@ -210,7 +210,7 @@ class Duration(Value):
         if seconds is None:
             raise ValueError(f"must be a duration such as 30s or 1m30s, not {_shown(value)}")
         if not self.low <= seconds <= self.high:
-            raise ValueError(f"must be {self.expects}, not {_shown(value)}")
+            raise ValueError(f"must be {self.allowed}, not {_shown(value)}")
         return seconds
 
     @staticmethod
@@ -231,8 +231,8 @@ class Duration(Value):
         return _span(float(value)) if isinstance(value, (int, float)) else _shown(value)
 
     @property
-    def expects(self) -> str:
-        """What is right."""
+    def allowed(self) -> str:
+        """The allowed values."""
         return f"a duration from {_span(self.low)} to {_span(self.high)}"
 
 
@@ -243,7 +243,7 @@ class Networks(Value):
     def parse(self, value: object) -> tuple[Network, ...]:
         """Return the networks in the order given; the text names the entry that is wrong."""
         if not isinstance(value, list):
-            raise ValueError(f"must be {self.expects}, not {_shown(value)}")
+            raise ValueError(f"must be {self.allowed}, not {_shown(value)}")
         found = []
         for index, entry in enumerate(value):
             if entry == "":
@@ -263,8 +263,8 @@ class Networks(Value):
         return f"[{', '.join(str(network) for network in value)}]" if isinstance(value, tuple) else "[]"
 
     @property
-    def expects(self) -> str:
-        """What is right."""
+    def allowed(self) -> str:
+        """The allowed values."""
         return "a list of CIDRs"
 
 
@@ -274,12 +274,12 @@ class Labels(Value):
 
     pattern: str = _DNS_LABEL
     form: str = "a DNS label (lower-case letters, digits, -)"
-    expects_text: str = "a list of namespaces"
+    allowed_text: str = "a list of namespaces"
 
     def parse(self, value: object) -> tuple[str, ...]:
         """Return the names, each once; the text names the entry that is wrong."""
         if not isinstance(value, list):
-            raise ValueError(f"must be {self.expects}, not {_shown(value)}")
+            raise ValueError(f"must be {self.allowed}, not {_shown(value)}")
         for index, entry in enumerate(value):
             if not isinstance(entry, str) or not re.fullmatch(self.pattern, entry, re.ASCII):
                 raise ValueError(f"[{index}]: not {self.form}: {_shown(entry)}")
@@ -294,9 +294,9 @@ class Labels(Value):
         return f"[{', '.join(value)}]" if isinstance(value, tuple) else "[]"
 
     @property
-    def expects(self) -> str:
-        """What is right."""
-        return self.expects_text
+    def allowed(self) -> str:
+        """The allowed values."""
+        return self.allowed_text
 
 
 @dataclass(frozen=True)
@@ -308,8 +308,8 @@ class Cidr(Value):
         return "" if value == "" else str(safe_network(value))
 
     @property
-    def expects(self) -> str:
-        """What is right."""
+    def allowed(self) -> str:
+        """The allowed values."""
         return 'a CIDR or ""'
 
 

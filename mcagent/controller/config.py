@@ -28,7 +28,7 @@ from mcagent.controller.settings import (
     MemberSettings,
     WriteEndpoints,
 )
-from mcagent.observe.listening import Authentication
+from mcagent.http.listening import Authentication
 
 ALL_NAMESPACES = "*"
 _JITTER = 1.2  # of the wait between two tries for the Lease

@@ -41,7 +41,7 @@ class Damping:
         return known.last + min(MOST, 2.0 ** (known.count - FREE)) - now
 
     def wrote(self, write: Write, now: float) -> bool:
-        """Take that a write was made. Returns whether it begins to look like a quarrel."""
+        """Take that a write was made. Returns whether it begins to look like contention."""
         fresh = _print(write)
         with self._lock:
             known = self._repeats.get(write.ref)

@@ -19,13 +19,14 @@ from mcagent.controller.agenda import Agenda
 from mcagent.controller.cache import Cache
 from mcagent.controller.connection import LeaderLink, LinkTiming
 from mcagent.controller.reading import LocalReading
-from mcagent.controller.reconciler import Change, Leader, Reconciler, Ref, Side, Told
+from mcagent.controller.reconciler import Change, Leader, Reconciler, Ref, Side
 from mcagent.controller.view import EngineView
 from mcagent.controller.worker import Worker
 from mcagent.controller.workqueue import Patience, WorkQueue
 from mcagent.kube.client import Client
 from mcagent.kube.informer import Timing
 from mcagent.kube.source import KindState
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.supervised import Supervised, attempt
 
@@ -53,7 +54,7 @@ class Engine:
     `namespace` is that of the ClusterSet ("" : all namespaces, on a leader). `home` is the namespace that the
     controller runs in. `member` says that there is a leader to connect to. `also` are kinds of this cluster that
     somebody else reads from the cache. `permit` returns for how many seconds
-    this replica may write. `told` takes what should become Events, whenever it changes.
+    this replica may write. `record` takes the Events that there should be, whenever they change.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Engine:
         member: bool,
         also: Iterable[Kind] = (),
         permit: Callable[[], float] = lambda: float("inf"),
-        told: Callable[[frozenset[Told]], None] = lambda _told: None,
+        record: Callable[[frozenset[Event]], None] = lambda _events: None,
         timing: EngineTiming | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -75,7 +76,7 @@ class Engine:
         if len(self._reconcilers) != len(reconcilers):
             raise ValueError("two reconcilers have one name")
         self._client, self._namespace, self._timing = client, namespace, timing or EngineTiming()
-        self._permit, self._tell, self._clock = permit, told, clock
+        self._permit, self._record, self._clock = permit, record, clock
         kinds = {Side.LOCAL: set(also), Side.LEADER: set[Kind]()}
         for reconciler in reconcilers:
             for side, read in reconciler.kinds.items():
@@ -293,8 +294,8 @@ class Engine:
                     self._everything(self._reconcilers[name], spread=spread)
             self.worker.damping.prune(time.monotonic())
             self.cache.doubt(self._timing.doubt)
-            if (told := self.worker.take_told()) is not None:
-                self._tell(told)
+            if (events := self.worker.take_events()) is not None:
+                self._record(events)
             self._agenda.wait(self._timing.look)
 
     def _turn(self) -> None:

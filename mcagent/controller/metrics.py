@@ -112,7 +112,7 @@ class _Collector(Collector):
             value=len(engine.view.failures()),
         )
         yield GaugeMetricFamily(
-            "mcagent_controller_quarrels",
+            "mcagent_controller_contended_objects",
             "Objects that are written the same way again and again.",
             value=len(engine.worker.damping.repeated()),
         )

@@ -18,7 +18,7 @@ from mcagent.controller import metrics
 from mcagent.controller.engine import Engine
 from mcagent.controller.reading import OPTIONAL
 from mcagent.controller.reconciler import Side
-from mcagent.observe.http import Page, Pages
+from mcagent.http.server import Page, Pages
 from mcagent.observe.version import version
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -123,7 +123,7 @@ def status_of(process: Process) -> dict[str, object]:
         "refused": [
             {"object": str(ref), "reason": why} for ref, why in sorted(engine.view.failures().items())[:SHOWN]
         ],
-        "quarrels": [
+        "contended": [
             {"object": str(ref), "writes": count}
             for ref, count in sorted(engine.worker.damping.repeated().items())[:SHOWN]
         ],

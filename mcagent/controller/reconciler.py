@@ -22,6 +22,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from mcagent.kube.source import RawObject
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
 
@@ -148,16 +149,6 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """An Event on an object of this cluster: something that a person should know, with names."""
-
-    ref: Ref
-    reason: str  # stable, CamelCase
-    message: str
-    warning: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What all objects of a key should be.
 
@@ -166,7 +157,7 @@ class Outcome:
     """
 
     steps: Sequence[Wanted | Ref] = ()
-    told: Sequence[Told] = ()
+    events: Sequence[Event] = ()
     again: float | None = None
 
 
@@ -189,6 +180,6 @@ class Reconciler(Protocol):
     def desired(self, key: str, view: View, now: float) -> Outcome:
         """Return what the objects of a key should be. `now` is in seconds since the epoch.
 
-        Bad input becomes a condition or a Told, never an exception.
+        Bad input becomes a condition or an Event, never an exception.
         """
         ...

@@ -25,7 +25,7 @@ from mcagent.controller.engine import Engine, EngineTiming
 from mcagent.controller.lease import Elector, LeaseTiming
 from mcagent.controller.metrics import Sources, registry
 from mcagent.controller.pages import Process, checks, make_pages
-from mcagent.controller.reconciler import Reconciler, Side, Told
+from mcagent.controller.reconciler import Reconciler, Side
 from mcagent.controller.serving import Servers
 from mcagent.controller.settings import MemberLimits
 from mcagent.controller.tally import Durations
@@ -33,9 +33,10 @@ from mcagent.controller.webhook.keeper import DirectoryKeeper, Keeper, SecretKee
 from mcagent.controller.webhook.lookup import NEEDED, ClusterLookup
 from mcagent.controller.webhook.server import Review, WebhookServer
 from mcagent.kube.client import Client
-from mcagent.kube.events import Notice, Reporter
+from mcagent.kube.events import EventRecorder
 from mcagent.kube.source import Backoff
 from mcagent.model.errors import McagentError, SourceError
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 from mcagent.observe.systemd import Notifier
@@ -112,8 +113,8 @@ class Controller:
         name = settings.webhook_service or f"mcagent-{role}"
         client = Client(settings.kubeconfig, user_agent=f"mcagent-{role}/{version()}")
         self._client = client
-        self._news: set[Told] = set()  # that are no warnings
-        self._events = Reporter(
+        self._news: set[Event] = set()  # those that are no warnings
+        self._events = EventRecorder(
             client,
             node=socket.gethostname(),
             component=f"mcagent-{role}",
@@ -146,7 +147,7 @@ class Controller:
             member=role is Role.MEMBER,
             also=NEEDED if role is Role.LEADER and settings.webhook_port else (),
             permit=self._permit,
-            told=self._told,
+            record=self._record,
             timing=EngineTiming(workers=settings.workers, resync=settings.resync_period),
         )
         self.webhook: WebhookServer | None = None
@@ -262,16 +263,15 @@ class Controller:
     def _lost(self) -> None:
         self.engine.suspend()
 
-    def _told(self, told: frozenset[Told]) -> None:
-        here = {item for item in told if item.ref.side is Side.LOCAL}
+    def _record(self, events: frozenset[Event]) -> None:
         self._events.problems(
-            Problem(subject=str(item.ref), path="", reason=item.reason, message=item.message)
-            for item in here
-            if item.warning
+            Problem(subject=event.subject, path="", reason=event.reason, message=event.message)
+            for event in events
+            if event.warning
         )
-        news = {item for item in here if not item.warning}
-        for item in sorted(news - self._news, key=lambda item: (item.ref, item.reason, item.message)):
-            self._events.tell(Notice(subject=str(item.ref), reason=item.reason, message=item.message, normal=True))
+        news = {event for event in events if not event.warning}
+        for event in sorted(news - self._news):
+            self._events.record(event)
         self._news = news
 
     def _webhook_problem(self) -> str:

@@ -9,12 +9,12 @@ from contextlib import ExitStack
 
 from mcagent.config.values import listen_address
 from mcagent.controller.config import Settings
+from mcagent.http.health import PATHS, HealthServer
+from mcagent.http.listening import is_loopback
+from mcagent.http.server import HttpServer, Pages
+from mcagent.http.serving import serve_pages
 from mcagent.kube.client import Client
 from mcagent.kube.reviews import Reviewer
-from mcagent.observe.health import PATHS, HealthServer
-from mcagent.observe.http import HttpServer, Pages
-from mcagent.observe.listening import is_loopback
-from mcagent.observe.serving import serve_pages
 
 
 class Servers:

@@ -14,7 +14,7 @@ from mcagent.controller.apply import plan
 from mcagent.controller.cache import Cache
 from mcagent.controller.connection import LeaderLink
 from mcagent.controller.damping import Damping
-from mcagent.controller.reconciler import Outcome, Reconciler, Ref, Side, Told, Wanted
+from mcagent.controller.reconciler import Outcome, Reconciler, Ref, Side, Wanted
 from mcagent.controller.tally import Tally
 from mcagent.controller.view import EngineView
 from mcagent.controller.workqueue import Entry, WorkQueue
@@ -22,6 +22,7 @@ from mcagent.controller.writer import AwayError, ConflictError, Counts, NotLeadi
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
+from mcagent.model.event import Event
 from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
@@ -101,15 +102,15 @@ class Worker:
         self._memo = Memo()
         self.counts, self.tally, self.damping = Counts(), Tally(), Damping()
         self._lock = threading.Lock()
-        self._told: dict[Entry, frozenset[Told]] = {}
-        self._told_dirty = False
+        self._events: dict[Entry, frozenset[Event]] = {}
+        self._events_dirty = False
         self._refused: dict[Entry, Ref] = {}  # the write of a key that was refused last
 
-    def take_told(self) -> frozenset[Told] | None:
-        """Return all that should be told now, if that changed since the last call."""
+    def take_events(self) -> frozenset[Event] | None:
+        """Return all Events that should be recorded now, if that changed since the last call."""
         with self._lock:
-            dirty, self._told_dirty = self._told_dirty, False
-            return frozenset[Told]().union(*self._told.values()) if dirty else None
+            dirty, self._events_dirty = self._events_dirty, False
+            return frozenset[Event]().union(*self._events.values()) if dirty else None
 
     def work(self, entry: Entry, queue: WorkQueue, side: Side) -> bool:
         """Work on a key. Returns whether it went well; else it is tried again later.
@@ -136,7 +137,7 @@ class Worker:
         if side is Side.LOCAL and any(_ref_of(step).side is Side.LEADER for step in outcome.steps):
             self._writes_to_leader(name)
             return True
-        self._remember_told(entry, outcome)
+        self._remember_events(entry, outcome)
         result = self._carry_out(entry, queue, outcome, epoch)
         if result in _WELL and (refused := self._refused.pop(entry, None)) is not None:
             self._view.succeeded(refused)  # it may not be wanted any more
@@ -216,19 +217,19 @@ class Worker:
 
     def _succeeded(self, entry: Entry, queue: WorkQueue, ref: Ref) -> None:
         if self._view.succeeded(ref):
-            queue.add([entry])  # what told of the failure must go
+            queue.add([entry])  # what reported the failure must go
 
-    def _remember_told(self, entry: Entry, outcome: Outcome) -> None:
+    def _remember_events(self, entry: Entry, outcome: Outcome) -> None:
         with self._lock:
-            before = self._told.get(entry, frozenset())
-            told = frozenset(outcome.told)
-            if told == before:
+            before = self._events.get(entry, frozenset())
+            events = frozenset(outcome.events)
+            if events == before:
                 return
-            if told:
-                self._told[entry] = told
+            if events:
+                self._events[entry] = events
             else:
-                del self._told[entry]
-            self._told_dirty = True
+                del self._events[entry]
+            self._events_dirty = True
 
 
 def _ref_of(step: Wanted | Ref) -> Ref:

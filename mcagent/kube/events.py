@@ -20,6 +20,7 @@ from typing import Any
 
 from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.model.errors import SourceError
+from mcagent.model.event import Event
 from mcagent.model.field import printable
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 _MAX_MESSAGE = 1000  # the API's limit for an Event's message is 1024 bytes
-_MAX_NOTICES = 16
+_MAX_WAITING = 16
 _BURST = 4  # writes that may follow each other at once after a quiet time
 
 
@@ -44,28 +45,18 @@ class Condition:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """Something that happened to an object ("Node node-1"). `reason` is a stable CamelCase word."""
-
-    subject: str
-    reason: str
-    message: str
-    normal: bool = False  # else it is a warning
-
-
 _Target = tuple[Kind, str, str]  # kind, namespace, name
 
 
 def _target(subject: str) -> _Target | None:
-    """Return the object that a problem's subject names, or None (a file, the configuration)."""
+    """Return the object that a problem's subject names, or None (a file, the leader's object)."""
     word, _, key = subject.partition(" ")
     try:
         kind = Kind(word)
     except ValueError:
         return None
     namespace, slash, name = key.rpartition("/")
-    if not name or bool(slash) != KINDS[kind].namespaced:
+    if not name or " " in name or bool(slash) != KINDS[kind].namespaced:
         return None
     return kind, namespace, name
 
@@ -79,7 +70,7 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class Reporter:
+class EventRecorder:
     """Writes Events and conditions to one API server until stopped.
 
     `component` and `node` say who reports. At most `per_minute` writes a minute; a first write waits up to
@@ -100,11 +91,11 @@ class Reporter:
         self._lock = threading.Lock()
         self._problems: frozenset[Problem] = frozenset()
         self._conditions: dict[_Target, Condition] = {}
-        self._notices: deque[tuple[Notice, str]] = deque(maxlen=_MAX_NOTICES)  # each with when it happened
+        self._happened: deque[tuple[Event, str]] = deque(maxlen=_MAX_WAITING)  # each with when it happened
         self._counts: Counter[str] = Counter()
         self._free_at = -math.inf  # of the rate limit: when the next write is free
         self._dirty, self._stopping = threading.Event(), threading.Event()
-        self._thread = Supervised(self._run, name="reporter", until=self._stopping)
+        self._thread = Supervised(self._run, name="events", until=self._stopping)
 
     def start(self) -> None:
         """Begin to write."""
@@ -122,12 +113,12 @@ class Reporter:
             self._problems = frozenset(problems)
         self._dirty.set()
 
-    def tell(self, notice: Notice) -> None:
-        """Take something that happened; it becomes an Event. Returns at once; of too many the last are kept."""
+    def record(self, happened: Event) -> None:
+        """Take an Event to be written. Returns at once; of too many the last are kept."""
         with self._lock:
-            if len(self._notices) == _MAX_NOTICES:
+            if len(self._happened) == _MAX_WAITING:
                 self._counts["dropped"] += 1
-            self._notices.append((notice, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")))
+            self._happened.append((happened, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")))
         self._dirty.set()
 
     def condition(self, kind: Kind, namespace: str, name: str, condition: Condition) -> None:
@@ -154,7 +145,7 @@ class Reporter:
             with self._lock:
                 problems, conditions = self._problems, dict(self._conditions)
             told &= problems
-            self._tell_notices(attempts)
+            self._tell_happened(attempts)
             for target, condition in conditions.items():
                 if written.get(target) != condition and self._try(
                     attempts, self._write_condition, target, condition
@@ -163,22 +154,22 @@ class Reporter:
             for problem in sorted(problems - told):
                 if self._try(attempts, self._write_event, problem):
                     told.add(problem)
-            done = told == problems and written == conditions and not self._notices
+            done = told == problems and written == conditions and not self._happened
             if done:
                 attempts.clear()
                 self._dirty.wait()
 
-    def _tell_notices(self, attempts: Counter[object]) -> None:
+    def _tell_happened(self, attempts: Counter[object]) -> None:
         while not self._stopping.is_set():
             with self._lock:
-                if not self._notices:
+                if not self._happened:
                     return
-                notice, at = self._notices[0]
-            if not self._try(attempts, self._write_notice, notice, at):
+                happened, at = self._happened[0]
+            if not self._try(attempts, self._write_happening, happened, at):
                 return
             with self._lock:
-                if self._notices and self._notices[0] == (notice, at):
-                    self._notices.popleft()
+                if self._happened and self._happened[0] == (happened, at):
+                    self._happened.popleft()
 
     def _try(self, attempts: Counter[object], write: Any, *what: Any) -> bool:
         """Write one thing, slowly. Returns whether it is done with, for better or worse."""
@@ -237,16 +228,16 @@ class Reporter:
         identity = repr((problem.path, problem.reason, problem.message))
         message = (f"{problem.path}: " if problem.path else "") + problem.message
         return self._post_event(
-            target, identity, Notice(subject="", reason=problem.reason, message=message), _now()
+            target, identity, Event(subject="", reason=problem.reason, message=message), _now()
         )
 
-    def _write_notice(self, notice: Notice, at: str) -> str:
-        target = _target(notice.subject)
+    def _write_happening(self, happened: Event, at: str) -> str:
+        target = _target(happened.subject)
         if target is None:
             return "unchanged"
-        return self._post_event(target, repr((notice, at)), notice, f"{at[:19]}Z")
+        return self._post_event(target, repr((happened, at)), happened, f"{at[:19]}Z")
 
-    def _post_event(self, target: _Target, identity: str, notice: Notice, at: str) -> str:
+    def _post_event(self, target: _Target, identity: str, happened: Event, at: str) -> str:
         kind, namespace, name = target
         home = namespace or "default"
         digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -265,9 +256,9 @@ class Reporter:
             "kind": "Event",
             "metadata": {"name": f"{name[:200]}.{digest}", "namespace": home},
             "involvedObject": involved | ({"namespace": namespace} if namespace else {}),
-            "type": "Normal" if notice.normal else "Warning",
-            "reason": notice.reason,
-            "message": printable(notice.message, _MAX_MESSAGE),
+            "type": "Warning" if happened.warning else "Normal",
+            "reason": happened.reason,
+            "message": printable(happened.message, _MAX_MESSAGE),
             "source": {"component": self._component, "host": self._node},
             "reportingComponent": self._component,
             "reportingInstance": self._node,

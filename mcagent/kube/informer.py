@@ -24,7 +24,7 @@ from mcagent.kube.client import (
     Client,
     Stream,
 )
-from mcagent.kube.pages import PAGE, PAGE_BYTES, ExpiredError, Lister
+from mcagent.kube.lister import PAGE, PAGE_BYTES, ExpiredError, Lister
 from mcagent.kube.source import Backoff, EventType, KindState, ObjectEvent, RawObject, Sink, is_object, object_key
 from mcagent.kube.trim import trim
 from mcagent.model.document import MAX_DEPTH, decode_told

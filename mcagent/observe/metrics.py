@@ -196,16 +196,16 @@ class StateCollector(Collector):
 
 
 def _of_report(report: Report) -> Iterator[Metric]:
-    right = GaugeMetricFamily(
+    synced = GaugeMetricFamily(
         "mcagent_backend_synced", "1 when a facility is known to hold the desired state.", labels=["backend"]
     )
     failures = GaugeMetricFamily(
         "mcagent_backend_consecutive_failures", "Passes in a row in which a facility failed.", labels=["backend"]
     )
     for backend in report.backends:
-        right.add_metric([backend.name], float(backend.right))
+        synced.add_metric([backend.name], float(backend.synced))
         failures.add_metric([backend.name], backend.failures)
-    yield right
+    yield synced
     yield failures
 
 

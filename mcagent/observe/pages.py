@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
 from mcagent.core.render import plain, problem_json
+from mcagent.http.server import Page, Pages
 from mcagent.model.resources import TunnelPort
 from mcagent.observe.gateways import LiveReport, drain_of, gateways_of
-from mcagent.observe.http import Page, Pages
 from mcagent.observe.metrics import Metrics, Sources, TunnelSample
 from mcagent.observe.report import InformerReport, Report
 from mcagent.observe.version import version
@@ -52,7 +52,7 @@ def checks(report: Report, informers: Iterable[InformerReport], *, pending: bool
     informers = tuple(informers)
     unsynced = sorted({i.kind for i in informers if not i.synced} | set(report.waiting_for))
     lost = [f"{i.kind}: {i.error or 'not connected'}" for i in informers if i.synced and not i.connected]
-    backends = [f"{b.name}: {'; '.join(b.errors) or 'not known'}" for b in report.backends if not b.right]
+    backends = [f"{b.name}: {'; '.join(b.errors) or 'not known'}" for b in report.backends if not b.synced]
     if report.error:
         dataplane = report.error
     elif report.desired is None:

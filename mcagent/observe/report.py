@@ -13,10 +13,10 @@ from mcagent.model.plan import Desired
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendReport:
-    """One facility of the Node. `right`: it is known to hold the desired state."""
+    """One facility of the Node. `synced`: it is known to hold the desired state."""
 
     name: str
-    right: bool = False
+    synced: bool = False
     failures: int = 0  # in a row
     retry_at: float | None = None
     errors: tuple[str, ...] = ()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from mcagent.agent.config_keys import Settings
 from mcagent.agent.serving import Servers
+from mcagent.http.server import Page, Pages
 from mcagent.model.config import Config
-from mcagent.observe.http import Page, Pages
 
 ATTACKER = "127.0.0.66"  # another source on this machine than 127.0.0.1, from which the rightful ask
 PAGES: Pages = {

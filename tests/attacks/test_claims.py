@@ -473,7 +473,7 @@ def test_a_cidr_with_the_leader() -> None:
     )
     assert imported(view, "attacker")["spec"]["podCIDRs"] == ["10.30.0.0/16"]
     assert imported(view, "third")["spec"]["gatewayInfos"] == []
-    assert {told.reason for told in controller.all_told()} == {"ProtectedAddress"}
+    assert {event.reason for event in controller.all_events()} == {"ProtectedAddress"}
 
 
 @attack(
@@ -491,7 +491,7 @@ def test_a_cidr_with_an_api_server() -> None:
     view.local.put(raw)
     controller.run()
     assert "podCIDRs" not in imported(view, "attacker")["spec"]
-    assert "172.30.0.5 is an API server of this cluster" in controller.all_told()[0].message
+    assert "172.30.0.5 is an API server of this cluster" in controller.all_events()[0].message
     raw["endpoints"][0]["addresses"] = ["172.31.0.5"]
     view.local.put(raw)
     controller.run()

@@ -18,10 +18,10 @@ import pytest
 from mcagent.controller.admission.decision import Decision
 from mcagent.controller.webhook import certs
 from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
-from mcagent.observe.certificates import context_of
-from mcagent.observe.connections import Limits
-from mcagent.observe.health import SLOTS, HealthServer
-from mcagent.observe.http import HttpServer, Page
+from mcagent.http.certificates import context_of
+from mcagent.http.connections import Limits
+from mcagent.http.health import SLOTS, HealthServer
+from mcagent.http.server import HttpServer, Page
 from tests.apiservers import Cluster, refusal
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.http_clients import PAGES, Idle, connect, crowd, exchange, get, served, unverified

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from mcagent.http.health import HealthServer
+from mcagent.http.server import HttpServer
 from mcagent.kube.client import ApiUnreachableError, Client, token_kubeconfig
 from mcagent.kube.reviews import Reviewer, ReviewLimits
-from mcagent.observe.health import HealthServer
-from mcagent.observe.http import HttpServer
 from tests.apiservers import Cluster
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.http_clients import ATTACKER, PAGES, connect, exchange, get, served

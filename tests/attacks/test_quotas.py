@@ -221,7 +221,7 @@ def test_thousands_of_port_sets() -> None:
     )
     controller = importer(view, most=5)
     assert view.local.list(Kind.ENDPOINT_SLICE, "shop") == []
-    assert [told.reason for told in controller.all_told()] == ["InvalidImport"]
+    assert [event.reason for event in controller.all_events()] == ["InvalidImport"]
 
 
 @attack(
@@ -290,7 +290,7 @@ def test_imports_leave_clusterips_over() -> None:
     view = member_with(5)
     controller = importer(view, most=3)
     assert here(view) == ["s0", "s1", "s2"]
-    assert {told.reason for told in controller.all_told()} >= {"TooManyImports"}
+    assert {event.reason for event in controller.all_events()} >= {"TooManyImports"}
     add_imports(view, range(5, 9))
     controller.run()
     assert here(view) == ["s0", "s1", "s2"]
@@ -300,7 +300,7 @@ def test_imports_leave_clusterips_over() -> None:
     view.failures.clear()
     restarted = importer(view, most=3)
     assert here(view) == ["s0", "s2", "s3"]
-    assert len([told for told in restarted.all_told() if told.reason == "TooManyImports"]) == 5
+    assert len([event for event in restarted.all_events() if event.reason == "TooManyImports"]) == 5
 
 
 # --- on a real API server ------------------------------------------------------------------------------

@@ -293,7 +293,7 @@ def importing(address: str, *, exporters: str = "evil", **changes: object) -> tu
     controller.settle()
     slices = view.local.list(Kind.ENDPOINT_SLICE, "shop")
     taken = {ip for found in slices for item in found["endpoints"] for ip in item["addresses"]}
-    return taken, " ".join(told.message for told in controller.all_told())
+    return taken, " ".join(event.message for event in controller.all_events())
 
 
 def resource_import(name: str, spec: RawObject) -> RawObject:

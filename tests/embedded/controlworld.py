@@ -10,11 +10,12 @@ from typing import Any
 from devtools.apiserver import ApiServer
 from mcagent.controller.connection import LinkTiming
 from mcagent.controller.engine import EngineTiming
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.workqueue import Patience
 from mcagent.kube.client import Client
 from mcagent.kube.informer import Timing
 from mcagent.kube.source import RawObject
+from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 
@@ -150,7 +151,9 @@ class Copier:
         found = view.get(Ref(kind=Kind.SERVICE_EXPORT, namespace=NAMESPACE, name=key))
         if found is None:
             return Outcome(steps=(copy,))
-        told = (Told(ref=copy, reason="Refused", message=view.failure(copy)),) if view.failure(copy) else ()
+        events = (
+            (Event(subject=str(copy), reason="Refused", message=view.failure(copy)),) if view.failure(copy) else ()
+        )
         said = str(found["metadata"].get("labels", {}).get("said", ""))
         content: RawObject = (
             {"data": {"said": said}}
@@ -158,4 +161,4 @@ class Copier:
             else {"spec": {"name": said, "kind": "Service", "clusterID": "east"}}
         )
         labels = {"labels": {"sourceClusterID": "east"}}  # members read only what has it
-        return Outcome(steps=(Wanted(ref=copy, body={"metadata": labels, **content}),), told=told)
+        return Outcome(steps=(Wanted(ref=copy, body={"metadata": labels, **content}),), events=events)

@@ -19,11 +19,11 @@ from mcagent.controller.reconciler import (
     Reconciler,
     Ref,
     Side,
-    Told,
     View,
     Wanted,
 )
 from mcagent.kube.source import EventType, ObjectEvent
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Copier, Objects, client_of, join
 from tests.waiting import until
@@ -204,14 +204,14 @@ def test_a_refused_write_is_told_and_forgotten_when_it_works(
     api: ApiServer, local: Objects, run: Callable[..., Engine]
 ) -> None:
     """The reconciler sees why its write was refused, and is asked again when it no longer is."""
-    told: list[frozenset[Told]] = []
+    recorded: list[frozenset[Event]] = []
     api.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("create",), path="configmaps"))
-    engine = run(Copier(), told=told.append)
+    engine = run(Copier(), record=recorded.append)
     export(local, "a", "one")
-    until(lambda: told and any("not allowed" in item.message for item in told[-1]))
+    until(lambda: recorded and any("not allowed" in item.message for item in recorded[-1]))
     api.faults.clear()
     until(lambda: said(local, "a") == "one")
-    until(lambda: told[-1] == frozenset())
+    until(lambda: recorded[-1] == frozenset())
     assert not engine.view.failures()
 
 

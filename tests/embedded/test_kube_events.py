@@ -11,7 +11,8 @@ import pytest
 
 from devtools.apiserver import ApiServer, Fault, FaultKind
 from mcagent.kube.client import Client
-from mcagent.kube.events import Condition, Notice, Reporter
+from mcagent.kube.events import Condition, EventRecorder
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 from tests.waiting import until
@@ -38,19 +39,19 @@ def client(api: ApiServer, tmp_path: Path) -> Iterator[Client]:
 
 
 @pytest.fixture
-def make(client: Client) -> Iterator[Callable[[str], Reporter]]:
-    """Give a function that starts a reporter of a Node; all are stopped at the end."""
-    started: list[Reporter] = []
+def make(client: Client) -> Iterator[Callable[[str], EventRecorder]]:
+    """Give a function that starts a recorder of a Node; all are stopped at the end."""
+    started: list[EventRecorder] = []
 
-    def begin(node: str) -> Reporter:
-        reporter = Reporter(client, node=node, per_minute=60_000, spread=0.0)
-        reporter.start()
-        started.append(reporter)
-        return reporter
+    def begin(node: str) -> EventRecorder:
+        recorder = EventRecorder(client, node=node, per_minute=60_000, spread=0.0)
+        recorder.start()
+        started.append(recorder)
+        return recorder
 
     yield begin
-    for reporter in started:
-        reporter.stop()
+    for recorder in started:
+        recorder.stop()
 
 
 def events(client: Client) -> list[dict[str, Any]]:
@@ -59,12 +60,12 @@ def events(client: Client) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_problem_becomes_one_event(client: Client, make: Callable[[str], Reporter]) -> None:
+def test_a_problem_becomes_one_event(client: Client, make: Callable[[str], EventRecorder]) -> None:
     """Two Nodes that see the same problem, again and again, make one Event that names object and cause."""
     one, two = make("n1"), make("n2")
-    for reporter in (one, two):
-        reporter.problems([PROBLEM])
-        until(lambda: sum(reporter.counts().values()) == 1)  # noqa: B023 (called in this turn only)
+    for recorder in (one, two):
+        recorder.problems([PROBLEM])
+        until(lambda: sum(recorder.counts().values()) == 1)  # noqa: B023 (called in this turn only)
     one.problems([])
     one.problems([PROBLEM])
     (event,) = events(client)
@@ -75,17 +76,17 @@ def test_a_problem_becomes_one_event(client: Client, make: Callable[[str], Repor
     assert two.counts() == {"unchanged": 1}
 
 
-def test_what_is_no_api_object_is_passed_over(client: Client, make: Callable[[str], Reporter]) -> None:
+def test_what_is_no_api_object_is_passed_over(client: Client, make: Callable[[str], EventRecorder]) -> None:
     """Problems of files, and of objects that are gone, make no Event."""
-    reporter = make("n1")
+    recorder = make("n1")
     subjects = ("file a.yaml", "Gateway kube-system/gone", "Gateway nonamespace", "")
-    reporter.problems([Problem(subject=s, path="", reason="X", message="y") for s in subjects])
-    until(lambda: reporter.counts().get("unchanged") == len(subjects))
+    recorder.problems([Problem(subject=s, path="", reason="X", message="y") for s in subjects])
+    until(lambda: recorder.counts().get("unchanged") == len(subjects))
     assert events(client) == []
 
 
 def test_a_condition_is_compared_before_it_is_written(
-    api: ApiServer, client: Client, make: Callable[[str], Reporter]
+    api: ApiServer, client: Client, make: Callable[[str], EventRecorder]
 ) -> None:
     """The same condition again, also after a restart, writes nothing; another status gets a new time."""
     ready = Condition(type="Ready", status=True, reason="Programmed", message="2 clusters")
@@ -109,29 +110,31 @@ def test_a_condition_is_compared_before_it_is_written(
 
 
 def test_failures_are_counted_and_given_up(
-    api: ApiServer, client: Client, make: Callable[[str], Reporter]
+    api: ApiServer, client: Client, make: Callable[[str], EventRecorder]
 ) -> None:
     """An API server that refuses is asked three times, then the report is dropped; the caller never waits."""
     api.faults.add(Fault(kind=FaultKind.STATUS, code=500))
-    reporter = make("n1")
+    recorder = make("n1")
     began = time.monotonic()
-    reporter.problems([PROBLEM])
+    recorder.problems([PROBLEM])
     assert time.monotonic() - began < 0.5
-    until(lambda: reporter.counts() == {"failed": 2, "dropped": 1})
+    until(lambda: recorder.counts() == {"failed": 2, "dropped": 1})
     api.faults.clear()
     other = Problem(subject=PROBLEM.subject, path="", reason="Other", message="m")
-    reporter.problems([PROBLEM, other])
-    until(lambda: reporter.counts().get("written") == 1)
+    recorder.problems([PROBLEM, other])
+    until(lambda: recorder.counts().get("written") == 1)
     assert [event["reason"] for event in events(client)] == ["Other"]
 
 
-def test_what_happens_becomes_an_event_each_time(client: Client, make: Callable[[str], Reporter]) -> None:
+def test_what_happens_becomes_an_event_each_time(client: Client, make: Callable[[str], EventRecorder]) -> None:
     """Two times the same are two Events, in order; a Node's are in the namespace default."""
     client.request("POST", "/api/v1/nodes", body={"metadata": {"name": "n1"}})
-    reporter = make("n1")
+    recorder = make("n1")
     for number in (1, 1, 2):
-        reporter.tell(Notice(subject="Node n1", reason="Drained", message=f"number {number}", normal=number == 2))
-    until(lambda: reporter.counts().get("written") == 3)
+        recorder.record(
+            Event(subject="Node n1", reason="Drained", message=f"number {number}", warning=number != 2)
+        )
+    until(lambda: recorder.counts().get("written") == 3)
     found = client.request("GET", "/api/v1/namespaces/default/events")["items"]
     assert sorted((e["message"], e["type"]) for e in found) == [
         ("number 1", "Warning"),
@@ -141,9 +144,9 @@ def test_what_happens_becomes_an_event_each_time(client: Client, make: Callable[
     assert {e["involvedObject"]["name"] for e in found} == {"n1"}
 
 
-def test_of_too_many_notices_the_last_are_kept(client: Client) -> None:
-    """A reporter that cannot write does not grow."""
-    reporter = Reporter(client, node="n1")  # not started
+def test_of_too_many_events_the_last_are_kept(client: Client) -> None:
+    """A recorder that cannot write does not grow."""
+    recorder = EventRecorder(client, node="n1")  # not started
     for number in range(100):
-        reporter.tell(Notice(subject="Node n1", reason="Drained", message=str(number)))
-    assert reporter.counts()["dropped"] == 84
+        recorder.record(Event(subject="Node n1", reason="Drained", message=str(number)))
+    assert recorder.counts()["dropped"] == 84

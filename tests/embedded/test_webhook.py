@@ -22,10 +22,10 @@ from mcagent.controller.admission.decision import Decision
 from mcagent.controller.webhook import certs
 from mcagent.controller.webhook.keeper import DirectoryKeeper, SecretKeeper
 from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
+from mcagent.http.certificates import context_of
+from mcagent.http.connections import Limits
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
-from mcagent.observe.certificates import context_of
-from mcagent.observe.connections import Limits
 from tests.embedded.controlworld import NAMESPACE, Objects, client_of
 from tests.waiting import until
 

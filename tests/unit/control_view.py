@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from ipaddress import ip_network
 
-from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Reconciler, Ref, Side, Told, Wanted
+from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Reconciler, Ref, Side, Wanted
 from mcagent.kube.source import RawObject
+from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 
@@ -298,13 +299,13 @@ class MemoryView:
 
 
 class Controller:
-    """Runs reconcilers, one key after the other. `told` holds what each key last had to tell."""
+    """Runs reconcilers, one key after the other. `events` holds those that each key had last."""
 
     def __init__(self, view: MemoryView, reconcilers: Sequence[Reconciler], user: str = "") -> None:
         self.view = view
         self.user = user
         self.reconcilers = tuple(reconcilers)
-        self.told: dict[tuple[str, str], tuple[Told, ...]] = {}
+        self.events: dict[tuple[str, str], tuple[Event, ...]] = {}
         self.again: dict[tuple[str, str], float] = {}
         self.looks = 0  # at keys, so far
         self.closed = False  # one that ended sees and does nothing more
@@ -349,7 +350,7 @@ class Controller:
         return True
 
     def _carry_out(self, reconciler: Reconciler, key: str, outcome: Outcome) -> None:
-        self.told[reconciler.name, key] = tuple(outcome.told)
+        self.events[reconciler.name, key] = tuple(outcome.events)
         self.again.pop((reconciler.name, key), None)
         if outcome.again is not None:
             self.again[reconciler.name, key] = self.view.local.clock() + outcome.again
@@ -394,6 +395,6 @@ class Controller:
         self.enqueue_all()
         self.run()
 
-    def all_told(self) -> list[Told]:
-        """Return all that is told now."""
-        return [told for _, some in sorted(self.told.items()) for told in some]
+    def all_events(self) -> list[Event]:
+        """Return all Events that there should be now."""
+        return [event for _, some in sorted(self.events.items()) for event in some]

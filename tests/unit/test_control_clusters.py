@@ -172,7 +172,7 @@ def test_a_member_that_claims_anothers_identity_gets_nowhere() -> None:
     assert world.exports() == before
     assert south.imported() == {"web": {"10.96.200.1"}}
     west.controller.settle()
-    told = {found.reason: found.message for found in west.controller.all_told()}
+    told = {found.reason: found.message for found in west.controller.all_events()}
     assert "west" in told["ExportFailed"]
 
 

@@ -10,9 +10,9 @@ import yaml
 
 from mcagent.agent.config import load
 from mcagent.agent.config_keys import Settings
+from mcagent.http.listening import Authentication
 from mcagent.model.config import Config
 from mcagent.model.kinds import AGENT_KINDS, KINDS
-from mcagent.observe.listening import Authentication
 
 ROOT = Path(__file__).parents[2] / "deploy"
 MANIFESTS = list(yaml.safe_load_all((ROOT / "agent.yaml").read_text()))

@@ -14,8 +14,8 @@ import yaml
 from mcagent.controller.admission.gateway import AGENTS_FIELD
 from mcagent.controller.config import Role, Settings, load
 from mcagent.controller.run import reconcilers_of
+from mcagent.http.listening import Authentication
 from mcagent.model.kinds import KINDS
-from mcagent.observe.listening import Authentication
 
 ROOT = Path(__file__).parents[2] / "deploy"
 MULTICLUSTER = "multicluster.crd.antrea.io"

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from mcagent.cli import clusterset, get, membertoken
+from mcagent.cli.admin import clusterset, get, membertoken
 from mcagent.controller import names
 from mcagent.controller.admin.cluster_sets import CONTROLLER, TOKEN_ROLE
 from mcagent.controller.admin.tokens import ACCOUNT_ANNOTATION, MEMBER_ROLE, TOKEN_TYPE

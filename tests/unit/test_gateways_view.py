@@ -12,7 +12,7 @@ from mcagent.cli import gateways as command
 from mcagent.core.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.liveness import Advance, Damping, Liveness, Observation, advance
 from mcagent.core.observations import group_of
-from mcagent.kube.events import Notice
+from mcagent.model.event import Event
 from mcagent.model.resources import PeerKind
 from mcagent.observe.gateway_metrics import liveness_metrics
 from mcagent.observe.gateways import LiveReport, drain_of, gateways_of
@@ -98,7 +98,7 @@ def test_metrics_follow_the_same_state(live: LiveReport) -> None:
 
 def test_what_happens_is_told_once() -> None:
     """Drift, fights and the steps of a drain; nothing twice, and nothing of workers that are cordoned."""
-    told: list[Notice] = []
+    told: list[Event] = []
     teller = Teller("node-1", told.append)
     quiet = PassReport(at=1.0, trigger="", result="unchanged")
     teller.turned(Report(passes=1, last_pass=quiet), Draining())
@@ -114,7 +114,7 @@ def test_what_happens_is_told_once() -> None:
     teller.turned(Report(passes=7, last_pass=quiet), Draining())
     teller.turned(Report(passes=8, last_pass=quiet), Draining(why="asked", refused=NO_GATEWAY))
     teller.turned(Report(passes=9, last_pass=quiet), Draining(why="asked", refused="no other"))
-    assert [notice.reason for notice in told] == [
+    assert [event.reason for event in told] == [
         "DriftCorrected",
         "ChangedAgainAndAgain",
         "GatewayDraining",

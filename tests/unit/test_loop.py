@@ -67,7 +67,7 @@ def test_nothing_is_touched_before_all_needed_kinds_are_listed(world: World) -> 
     world.wait(lambda: world.loop.report.waiting_for == ("Gateway",))
     world.wait(lambda: not world.loop.pending)
     assert world.applied == []
-    assert world.loop.report.backends[0].right is False
+    assert world.loop.report.backends[0].synced is False
     world.inbox.replace(Kind.GATEWAY, [gateway()])
     world.wait(lambda: "Service" in world.loop.report.waiting_for)  # it is a gateway, and needs more
     assert {type(step.new) for step in world.applied} == {Bridge, HostPort}

@@ -73,7 +73,7 @@ def test_other_clusters_are_imported_and_the_own_one_is_not() -> None:
         "wireGuard": {"publicKey": KEY},
     }
     assert conditions_of(found(view)) == {"Ready": ("True", "Imported")}
-    assert controller.all_told() == []
+    assert controller.all_events() == []
 
 
 def test_a_gateway_change_is_one_update_in_place() -> None:
@@ -116,7 +116,7 @@ def test_unreadable_information_keeps_the_last_good_version(changes: dict[str, A
     north_of(view).put(info(**changes))
     controller.run()
     assert found(view) == before
-    assert [told.reason for told in controller.all_told()] == ["InvalidClusterInfo"]
+    assert [event.reason for event in controller.all_events()] == ["InvalidClusterInfo"]
 
 
 def test_overlaps_are_told_to_the_younger_cluster_with_names() -> None:
@@ -128,8 +128,10 @@ def test_overlaps_are_told_to_the_younger_cluster_with_names() -> None:
     controller.run()
     assert conditions_of(found(view)) == {"Ready": ("True", "Imported")}
     assert conditions_of(found(view, "south-clusterinfo")) == {"Ready": ("False", "OverlappingCIDR")}
-    (told,) = controller.all_told()
-    assert told.message == ("10.97.4.0/24 of cluster south overlaps 10.97.0.0/16 of cluster west, which was first")
+    (event,) = controller.all_events()
+    assert event.message == (
+        "10.97.4.0/24 of cluster south overlaps 10.97.0.0/16 of cluster west, which was first"
+    )
     north_of(view).put(info("west", "10.99.0.0/16"))
     controller.run()
     assert conditions_of(found(view, "south-clusterinfo")) == {"Ready": ("True", "Imported")}
@@ -139,7 +141,7 @@ def test_overlaps_with_this_cluster_are_told() -> None:
     """Service and Pod CIDRs of this cluster count, whoever was first."""
     view, controller = world(info("west", "10.96.128.0/17", "10.10.1.0/24"), pod_cidrs=("10.10.0.0/16",))
     assert conditions_of(found(view)) == {"Ready": ("False", "OverlappingCIDR")}
-    assert len(controller.all_told()) == 2
+    assert len(controller.all_events()) == 2
 
 
 def test_mismatched_settings_are_told() -> None:
@@ -152,7 +154,7 @@ def test_mismatched_settings_are_told() -> None:
     }
     view, controller = world(raw, tunnel_type="geneve")
     assert conditions_of(found(view)) == {"Ready": ("False", "SettingsMismatch")}
-    assert {told.message for told in controller.all_told()} == {
+    assert {event.message for event in controller.all_events()} == {
         'endpointIPType is "PodIP" in cluster west and "ClusterIP" here',
         'tunnelType is "vxlan" in cluster west and "geneve" here',
     }

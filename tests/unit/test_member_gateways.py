@@ -200,7 +200,7 @@ def test_a_wrong_annotation_is_told_and_keeps_a_gateway_as_it_was() -> None:
     add(view, node("n1", "10.0.0.1", gateway_ip="10.0.0.256"))
     controller.run()
     assert gateway(view, "n1")["gatewayIP"] == "10.0.0.1"
-    assert [told.reason for told in controller.all_told()] == ["InvalidGatewayIP"]
+    assert [event.reason for event in controller.all_events()] == ["InvalidGatewayIP"]
     add(view, node("n2", "10.0.0.2"))
     controller.run()
     assert gateways(view) == ["n2"]
@@ -213,7 +213,7 @@ def test_a_node_with_ipv6_only_becomes_a_gateway() -> None:
     controller = run(view)
     assert gateway(view, "n1")["gatewayIP"] == gateway(view, "n1")["internalIP"] == "fd00::1"
     assert info(view)["gatewayInfos"] == [{"gatewayIP": "fd00::1"}]
-    assert controller.all_told() == []
+    assert controller.all_events() == []
 
 
 def test_the_annotation_may_give_a_dual_stack_node_an_ipv6_gateway_ip() -> None:
@@ -230,7 +230,7 @@ def test_a_node_without_a_unicast_address_is_told() -> None:
     add(view, node("n1", "fe80::1", "::1", "169.254.0.1", "::ffff:10.0.0.1"))
     controller = run(view)
     assert gateways(view) == []
-    assert {told.reason for told in controller.all_told()} == {"NoUsableAddress", "NoGateway"}
+    assert {event.reason for event in controller.all_events()} == {"NoUsableAddress", "NoGateway"}
 
 
 def test_the_wireguard_key_of_the_agent_stays_and_is_published() -> None:

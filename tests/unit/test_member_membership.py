@@ -153,7 +153,7 @@ def test_status_follows_the_connection() -> None:
     assert (ready["status"], ready["message"]) == ("False", "Disconnected from leader: connection refused")
     assert ready["lastTransitionTime"] != since
     assert the_set(view)["status"]["readyClusters"] == 0
-    assert "Disconnected" in {told.reason for told in controller.all_told()}
+    assert "Disconnected" in {event.reason for event in controller.all_events()}
     lead(view, controller, leader(connected=True, synced=False))
     assert conditions_of(the_set(view)) == {"Ready": ("Unknown", "LeaderNotConnected")}
 
@@ -314,7 +314,7 @@ def test_a_refused_announcement_is_told() -> None:
     controller.settle()
     controller.settle()
     assert ("AnnounceFailed", "this cluster cannot announce itself to the leader: not your ID") in {
-        (told.reason, told.message) for told in controller.all_told()
+        (event.reason, event.message) for event in controller.all_events()
     }
 
 

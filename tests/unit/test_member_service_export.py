@@ -137,7 +137,7 @@ def test_what_cannot_be_exported_says_why(objects: list[RawObject], reason: str)
     controller = run(view)
     assert valid(view) == ("False", reason)
     assert exports(view) == []
-    assert [told.reason for told in controller.all_told()] == [reason]
+    assert [event.reason for event in controller.all_events()] == [reason]
 
 
 def test_a_headless_service_is_exported_by_its_pods() -> None:
@@ -341,7 +341,7 @@ def test_a_refused_export_is_told_with_the_leaders_words() -> None:
     north_of(view).refuse = lambda kind, old, new: "no rights"
     controller = run(view)
     controller.settle()
-    assert [(told.reason, told.message) for told in controller.all_told()] == [
+    assert [(event.reason, event.message) for event in controller.all_events()] == [
         ("ExportFailed", "east-shop-web-service: no rights")
     ]
 
@@ -353,7 +353,7 @@ def test_large_services_are_cut_and_told() -> None:
     view = world(service("web"), export_of("web"), *many)
     controller = run(view, POD_IP)
     assert valid(view) == ("True", "Succeed")
-    assert [told.reason for told in controller.all_told()] == ["EndpointsLeftOut"]
+    assert [event.reason for event in controller.all_events()] == ["EndpointsLeftOut"]
     assert 10_000 < len(subsets(view)[0]["addresses"]) < len(addresses)
 
 

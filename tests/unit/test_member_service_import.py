@@ -122,7 +122,7 @@ def test_an_import_becomes_service_slice_and_service_import() -> None:
     assert imported["spec"]["type"] == "ClusterSetIP"
     assert imported["status"] == {"clusters": [{"cluster": "west"}]}
     assert names_of(view.local, Kind.ENDPOINTS) == []
-    assert controller.all_told() == []
+    assert controller.all_events() == []
 
 
 def test_a_second_look_writes_nothing() -> None:
@@ -176,11 +176,11 @@ def test_a_service_of_that_name_is_never_touched() -> None:
     controller.settle()
     assert service(view) == before
     assert view.local.writes == []
-    assert [told.reason for told in controller.all_told()] == ["NotImported"]
+    assert [event.reason for event in controller.all_events()] == ["NotImported"]
     view.local.remove(Kind.SERVICE, "shop", "antrea-mc-web")
     controller.run()
     assert endpoints(view) == {"10.97.0.5": [80]}
-    assert controller.all_told() == []
+    assert controller.all_events() == []
 
 
 def test_a_service_import_of_somebody_else_is_never_touched() -> None:
@@ -196,7 +196,7 @@ def test_a_service_import_of_somebody_else_is_never_touched() -> None:
     assert found is not None
     assert found["spec"] == {"ips": []}
     assert names_of(view.local, Kind.SERVICE) == ["antrea-mc-web"]
-    assert [told.reason for told in controller.all_told()] == ["NotImported"]
+    assert [event.reason for event in controller.all_events()] == ["NotImported"]
 
 
 def test_what_antrea_made_is_taken_over() -> None:
@@ -237,13 +237,13 @@ def test_a_missing_namespace_is_told_once_and_taken_up_when_it_comes() -> None:
         service_import("db", namespace="later"),
         endpoints_import("10.97.0.5", namespace="later"),
     )
-    assert len(set(controller.all_told())) == 1
-    assert controller.all_told()[0].reason == "NamespaceMissing"
+    assert len(set(controller.all_events())) == 1
+    assert controller.all_events()[0].reason == "NamespaceMissing"
     assert view.local.writes == []
     view.local.put({"kind": "Namespace", "metadata": {"name": "later"}})
     controller.run()
     assert names_of(view.local, Kind.SERVICE, "later") == ["antrea-mc-db", "antrea-mc-web"]
-    assert controller.all_told() == []
+    assert controller.all_events() == []
 
 
 def test_an_import_for_other_clusters_is_not_for_this_one() -> None:
@@ -295,7 +295,7 @@ def test_an_import_that_makes_no_sense_is_told_and_changes_nothing(ports: Any) -
     north_of(view).put(raw)
     controller.run()
     assert view.local.objects() == before
-    assert [told.reason for told in controller.all_told()] == ["InvalidImport"]
+    assert [event.reason for event in controller.all_events()] == ["InvalidImport"]
 
 
 def test_an_import_whose_name_is_anothers_is_passed_over() -> None:
@@ -335,10 +335,10 @@ def test_endpoints_that_nobody_may_export_are_refused(address: str, why: str) ->
     controller = Controller(view, [ServiceImports(settings(pod_cidrs=("10.10.0.0/16",)))])
     controller.settle()
     assert endpoints(view) == {"10.97.0.5": [80]}
-    (told,) = controller.all_told()
-    assert told.reason == "EndpointsRefused"
-    assert why in told.message
-    assert address in told.message
+    (event,) = controller.all_events()
+    assert event.reason == "EndpointsRefused"
+    assert why in event.message
+    assert address in event.message
 
 
 def test_endpoints_that_this_cluster_exports_are_taken() -> None:
@@ -355,7 +355,7 @@ def test_endpoints_that_this_cluster_exports_are_taken() -> None:
     north_of(view).put(own_export())
     controller.run()
     assert endpoints(view) == {"10.97.0.5": [80]}
-    assert controller.all_told() == []  # it was right a moment ago
+    assert controller.all_events() == []  # it was right a moment ago
 
 
 def test_in_the_exporting_cluster_its_pods_stand_for_its_cluster_ip() -> None:

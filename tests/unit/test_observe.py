@@ -15,10 +15,10 @@ import pytest
 
 from mcagent.agent.lock import BusyError, NodeLock
 from mcagent.cli.status import text
+from mcagent.http.server import HttpServer, Page
 from mcagent.model.plan import Desired, Unit
 from mcagent.model.problem import Problem
 from mcagent.model.resources import PeerKind, TunnelPort, TunnelType
-from mcagent.observe.http import HttpServer, Page
 from mcagent.observe.logs import JsonFormatter, TextFormatter
 from mcagent.observe.metrics import Metrics, Sources, TunnelSample
 from mcagent.observe.pages import Identity, checks, make_pages
@@ -44,7 +44,7 @@ GOOD = Report(
     desired=DESIRED,
     converged=True,
     passes=3,
-    backends=(BackendReport(name="ovsdb", right=True),),
+    backends=(BackendReport(name="ovsdb", synced=True),),
     last_pass=PassReport(at=1.0, trigger="input", result="changed", phases={"diff": 0.1}),
 )
 SAMPLE = TunnelSample(name=TUNNEL.name, statistics={"rx_bytes": 12, "tx_packets": 3}, up=True)

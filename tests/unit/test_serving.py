@@ -18,15 +18,15 @@ from mcagent.agent.config_keys import Settings
 from mcagent.agent.lock import NodeLock
 from mcagent.agent.serving import Servers
 from mcagent.cli.status import ask_agent
+from mcagent.http.certificates import Kept, self_signed
+from mcagent.http.listening import Authentication, is_loopback, oldest_of_most, source_of
+from mcagent.http.request import BadRequestError, parse_head
+from mcagent.http.server import Page, bearer
 from mcagent.kube.client import ApiUnreachableError, token_kubeconfig
 from mcagent.kube.client import Client as ApiClient
 from mcagent.kube.reviews import Reviewer, ReviewLimits
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError
-from mcagent.observe.certificates import Kept, self_signed
-from mcagent.observe.http import Page, bearer
-from mcagent.observe.listening import Authentication, is_loopback, oldest_of_most, source_of
-from mcagent.observe.request import BadRequestError, parse_head
 
 
 def test_a_head_is_read() -> None:

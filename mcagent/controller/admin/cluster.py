@@ -13,7 +13,7 @@ from typing import Any
 
 from mcagent.controller import names
 from mcagent.kube.client import ApiRefusalError, Client
-from mcagent.kube.pages import Lister
+from mcagent.kube.lister import Lister
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError, McagentError, SourceError
 from mcagent.model.kinds import KINDS, object_path

@@ -15,9 +15,10 @@ from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_lost
 from mcagent.controller.leader.exports import BY_CLUSTER, by_cluster, cluster_of
 from mcagent.controller.leader.members import announce_ref, announces
 from mcagent.controller.raw import is_deleting, text_at
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
 _FINALIZER = names.announce_finalizer("")
@@ -82,7 +83,7 @@ class Members:
         wait = self._until_stale(raw, ref, view, now)
         if wait is not None and wait <= 0:
             why = f"cluster {cluster} has been away for {self._settings.stale_after:g} s: it is no member any more"
-            return Outcome(steps=[ref], told=[Told(ref=ref, reason="MemberRemoved", message=why)])
+            return Outcome(steps=[ref], events=[Event(subject=str(ref), reason="MemberRemoved", message=why)])
         own = names.announce_finalizer(cluster)
         if own in finalizers:
             return Outcome(again=wait)

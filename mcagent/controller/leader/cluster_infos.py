@@ -20,10 +20,11 @@ from mcagent.controller.leader.members import announces, is_member, not_a_member
 from mcagent.controller.leader.payloads import read_cluster_info
 from mcagent.controller.leader.status import export_ref, failed, reason_of, released, succeeded
 from mcagent.controller.raw import annotation, is_deleting, text_at
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
+from mcagent.model.event import Event
 from mcagent.model.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.objects import Kind
 
@@ -102,15 +103,18 @@ class ClusterInfoCopy:
         except InputError as error:
             why = reason_of(error)
             return Outcome(
-                steps=[failed(raw, why, now)], told=[Told(ref=export_ref(raw), reason="NotMerged", message=why)]
+                steps=[failed(raw, why, now)],
+                events=[Event(subject=str(export_ref(raw)), reason="NotMerged", message=why)],
             )
         verdict = self._ledger.decide(view, raw, now)
         note = _shown(list(verdict.refused.values()))
-        told = [Told(ref=export_ref(raw), reason="ClaimRefused", message=note)] if note else []
+        events = [Event(subject=str(export_ref(raw)), reason="ClaimRefused", message=note)] if note else []
         copy = _copy(view, target, header, without(info.spec, verdict.refused), now)
         annotations = {**_settings(raw), CLAIMS_ANNOTATION: granted_text(verdict.times)}
         copy = replace(copy, body={**copy.body, "metadata": {"annotations": annotations}})
-        return Outcome(steps=[copy, succeeded(raw, now, note)], told=told, again=_AGAIN if verdict.waits else None)
+        return Outcome(
+            steps=[copy, succeeded(raw, now, note)], events=events, again=_AGAIN if verdict.waits else None
+        )
 
     def _with_those_in_the_way(self, view: View, area: str, cluster_id: str) -> Iterable[str]:
         """Return a cluster's key, and those of whoever asks for what it asks for."""

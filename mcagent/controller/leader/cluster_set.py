@@ -18,9 +18,10 @@ from mcagent.controller.conditions import FALSE, TRUE, UNKNOWN, condition, find,
 from mcagent.controller.leader.exports import CLUSTER_INFOS, cluster_of
 from mcagent.controller.leader.members import announce_ref, announces, heartbeat
 from mcagent.controller.raw import is_deleting, text_at, value_at
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
+from mcagent.model.event import Event
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 
@@ -106,7 +107,7 @@ class ClusterSetStatus:
             return Outcome()
         before = conditions_by_cluster(raw)
         statuses: list[RawObject] = []
-        told: list[Told] = []
+        events: list[Event] = []
         again: list[float] = []
         for announce in view.list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=area):
             if not announces(announce) or text_at(announce, "clusterSetID") != name:
@@ -118,14 +119,16 @@ class ClusterSetStatus:
             if made["status"] == TRUE:
                 again.append(max(_SOONEST, self._settings.heartbeat_timeout - quiet))
             else:
-                told.append(Told(ref=ref, reason="Disconnected", message=f"{cluster}: {made['message']}"))
+                events.append(
+                    Event(subject=str(ref), reason="Disconnected", message=f"{cluster}: {made['message']}")
+                )
         statuses.sort(key=lambda item: str(item["clusterID"]))
         ready = sum(item["conditions"][0]["status"] == TRUE for item in statuses)
         conditions = value_at(raw, "status", "conditions")
         members = {str(item["clusterID"]) for item in statuses}
         consistent = _consistent(view, area, members, conditions, now)
         if consistent["status"] == FALSE:
-            told.append(Told(ref=ref, reason=consistent["reason"], message=consistent["message"]))
+            events.append(Event(subject=str(ref), reason=consistent["reason"], message=consistent["message"]))
         status = {
             "totalClusters": len(statuses),
             "readyClusters": ready,
@@ -134,7 +137,7 @@ class ClusterSetStatus:
             "clusterStatuses": statuses,
         }
         wanted = Wanted(ref=ref, status=status, create=False)
-        return Outcome(steps=[wanted], told=told, again=min(again, default=None))
+        return Outcome(steps=[wanted], events=events, again=min(again, default=None))
 
     def _ready(self, announce: RawObject, before: object, quiet: float, now: float) -> RawObject:
         last = find(before, READY)

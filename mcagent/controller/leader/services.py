@@ -34,9 +34,10 @@ from mcagent.controller.leader.service_imports import imports, key_of_import
 from mcagent.controller.leader.status import export_ref, failed, released, succeeded
 from mcagent.controller.ranges import blocks_of
 from mcagent.controller.raw import age, annotation, is_deleting, namespace_of, text_at
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
 
@@ -128,7 +129,7 @@ class ServiceMerge:
         else:
             merged = merge(self._offers.offers(view, area, mine))
         steps: list[Wanted | Ref] = [*imports(view, area, {"namespace": namespace, "name": name}, merged, now)]
-        told: list[Told] = []
+        events: list[Event] = []
         for export in mine:
             raw = export.raw
             if is_deleting(raw):
@@ -137,9 +138,9 @@ class ServiceMerge:
             good = succeeded(raw, now, verdict.note)
             steps.append(good if verdict.taken else failed(raw, verdict.note, now, verdict.reason))
             if verdict.note:
-                told.append(Told(ref=export_ref(raw), reason="NotMerged", message=verdict.note))
+                events.append(Event(subject=str(export_ref(raw)), reason="NotMerged", message=verdict.note))
         steps += filter(None, (released(export.raw) for export in mine if is_deleting(export.raw)))
-        return Outcome(steps=steps, told=told)
+        return Outcome(steps=steps, events=events)
 
     def _nameless(self, raw: RawObject | None, view: View, now: float) -> Outcome:
         """Return what is written about an export that names no Service."""

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from mcagent.controller import names
 from mcagent.controller.conditions import time_text
 from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, membership
-from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import MemberSettings
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
 KEY = "announce"
@@ -52,11 +53,13 @@ class Announce:
             "clusterSetID": leader.cluster_set,
             "leaderClusterID": leader.leader_cluster_id,
         }
-        told = []
+        events = []
         if failure := view.failure(ref):
             message = f"this cluster cannot announce itself to the leader: {failure}"
-            told.append(Told(ref=cluster_set_ref(cluster_set, view), reason="AnnounceFailed", message=message))
-        return Outcome(steps=[Wanted(ref=ref, body=body)], told=told, again=beat + self._period - now)
+            events.append(
+                Event(subject=str(cluster_set_ref(cluster_set, view)), reason="AnnounceFailed", message=message)
+            )
+        return Outcome(steps=[Wanted(ref=ref, body=body)], events=events, again=beat + self._period - now)
 
 
 def announce_ref(leader: Leader) -> Ref:

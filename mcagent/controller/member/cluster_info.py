@@ -22,11 +22,12 @@ from mcagent.controller.member.exports import (
 from mcagent.controller.member.gateways import serving
 from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, membership
 from mcagent.controller.raw import is_deleting, name_of, namespace_of
-from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View
+from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, View
 from mcagent.controller.settings import MemberSettings
 from mcagent.core.underlay import refuse_underlay
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
+from mcagent.model.event import Event
 from mcagent.model.objects import Gateway, Kind
 from mcagent.model.parse import parse_object
 
@@ -78,14 +79,14 @@ class ClusterInfoExport:
         gateways = self._gateways(view)
         if not gateways:
             return Outcome(steps=[ref] if there is not None else [])
-        told = []
+        events = []
         about = cluster_set_ref(cluster_set, view)
         if self._settings.service_cidr is None:
             message = "the Service CIDR of this cluster is not known: other clusters do not reach its ClusterIPs"
-            told.append(Told(ref=about, reason="NoServiceCIDR", message=message))
+            events.append(Event(subject=str(about), reason="NoServiceCIDR", message=message))
         if failure := view.failure(ref):
             message = f"this cluster's gateways are not published: {failure}"
-            told.append(Told(ref=about, reason="ExportFailed", message=message))
+            events.append(Event(subject=str(about), reason="ExportFailed", message=message))
         spec = {
             "clusterID": leader.cluster_id,
             "name": leader.cluster_id,
@@ -93,7 +94,9 @@ class ClusterInfoExport:
             "kind": CLUSTER_INFO,
             "clusterInfo": self._info(leader, gateways),
         }
-        return Outcome(steps=[resource_export(ref, spec, there, published_settings(self._settings))], told=told)
+        return Outcome(
+            steps=[resource_export(ref, spec, there, published_settings(self._settings))], events=events
+        )
 
     def _gateways(self, view: View) -> list[RawObject]:
         """Return what `gatewayInfos` holds: no address twice, the longest-serving gateway first."""

@@ -45,10 +45,11 @@ from mcagent.controller.member.state import (
     membership,
 )
 from mcagent.controller.raw import annotation, items_at, name_of, namespace_of, text_at, value_at
-from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
+from mcagent.model.event import Event
 from mcagent.model.field import printable
 from mcagent.model.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.objects import ClusterInfoImport, Kind
@@ -113,17 +114,17 @@ class ClusterInfoImports:
             return Outcome(steps=[ref] if ours else [])
         cluster_id = cluster_of(raw)
         if cluster_id == leader.cluster_id:
-            told = _told_of_own(raw, cluster_set_ref(cluster_set, view))
-            return Outcome(steps=[ref] if there is not None else [], told=told)
+            events = _own_events(raw, cluster_set_ref(cluster_set, view))
+            return Outcome(steps=[ref] if there is not None else [], events=events)
         try:
             spec = _spec(raw, key, view.namespace)
         except InputError as err:
-            wrong = Told(
-                ref=cluster_set_ref(cluster_set, view),
+            wrong = Event(
+                subject=str(cluster_set_ref(cluster_set, view)),
                 reason="InvalidClusterInfo",
                 message=f"{printable(key)} is not taken over as it is now: {err.path}: {err.reason}",
             )
-            return Outcome(told=[wrong])
+            return Outcome(events=[wrong])
         left_out = protected(view, leader, cluster_id, claims_of(spec))
         spec = _whole(without(spec, left_out))
         times = granted_times(raw, there, claims_of(spec), left_out, now)
@@ -139,7 +140,9 @@ class ClusterInfoImports:
             "annotations": {CLAIMS_ANNOTATION: granted_text(times)},
         }
         wanted = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, status={"conditions": [ready, *others]})
-        return Outcome(steps=[wanted], told=[Told(ref=ref, reason=word, message=text) for word, text in problems])
+        return Outcome(
+            steps=[wanted], events=[Event(subject=str(ref), reason=word, message=text) for word, text in problems]
+        )
 
     def _problems(
         self, raw: RawObject, spec: RawObject, times: Mapping[str, str], leader: Leader, view: View
@@ -218,12 +221,12 @@ def _whole(spec: RawObject) -> RawObject:
     }
 
 
-def _told_of_own(raw: RawObject, ref: Ref) -> list[Told]:
+def _own_events(raw: RawObject, ref: Ref) -> list[Event]:
     """Return what this cluster's administrator should know of its own claims."""
     refused = refused_by_leader(raw)
     shown = ", ".join(refused[:_SHOWN]) + (f" and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else "")
     message = f"the leader does not grant this cluster {shown}; the status of its ResourceExport there says why"
-    return [Told(ref=ref, reason="ClaimRefused", message=message)] if refused else []
+    return [Event(subject=str(ref), reason="ClaimRefused", message=message)] if refused else []
 
 
 def _colliding(claims: Iterable[Claim], view: View) -> list[RawObject]:

@@ -12,8 +12,9 @@ from mcagent.controller import names
 from mcagent.controller.member.election import addresses, by_age, candidate, elect, relevant
 from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, is_joined
 from mcagent.controller.raw import name_of, namespace_of
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import MemberSettings
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
 KEY = "gateways"
@@ -53,14 +54,16 @@ class GatewayElection:
         found = {c.name: c for node in nodes if (c := candidate(node, self._settings.gateway_ip_precedence))}
         there = [name_of(raw) for raw in by_age(view.list(Kind.GATEWAY, namespace=view.namespace), view.namespace)]
         chosen = elect(found.values(), there, self._settings.max_active_gateways)
-        told = [
-            Told(ref=Ref(kind=Kind.NODE, name=c.name), reason=c.reason, message=f"{c.why}: no gateway")
+        events = [
+            Event(subject=str(Ref(kind=Kind.NODE, name=c.name)), reason=c.reason, message=f"{c.why}: no gateway")
             for c in found.values()
             if c.reason
         ]
         if found and not chosen:
             message = f"no gateway: of {len(found)} annotated Nodes none is Ready and has a usable address"
-            told.append(Told(ref=cluster_set_ref(cluster_set, view), reason="NoGateway", message=message))
+            events.append(
+                Event(subject=str(cluster_set_ref(cluster_set, view)), reason="NoGateway", message=message)
+            )
         steps: list[Wanted | Ref] = []
         for name in chosen:
             where = addresses(found[name])
@@ -70,7 +73,7 @@ class GatewayElection:
             labels = {"metadata": {"labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY}}}
             steps.append(Wanted(ref=self._ref(name, view), body={**labels, **where, **cidr}))
         steps += [self._ref(name, view) for name in there if name not in chosen]
-        return Outcome(steps=steps, told=told)
+        return Outcome(steps=steps, events=events)
 
     def _ref(self, name: str, view: View) -> Ref:
         return Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name)

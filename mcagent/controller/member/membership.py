@@ -17,11 +17,12 @@ from mcagent.controller.member.cleanup import OWNED, owned
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
 from mcagent.controller.member.state import cluster_set_of
 from mcagent.controller.raw import is_deleting, items_at, name_of, namespace_of, text_at, texts_at, value_at
-from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import MemberSettings
 from mcagent.controller.target import claimed, membership
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
 PATIENCE = 60.0  # seconds that a leader which cannot be reached holds up leaving
@@ -70,11 +71,11 @@ class MemberClusterSet:
             if isinstance(found, str) and names.is_cluster_id(found):
                 body["spec"] = {"clusterID": found}
         status, reason, message = _state(raw, claims, leader)
-        told = []
+        events = []
         if status == FALSE:
-            told.append(Told(ref=ref, reason=reason, message=message))
+            events.append(Event(subject=str(ref), reason=reason, message=message))
         wanted = Wanted(ref=ref, body=body, status=_status(raw, (status, reason, message), now), create=False)
-        return Outcome(steps=[wanted], told=told)
+        return Outcome(steps=[wanted], events=events)
 
 
 def _state(raw: RawObject, claims: Sequence[RawObject], leader: Leader | None) -> tuple[str, str, str]:
@@ -133,8 +134,10 @@ def _not_chosen(raw: RawObject, ref: Ref, chosen: RawObject | None, now: float) 
     ready = condition(before, "Ready", FALSE, reason="AnotherClusterSet", message=message, now=now)
     others = [item for item in before if text_at(item, "type") != "Ready"]
     status = {"totalClusters": 0, "readyClusters": 0, "conditions": [ready, *others]}
-    told = [Told(ref=ref, reason="AnotherClusterSet", message=message)] if not find(before, "Ready") else []
-    return Outcome(steps=[Wanted(ref=ref, status=status, create=False)], told=told)
+    events = (
+        [Event(subject=str(ref), reason="AnotherClusterSet", message=message)] if not find(before, "Ready") else []
+    )
+    return Outcome(steps=[Wanted(ref=ref, status=status, create=False)], events=events)
 
 
 def _leave(ref: Ref, finalizers: Sequence[str], leader: Leader | None, view: View) -> Outcome:
@@ -153,4 +156,4 @@ def _leave(ref: Ref, finalizers: Sequence[str], leader: Leader | None, view: Vie
     if not late:
         return Outcome(again=LOOK)
     message = "the leader could not be told: it removes this cluster when no heartbeat has come for a day"
-    return Outcome(steps=[released], told=[Told(ref=ref, reason="LeaderNotTold", message=message)])
+    return Outcome(steps=[released], events=[Event(subject=str(ref), reason="LeaderNotTold", message=message)])

@@ -25,9 +25,10 @@ from mcagent.controller.member.exports import BY_CLUSTER, ENDPOINTS, SERVICE, ex
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE
 from mcagent.controller.member.state import concerns_membership, membership
 from mcagent.controller.raw import age, annotation, is_deleting, items_at, name_of, namespace_of, text_at, value_at
-from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import EndpointIpType, MemberSettings
 from mcagent.kube.source import RawObject
+from mcagent.model.event import Event
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 
@@ -111,21 +112,21 @@ class ServiceExports:
             export_ref(leader, f"{leader.cluster_id}-{key}-endpoints"),
         )
         steps: list[Wanted | Ref] = []
-        told: list[Told] = []
+        events: list[Event] = []
         for late in exports[1:]:
             first = f"{namespace_of(exports[0])}/{name_of(exports[0])}"
             why = f"its ResourceExport would have the name of that of Service {first}, which was exported first"
             steps += _status(late, Verdict(reason="AmbiguousName", message=why), {}, now)
-            told.append(Told(ref=_ref(late), reason="AmbiguousName", message=f"not exported: {why}"))
+            events.append(Event(subject=str(_ref(late)), reason="AmbiguousName", message=f"not exported: {why}"))
         if not exports:
             return Outcome(steps=[*_removals(view, leader, refs)])
         export = exports[0]
         verdict = self._judge(export, view, refs)
         there = [view.get(ref) for ref in refs]
         steps += _status(export, verdict, _conflict(export, there, verdict, view=view, now=now), now)
-        told += _told(export, verdict, refs, view)
+        events += _events(export, verdict, refs, view)
         if verdict.spec is None:
-            return Outcome(steps=[*steps, *_removals(view, leader, refs)], told=told)
+            return Outcome(steps=[*steps, *_removals(view, leader, refs)], events=events)
         own = {"clusterID": leader.cluster_id, "namespace": namespace_of(export), "name": name_of(export)}
         payloads = (
             {"kind": SERVICE, "service": {"serviceSpec": verdict.spec}},
@@ -140,10 +141,10 @@ class ServiceExports:
                 steps += _removals(view, leader, refs)
                 if (other := text_at(raw, "spec", "clusterID")) != leader.cluster_id:
                     message = f'the name {ref.name} is taken by cluster "{printable(other)}"'
-                    told.append(Told(ref=_ref(export), reason="ExportFailed", message=message))
+                    events.append(Event(subject=str(_ref(export)), reason="ExportFailed", message=message))
                 break
             steps.append(resource_export(ref, spec, raw))
-        return Outcome(steps=steps, told=told)
+        return Outcome(steps=steps, events=events)
 
     def _judge(self, export: RawObject, view: View, refs: Iterable[Ref]) -> Verdict:
         """Return what is exported of a Service, or why nothing is. The reasons are Antrea's, and two more."""
@@ -202,14 +203,14 @@ def _removals(view: View, leader: Leader, refs: Sequence[Ref]) -> Iterable[Ref]:
             yield ref
 
 
-def _told(export: RawObject, verdict: Verdict, refs: Iterable[Ref], view: View) -> Iterable[Told]:
+def _events(export: RawObject, verdict: Verdict, refs: Iterable[Ref], view: View) -> Iterable[Event]:
     if verdict.spec is None:
-        yield Told(ref=_ref(export), reason=verdict.reason, message=f"not exported: {verdict.message}")
+        yield Event(subject=str(_ref(export)), reason=verdict.reason, message=f"not exported: {verdict.message}")
     elif verdict.message:
-        yield Told(ref=_ref(export), reason="EndpointsLeftOut", message=verdict.message)
+        yield Event(subject=str(_ref(export)), reason="EndpointsLeftOut", message=verdict.message)
     for ref in refs if verdict.spec is not None else ():
         if failure := view.failure(ref):
-            yield Told(ref=_ref(export), reason="ExportFailed", message=f"{ref.name}: {failure}")
+            yield Event(subject=str(_ref(export)), reason="ExportFailed", message=f"{ref.name}: {failure}")
 
 
 def _status(export: RawObject, verdict: Verdict, conflict: RawObject, now: float) -> Iterable[Wanted]:

@@ -61,11 +61,12 @@ from mcagent.controller.member.state import (
 )
 from mcagent.controller.ranges import blocks_of
 from mcagent.controller.raw import age, is_deleting, items_at, name_of, namespace_of, text_at
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, Told, View, Wanted
+from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.service_payload import ServiceSpec
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
 _REFILLED = 64  # places that went at the same time, and are given to others at once; the resync sees to the rest
@@ -178,21 +179,21 @@ class ServiceImports:
             given = read_subsets(imports[ENDPOINTS]) if ENDPOINTS in imports else {}
         except InputError as err:
             message = f"Service {key} is not imported as it is now: {err}"
-            return Outcome(told=[Told(ref=about, reason="InvalidImport", message=message)])
+            return Outcome(events=[Event(subject=str(about), reason="InvalidImport", message=message)])
         obstacle = _obstacle(target, view, about) or self._full(target, view, about)
         if obstacle is not None:
-            return Outcome(told=[obstacle])
+            return Outcome(events=[obstacle])
         own = own_addresses(view, leader, namespace, name)
         accepted = accept(given, own, view, leader, self._known, exporters=exporters_of(imports.get(ENDPOINTS)))
         subsets = behind_own_address(accepted.subsets, own, view, namespace, name)
         accepted = replace(accepted, subsets=subsets)
         outcome = self._outcome(target, wanted, accepted, _clusters(imports) or accepted.clusters, view)
-        told = [*outcome.told]
+        events = [*outcome.events]
         if failure := view.failure(target.service):
-            told.append(Told(ref=about, reason="ImportFailed", message=f"{target.service}: {failure}"))
-        return Outcome(steps=outcome.steps, told=told)
+            events.append(Event(subject=str(about), reason="ImportFailed", message=f"{target.service}: {failure}"))
+        return Outcome(steps=outcome.steps, events=events)
 
-    def _full(self, target: Target, view: View, about: Ref) -> Told | None:
+    def _full(self, target: Target, view: View, about: Ref) -> Event | None:
         """Return that there are as many imported Services as there may be; those that are here stay."""
         most = self._settings.max_imported_services
         if view.get(target.service) is not None or view.count(IMPORTED_SERVICES.name, IMPORTED) < most:
@@ -201,7 +202,7 @@ class ServiceImports:
             f"Service {target.namespace}/{target.name} is not imported: there are {most} imported Services here, "
             "as many as maxImportedServices of this cluster's configuration allows"
         )
-        return Told(ref=about, reason="TooManyImports", message=message)
+        return Event(subject=str(about), reason="TooManyImports", message=message)
 
     def _next(self, change: Change, view: View) -> Iterable[str]:
         """Return the imports that take the places of imported Services that went: the oldest that wait."""
@@ -222,7 +223,9 @@ class ServiceImports:
     ) -> Outcome:
         """Return what is written: what is new comes before what goes, so no endpoint is missing in between."""
         service = view.get(target.service)
-        told = [Told(ref=target.service, reason="EndpointsRefused", message=why) for why in accepted.refused]
+        events = [
+            Event(subject=str(target.service), reason="EndpointsRefused", message=why) for why in accepted.refused
+        ]
         steps: list[Wanted | Ref] = [service_of(target, wanted)]
         there = {name_of(raw) for raw in our_slices(target, view)}
         made = slices(target.service.name, accepted.subsets)
@@ -238,10 +241,10 @@ class ServiceImports:
         present = view.get(target.service_import)
         if present is not None and not is_our_import(present, service):
             message = "it is none that was made for an import: it is left as it is"
-            told.append(Told(ref=target.service_import, reason="NotImported", message=message))
-            return Outcome(steps=steps, told=told)
+            events.append(Event(subject=str(target.service_import), reason="NotImported", message=message))
+            return Outcome(steps=steps, events=events)
         steps.append(service_import_of(target, wanted, text_at(service, "spec", "clusterIP"), clusters))
-        return Outcome(steps=steps, told=told)
+        return Outcome(steps=steps, events=events)
 
 
 def _oldest_first(view: View) -> list[str]:
@@ -254,20 +257,20 @@ def _is_service(raw: RawObject) -> bool:
     return text_at(raw, "spec", "kind") == SERVICE_IMPORT and bool(import_target(raw))
 
 
-def _obstacle(target: Target, view: View, about: Ref) -> Told | None:
+def _obstacle(target: Target, view: View, about: Ref) -> Event | None:
     """Return why nothing can be made here now; a change of what is in the way calls for the key again."""
     namespace = view.get(Ref(kind=Kind.NAMESPACE, name=target.namespace))
     if namespace is None or is_deleting(namespace):
         message = f"Services of namespace {target.namespace} are not imported: there is no such namespace here"
-        return Told(ref=about, reason="NamespaceMissing", message=message, warning=False)
+        return Event(subject=str(about), reason="NamespaceMissing", message=message, warning=False)
     if not names.is_label(target.service.name):
         message = f"Service {target.namespace}/{target.name} is not imported: {target.service.name} is too long"
-        return Told(ref=about, reason="NameTooLong", message=message)
+        return Event(subject=str(about), reason="NameTooLong", message=message)
     service = view.get(target.service)
     if service is not None and not is_imported(service):
         key = names.IMPORTED_SERVICE_ANNOTATION
         message = f"it has the name of an imported Service but not the annotation {key}: it is left as it is"
-        return Told(ref=target.service, reason="NotImported", message=message)
+        return Event(subject=str(target.service), reason="NotImported", message=message)
     return None
 
 

@@ -19,12 +19,12 @@ from typing import Any, Protocol
 
 from mcagent.controller.webhook.certs import Material, current, expiry
 from mcagent.controller.webhook.server import WebhookServer
+from mcagent.http.certificates import context_of
 from mcagent.kube.client import ApiGarbageError, ApiRefusalError, Client
 from mcagent.kube.source import RawObject, is_object
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from mcagent.observe.certificates import context_of
 from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)

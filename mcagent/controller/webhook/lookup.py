@@ -11,7 +11,7 @@ from mcagent.controller.raw import name_of, namespace_of
 from mcagent.controller.reconciler import Ref, Side
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.client import ApiGarbageError, ApiRefusalError, Client
-from mcagent.kube.pages import Lister
+from mcagent.kube.lister import Lister
 from mcagent.kube.source import RawObject, is_object
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind

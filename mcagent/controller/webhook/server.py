@@ -1,6 +1,6 @@
 """The HTTPS server of the admission webhook: AdmissionReview v1 in, AdmissionReview v1 out.
 
-Owns its limits, the certificate in use and what is counted; `mcagent.observe.connections` has the connections.
+Owns its limits, the certificate in use and what is counted; `mcagent.http.connections` has the connections.
 Decides nothing: a path has a function that does. What goes wrong here refuses the request, or lets the
 failurePolicy decide.
 """
@@ -22,11 +22,11 @@ from typing import Any
 from mcagent.controller.admission.decision import Decision
 from mcagent.controller.raw import text_at
 from mcagent.controller.tally import BUCKETS, Durations
+from mcagent.http.connections import Connection, Limits, Listener, Stage
+from mcagent.http.request import BadRequestError
 from mcagent.model.document import MAX_DEPTH, decode_told, was_cut
 from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
-from mcagent.observe.connections import Connection, Limits, Listener, Stage
-from mcagent.observe.request import BadRequestError
 from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from mcagent.observe.http import Page, Pages, answer_of, encoded
-from mcagent.observe.listening import bound, oldest_of_most, source_of
-from mcagent.observe.request import BadRequestError, parse_head
+from mcagent.http.listening import bound, oldest_of_most, source_of
+from mcagent.http.request import BadRequestError, parse_head
+from mcagent.http.server import Page, Pages, answer_of, encoded
 from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)

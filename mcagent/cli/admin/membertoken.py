@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it."""
-    from mcagent.cli.get import show
+    from mcagent.cli.admin.get import show
     from mcagent.controller.admin import listing, tokens
 
     creating = args.action == "create"

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from mcagent.observe.listening import Address, bound, oldest_of_most, source_of
-from mcagent.observe.request import MAX_HEAD, BadRequestError, Head, parse_head
+from mcagent.http.listening import Address, bound, oldest_of_most, source_of
+from mcagent.http.request import MAX_HEAD, BadRequestError, Head, parse_head
 from mcagent.supervised import Supervised, attempt
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from mcagent.observe.connections import Connection, Limits, Listener, Stage
-from mcagent.observe.listening import Address
-from mcagent.observe.request import BadRequestError, Head
+from mcagent.http.connections import Connection, Limits, Listener, Stage
+from mcagent.http.listening import Address
+from mcagent.http.request import BadRequestError, Head
 from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)

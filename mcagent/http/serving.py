@@ -9,8 +9,8 @@ import logging
 import socket
 from pathlib import Path
 
-from mcagent.observe.http import Guard, HttpServer, Pages
-from mcagent.observe.listening import Authentication, is_loopback
+from mcagent.http.listening import Authentication, is_loopback
+from mcagent.http.server import Guard, HttpServer, Pages
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def serve_pages(
             "the loopback, or set metricsAuthentication: none",
             where,
         )
-    from mcagent.observe.certificates import Kept, Made
+    from mcagent.http.certificates import Kept, Made
 
     context = Kept(Path(certificates)) if certificates else Made(socket.gethostname())
     return HttpServer(address, pages, guard=guard or _nobody, context=context)
