@@ -12,11 +12,12 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from mcagent.model.backoff import Backoff
 from mcagent.model.field import printable
 
 log = logging.getLogger(__name__)
 
-FIRST, MOST = 0.5, 30.0  # seconds before a thread that broke is run again
+RESTART = Backoff(first=0.5, most=30.0, jitter=0.0)  # before a thread that broke is run again
 STEADY = 60.0  # seconds that make up for what went wrong before
 TOLERATED = 4  # breaks in a row for which health does not fail
 _CAUSE = 300  # characters of an exception's text
@@ -64,7 +65,7 @@ class Supervised(threading.Thread):
         """Tell whether it has ended by an exception, or breaks again and again and was not seen to recover."""
         if self._until is None or not self.cause:
             return bool(self.cause)
-        return self.breaks > TOLERATED and (self._waits or time.monotonic() - self._began < MOST)
+        return self.breaks > TOLERATED and (self._waits or time.monotonic() - self._began < RESTART.most)
 
     def run(self) -> None:
         """Do the work; again after a break, where that is right."""
@@ -77,7 +78,7 @@ class Supervised(threading.Thread):
                 break
             self._waits = True
             self._broke(error, lasted=time.monotonic() - self._began)
-            if self._until is None or self._until.wait(min(MOST, FIRST * 2.0 ** (self.breaks - 1))):
+            if self._until is None or self._until.wait(RESTART.delay(self.breaks)):
                 break
         self._call = None  # the owner may go
 

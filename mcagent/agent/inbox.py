@@ -10,30 +10,15 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from mcagent.core.snapshot import ATTRIBUTE, Change, Delete, Relist, Upsert, apply_changes
+from mcagent.kube.source import WatchEvent
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.problem import Problem
 from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
-
-
-class ObjectEvent(Protocol):
-    """One change of one object (`mcagent.kube.source.ObjectEvent`)."""
-
-    @property
-    def type(self) -> str:
-        """ADDED, MODIFIED or DELETED."""
-
-    @property
-    def object(self) -> dict[str, Any]:
-        """The new state, or the last one."""
-
-    @property
-    def key(self) -> str:
-        """As `Meta.key` has it."""
 
 
 class Inbox:
@@ -56,7 +41,7 @@ class Inbox:
             self._changes.pop(kind, None)
         self._on_change()
 
-    def apply(self, kind: Kind, event: ObjectEvent) -> None:
+    def apply(self, kind: Kind, event: WatchEvent) -> None:
         """Take one change."""
         change: Change
         if event.type == "DELETED":

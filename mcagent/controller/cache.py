@@ -13,9 +13,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mcagent.controller.reconciler import Change, Index, Ref, Side
-from mcagent.controller.table import Table, is_gone, is_newer, key_of, uid_of, version_of
-from mcagent.controller.trim import trim
-from mcagent.kube.source import EventType, ObjectEvent, RawObject
+from mcagent.kube.source import EventType, RawObject, WatchEvent
+from mcagent.kube.store import Store, is_gone, is_newer, key_of, uid_of, version_of
+from mcagent.kube.trim import trim
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 
@@ -45,7 +45,7 @@ class Cache:
                 raise ValueError(f"index {index.name}: there are two of this name")
             self._by_name[index.side, index.name] = index.kind
         self._tables = {
-            (side, kind): Table([index for index in indexes if (index.side, index.kind) == (side, kind)])
+            (side, kind): Store({i.name: i.values for i in indexes if (i.side, i.kind) == (side, kind)})
             for side, of_side in kinds.items()
             for kind in of_side
         }
@@ -107,7 +107,7 @@ class Cache:
         """Return the kinds that are kept of a side."""
         return frozenset(kind for of, kind in self._tables if of is side)
 
-    def _table(self, side: Side, kind: Kind) -> Table:
+    def _table(self, side: Side, kind: Kind) -> Store:
         return self._tables[side, kind]
 
     # --- writing ------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Cache:
             table.synced = True  # of this table, which may be none of ours any more
             self._listen(())
 
-    def apply(self, side: Side, kind: Kind, event: ObjectEvent) -> None:
+    def apply(self, side: Side, kind: Kind, event: WatchEvent) -> None:
         """Take one event."""
         obj = event.object
         key = key_of(obj)
@@ -218,7 +218,7 @@ class Cache:
         with self._lock:
             for of, kind in list(self._tables):
                 if of is side:
-                    self._tables[of, kind] = Table(list(self._tables[of, kind].indexes.values()))
+                    self._tables[of, kind] = Store(self._tables[of, kind].indexes)
 
 
 class SideSink:
@@ -237,7 +237,7 @@ class SideSink:
         if not self._closed:
             self._cache.replace(self._side, kind, objects)
 
-    def apply(self, kind: Kind, event: ObjectEvent) -> None:
+    def apply(self, kind: Kind, event: WatchEvent) -> None:
         """Take one event."""
         if not self._closed:
             self._cache.apply(self._side, kind, event)

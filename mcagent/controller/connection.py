@@ -8,6 +8,7 @@ probe finds out when it is back. Knows nothing of what is read or written.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,11 +21,12 @@ from mcagent.controller.reconciler import Leader, Side
 from mcagent.controller.resolve import Addresses
 from mcagent.controller.secret import SecretWatch
 from mcagent.controller.target import Credentials, Membership, credentials, membership
-from mcagent.controller.trim import trim
 from mcagent.controller.writer import AwayError
 from mcagent.kube.client import ApiGarbageError, ApiRefusalError, ApiUnreachableError, Client, token_kubeconfig
 from mcagent.kube.informer import Informer, Timing
-from mcagent.kube.source import Backoff, KindState, RawObject
+from mcagent.kube.source import KindState, RawObject
+from mcagent.kube.trim import trim
+from mcagent.model.backoff import Backoff
 from mcagent.model.errors import InputError, SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
@@ -33,14 +35,16 @@ from mcagent.supervised import Supervised
 log = logging.getLogger(__name__)
 
 
+RETRY = Backoff(first=0.5, most=10.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTiming:
     """How patient the connection is. Seconds."""
 
     probe_after: float = 15.0  # without any success; the heartbeat of a member is one every 10 s
     probe_timeout: float = 5.0
-    retry: float = 0.5  # between probes of a leader that is away: first
-    retry_most: float = 10.0
+    retry: Backoff = RETRY  # between probes of a leader that is away
     look: float = 0.5  # at how the informers are doing
     informers: Timing = field(default_factory=Timing)
 
@@ -76,7 +80,7 @@ class LeaderLink:
         self._failure = ""  # of requests
         self._problem = ""  # of ClusterSet or Secret
         self._succeeded = 0.0  # monotonic
-        self._backoff = Backoff(self._timing.retry, self._timing.retry_most)
+        self._failures = 0  # of probes, in a row
         self._stopping, self._wake = threading.Event(), threading.Event()
         self._addresses = Addresses(self._wake.set)
         self._secret = SecretWatch(local, namespace, self._wake.set, self._timing.informers)
@@ -169,10 +173,11 @@ class LeaderLink:
                 raise ApiGarbageError(f"{client.server}: the answer is no ResourceImportList")
         except SourceError as err:
             self._failure = str(err)
-            return self._backoff.next()
+            self._failures += 1
+            return self._timing.retry.delay(self._failures, random.random())  # noqa: S311 (spreads load)
         self._failure = ""
         self._succeeded = time.monotonic()
-        self._backoff.reset()
+        self._failures = 0
         return 0.0
 
     def _follow(self) -> bool:
@@ -235,7 +240,7 @@ class LeaderLink:
                     self._changed(old, None)
         self._membership, self._credentials = wanted, found
         self._failure, self._succeeded = "", 0.0
-        self._backoff.reset()
+        self._failures = 0
         if wanted is None or found is None:
             return True
         ca = b"" if wanted.server.startswith("http://") else found.ca

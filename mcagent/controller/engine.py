@@ -22,10 +22,11 @@ from mcagent.controller.reading import LocalReading
 from mcagent.controller.reconciler import Change, Leader, Reconciler, Ref, Side
 from mcagent.controller.view import EngineView
 from mcagent.controller.worker import Worker
-from mcagent.controller.workqueue import Patience, WorkQueue
+from mcagent.controller.workqueue import KEYS, WorkQueue
 from mcagent.kube.client import Client
 from mcagent.kube.informer import Timing
 from mcagent.kube.source import KindState
+from mcagent.model.backoff import Backoff
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.supervised import Supervised, attempt
@@ -43,7 +44,7 @@ class EngineTiming:
     look: float = 0.5
     doubt: float = 30.0  # after which an object that we made, and of which no watch told, is doubted
     stop: float = 12.0  # for what is under way; a little more than a write may take
-    patience: Patience = field(default_factory=Patience)
+    backoff: Backoff = KEYS
     informers: Timing = field(default_factory=Timing)
     link: LinkTiming = field(default_factory=LinkTiming)
 
@@ -103,7 +104,7 @@ class Engine:
             clock=clock,
             writes_to_leader=self._writes_to_leader,
         )
-        self._queues = {side: WorkQueue(self._timing.patience) for side in Side}
+        self._queues = {side: WorkQueue(self._timing.backoff) for side in Side}
         self._side_of = {
             reconciler.name: Side.LEADER
             if reconciler.needs_leader or reconciler.kinds.get(Side.LEADER)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import random
 import signal
 import socket
 import threading
@@ -34,7 +35,7 @@ from mcagent.controller.webhook.lookup import NEEDED, ClusterLookup
 from mcagent.controller.webhook.server import Review, WebhookServer
 from mcagent.kube.client import Client
 from mcagent.kube.events import EventRecorder
-from mcagent.kube.source import Backoff
+from mcagent.model.backoff import Backoff
 from mcagent.model.errors import McagentError, SourceError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -73,7 +74,7 @@ def complete(role: Role, settings: Settings, client: Client, stop: threading.Eve
         return settings
     from mcagent.controller.member.discovery import UnknownCidrError, discover_service_cidr
 
-    backoff, said = Backoff(0.5, 10.0), ""
+    backoff, failures, said = Backoff(first=0.5, most=10.0), 0, ""
     home = settings.pod_namespace or _own_namespace()
     while not stop.is_set():
         try:
@@ -87,7 +88,8 @@ def complete(role: Role, settings: Settings, client: Client, stop: threading.Eve
             if str(err) != said:
                 said = str(err)
                 log.warning("the Service CIDR is not known yet: %s", err)
-            stop.wait(backoff.next())
+            failures += 1
+            stop.wait(backoff.delay(failures, random.random()))  # noqa: S311 (spreads load)
     return settings
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from mcagent.kube.client import Client
 from mcagent.kube.informer import Informer, Timing
-from mcagent.kube.source import EventType, ObjectEvent, RawObject
+from mcagent.kube.source import EventType, RawObject, WatchEvent
 from mcagent.model.objects import Kind
 
 
@@ -73,7 +73,7 @@ class _Sink:
         self.known = True
         self._changed()
 
-    def apply(self, kind: Kind, event: ObjectEvent) -> None:  # noqa: ARG002
+    def apply(self, kind: Kind, event: WatchEvent) -> None:  # noqa: ARG002
         """Take a change."""
         if event.object["metadata"]["name"] == self.name:
             self.secret = None if event.type is EventType.DELETED else event.object

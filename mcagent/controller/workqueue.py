@@ -15,21 +15,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from mcagent.model.backoff import Backoff
+
 Entry = tuple[str, str]  # lane, key
+KEYS = Backoff(first=0.05, most=60.0)  # before a key that failed is tried again
 _BACKGROUND_TURN = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long a key waits after failures: first, twice that, ... up to most; seconds, each less up to a half."""
-
-    first: float = 0.05
-    most: float = 60.0
-
-    def after(self, failures: int, chance: float) -> float:
-        """Return the wait after so many failures in a row. `chance` is a random number from 0 to 1."""
-        wait: float = min(self.most, self.first * 2.0 ** min(failures - 1, 30))
-        return wait * (0.5 + chance / 2)
 
 
 @dataclass(slots=True)
@@ -52,8 +42,8 @@ class _Lane:
 class Lanes:
     """What is to be done now, what later, what is under way. Times are those of any one clock, in seconds."""
 
-    def __init__(self, patience: Patience | None = None, chance: Callable[[], float] = random.random) -> None:
-        self._patience, self._chance = patience or Patience(), chance
+    def __init__(self, backoff: Backoff = KEYS, chance: Callable[[], float] = random.random) -> None:
+        self._backoff, self._chance = backoff, chance
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()  # the front has the next turn
         self._working: dict[Entry, bool | None] = {}  # None: once is enough; else again, urgently or not
         self._due: dict[Entry, tuple[float, bool]] = {}
@@ -112,14 +102,14 @@ class Lanes:
         wait = None
         if failed:
             self._failures[entry] = self._failures.get(entry, 0) + 1
-            wait = self._patience.after(self._failures[entry], self._chance())
+            wait = self._backoff.delay(self._failures[entry], self._chance())
             self.add_at(entry, now + wait)
         else:
             self._failures.pop(entry, None)
         if again is not None:
             # A change that came meanwhile is news; but not such that failing could become a tight loop.
             if failed:
-                self.add_at(entry, now + self._patience.first)
+                self.add_at(entry, now + self._backoff.first)
             else:
                 self.add(entry, urgent=again)
         return wait
@@ -154,8 +144,8 @@ class Lanes:
 class WorkQueue:
     """`Lanes` for threads. Safe to use from many."""
 
-    def __init__(self, patience: Patience | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._lanes, self._clock = Lanes(patience), clock
+    def __init__(self, backoff: Backoff = KEYS, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._lanes, self._clock = Lanes(backoff), clock
         self._changed = threading.Condition()
         self._closed = False
 

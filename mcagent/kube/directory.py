@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mcagent.kube.apiserver import IN_NAMESPACE
 from mcagent.kube.manifests import SUFFIXES, read_manifests
-from mcagent.kube.source import EventType, KindState, ObjectEvent, RawObject, Sink, object_key
+from mcagent.kube.source import EventType, KindState, RawObject, Sink, WatchEvent, object_key
 from mcagent.kube.trim import trim
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
@@ -207,11 +207,11 @@ class DirectorySource:
                 self._sink.replace(kind, list(new.values()))
                 continue
             events = [
-                ObjectEvent(type=EventType.MODIFIED if key in old else EventType.ADDED, object=obj)
+                WatchEvent(type=EventType.MODIFIED if key in old else EventType.ADDED, object=obj)
                 for key, obj in new.items()
                 if old.get(key) != obj
             ]
-            events += [ObjectEvent(type=EventType.DELETED, object=old[key]) for key in old.keys() - new.keys()]
+            events += [WatchEvent(type=EventType.DELETED, object=old[key]) for key in old.keys() - new.keys()]
             for event in events:
                 self._sink.apply(kind, event)
             self._events[kind] = self._events.get(kind, 0) + len(events)

@@ -25,8 +25,9 @@ from mcagent.kube.client import (
     Stream,
 )
 from mcagent.kube.lister import PAGE, PAGE_BYTES, ExpiredError, Lister
-from mcagent.kube.source import Backoff, EventType, KindState, ObjectEvent, RawObject, Sink, is_object, object_key
+from mcagent.kube.source import EventType, KindState, RawObject, Sink, WatchEvent, is_object, object_key
 from mcagent.kube.trim import trim
+from mcagent.model.backoff import Backoff
 from mcagent.model.document import MAX_DEPTH, decode_told
 from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
@@ -37,6 +38,9 @@ from mcagent.supervised import Supervised, attempt
 log = logging.getLogger(__name__)
 
 
+RETRY = Backoff(first=0.5, most=30.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """How patient an informer is. Seconds."""
@@ -44,8 +48,7 @@ class Timing:
     list_timeout: float = 60.0  # for one page
     watch_timeout: float = 300.0  # asked of the server: timeoutSeconds, from here to twice that
     inactivity: float = 120.0  # a watch without any line; bookmarks come about every minute
-    backoff: float = 0.5  # after the first failure
-    backoff_most: float = 30.0
+    backoff: Backoff = RETRY
     steady: float = 5.0  # a watch that lasted this long, or said something, was no failure
     page: int = PAGE  # objects of one page of a list
     page_bytes: int = PAGE_BYTES
@@ -97,7 +100,7 @@ class Informer:
         self._rv = ""  # watch from here; "": list first
         self._bad_lines = 0  # of the present watch: what they told is not known
         self._told: set[str] = set()
-        self._backoff = Backoff(self._timing.backoff, self._timing.backoff_most)
+        self._failures = 0  # in a row
         self._stopping = threading.Event()
         self._delivery = threading.Lock()  # held while the sink is called
         self._lock = threading.Lock()  # guards what follows
@@ -168,7 +171,7 @@ class Informer:
                 self._rv, self._bad_lines = "", 0  # whatever they told, a list tells it, too
             lasted = time.monotonic() - self._opened if self._opened else 0.0
             if self._events + self._bookmarks != seen or lasted >= self._timing.steady:
-                self._backoff.reset()  # it worked for a while
+                self._failures = 0  # it worked for a while
             wait = 0.0
             # a server that ends every watch at once must not make us spin
             if error is not None or lasted < self._timing.steady:
@@ -179,16 +182,17 @@ class Informer:
 
     def _after(self, err: SourceError | None) -> float:
         """Draw the conclusions from a failure. Returns how many seconds to wait."""
-        wait = self._backoff.next()
+        self._failures += 1
+        wait = self._timing.backoff.delay(self._failures, random.random())  # noqa: S311 (spreads load)
         if isinstance(err, ExpiredError):
             self._rv = ""
-            if self._backoff.failures == 1:
+            if self._failures == 1:
                 wait = random.uniform(0.0, min(wait, 0.2))  # noqa: S311 (spreads load)
         elif isinstance(err, ApiRefusalError):
-            wait = max(wait, min(err.retry_after, self._timing.backoff_most))
+            wait = max(wait, min(err.retry_after, self._timing.backoff.most))
             if err.code == 401:
                 self._reload()
-        if self._backoff.failures > 3:
+        if self._failures > 3:
             self._rv = ""  # whatever is wrong with this version: begin anew
         return wait
 
@@ -325,7 +329,7 @@ class Informer:
             if self._stopping.is_set():
                 return None
             if kept is not None:
-                self._sink.apply(self.kind, ObjectEvent(type=kind, object=kept))
+                self._sink.apply(self.kind, WatchEvent(type=kind, object=kept))
         self._rv = rv
         with self._lock:
             self._events += 1

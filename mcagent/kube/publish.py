@@ -11,6 +11,7 @@ import threading
 from typing import Any
 
 from mcagent.kube.client import Client
+from mcagent.model.backoff import Backoff
 from mcagent.model.errors import InputError, SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Gateway, Kind, Meta, WireGuardInfo
@@ -19,7 +20,7 @@ from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
-RETRY_FIRST, RETRY_MAX = 0.5, 30.0  # seconds
+RETRY = Backoff(first=0.5, most=30.0, jitter=0.0)
 SEEN = 5.0  # seconds for which a written value may take to be seen
 
 
@@ -62,7 +63,7 @@ class Publisher:
                 self._dirty.set()
 
     def _run(self) -> None:
-        pause = RETRY_FIRST
+        failures = 0
         while True:
             self._dirty.wait()
             if self._stopping.is_set():
@@ -76,9 +77,10 @@ class Publisher:
                 self._write(*wanted)
             except SourceError as error:
                 log.warning("this Node's WireGuard key is not published yet: %s", error)
-                again, pause = pause, min(2 * pause, RETRY_MAX)
+                failures += 1
+                again = RETRY.delay(failures)
             else:
-                again, pause = SEEN, RETRY_FIRST
+                again, failures = SEEN, 0
             # Until it is seen (`want`), it is written again.
             if not self._dirty.wait(again) and not self._stopping.is_set():
                 self._dirty.set()

@@ -6,7 +6,6 @@ fields that are read) to a sink. It must not know what becomes of them.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -27,7 +26,7 @@ class EventType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectEvent:
+class WatchEvent:
     """One change of one object. `object` is its new state, or the last one for DELETED."""
 
     type: EventType
@@ -64,7 +63,7 @@ class Sink(Protocol):
         """Take all objects of a kind: what is not among them is gone. The kind is synced from now on."""
         ...
 
-    def apply(self, kind: Kind, event: ObjectEvent) -> None:
+    def apply(self, kind: Kind, event: WatchEvent) -> None:
         """Take one change."""
         ...
 
@@ -117,26 +116,3 @@ class Source(Protocol):
     def problems(self) -> tuple[Problem, ...]:
         """Return what the source itself cannot use (a file that does not parse)."""
         ...
-
-
-class Backoff:
-    """Exponential back-off with jitter: base, twice that, ... up to `most` seconds, each less up to a half."""
-
-    def __init__(self, base: float, most: float) -> None:
-        self._base, self._most = base, most
-        self._failures = 0
-
-    @property
-    def failures(self) -> int:
-        """Return how often in a row it failed."""
-        return self._failures
-
-    def next(self) -> float:
-        """Return how many seconds to wait after one more failure."""
-        wait = min(self._most, self._base * 2.0 ** min(self._failures, 16))
-        self._failures += 1
-        return wait * random.uniform(0.5, 1.0)  # noqa: S311 (spreads load, guards nothing)
-
-    def reset(self) -> None:
-        """Take that it works again."""
-        self._failures = 0

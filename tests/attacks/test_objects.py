@@ -18,14 +18,16 @@ import pytest
 from devtools.apiserver import ApiServer
 from devtools.waiting import wait_until
 from mcagent.agent.inbox import Inbox
-from mcagent.controller import names, trim
+from mcagent.controller import names
 from mcagent.controller.admission.decision import ALLOWED
 from mcagent.controller.config import Role
 from mcagent.core.compile import compile_desired
 from mcagent.kube.apiserver import ApiServerSource
 from mcagent.kube.client import Client, token_kubeconfig
 from mcagent.kube.informer import Informer, Timing
-from mcagent.kube.source import ObjectEvent, RawObject, object_key
+from mcagent.kube.source import RawObject, WatchEvent, object_key
+from mcagent.kube.trim import trim
+from mcagent.model.backoff import Backoff
 from mcagent.model.config import Config
 from mcagent.model.document import MAX_DEPTH, decode_told
 from mcagent.model.facts import Facts
@@ -45,7 +47,7 @@ from tests.kube.suite.test_shipped_webhooks import gateway as a_gateway
 from tests.unit import agentworld
 from tests.unit.leader_world import SET, announce, cluster_set, endpoints, service
 
-QUICK = Timing(list_timeout=20.0, backoff=0.02, backoff_most=0.2, steady=0.2)
+QUICK = Timing(list_timeout=20.0, backoff=Backoff(first=0.02, most=0.2), steady=0.2)
 ESCAPES = "\x1b[2J\r\nlevel=error forged by mallory\x07\x9b31m\u202e"
 MARK = "@here@"
 
@@ -111,7 +113,7 @@ class Mirror:
         self.objects = {object_key(obj): obj for obj in objects}
         self.lists += 1
 
-    def apply(self, kind: Kind, event: ObjectEvent) -> None:
+    def apply(self, kind: Kind, event: WatchEvent) -> None:
         """Take an event."""
         self.objects[event.key] = event.object
 
@@ -133,7 +135,7 @@ def reading(cluster: Cluster, timing: Timing = QUICK) -> Iterator[tuple[Informer
         mirror,
         namespace=cluster.namespace,
         timing=timing,
-        transform=trim.trim,
+        transform=trim,
     )
     informer.start()
     try:
@@ -271,7 +273,7 @@ def test_large_exports_do_not_keep_anybody_from_listing(cluster: Cluster) -> Non
         created(cluster, with_payload(f"web{number}", x="y" * 200_000))
     created(cluster, with_payload("huge", x="y" * 1_300_000))
     created(cluster, service("east"))
-    timing = Timing(list_timeout=20.0, backoff=0.05, backoff_most=0.2, page_bytes=700_000)
+    timing = Timing(list_timeout=20.0, backoff=Backoff(first=0.05, most=0.2), page_bytes=700_000)
     with reading(cluster, timing) as (informer, mirror):
         wait_until(lambda: informer.state().synced, "the list", timeout=30)
         assert mirror.names() == {
@@ -610,7 +612,7 @@ def test_a_reader_that_breaks_begins_anew(tmp_path: Path) -> None:
     """A bug that an object hits ends nothing for good: everything is listed again, and told meanwhile."""
 
     class Fragile(Mirror):
-        def apply(self, kind: Kind, event: ObjectEvent) -> None:
+        def apply(self, kind: Kind, event: WatchEvent) -> None:
             if event.key.endswith("poison"):
                 raise RuntimeError(event.key)
             super().apply(kind, event)

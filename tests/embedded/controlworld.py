@@ -11,10 +11,10 @@ from devtools.apiserver import ApiServer
 from mcagent.controller.connection import LinkTiming
 from mcagent.controller.engine import EngineTiming
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
-from mcagent.controller.workqueue import Patience
 from mcagent.kube.client import Client
 from mcagent.kube.informer import Timing
 from mcagent.kube.source import RawObject
+from mcagent.model.backoff import Backoff
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
@@ -24,17 +24,17 @@ COMMON_AREA = "default"  # of the leader: a namespace that every server has
 # Any certificate will do where the leader is reached by plain HTTP on the loopback.
 CA = b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
 INFORMERS = Timing(
-    list_timeout=2.0, watch_timeout=60.0, inactivity=5.0, backoff=0.02, backoff_most=0.2, steady=0.2
+    list_timeout=2.0, watch_timeout=60.0, inactivity=5.0, backoff=Backoff(first=0.02, most=0.2), steady=0.2
 )
 QUICK = EngineTiming(
     workers=2,
     resync=60.0,
     look=0.02,
     stop=3.0,
-    patience=Patience(first=0.01, most=0.3),
+    backoff=Backoff(first=0.01, most=0.3),
     informers=INFORMERS,
     link=LinkTiming(
-        probe_after=0.3, probe_timeout=0.5, retry=0.05, retry_most=0.2, look=0.05, informers=INFORMERS
+        probe_after=0.3, probe_timeout=0.5, retry=Backoff(first=0.05, most=0.2), look=0.05, informers=INFORMERS
     ),
 )
 

@@ -22,7 +22,7 @@ from mcagent.controller.reconciler import (
     View,
     Wanted,
 )
-from mcagent.kube.source import EventType, ObjectEvent
+from mcagent.kube.source import EventType, WatchEvent
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Copier, Objects, client_of, join
@@ -410,8 +410,8 @@ def test_an_answer_that_comes_late_revives_nothing() -> None:
     freed = {"metadata": {**meta, "resourceVersion": "6", "deletionTimestamp": "2024-01-01T00:00:00Z"}}
     for late in (freed, held):
         cache = Cache({Side.LOCAL: [Kind.CONFIG_MAP]})
-        cache.apply(Side.LOCAL, Kind.CONFIG_MAP, ObjectEvent(type=EventType.ADDED, object=held))
-        cache.apply(Side.LOCAL, Kind.CONFIG_MAP, ObjectEvent(type=EventType.DELETED, object=freed))
+        cache.apply(Side.LOCAL, Kind.CONFIG_MAP, WatchEvent(type=EventType.ADDED, object=held))
+        cache.apply(Side.LOCAL, Kind.CONFIG_MAP, WatchEvent(type=EventType.DELETED, object=freed))
         cache.wrote(ref, late)
         assert cache.get(ref) is None
     cache.wrote(ref, {"metadata": {**meta, "uid": "2", "resourceVersion": "7"}})

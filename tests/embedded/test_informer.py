@@ -20,15 +20,16 @@ from devtools.lab.certificates import server_identity
 from mcagent.kube.apiserver import ApiServerSource
 from mcagent.kube.client import Client
 from mcagent.kube.informer import Informer, Timing
-from mcagent.kube.source import EventType, ObjectEvent, RawObject, object_key
+from mcagent.kube.source import EventType, RawObject, WatchEvent, object_key
 from mcagent.kube.trim import trim
+from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import AGENT_KINDS, KINDS
 from mcagent.model.objects import Kind
 from tests.waiting import until
 
 FAST = Timing(
-    list_timeout=2.0, watch_timeout=60.0, inactivity=1.0, backoff=0.02, backoff_most=0.2, steady=0.2, page=3
+    list_timeout=2.0, watch_timeout=60.0, inactivity=1.0, backoff=Backoff(first=0.02, most=0.2), steady=0.2, page=3
 )
 GATEWAYS = "/apis/multicluster.crd.antrea.io/v1alpha1/namespaces/kube-system/gateways"
 
@@ -48,7 +49,7 @@ class Mirror:
             self.calls.append("replace")
             self.changed.notify_all()
 
-    def apply(self, kind: Kind, event: ObjectEvent) -> None:
+    def apply(self, kind: Kind, event: WatchEvent) -> None:
         """Take an event."""
         with self.changed:
             if event.type is EventType.DELETED:
@@ -269,7 +270,7 @@ def test_garbage_is_never_used(
     """Whatever the server says, what is known stays until it talks sense again; then it catches up."""
     put(api, Kind.GATEWAY, "a")
     put(api, Kind.GATEWAY, "b")
-    informer = start(timing=replace(FAST, backoff=0.005, backoff_most=0.02))
+    informer = start(timing=replace(FAST, backoff=Backoff(first=0.005, most=0.02)))
     mirror.wait_names(Kind.GATEWAY, "a", "b")
     api.faults.add(Fault(kind=FaultKind.GARBAGE, verbs=(verb,), body=body))
     if verb == "list":
@@ -307,7 +308,7 @@ def test_faults_pass(fault: Fault, api: ApiServer, mirror: Mirror, start: Callab
     """Cut, refused, slow and missing answers delay the first list and nothing else."""
     put(api, Kind.GATEWAY, "a")
     api.faults.add(fault)
-    start(timing=Timing(list_timeout=0.5, inactivity=0.5, backoff=0.02, backoff_most=0.2, steady=0.2))
+    start(timing=Timing(list_timeout=0.5, inactivity=0.5, backoff=Backoff(first=0.02, most=0.2), steady=0.2))
     mirror.wait_names(Kind.GATEWAY, "a")
     put(api, Kind.GATEWAY, "b")
     mirror.wait_names(Kind.GATEWAY, "a", "b")
@@ -319,7 +320,7 @@ def test_a_watch_that_went_quiet_is_opened_anew(
     """A connection that says nothing any more (no event, no bookmark) is given up after the inactivity time."""
     put(api, Kind.GATEWAY, "a")
     api.faults.add(Fault(kind=FaultKind.SILENT, verbs=("watch",), times=1))
-    start(timing=Timing(inactivity=0.3, backoff=0.02, backoff_most=0.2))
+    start(timing=Timing(inactivity=0.3, backoff=Backoff(first=0.02, most=0.2)))
     mirror.wait_names(Kind.GATEWAY, "a")
     put(api, Kind.GATEWAY, "b")
     mirror.wait_names(Kind.GATEWAY, "a", "b")
@@ -330,7 +331,7 @@ def test_a_server_that_ends_every_watch_is_not_hammered(
 ) -> None:
     """With watches that end at once and lists that fail, requests come ever more slowly."""
     api.faults.add(Fault(kind=FaultKind.GARBAGE, verbs=("watch",), body="empty"))
-    start(timing=Timing(backoff=0.05, backoff_most=5.0))
+    start(timing=Timing(backoff=Backoff(first=0.05, most=5.0)))
     mirror.wait(lambda: "replace" in mirror.calls)
     until(lambda: requests(api, "watch") >= 5)
     times = [when for when, verb, _ in list(api.requests) if verb == "watch"]
@@ -475,7 +476,7 @@ def test_trimming_keeps_what_is_read_and_judges_nothing() -> None:
     }
     assert trim(Kind.POD, pod) == {
         "kind": "Pod",
-        "metadata": {"name": "a", "labels": {}, "annotations": 7},
+        "metadata": {"name": "a", "labels": {"app": "x"}, "annotations": 7},
         "spec": {"nodeName": "n"},
         "status": "odd",
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from devtools.fake_backend import FakeBackend
@@ -15,6 +14,7 @@ from mcagent.agent.reconcile import Compile, Reconciler
 from mcagent.agent.reporting import Reporter
 from mcagent.agent.schedule import Timing
 from mcagent.core.compile import Compiled, compile_desired
+from mcagent.kube.source import EventType, WatchEvent
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
@@ -70,18 +70,9 @@ def cluster(number: int) -> RawObject:
     )
 
 
-@dataclass(frozen=True)
-class Event:
-    """A change, as a source tells it."""
-
-    type: str
-    object: RawObject
-
-    @property
-    def key(self) -> str:
-        """As `Meta.key` has it."""
-        meta = self.object["metadata"]
-        return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
+def watch_event(word: str, obj: RawObject) -> WatchEvent:
+    """Return a change as a source delivers it."""
+    return WatchEvent(type=EventType(word), object=obj)
 
 
 class Facility(FakeBackend):
@@ -160,7 +151,7 @@ class World:
 
     def tell(self, kind: Kind, type_: str, obj: RawObject) -> None:
         """Tell one change."""
-        self.inbox.apply(kind, Event(type_, obj))
+        self.inbox.apply(kind, watch_event(type_, obj))
 
     def start(self) -> None:
         """Let the loop run."""

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcagent.agent.inbox import Inbox
-from mcagent.controller import trim
 from mcagent.controller.admin.listing import LISTINGS, rows
 from mcagent.controller.admission import mutate, review
 from mcagent.controller.admission.accounts import NODE_CLAIM
@@ -23,8 +22,9 @@ from mcagent.controller.reconciler import Side
 from mcagent.controller.target import credentials, membership
 from mcagent.controller.webhook.server import answer_of, read_review
 from mcagent.core.compile import compile_desired
-from mcagent.kube import trim as agent_trim
-from mcagent.kube.source import EventType, ObjectEvent, RawObject
+from mcagent.core.snapshot import ATTRIBUTE
+from mcagent.kube.source import EventType, RawObject, WatchEvent
+from mcagent.kube.trim import trim
 from mcagent.model.config import Config
 from mcagent.model.document import CUT, MAX_DEPTH, decode, decode_told, was_cut
 from mcagent.model.errors import InputError
@@ -161,13 +161,13 @@ def programmed(*bad: RawObject) -> dict[str, Any]:
     """Return the units that a Node programs, by name, with more objects than the good ones."""
     inbox = Inbox(lambda: None)
     for kind in Kind:
-        if kind in agent_trim._SHAPES:
-            these = [agent_trim.trim(kind, received(obj)) for obj in AGENT if obj["kind"] == kind]
+        if kind in ATTRIBUTE:
+            these = [trim(kind, received(obj)) for obj in AGENT if obj["kind"] == kind]
             inbox.replace(kind, these)
     for obj in bad:
         kind = Kind(obj["kind"])
         for told in (EventType.ADDED, EventType.MODIFIED):
-            inbox.apply(kind, ObjectEvent(type=told, object=agent_trim.trim(kind, received(obj))))
+            inbox.apply(kind, WatchEvent(type=told, object=trim(kind, received(obj))))
     config = Config(node_name="a1", cluster_id="home")
     return dict(compile_desired(inbox.take(), Facts(), config, None).desired.units)
 
@@ -203,7 +203,7 @@ def merged(*bad: RawObject) -> dict[str, Any]:
         leader.put(leader_world.service(cluster), leader_world.endpoints(cluster, [f"10.{97 + number}.0.1"]))
     leader.clock.forward(60)
     for obj in bad:
-        leader.put(trim.trim(Kind(obj["kind"]), received(obj)))
+        leader.put(trim(Kind(obj["kind"]), received(obj)))
     leader.settle()
     leader.controller.due()
     leader.controller.run()
@@ -263,7 +263,7 @@ def followed(*bad: RawObject) -> dict[str, Any]:
     controller.settle()  # ClusterIPs are given in the order in which they are asked for
     for obj in bad:
         api = north if obj in MEMBER_LEADER or obj["kind"] == "ResourceImport" else view.local
-        api.put(trim.trim(Kind(obj["kind"]), received(obj)))
+        api.put(trim(Kind(obj["kind"]), received(obj)))
     controller.settle()
     controller.due()
     controller.run()
@@ -387,11 +387,11 @@ def test_a_cache_files_what_it_can(objects: list[RawObject]) -> None:
     """Objects come and go whatever is in them, and leave nothing behind."""
     cache = Cache({Side.LOCAL: [Kind.RESOURCE_EXPORT]}, [BY_CLUSTER, BY_IMPORT])
     sink = cache.sink(Side.LOCAL)
-    kept = [trim.trim(Kind.RESOURCE_EXPORT, received(obj)) for obj in objects]
+    kept = [trim(Kind.RESOURCE_EXPORT, received(obj)) for obj in objects]
     sink.replace(Kind.RESOURCE_EXPORT, [])
     for told in EventType:
         for obj in kept:
-            sink.apply(Kind.RESOURCE_EXPORT, ObjectEvent(type=told, object=obj))
+            sink.apply(Kind.RESOURCE_EXPORT, WatchEvent(type=told, object=obj))
     assert cache.count(Side.LOCAL, Kind.RESOURCE_EXPORT) == 0
     assert not any(cache._tables[Side.LOCAL, Kind.RESOURCE_EXPORT].filed.values())
 
@@ -400,8 +400,8 @@ def test_what_nobody_reads_is_not_kept() -> None:
     """Fields that only fill memory are dropped, with whatever is nested in them; those that are read stay."""
     good = leader_world.service("mallory", "evil/web")
     wide = changed(changed(good, ("spec", "service", "serviceSpec", "x"), ["y"] * 1000), ("spec", "raw"), {"a": 1})
-    assert trim.trim(Kind.RESOURCE_EXPORT, received(wide)) == trim.trim(Kind.RESOURCE_EXPORT, received(good))
-    assert trim.trim(Kind.RESOURCE_EXPORT, received(good))["spec"] == good["spec"]
+    assert trim(Kind.RESOURCE_EXPORT, received(wide)) == trim(Kind.RESOURCE_EXPORT, received(good))
+    assert trim(Kind.RESOURCE_EXPORT, received(good))["spec"] == good["spec"]
 
 
 def test_the_corpus_has_what_it_says() -> None:

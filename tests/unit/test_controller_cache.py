@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mcagent.controller.cache import Cache
 from mcagent.controller.reconciler import Change, Index, Ref, Side
-from mcagent.controller.trim import trim
-from mcagent.kube.source import EventType, ObjectEvent
+from mcagent.kube.source import EventType, WatchEvent
+from mcagent.kube.trim import trim
 from mcagent.model.objects import Kind
 
 KIND = Kind.CONFIG_MAP
@@ -42,7 +42,7 @@ class World:
 
     def event(self, kind: EventType, thing: dict[str, Any]) -> None:
         """Deliver an event."""
-        self.cache.apply(Side.LOCAL, KIND, ObjectEvent(type=kind, object=thing))
+        self.cache.apply(Side.LOCAL, KIND, WatchEvent(type=kind, object=thing))
 
     def version(self, name: str) -> str | None:
         """Return the version known of an object."""
@@ -188,8 +188,8 @@ def test_quiet_time_begins_with_a_version_and_survives_a_relist(
 ) -> None:
     """It is 0 for what is not there, grows, and starts again with another version only."""
     now = 100.0
-    for module in ("cache", "table"):
-        monkeypatch.setattr(f"mcagent.controller.{module}.time", SimpleNamespace(monotonic=lambda: now))
+    for module in ("controller.cache", "kube.store"):
+        monkeypatch.setattr(f"mcagent.{module}.time", SimpleNamespace(monotonic=lambda: now))
     assert world.cache.quiet_for(ref("a")) == 0.0
     world.event(EventType.ADDED, obj("a", 1))
     now += 1

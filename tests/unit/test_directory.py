@@ -13,7 +13,7 @@ import pytest
 
 from mcagent.kube.directory import DirectorySource
 from mcagent.kube.manifests import read_manifests
-from mcagent.kube.source import EventType, ObjectEvent, RawObject, object_key
+from mcagent.kube.source import EventType, RawObject, WatchEvent, object_key
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
 
@@ -43,7 +43,7 @@ class Mirror:
             self.events.append("replace")
             self.changed.notify_all()
 
-    def apply(self, kind: Kind, event: ObjectEvent) -> None:
+    def apply(self, kind: Kind, event: WatchEvent) -> None:
         """Take an event."""
         with self.changed:
             self.objects[kind].pop(event.key, None)

@@ -9,7 +9,7 @@ from mcagent.core import snapshot as snapshot_module
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.parse import Parsed, parse_object
 from mcagent.model.problem import Problem
-from tests.unit.agentworld import Event, cluster, gateway, node
+from tests.unit.agentworld import cluster, gateway, node, watch_event
 
 INFO = Kind.CLUSTER_INFO_IMPORT
 
@@ -25,7 +25,7 @@ def filled() -> Inbox:
 def test_a_list_makes_a_kind_synced() -> None:
     """Only the kinds that were listed count as synced."""
     inbox = Inbox(lambda: None)
-    inbox.apply(Kind.NODE, Event("ADDED", node()))
+    inbox.apply(Kind.NODE, watch_event("ADDED", node()))
     assert inbox.take().synced == frozenset()
     inbox.replace(INFO, [cluster(1)])
     assert inbox.take().synced == {INFO}
@@ -35,19 +35,19 @@ def test_of_many_changes_the_last_one_counts() -> None:
     """Whatever happened in between, the snapshot is that of the end."""
     inbox = filled()
     for _ in range(100):
-        inbox.apply(INFO, Event("DELETED", cluster(1)))
-        inbox.apply(INFO, Event("ADDED", cluster(1)))
-        inbox.apply(INFO, Event("ADDED", cluster(3)))
-        inbox.apply(INFO, Event("DELETED", cluster(3)))
+        inbox.apply(INFO, watch_event("DELETED", cluster(1)))
+        inbox.apply(INFO, watch_event("ADDED", cluster(1)))
+        inbox.apply(INFO, watch_event("ADDED", cluster(3)))
+        inbox.apply(INFO, watch_event("DELETED", cluster(3)))
     assert set(inbox.take().cluster_infos) == {"kube-system/c1", "kube-system/c2"}
 
 
 def test_a_list_overrules_changes_that_came_before_it() -> None:
     """What is not in the list is gone, even when it was just added; what comes after counts."""
     inbox = filled()
-    inbox.apply(INFO, Event("ADDED", cluster(3)))
+    inbox.apply(INFO, watch_event("ADDED", cluster(3)))
     inbox.replace(INFO, [cluster(1)])
-    inbox.apply(INFO, Event("ADDED", cluster(4)))
+    inbox.apply(INFO, watch_event("ADDED", cluster(4)))
     assert set(inbox.take().cluster_infos) == {"kube-system/c1", "kube-system/c4"}
 
 
@@ -56,7 +56,7 @@ def test_a_kind_that_is_read_no_longer_is_forgotten() -> None:
     inbox = filled()
     bad = cluster(5)
     bad["spec"]["serviceCIDR"] = "x"
-    inbox.apply(INFO, Event("ADDED", bad))
+    inbox.apply(INFO, watch_event("ADDED", bad))
     inbox.replace(Kind.GATEWAY, [gateway()])
     assert inbox.take().problems
     inbox.forget(INFO)
@@ -74,7 +74,7 @@ def test_without_changes_the_snapshot_is_the_very_same() -> None:
     inbox = filled()
     before = inbox.take()
     assert inbox.take() is before
-    inbox.apply(INFO, Event("MODIFIED", cluster(1)))
+    inbox.apply(INFO, watch_event("MODIFIED", cluster(1)))
     assert inbox.take() is before
 
 
@@ -103,8 +103,8 @@ def test_an_object_that_nobody_thought_of_costs_only_itself(monkeypatch: pytest.
     monkeypatch.setattr(snapshot_module, "parse_object", fragile)
     inbox = Inbox(lambda: None)
     inbox.replace(Kind.NODE, [node(name) for name in ("a1", "poison", "a2")])
-    inbox.apply(Kind.GATEWAY, Event("ADDED", gateway("poison")))
-    inbox.apply(Kind.GATEWAY, Event("ADDED", gateway("a1")))
+    inbox.apply(Kind.GATEWAY, watch_event("ADDED", gateway("poison")))
+    inbox.apply(Kind.GATEWAY, watch_event("ADDED", gateway("a1")))
     found = inbox.take()
     assert set(found.nodes) == {"a1", "a2"}
     assert set(found.gateways) == {"kube-system/a1"}

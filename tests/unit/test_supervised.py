@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcagent import supervised
+from mcagent.model.backoff import Backoff
 from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.pages import Identity, make_pages
 from mcagent.observe.report import Report
@@ -28,8 +29,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     def note(form: str, *args: object, exc_info: BaseException) -> None:
         found.append(form % args + "".join(traceback.format_exception(exc_info)))
 
-    monkeypatch.setattr(supervised, "FIRST", 0.001)
-    monkeypatch.setattr(supervised, "MOST", 0.002)
+    monkeypatch.setattr(supervised, "RESTART", Backoff(first=0.001, most=0.002))
     monkeypatch.setattr(supervised.log, "error", note)
     yield found
     gc.collect()

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mcagent.controller.workqueue import Lanes, Patience, WorkQueue
+from mcagent.controller.workqueue import Lanes, WorkQueue
+from mcagent.model.backoff import Backoff
 
 _ENTRIES = st.tuples(st.sampled_from(["a", "b", "c"]), st.sampled_from(["1", "2", "3"]))
 
@@ -19,7 +20,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lanes = Lanes(Patience(first=1.0, most=8.0), chance=lambda: 1.0)
+        self.lanes = Lanes(Backoff(first=1.0, most=8.0), chance=lambda: 0.0)
         self.now = 0.0
         self.working: set[tuple[str, str]] = set()
         self.owed: set[tuple[str, str]] = set()  # asked for and not begun since
@@ -118,7 +119,7 @@ def test_what_changed_goes_before_what_the_period_asks_for() -> None:
 
 def test_failures_wait_longer_and_longer_and_a_success_forgets_them() -> None:
     """Back-off doubles up to its most, for this key only."""
-    lanes, waits = Lanes(Patience(first=1.0, most=10.0), chance=lambda: 1.0), []
+    lanes, waits = Lanes(Backoff(first=1.0, most=10.0), chance=lambda: 0.0), []
     now = 0.0
     for _ in range(6):
         lanes.add(("x", "bad"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mcagent.kube.informer import Informer, Timing
-from mcagent.kube.source import EventType, ObjectEvent, RawObject, object_key
+from mcagent.kube.source import EventType, RawObject, WatchEvent, object_key
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster
 
@@ -232,7 +232,7 @@ class _Mirror:
             self.objects = {object_key(obj): obj for obj in objects}
             self.changed.notify_all()
 
-    def apply(self, kind: Kind, event: ObjectEvent) -> None:
+    def apply(self, kind: Kind, event: WatchEvent) -> None:
         with self.changed:
             self.objects.pop(event.key, None)
             if event.type is not EventType.DELETED:

@@ -1,6 +1,6 @@
-"""The objects of one kind: sorted, indexed, what is gone for good, and since when each is as it is.
+"""A store of the objects of one kind: sorted, indexed, what is gone for good, and since when each is as it is.
 
-Decides nothing but what is newer, and knows no lock: the cache uses it under its own.
+It decides only which version of an object is newer. It has no lock: whoever shares it between threads brings one.
 """
 
 from __future__ import annotations
@@ -9,28 +9,30 @@ import logging
 import time
 from bisect import bisect_left, insort
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
-from mcagent.controller.reconciler import Index
 from mcagent.kube.source import RawObject
 from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
 Key = tuple[str, str]  # namespace ("" if cluster-scoped), name
+IndexFunction = Callable[[RawObject], Iterable[str]]
+NO_INDEXES: Mapping[str, IndexFunction] = MappingProxyType({})
 _REMEMBERED = 20_000  # deleted objects of a kind
 
 
-class Table:
-    """All objects of one kind on one side. Its user sees to it that one thread at a time does."""
+class Store:
+    """All objects of one kind, for one thread at a time. `indexes` turn an object into index values."""
 
-    def __init__(self, indexes: Sequence[Index]) -> None:
+    def __init__(self, indexes: Mapping[str, IndexFunction] = NO_INDEXES) -> None:
         """Begin with nothing, not listed yet."""
         self.objects: dict[Key, RawObject] = {}
         self.seen: dict[Key, float] = {}  # when this version came; monotonic
         self.order: list[Key] = []
-        self.indexes = {index.name: index for index in indexes}
-        self.filed: dict[str, dict[str, list[Key]]] = {index.name: defaultdict(list) for index in indexes}
+        self.indexes = indexes
+        self.filed: dict[str, dict[str, list[Key]]] = {name: defaultdict(list) for name in indexes}
         self.dead: OrderedDict[str, None] = OrderedDict()  # uids of what was deleted of late
         self.unconfirmed: dict[Key, float] = {}  # known from an answer only, since when; monotonic
         self.synced = False
@@ -44,8 +46,8 @@ class Table:
             self.seen[key] = time.monotonic()
         self.objects[key] = obj
         for name, index in self.indexes.items():
-            before = _values(index, old) if old is not None else set()
-            after = _values(index, obj)
+            before = _values(name, index, old) if old is not None else set()
+            after = _values(name, index, obj)
             for value in before - after:
                 self._unfile(name, value, key)
             for value in after - before:
@@ -60,12 +62,12 @@ class Table:
             del self.seen[key]
             del self.order[bisect_left(self.order, key)]
             for name, index in self.indexes.items():
-                for value in _values(index, old):
+                for value in _values(name, index, old):
                     self._unfile(name, value, key)
         return old
 
     def bury(self, obj: RawObject) -> None:
-        """Remember that an object is gone for good: answers and events that are under way may still tell of it."""
+        """Remember that an object is gone for good: answers and events that are under way may still report it."""
         if uid := uid_of(obj):
             self.dead[uid] = None
             if len(self.dead) > _REMEMBERED:
@@ -78,11 +80,11 @@ class Table:
             del self.filed[name][value]
 
 
-def _values(index: Index, obj: RawObject) -> set[str]:
-    """Return under what an object is filed: nothing, where that cannot be told of it."""
-    found, error = attempt(lambda: set(index.values(obj)))
+def _values(name: str, index: IndexFunction, obj: RawObject) -> set[str]:
+    """Return the values under which an index files an object; none where the function fails, which is a bug."""
+    found, error = attempt(lambda: set(index(obj)))
     if error is not None:
-        log.error("index %s: %s is not filed, which is a bug", index.name, key_of(obj), exc_info=error)
+        log.error("index %s: %s is not filed, which is a bug", name, key_of(obj), exc_info=error)
     return found or set()
 
 
@@ -111,7 +113,7 @@ def is_newer(old: RawObject, new: RawObject) -> bool:
 
 
 def is_gone(obj: RawObject) -> bool:
-    """Tell whether the answer to a write tells an object's end: what held it was taken away."""
+    """Tell whether the answer to a write reports an object's end: what held it was taken away."""
     meta, spec = obj["metadata"], obj.get("spec")
     held = meta.get("finalizers") or meta.get("deletionGracePeriodSeconds")
     held = held or (isinstance(spec, dict) and spec.get("finalizers"))  # of a Namespace
