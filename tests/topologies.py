@@ -111,13 +111,13 @@ class Cluster:
 class World:
     """Clusters that know of each other. `pod_to_pod` is off in none of them.
 
-    `trusted` and `reserve` are tunnels by the Node that has it and the Node that it leads to: see `mc.Way`. With
+    `trusted` and `standby` are tunnels by the Node that has it and the Node that it leads to: see `mc.Way`. With
     an `order` (names of Nodes) all gateways are used in that order, instead of all together.
     """
 
     clusters: tuple[Cluster, ...]
     trusted: frozenset[tuple[str, str]] = frozenset()
-    reserve: frozenset[tuple[str, str]] = frozenset()
+    standby: frozenset[tuple[str, str]] = frozenset()
     order: tuple[str, ...] = ()
     client_ports_move: bool = True  # see `mc.Env`
 
@@ -216,7 +216,7 @@ class World:
         """Return the gateways of its own cluster that a Node chooses from."""
         others = (g for g in self.ordered(self.cluster(node.cluster).gateways) if g is not node)
         ways = (
-            mc.Way(ofport=self.ports[end], watched=end not in self.trusted, reserve=end in self.reserve)
+            mc.Way(ofport=self.ports[end], watched=end not in self.trusted, standby=end in self.standby)
             for end in ((node.name, g.name) for g in others)
         )
         return mc.Choice(ways=tuple(ways), ordered=bool(self.order))
@@ -232,7 +232,7 @@ class World:
                         address=g.address,
                         ofport=self.ports.get((node.name, g.name)),
                         watched=(node.name, g.name) not in self.trusted,
-                        reserve=(node.name, g.name) in self.reserve,
+                        standby=(node.name, g.name) in self.standby,
                     )
                     for g in self.ordered(there.gateways)
                 )

@@ -236,8 +236,8 @@ def groups(lab: Lab, name: str) -> list[str]:
     return sorted(line.strip() for line in text.splitlines()[1:])
 
 
-def has_reserve(found: Iterable[str]) -> bool:
-    """Tell whether any of a Node's groups (see `groups`) keeps some gateways in reserve."""
+def has_standby(found: Iterable[str]) -> bool:
+    """Tell whether any of a Node's groups (see `groups`) keeps some gateways on standby."""
     ids = (int(line.split("group_id=")[1].split(",", maxsplit=1)[0]) for line in found)
     return any(group_id >> 24 == GROUP_RESERVE.number for group_id in ids)
 
@@ -253,7 +253,7 @@ class Settled:
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self._names = [one.name for _, one in lab.topology.nodes()]
-        wait_until(self._is_calm, "BFD everywhere, and nothing in reserve", timeout=SETTLE_TIMEOUT, interval=0.2)
+        wait_until(self._is_calm, "BFD everywhere, and nothing on standby", timeout=SETTLE_TIMEOUT, interval=0.2)
         self.ports = {name: {one.port for one in sessions(lab, name)} for name in self._names}
         self.groups = {name: groups(lab, name) for name in self._names}
 
@@ -262,7 +262,7 @@ class Settled:
         before = [groups(self._lab, name) for name in self._names]
         if not all(self._fast(name) for name in self._names):
             return False
-        if any(map(has_reserve, before)):
+        if any(map(has_standby, before)):
             return False
         moment = time.monotonic() + CALM
         wait_until(lambda: time.monotonic() >= moment, "a moment")

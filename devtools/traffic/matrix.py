@@ -20,7 +20,7 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Cluster, Pod, Topology
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
-from mcagent.core.underlay import source_of
+from mcagent.core.addresses.underlay import source_of
 
 PACKETS = 5  # UDP round trips for the time and the copies
 TRIES = 20

@@ -302,7 +302,7 @@ def _groups(env: Env, choice: Choice) -> Iterator[Group]:
             other = watching(1, d.HOST_PORT, True, untranslate_service(env))
         else:
             other = passing_on(1, LOCAL_GATEWAYS)
-        # Also to one in reserve: a reply follows the last request, and other gateways may not know the connection.
+        # Also to one on standby: a reply follows the last request, and other gateways may not know the connection.
         buckets = (watching(0, way.ofport, way.watched, Output(way.ofport)), other)
         group = Group(d.GROUP_PREFER.group_id(way.ofport), GroupType.FAST_FAILOVER, buckets)
         yield d.PIPELINE.group(group)

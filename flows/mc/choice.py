@@ -41,13 +41,13 @@ class Candidate:
     number: int
     ofport: int
     watched: bool
-    reserve: bool
+    standby: bool
 
 
 def candidate(number: int, way: Way | RemoteGateway) -> Candidate:
     """Return the tunnel as a candidate."""
     assert way.ofport is not None
-    return Candidate(number=number, ofport=way.ofport, watched=way.watched, reserve=way.reserve)
+    return Candidate(number=number, ofport=way.ofport, watched=way.watched, standby=way.standby)
 
 
 def bucket_ids(names: Iterable[str]) -> dict[str, int]:
@@ -69,17 +69,17 @@ def bucket_ids(names: Iterable[str]) -> dict[str, int]:
 def choose(group_id: int, candidates: Sequence[Candidate], *, ordered: bool, last_resort: bool) -> Iterator[Group]:
     """Yield the group that chooses, and those it needs. `ordered`: the first live one in the order given.
 
-    All in reserve is the same as none in reserve. `last_resort`: nobody looks elsewhere when none of these is
-    live; then those that are not in reserve are used all the same. A false alarm (a busy Node that answers BFD
+    All on standby is the same as none on standby. `last_resort`: nobody looks elsewhere when none of these is
+    live; then those that are not on standby are used all the same. A false alarm (a busy Node that answers BFD
     late, or sessions that have to begin anew because our own ovs-vswitchd was restarted) would drop packets that
-    arrive, and a true one loses nothing that another way would have saved. Those in reserve have been gone for
+    arrive, and a true one loses nothing that another way would have saved. Those on standby have been gone for
     longer, or somebody asked to leave them.
     """
     if last_resort and len(candidates) == 1:
         candidates = (replace(candidates[0], watched=False),)
     last_resort = last_resort and all(one.watched for one in candidates)
-    first = tuple(one for one in candidates if not one.reserve)
-    rest = tuple(one for one in candidates if one.reserve) if first else ()
+    first = tuple(one for one in candidates if not one.standby)
+    rest = tuple(one for one in candidates if one.standby) if first else ()
     first = first or tuple(candidates)
     if ordered:
         order = (*first, *rest, *([replace(first[0], watched=False)] if last_resort and first else []))

@@ -289,17 +289,17 @@ TABLES = (
 
 # A group is made after those that it leads to, so it has a higher number.
 GROUP_FIRST = GroupKind(
-    number=1, name="first", purpose="of a choice with a reserve, those to be used (number: that of the choice)"
+    number=1, name="first", purpose="of a choice with a standby, those to be used (number: that of the choice)"
 )
 GROUP_RESERVE = GroupKind(
     number=2,
-    name="reserve",
+    name="standby",
     purpose="those used only if none of the first is live: not Ready, flapping (number: that of the choice)",
 )
 GROUP_ANY = GroupKind(
     number=3,
     name="any",
-    purpose="of a choice without a live one, those not in reserve: better than dropping (number: the choice's)",
+    purpose="of a choice without a live one, those not on standby: better than dropping (number: the choice's)",
 )
 GROUP_GATEWAYS = GroupKind(number=4, name="gateways", purpose="a gateway of this cluster but this Node (number 0)")
 GROUP_PREFER = GroupKind(

@@ -40,12 +40,12 @@ class Way:
     """A tunnel to a gateway, as one of several that can be chosen.
 
     `watched`: liveness detection knows the peer, so the tunnel counts only while it is up; others are trusted.
-    `reserve`: used only while none of those that are not in reserve is live.
+    `standby`: used only while none of those that are not on standby is live.
     """
 
     ofport: int
     watched: bool = True
-    reserve: bool = False
+    standby: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class RemoteGateway:
     address: Address
     ofport: int | None
     watched: bool = True
-    reserve: bool = False
+    standby: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

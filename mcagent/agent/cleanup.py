@@ -44,7 +44,7 @@ def remove_all(backends: Mapping[Backend, DataplaneBackend], *, dry_run: bool) -
     errors: list[BackendError] = []
     for name in ORDER:
         try:
-            plan = diff({name: backends[name].observe()}, Desired(units={}))
+            plan = diff({name: backends[name].observe()}, Desired(fragments={}))
             for stage in plan.stages:
                 if dry_run:
                     done.extend(stage.steps)

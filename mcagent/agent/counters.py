@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from flows.mc.declaration import COOKIES, PIPELINE
-from mcagent.core import kernel, tunnel_guard
+from mcagent.core.fragments import kernel, tunnel_guard
 from mcagent.model.errors import BackendError
 from mcagent.observe.metrics import COUNTERS, TunnelSample
 

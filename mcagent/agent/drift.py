@@ -25,8 +25,8 @@ def content(desired: Desired, backend: Backend) -> dict[ResourceKey, Resource]:
     """Return the part of the desired state that one backend holds."""
     return {
         resource.key: resource
-        for unit in desired.units.values()
-        for resource in unit.resources
+        for fragment in desired.fragments.values()
+        for resource in fragment.resources
         if resource.backend is backend
     }
 

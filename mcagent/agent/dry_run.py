@@ -11,7 +11,7 @@ from mcagent.agent.reconcile import Reconciler
 from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_source, selectors
 from mcagent.core.compile import compile_desired
 from mcagent.core.diff import diff
-from mcagent.core.local import ALWAYS_NEEDED
+from mcagent.core.local_cluster.topology import ALWAYS_NEEDED
 from mcagent.model.config import DatapathChoice
 from mcagent.model.errors import SourceError
 from mcagent.model.facts import DatapathType, Facts

@@ -15,10 +15,10 @@ from dataclasses import replace
 
 from mcagent.core import draining, liveness
 from mcagent.core.draining import NO_GATEWAY, Draining, Packets, Phase
-from mcagent.core.gateways import Lingering
 from mcagent.core.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
+from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.core.observations import OWN_CLUSTER, active_order, beginning, isolated, observations
-from mcagent.core.secrecy import Summary
+from mcagent.core.wireguard.resources import EncryptionState
 from mcagent.dataplane.ovsdb_liveness import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Facts
@@ -243,8 +243,8 @@ def _announced(desired: Desired) -> dict[str, Sequence[str]]:
     """Return the gateways of each group in the API's order."""
     found: dict[str, Sequence[str]] = {}
     local, clusters = desired.summary.get("gateways"), desired.summary.get("clusters")
-    secrecy = desired.summary.get("encryption")
-    ends = secrecy.ends if isinstance(secrecy, Summary) else {}
+    encryption = desired.summary.get("encryption")
+    ends = encryption.ends if isinstance(encryption, EncryptionState) else {}
     if isinstance(local, tuple):
         found[OWN_CLUSTER] = [gateway.node for gateway in local]
     if isinstance(clusters, Mapping):

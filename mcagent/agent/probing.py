@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from flows.fields import PORT_CONTROLLER
-from mcagent.core.asked import Remote
 from mcagent.core.compile import Compiled
 from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
+from mcagent.core.remote_clusters.cidr_claims import Remote
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network
 from mcagent.model.plan import Desired
@@ -102,7 +102,7 @@ class Prober:
             log.info("a gateway was lost: %d SNATed connections were asked whether they go on", len(found))
 
     def _ask_served(self, compiled: Compiled) -> None:
-        services = services_of(compiled.topology.services.ports, compiled.units.numbers["service"])
+        services = services_of(compiled.topology.services.ports, compiled.fragments.numbers["service"])
         found = served(self._connections(), compiled.topology.remotes.clusters.values(), services)
         if found:
             self._send(PORT_CONTROLLER, [frame for one in found for frame in questions(one, services)])

@@ -26,7 +26,7 @@ from mcagent.agent.applying import Failure, Phases, apply_plan
 from mcagent.agent.drift import Content, Drift, content, drifted
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
-from mcagent.core.local import ALWAYS_NEEDED
+from mcagent.core.local_cluster.topology import ALWAYS_NEEDED
 from mcagent.core.path_down import flows_first, takes_into_use
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config

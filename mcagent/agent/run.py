@@ -37,9 +37,9 @@ from mcagent.agent.wiring import (
     make_wireguard_watch,
     selectors,
 )
-from mcagent.core.local import ALWAYS_NEEDED, SERVICE_NEEDS
-from mcagent.core.secrecy import Summary
+from mcagent.core.local_cluster.topology import ALWAYS_NEEDED, SERVICE_NEEDS
 from mcagent.core.snapshot import ATTRIBUTE
+from mcagent.core.wireguard.resources import EncryptionState
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError, McagentError
 from mcagent.model.objects import Kind, Snapshot
@@ -270,7 +270,7 @@ class Agent:
             self._told = desired.problems
             api.events.problems(self._told)
         summary = desired.summary.get("encryption")
-        if isinstance(summary, Summary) and summary.publication is not None:
+        if isinstance(summary, EncryptionState) and summary.publication is not None:
             found = summary.publication
             api.publisher.want(found.meta, found.there, found.wanted)
 

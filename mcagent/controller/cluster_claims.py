@@ -12,8 +12,8 @@ from functools import lru_cache
 
 from mcagent.controller.raw import items_at, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.reconciler import Index, Side
-from mcagent.core.claims import SHORTEST_PREFIX, PrefixRange, prefix_range, refuse_network
-from mcagent.core.underlay import endpoint_of, refuse_underlay, source_of
+from mcagent.core.addresses.rules import SHORTEST_PREFIX, PrefixRange, prefix_range, refuse_network
+from mcagent.core.addresses.underlay import endpoint_of, refuse_underlay, source_of
 from mcagent.kube.source import RawObject
 from mcagent.model.net import Address, parse_address, parse_network
 from mcagent.model.objects import Kind

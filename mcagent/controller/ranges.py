@@ -1,6 +1,6 @@
 """Addresses and CIDRs of other clusters as integers, and whose range an address lies in. Pure.
 
-Only IPv4, and only what may be routed to at all (`mcagent.core.claims`): what is none of that is passed over.
+Only IPv4, and only what may be routed to at all (`mcagent.core.addresses.rules`): all else is passed over.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 
-from mcagent.core.claims import refuse_address, refuse_network
+from mcagent.core.addresses.rules import refuse_address, refuse_network
 from mcagent.model.net import parse_address, parse_network
 
 Range = tuple[int, int, str]  # first and last address, and whose it is

@@ -1,6 +1,6 @@
 """What all clusters ask for, as sorted integers: one changed cluster is settled by a look at its neighbours.
 
-Decides nothing, and knows nothing of ranks: where ranges meet, `mcagent.core.ownership` decides.
+Decides nothing, and knows nothing of ranks: where ranges meet, `mcagent.core.addresses.ownership` decides.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcagent.core.asked import Candidate
-from mcagent.core.claims import PrefixRange
+from mcagent.core.addresses.rules import PrefixRange
+from mcagent.core.remote_clusters.cidr_claims import Candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flows import mc
-from mcagent.core.local import SERVICE_NEEDS
-from mcagent.core.numbers import SPANS, assign_ofports, number_names
-from mcagent.core.secrecy import also_known_by, secrecy_summary
+from mcagent.core.addresses.underlay import source_of
+from mcagent.core.fragments.build import Fragments, Shared, build_fragments
+from mcagent.core.fragments.path_state import PathState
+from mcagent.core.fragments.tunnels import Tunnels, names_of, tunnels_of
+from mcagent.core.ids import SPANS, assign_ids, assign_ofports
+from mcagent.core.local_cluster.topology import SERVICE_NEEDS
 from mcagent.core.topology import Topology, build_topology, serves
-from mcagent.core.tunnels import Tunnels, names_of, tunnels_of
-from mcagent.core.underlay import source_of
-from mcagent.core.units import Shared, Units, build_units
-from mcagent.core.ways import Ways
+from mcagent.core.wireguard.resources import also_known_by, encryption_state
 from mcagent.model.config import Config
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Network
@@ -39,14 +39,14 @@ class Compiled:
     tunnels: Tunnels = field(repr=False)
     ofports: Mapping[str, int] = field(repr=False)
     in_use: Mapping[str, int] = field(repr=False)
-    units: Units = field(repr=False)
+    fragments: Fragments = field(repr=False)
 
 
 def compile_desired(
     snapshot: Snapshot, facts: Facts, config: Config, previous: Compiled | None = None
 ) -> Compiled:
     """Return what should be on this Node. `previous` is any earlier result: it saves work, never changes it."""
-    if previous is not None and previous.units.shared.config != config:
+    if previous is not None and previous.fragments.shared.config != config:
         previous = None
     topology = build_topology(snapshot, facts, config, previous.topology if previous else None)
     tunnels = tunnels_of(topology, config, previous.tunnels if previous else {})
@@ -56,26 +56,26 @@ def compile_desired(
         env=_environment(topology, tunnels, ofports, facts, config),
         source=topology.source,
     )
-    numbers = _numbers(topology, previous.units.numbers if previous is not None else {})
-    units = build_units(
+    numbers = _numbers(topology, previous.fragments.numbers if previous is not None else {})
+    fragments = build_fragments(
         topology=topology,
         facts=facts,
         shared=shared,
         tunnels=tunnels,
-        ways=Ways.of(topology.local, facts, config, ofports),
+        paths=PathState.of(topology.local, facts, config, ofports),
         numbers=numbers,
-        previous=previous.units if previous is not None else None,
+        previous=previous.fragments if previous is not None else None,
     )
     summary = _summary(topology, tunnels, numbers)
-    summary["encryption"] = secrecy_summary(snapshot, topology, facts, config)
+    summary["encryption"] = encryption_state(snapshot, topology, facts, config)
     return Compiled(
-        desired=Desired(units=units.by_name, problems=topology.problems, summary=summary),
+        desired=Desired(fragments=fragments.by_name, problems=topology.problems, summary=summary),
         needs=topology.local.needs | (SERVICE_NEEDS if serves(topology.local, facts) else frozenset()),
         topology=topology,
         tunnels=tunnels,
         ofports=ofports,
         in_use=facts.ofports,
-        units=units,
+        fragments=fragments,
     )
 
 
@@ -98,7 +98,7 @@ def _numbers(topology: Topology, known: Mapping[str, Mapping[str, int]]) -> Mapp
         "service": topology.services.ports.keys(),
     }
     return {
-        kind: known[kind] if kind in known and known[kind].keys() == names else number_names(names, SPANS[kind])
+        kind: known[kind] if kind in known and known[kind].keys() == names else assign_ids(names, SPANS[kind])
         for kind, names in wanted.items()
     }
 
@@ -119,7 +119,7 @@ def _environment(
         gateway=local.role == "gateway",
         zones=mc.Zones(arrival=base, service=base + 1, snat=base + 2),
         local_gateways=tuple(
-            sorted(ofports[tunnel.name] for unit in gateways if unit in tunnels for tunnel in tunnels[unit][1])
+            sorted(ofports[tunnel.name] for owner in gateways if owner in tunnels for tunnel in tunnels[owner][1])
         ),
         own_gateway_ips=() if own is None else (source_of(own), *also_known_by(topology)),
         service_cidrs=local.service_cidrs,

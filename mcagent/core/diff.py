@@ -59,7 +59,7 @@ def _is_early(resource: Resource | None) -> bool:
 
 def diff(actual: Actual, desired: Desired) -> Plan:
     """Return the steps that make `actual` equal to `desired`."""
-    wanted = _by_key((unit.name, unit.resources) for unit in desired.units.values())
+    wanted = _by_key((fragment.owner, fragment.resources) for fragment in desired.fragments.values())
     steps: list[Step] = []
     seen = 0
     for backend, resources in actual.items():
@@ -81,10 +81,10 @@ def diff(actual: Actual, desired: Desired) -> Plan:
 def diff_desired(before: Desired, after: Desired) -> Plan:
     """Return the steps from one desired state to another: equal to `diff` when what is equals `before`.
 
-    Units that are the very same in both are passed over without a look inside.
+    Fragments that are the very same in both are passed over without a look inside.
     """
-    changed = [name for name, unit in after.units.items() if before.units.get(name) is not unit]
-    gone = [name for name in before.units if name not in after.units]
+    changed = [name for name, fragment in after.fragments.items() if before.fragments.get(name) is not fragment]
+    gone = [name for name in before.fragments if name not in after.fragments]
     if not changed and not gone:
         return Plan()
     new, old = _by_key(_apart(after, before, changed)), _by_key(_apart(before, after, (*changed, *gone)))
@@ -100,33 +100,33 @@ def diff_desired(before: Desired, after: Desired) -> Plan:
 
 
 def _apart(one: Desired, other: Desired, names: Iterable[str]) -> Iterator[tuple[str, Iterable[Resource]]]:
-    """Return what is in these units of one, and is not the very same object in the same unit of the other."""
+    """Return what only one has in these fragments, or has as another object than the other."""
     for name in names:
-        unit, twin = one.units.get(name), other.units.get(name)
-        if unit is not None:
+        fragment, twin = one.fragments.get(name), other.fragments.get(name)
+        if fragment is not None:
             there = {id(resource) for resource in twin.resources} if twin is not None else ()
-            yield name, [resource for resource in unit.resources if id(resource) not in there]
+            yield name, [resource for resource in fragment.resources if id(resource) not in there]
 
 
-_Found = tuple[str, Resource]  # name of the unit, and the resource
+_Found = tuple[str, Resource]  # the owner, and the resource
 
 
-def _by_key(units: Iterable[tuple[str, Iterable[Resource]]]) -> Mapping[tuple[Backend, ResourceKey], _Found]:
-    return {(r.backend, r.key): (name, r) for name, resources in units for r in resources}
+def _by_key(fragments: Iterable[tuple[str, Iterable[Resource]]]) -> Mapping[tuple[Backend, ResourceKey], _Found]:
+    return {(r.backend, r.key): (name, r) for name, resources in fragments for r in resources}
 
 
 def _add(place: tuple[Backend, ResourceKey], found: _Found) -> Step:
-    unit, new = found
-    return Step(op=Op.ADD, backend=place[0], key=place[1], old=None, new=new, unit=unit)
+    owner, new = found
+    return Step(op=Op.ADD, backend=place[0], key=place[1], old=None, new=new, owner=owner)
 
 
 def _replace(old: Resource, found: _Found) -> Step:
-    unit, new = found
-    return Step(op=Op.REPLACE, backend=new.backend, key=new.key, old=old, new=new, unit=unit)
+    owner, new = found
+    return Step(op=Op.REPLACE, backend=new.backend, key=new.key, old=old, new=new, owner=owner)
 
 
 def _delete(old: Resource) -> Step:
-    # no unit: after a restart nobody knows which cause an old resource had
+    # no owner: after a restart nobody knows whose an old resource was
     return Step(op=Op.DELETE, backend=old.backend, key=old.key, old=old, new=None)
 
 

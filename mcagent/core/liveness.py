@@ -10,7 +10,7 @@ halves for each such time without a loss. Never is everything held: a port that 
 its group can be used. While none is up, those that were lost last are not: if anything still gets through, it is
 by them (a false alarm: a busy Node that answers BFD late).
 
-A port that has just been lost is put into reserve a moment later: groups leave it by themselves, and to change
+A port that has just been lost is put into standby a moment later: groups leave it by themselves, and to change
 them just then would make every Node look through its flows once more, while all are busy with that and with BFD.
 
 A gateway that is new is heard of before it is ready. So it is held, too, until it answers BFD; one that has none
@@ -164,7 +164,7 @@ def advance(state: Liveness, observations: Iterable[Observation], now: float, da
 
 
 def _damped(peers: Collection[Peer]) -> dict[str, float]:
-    """Return the ports that are, or soon will be, in reserve, with the end of their holds."""
+    """Return the ports that are, or soon will be, on standby, with the end of their holds."""
     usable = {peer.group for peer in peers if peer.live}
     held = [(peer, peer.held_until) for peer in peers if peer.held_until is not None]
     latest: dict[str, float] = {}

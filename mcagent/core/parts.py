@@ -1,7 +1,7 @@
-"""Units made of parts, and what is taken over of the last call.
+"""Fragments made of parts, and what is taken over of the last call.
 
-A part has all that it follows from (beside what all units share); one whose inputs are the same is the very object
-of the last call, and so is a unit all of whose parts are. Knows nothing of what the inputs are.
+A part has all that it follows from (beside what all fragments share); one whose inputs are the same is the very
+object of the last call, and so is an owner all of whose parts are. Knows nothing of what the inputs are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mcagent.model.plan import Unit
+from mcagent.model.plan import Fragment
 from mcagent.model.resources import Resource
 
 
@@ -24,18 +24,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A unit and its parts."""
+    """A fragment and its parts."""
 
-    unit: Unit
+    owner: Fragment
     parts: tuple[Part, ...]
 
 
 Maker = tuple[tuple[object, ...], Callable[[], list[Resource]]]  # inputs of a part, and what builds it
 
 
-def take_unit(unit: str, known: Mapping[str, Built], *makers: Maker) -> Built:
-    """Return the unit made of these parts; the unit and each part is the very one known if it is the same."""
-    before = known.get(unit)
+def take_fragment(owner: str, known: Mapping[str, Built], *makers: Maker) -> Built:
+    """Return the owner made of these parts; the owner and each part is the very one known if it is the same."""
+    before = known.get(owner)
     old = before.parts if before is not None else ()
     parts = []
     for place, (inputs, make) in enumerate(makers):
@@ -46,7 +46,7 @@ def take_unit(unit: str, known: Mapping[str, Built], *makers: Maker) -> Built:
     if before is not None and len(parts) == len(old) and all(map(operator.is_, parts, old)):
         return before
     resources = tuple(resource for part in parts for resource in part.resources)
-    return Built(Unit(name=unit, resources=resources), tuple(parts))
+    return Built(Fragment(owner=owner, resources=resources), tuple(parts))
 
 
 def different(new: Mapping[str, object], old: Mapping[str, object]) -> set[str]:

@@ -26,9 +26,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flows.mc.declaration import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_ASKED
-from mcagent.core.asked import Remote
-from mcagent.core.services import ExportedPort
-from mcagent.core.underlay import source_of
+from mcagent.core.addresses.underlay import source_of
+from mcagent.core.local_cluster.services import ExportedPort
+from mcagent.core.remote_clusters.cidr_claims import Remote
 from mcagent.model.net import Network, NetworkSet, host_network, internet_checksum
 
 _ETHERNET = struct.Struct("!6s6sH")

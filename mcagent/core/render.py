@@ -114,11 +114,11 @@ def plan_text(plan: Plan) -> str:
 
 
 def desired_text(desired: Desired) -> str:
-    """Return the desired state for people, unit by unit, and the problems."""
+    """Return the desired state for people, fragment by fragment, and the problems."""
     lines: list[str] = []
-    for name, unit in desired.units.items():
-        lines.append(f"{name} ({len(unit.resources)})")
-        lines.extend(f"  {resource_text(resource)}" for resource in unit.resources)
+    for name, fragment in desired.fragments.items():
+        lines.append(f"{name} ({len(fragment.resources)})")
+        lines.extend(f"  {resource_text(resource)}" for resource in fragment.resources)
     lines.extend(f"{problem.severity}: {problem} [{problem.reason}]" for problem in desired.problems)
     return "".join(f"{line}\n" for line in lines)
 
@@ -141,7 +141,9 @@ def plan_json(plan: Plan) -> dict[str, Json]:
 def desired_json(desired: Desired) -> dict[str, Json]:
     """Return the desired state as plain values."""
     return {
-        "units": {name: [resource_json(r) for r in unit.resources] for name, unit in desired.units.items()},
+        "fragments": {
+            name: [resource_json(r) for r in fragment.resources] for name, fragment in desired.fragments.items()
+        },
         "problems": [problem_json(problem) for problem in desired.problems],
         "summary": plain(desired.summary),
     }
@@ -177,7 +179,7 @@ def plain(value: object) -> Json:
 def _step_json(step: Step) -> dict[str, Json]:
     return {
         "op": str(step.op),
-        "unit": step.unit,
+        "owner": step.owner,
         "old": None if step.old is None else resource_json(step.old),
         "new": None if step.new is None else resource_json(step.new),
     }

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mcagent.core.encryption import Encryption, build_encryption
-from mcagent.core.local import NO_PLACES, Local, build_local
-from mcagent.core.remote import Remotes, build_remotes, surroundings_of
-from mcagent.core.services import Services, build_services
+from mcagent.core.local_cluster.services import Services, build_services
+from mcagent.core.local_cluster.topology import NO_PLACES, Local, build_local
+from mcagent.core.remote_clusters.settle import Remotes, build_remotes, surroundings_of
+from mcagent.core.wireguard.ends import Encryption, build_encryption
 from mcagent.model.config import Config
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address
@@ -63,9 +63,9 @@ def build_topology(snapshot: Snapshot, facts: Facts, config: Config, previous: T
     encryption = build_encryption(
         remotes, local, facts, config, previous.encryption if previous is not None else None
     )
-    secrecy = encryption.problems if encryption is not None else ()
+    wireguard = encryption.problems if encryption is not None else ()
     source, source_problems = _source(local, facts)
-    parts = (local.problems, remotes.problems, services.problems, snapshot.problems, source_problems, secrecy)
+    parts = (local.problems, remotes.problems, services.problems, snapshot.problems, source_problems, wireguard)
     if previous is not None and parts == before[-1]:
         problems = previous.problems
     else:
@@ -104,7 +104,7 @@ def _source(local: Local, facts: Facts) -> tuple[Address | None, tuple[Problem, 
     whose source address is not its own: fib_valid_prefsrc in net/ipv4/fib_semantics.c).
     """
     address = local.own_source
-    if address is None or address == local.own_stand_in or not facts.addresses or address in facts.addresses:
+    if address is None or address == local.own_mapped_address or not facts.addresses or address in facts.addresses:
         return address, ()
     problem = Problem(
         subject=f"{Kind.NODE} {local.own.name if local.own is not None else ''}",

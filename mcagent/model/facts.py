@@ -38,7 +38,7 @@ class Facts:
     may take none of these.
 
     `bfd_seen` are the tunnel ports whose peer has ever answered BFD (others are used without it), `held` those
-    that flap damping keeps in reserve, `bfd_begins` those whose session is half up while they are badly needed:
+    that flap damping keeps on standby, `bfd_begins` those whose session is half up while they are badly needed:
     no other gateway that could stand in is live. `drain` is of this very Node. `isolated`: it is a gateway that
     reaches no other cluster, and another gateway of this cluster is there. `active_order` counts with
     active-standby: gateways (Node names of this cluster, addresses of other clusters') in the order in which they

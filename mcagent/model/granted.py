@@ -1,7 +1,8 @@
 """When the leader granted each claim of a cluster: the annotation by which it tells the members.
 
 Owns the annotation's form. The leader writes it on the ResourceImport of a ClusterInfo, the member's controller
-copies it onto the ClusterInfoImport, agents read it. Who wins by it is `mcagent.core.ownership`'s business.
+copies it onto the ClusterInfoImport, agents read it. Who wins by it is the business of
+`mcagent.core.addresses.ownership`.
 """
 
 from __future__ import annotations

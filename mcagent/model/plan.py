@@ -12,22 +12,22 @@ from mcagent.model.resources import Backend, Resource, ResourceKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class Fragment:
     """The resources that follow from one cause ("base", "cluster/east", "service/default/web:80", ...).
 
-    Units are the grain of reuse: `compile` hands back the very same Unit object while its inputs are equal,
-    so that `diff` can pass over it without a look inside.
+    Fragments are the grain of reuse: `compile` hands back the very same object while its inputs are equal, so that
+    `diff` can pass over it without a look inside.
     """
 
-    name: str
+    owner: str
     resources: tuple[Resource, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """The whole dataplane of one Node. No two units hold a resource of the same backend and key."""
+    """The whole dataplane of one Node. No two fragments hold a resource of the same backend and key."""
 
-    units: Mapping[str, Unit]
+    fragments: Mapping[str, Fragment]
     problems: tuple[Problem, ...] = ()
     summary: Mapping[str, object] = field(default_factory=dict)  # for /status: role, clusters, tunnels
 
@@ -53,7 +53,7 @@ class Step:
     key: ResourceKey
     old: Resource | None
     new: Resource | None
-    unit: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,7 +234,9 @@ def _of_informers(informers: Iterable[InformerReport]) -> Iterator[Metric]:
 
 
 def _of_desired(desired: Desired) -> Iterator[Metric]:
-    tally = Tally(type(resource).__name__ for unit in desired.units.values() for resource in unit.resources)
+    tally = Tally(
+        type(resource).__name__ for fragment in desired.fragments.values() for resource in fragment.resources
+    )
     objects = GaugeMetricFamily("mcagent_objects", "Resources of the desired state, by kind.", labels=["kind"])
     for kind in KINDS:
         objects.add_metric([kind], tally[kind])
@@ -253,7 +255,12 @@ def _of_desired(desired: Desired) -> Iterator[Metric]:
 def _of_tunnels(desired: Desired, samples: Iterable[TunnelSample]) -> Iterator[Metric]:
     labels = ["peer_kind", "peer", "tunnel"]
     found = {sample.name: sample for sample in samples}
-    ports = [port for unit in desired.units.values() for port in unit.resources if isinstance(port, TunnelPort)]
+    ports = [
+        port
+        for fragment in desired.fragments.values()
+        for port in fragment.resources
+        if isinstance(port, TunnelPort)
+    ]
     counts = GaugeMetricFamily("mcagent_tunnels", "Tunnels that should exist.", labels=["peer_kind"])
     tally = Tally(port.peer_kind for port in ports)
     for kind in PeerKind:

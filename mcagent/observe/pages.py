@@ -135,7 +135,12 @@ def status_of(
     live = live or LiveReport()
     samples = {sample.name: sample for sample in tunnels}
     ports = (
-        [port for unit in desired.units.values() for port in unit.resources if isinstance(port, TunnelPort)]
+        [
+            port
+            for fragment in desired.fragments.values()
+            for port in fragment.resources
+            if isinstance(port, TunnelPort)
+        ]
         if desired is not None
         else []
     )
@@ -164,8 +169,8 @@ def status_of(
         "problemCount": len(problems),
         "resources": Counter(
             type(resource).__name__
-            for unit in (desired.units.values() if desired else ())
-            for resource in unit.resources
+            for fragment in (desired.fragments.values() if desired else ())
+            for resource in fragment.resources
         ),
         "informers": [asdict(informer) for informer in informers],
         "backends": [

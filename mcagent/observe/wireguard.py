@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from mcagent.core.encryption import RemoteEnd
-from mcagent.core.secrecy import Summary
+from mcagent.core.wireguard.ends import RemoteEnd
+from mcagent.core.wireguard.resources import EncryptionState
 from mcagent.model.net import Address, socket_text
 from mcagent.model.plan import Desired
 from mcagent.model.problem import Severity
@@ -35,7 +35,7 @@ class WireGuardReport:
     now: float = 0.0
 
 
-def encryption_of(summary: Summary | None, report: WireGuardReport) -> dict[str, object]:
+def encryption_of(summary: EncryptionState | None, report: WireGuardReport) -> dict[str, object]:
     """Return /status' part about encryption."""
     if summary is None:
         return {"mode": "unknown", "peers": [], "notUsed": []}
@@ -71,7 +71,7 @@ def _status(end: RemoteEnd, status: Mapping[str, WireGuardPeerStatus]) -> WireGu
 
 
 def _peer(
-    summary: Summary,
+    summary: EncryptionState,
     cluster_id: str,
     end: RemoteEnd,
     status: Mapping[str, WireGuardPeerStatus],
@@ -109,13 +109,13 @@ def _state(end: RemoteEnd, seen: WireGuardPeerStatus | None, now: float) -> tupl
     return "established", "shakes hands"
 
 
-def summary_of(desired: Desired | None) -> Summary | None:
+def summary_of(desired: Desired | None) -> EncryptionState | None:
     """Return what a desired state says of encryption."""
     found = desired.summary.get("encryption") if desired is not None else None
-    return found if isinstance(found, Summary) else None
+    return found if isinstance(found, EncryptionState) else None
 
 
-def ends_of(summary: Summary | None) -> Mapping[str, str]:
+def ends_of(summary: EncryptionState | None) -> Mapping[str, str]:
     """Return the gatewayIP of each tunnel endpoint behind the device, both as text."""
     if summary is None:
         return {}
@@ -151,15 +151,15 @@ def wireguard_metrics(desired: Desired, report: WireGuardReport) -> Iterator[Met
     yield from (info, published, created, restarts)
     tunnels = {
         resource.remote_ip: resource.name
-        for unit in desired.units.values()
-        for resource in unit.resources
+        for fragment in desired.fragments.values()
+        for resource in fragment.resources
         if isinstance(resource, TunnelPort)
     }
     yield from _of_peers(summary, tunnels, {peer.public_key: peer for peer in report.peers})
 
 
 def _of_peers(
-    summary: Summary, tunnels: Mapping[Address, str], status: Mapping[str, WireGuardPeerStatus]
+    summary: EncryptionState, tunnels: Mapping[Address, str], status: Mapping[str, WireGuardPeerStatus]
 ) -> Iterable[Metric]:
     labels = ["peer", "tunnel"]
     handshake = GaugeMetricFamily(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcagent.core.encryption import RemoteEnd
-from mcagent.core.secrecy import Summary
+from mcagent.core.wireguard.ends import RemoteEnd
+from mcagent.core.wireguard.resources import EncryptionState
 from mcagent.model.wireguard import WireGuardPeerStatus
 
 
 def causes(
-    summary: Summary, end: RemoteEnd, seen: WireGuardPeerStatus | None, *, key_created: float, now: float
+    summary: EncryptionState, end: RemoteEnd, seen: WireGuardPeerStatus | None, *, key_created: float, now: float
 ) -> Iterator[str]:
     """Name the likely causes for a gateway without a (recent) handshake. Times: seconds since the epoch."""
     if seen is None:
@@ -33,7 +33,7 @@ def causes(
     yield from _never(summary, end, seen)
 
 
-def _own_key(summary: Summary, seen: WireGuardPeerStatus) -> Iterator[str]:
+def _own_key(summary: EncryptionState, seen: WireGuardPeerStatus) -> Iterator[str]:
     """Whether others can know the key that the device has."""
     found = summary.publication
     if found is None:
@@ -76,7 +76,7 @@ def _endpoint(end: RemoteEnd, seen: WireGuardPeerStatus) -> Iterator[str]:
         yield f"packets go to UDP port {port}; it publishes {end.port}"
 
 
-def _never(summary: Summary, end: RemoteEnd, seen: WireGuardPeerStatus) -> Iterator[str]:
+def _never(summary: EncryptionState, end: RemoteEnd, seen: WireGuardPeerStatus) -> Iterator[str]:
     """What the counters tell."""
     here = f"UDP port {seen.device_port}" if seen.device_port else "the UDP port"
     if seen.received:

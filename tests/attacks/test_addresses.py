@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from mcagent.core.addresses.underlay import source_of
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.topology import build_topology
-from mcagent.core.underlay import source_of
 from mcagent.model.config import PodRouting, TrafficEncryption
 from mcagent.model.errors import InputError
 from mcagent.model.facts import Facts
@@ -67,7 +67,7 @@ def has(found: Compiled, cluster_id: str) -> tuple[tuple[str, ...], tuple[str, .
 
 def routes(found: Compiled) -> set[str]:
     """Return what the Node's kernel sends into the bridge, or keeps out of it."""
-    resources = (one for unit in found.desired.units.values() for one in unit.resources)
+    resources = (one for fragment in found.desired.fragments.values() for one in fragment.resources)
     return {str(one.destination) for one in resources if isinstance(one, Route)}
 
 
@@ -83,8 +83,8 @@ def unharmed(victim: ClusterInfoImport, *attackers: ClusterInfoImport, **values:
         alone, found = decide(victim, on=on, **values), decide(victim, *attackers, on=on, **values)
         assert has(found, victim.cluster_id) == has(alone, victim.cluster_id)
         name = f"cluster/{victim.cluster_id}"
-        assert [r.key for r in found.desired.units[name].resources] == [
-            r.key for r in alone.desired.units[name].resources
+        assert [r.key for r in found.desired.fragments[name].resources] == [
+            r.key for r in alone.desired.fragments[name].resources
         ]
         assert problems(found, victim.cluster_id) == problems(alone, victim.cluster_id)
     assert found is not None
@@ -377,9 +377,9 @@ def test_a_thousand_cidrs_of_each_that_all_overlap() -> None:
 def test_what_stands_for_an_ipv6_gateway() -> None:
     """Neither as a gateway nor in a CIDR, also where that range is listed."""
     victim = cluster("west", "10.102.0.0/16", gateways=("2001:db8:2::11",), created=NEW)
-    stand_in = source_of(ip_address("2001:db8:2::11"))
-    around = ip_network((int(stand_in), 8), strict=False)
-    north = cluster("north", str(around), gateways=(str(stand_in), "192.168.3.11"), created=OLD)
+    mapped = source_of(ip_address("2001:db8:2::11"))
+    around = ip_network((int(mapped), 8), strict=False)
+    north = cluster("north", str(around), gateways=(str(mapped), "192.168.3.11"), created=OLD)
     found = unharmed(victim, north, allowed_remote_cidrs=networks("10.0.0.0/8", str(around)))
     assert has(found, "north") == ((), ("192.168.3.11",))
     assert {reason for _, reason in problems(found, "north")} == {"NotUnicast"}

@@ -336,10 +336,10 @@ def test_a_service_of_twenty_thousand_endpoints() -> None:
         Kind.ENDPOINT_SLICE, [_slice("huge", number) for number in range(20)] + [_slice("web", 0, count=1)]
     )
     desired = compile_desired(inbox.take(), Facts(), Config(node_name="a1", cluster_id="home"), None).desired
-    services = {name: unit for name, unit in desired.units.items() if name.startswith("service/")}
+    services = {name: fragment for name, fragment in desired.fragments.items() if name.startswith("service/")}
     assert len(services) == 2
-    for unit in services.values():
-        groups = [resource for resource in unit.resources if isinstance(resource, GroupEntry)]
+    for fragment in services.values():
+        groups = [resource for resource in fragment.resources if isinstance(resource, GroupEntry)]
         assert all(1 <= group.body.count("bucket=") <= 256 for group in groups)
         assert groups
     assert [problem.reason for problem in desired.problems] == ["TooManyEndpoints"]

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from devtools.nodes import netns
 from devtools.nodes.node import pod_device
-from mcagent.core.underlay import endpoint_of
+from mcagent.core.addresses.underlay import endpoint_of
 from tests.attacks import tunnel_packets as packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.tunnel_packets import BFD, GENEVE, VXLAN

@@ -78,7 +78,7 @@ def measure(name: str, clusters: int, home: tuple[ApiObject, ...]) -> bool:
     memory, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     ratio = statistics.median(cold) / statistics.median(warm)
-    print(f"{name}: {clusters} clusters, {len(kept.desired.units)} units")
+    print(f"{name}: {clusters} clusters, {len(kept.desired.fragments)} fragments")
     print("  resources       " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
     print(f"  cold            {statistics.median(cold):8.3f} s (compile and diff)")
     print(f"  one change      {statistics.median(warm) * 1000:8.3f} ms median, {max(warm) * 1000:.3f} ms worst")

@@ -135,7 +135,7 @@ def test_a_desired_state_is_read_back_as_it_was_asked_for(world: World, settings
     apply(world, diff_desired(promoted.desired, last.desired))
     settled(world, last)
 
-    apply(world, diff(observe(world), Desired(units={})))
+    apply(world, diff(observe(world), Desired(fragments={})))
     assert not any(observe(world).values())
 
 

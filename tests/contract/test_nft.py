@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from devtools.nodes import netns
-from mcagent.core.kernel import encrypted_netfilter, netfilter
+from mcagent.core.fragments.kernel import encrypted_netfilter, netfilter
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.dataplane.nft.families import NftFamilies
 from mcagent.model.config import Config

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 WORK = """
 import ipaddress
 from pathlib import Path
-from mcagent.core.kernel import cluster_routes, device, netfilter, routing
+from mcagent.core.fragments.kernel import cluster_routes, device, netfilter, routing
 from mcagent.dataplane.facts import observe_facts
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.watch import NetlinkMonitor

@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, ip_address, ip_network
 import pytest
 
 from devtools.nodes import netns
-from mcagent.core.tunnel_guard import FORGED, TO_TUNNEL, TO_WIREGUARD, Peers, guard
+from mcagent.core.fragments.tunnel_guard import FORGED, TO_TUNNEL, TO_WIREGUARD, Peers, guard
 from mcagent.dataplane.nft.families import NftFamilies
 from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.resources import NftSet, Resource

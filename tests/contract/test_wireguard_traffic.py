@@ -17,9 +17,9 @@ from devtools.errors import LabError
 from devtools.nodes import netns
 from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
 from devtools.waiting import wait_until
-from mcagent.core import kernel
-from mcagent.core.encryption import RemoteEnd
-from mcagent.core.secrecy import Summary
+from mcagent.core.fragments import kernel
+from mcagent.core.wireguard.ends import RemoteEnd
+from mcagent.core.wireguard.resources import EncryptionState
 from mcagent.dataplane import wireguard_handover, wireguard_hold, wireguard_turn
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import Facts
@@ -338,7 +338,7 @@ def told(node: WireGuardNode, other: WireGuardNode) -> str:
     """Return the likely causes that a Node's people are told about the other one."""
     key = other.store.ensure().current.public
     end = RemoteEnd(gateway=other.underlay, address=other.inner, public_key=key, port=PORT)
-    known = Summary(
+    known = EncryptionState(
         mode=TrafficEncryption.WIREGUARD,
         fallback=EncryptionFallback.DENY,
         implementation=node.implementation,

@@ -32,8 +32,8 @@ def test_a_false_alarm_loses_nothing(lab: Lab, settled: Settled) -> None:
     with Load(failover.streams(lab, VOLUME)) as load:
         cut.inject()
         wait_until(
-            lambda: all(faults.has_reserve(faults.groups(lab, name)) for name in there),
-            "the lost gateways in reserve",
+            lambda: all(faults.has_standby(faults.groups(lab, name)) for name in there),
+            "the lost gateways on standby",
         )
         failover.pause(1.0)
         before = failover.calm(load)

@@ -17,7 +17,7 @@ from devtools.nodes import netns, underlay
 from devtools.nodes import node as node_module
 from devtools.traffic import matrix, traffic
 from devtools.traffic.capture import Capture
-from mcagent.core.underlay import source_of
+from mcagent.core.addresses.underlay import source_of
 from mcagent.model.resources import TunnelType
 
 _SHAPES = [  # each profile with each encapsulation; each profile, and each encapsulation, on both underlays

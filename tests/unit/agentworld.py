@@ -130,7 +130,7 @@ class World:
         return self.facts
 
     def _state_lost(self, compiled: Compiled) -> None:
-        assert compiled.desired.units
+        assert compiled.desired.fragments
         self.states_lost += 1
 
     def take(self) -> Snapshot:

@@ -13,7 +13,7 @@ from mcagent.agent.applying import Failure, Phases, apply_plan
 from mcagent.core.diff import diff
 from mcagent.core.path_down import flows_first
 from mcagent.model.facts import DatapathType
-from mcagent.model.plan import ApplyResult, Desired, Plan, Step, Unit
+from mcagent.model.plan import ApplyResult, Desired, Fragment, Plan, Step
 from mcagent.model.resources import Backend, Bridge, FlowEntry, NftChain, PeerKind, Route
 from tests.unit.core_inputs import tunnel_port
 
@@ -39,7 +39,7 @@ class Meeting(FakeBackend):
 
 def plan() -> Plan:
     """Return the plan of a Node with nothing on it."""
-    desired = Desired(units={"u": Unit(name="u", resources=(BRIDGE, TUNNEL, FLOW, ROUTE, CHAIN))})
+    desired = Desired(fragments={"u": Fragment(owner="u", resources=(BRIDGE, TUNNEL, FLOW, ROUTE, CHAIN))})
     return flows_first(diff({}, desired), (), blank=True)
 
 

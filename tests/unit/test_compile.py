@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff, diff_desired
-from mcagent.core.numbers import assign_ofports, number_names
+from mcagent.core.ids import assign_ids, assign_ofports
 from mcagent.core.snapshot import Upsert, apply_changes
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import DatapathType, Drain, Facts
@@ -61,10 +61,10 @@ def compiled(*objects: ApiObject, on: str = "g1", facts: Facts = NO_FACTS, **val
     return compile_desired(snapshot(*HOME, *objects), facts, config(on, **values))
 
 
-def resources(found: Compiled | Desired, unit: str = "") -> list[Resource]:
-    """Return the resources of a unit, or of all."""
-    units = found.desired.units if isinstance(found, Compiled) else found.units
-    return [r for name, u in units.items() if unit in ("", name) for r in u.resources]
+def resources(found: Compiled | Desired, owner: str = "") -> list[Resource]:
+    """Return the resources of an owner, or of all."""
+    fragments = found.desired.fragments if isinstance(found, Compiled) else found.fragments
+    return [r for name, u in fragments.items() if owner in ("", name) for r in u.resources]
 
 
 def of(kind: type, found: Iterable[Resource]) -> list[Any]:
@@ -77,7 +77,7 @@ def test_without_a_role_the_bare_bridge_stands() -> None:
     empty = compile_desired(Snapshot(), NO_FACTS, config("g1"))
     off = compiled(EAST, enable_gateway=False)
     for found in (empty, off):
-        assert list(found.desired.units) == ["base"]
+        assert list(found.desired.fragments) == ["base"]
         assert {type(r) for r in resources(found)} & {Route, Rule, FlowEntry, NftChain, TunnelPort} == set()
         assert [r.name for r in of(Bridge, resources(found))] == ["br-mc"]
         assert [(r.name, r.ofport) for r in of(HostPort, resources(found))] == [("mc-gw0", 1)]
@@ -85,7 +85,7 @@ def test_without_a_role_the_bare_bridge_stands() -> None:
 
 
 def test_units_of_a_gateway() -> None:
-    """A gateway has a unit per Node, per cluster and per exported port."""
+    """A gateway has a fragment per Node, per cluster and per exported port."""
     found = compiled(
         EAST,
         WEST,
@@ -93,7 +93,7 @@ def test_units_of_a_gateway() -> None:
         export("web"),
         endpoint_slice("s", "web", [endpoint("10.10.3.9")], ("", 8080)),
     )
-    assert sorted(found.desired.units) == [
+    assert sorted(found.desired.fragments) == [
         "base",
         "cluster/east",
         "cluster/west",
@@ -117,7 +117,7 @@ def test_units_of_a_gateway() -> None:
 def test_units_of_a_worker() -> None:
     """A worker has tunnels to the gateways of its cluster and to nobody else, and no Services."""
     found = compiled(EAST, service("web", "10.96.0.7", 80), export("web"), on="w1")
-    assert sorted(found.desired.units) == ["base", "cluster/east", "guard", "node/g1", "node/g2", "node/w1"]
+    assert sorted(found.desired.fragments) == ["base", "cluster/east", "guard", "node/g1", "node/g2", "node/w1"]
     assert {(t.peer_kind, t.peer) for t in of(TunnelPort, resources(found))} == {
         (PeerKind.GATEWAY, "g1"),
         (PeerKind.GATEWAY, "g2"),
@@ -231,7 +231,7 @@ def test_numbers_are_distinct_and_depend_on_the_set_only(names: set[str], in_use
     assert assign_ofports(sorted(names, reverse=True), in_use) == ports
     foreign = {number for name, number in in_use.items() if name not in names}
     assert all(number not in foreign or in_use.get(name) == number for name, number in ports.items())
-    numbers = number_names(names)
+    numbers = assign_ids(names)
     assert len(set(numbers.values())) == len(names)
     assert all(0 < number < 1 << 24 for number in numbers.values())
 
@@ -243,26 +243,26 @@ def test_cluster_numbers_are_the_same_on_every_node() -> None:
 
 
 def test_one_changed_cluster_changes_one_unit() -> None:
-    """All other units are the very objects of before, but for what knows where all tunnels end."""
+    """All other fragments are the very objects of before, but for what knows where all tunnels end."""
     before = compiled(EAST, WEST)
     changed = replace(WEST, gateway_ips=(ip_address("203.0.113.4"),))
     after = compile_desired(snapshot(*HOME, EAST, changed), NO_FACTS, config("g1"), before)
-    same = [n for n, unit in after.desired.units.items() if before.desired.units.get(n) is unit]
-    assert sorted(set(after.desired.units) - set(same)) == ["cluster/west", "guard"]
+    same = [n for n, fragment in after.desired.fragments.items() if before.desired.fragments.get(n) is fragment]
+    assert sorted(set(after.desired.fragments) - set(same)) == ["cluster/west", "guard"]
     plan = diff_desired(before.desired, after.desired)
-    assert {step.unit for step in plan.steps} == {"cluster/west", "guard", ""}
+    assert {step.owner for step in plan.steps} == {"cluster/west", "guard", ""}
 
 
 def test_nothing_changed_gives_the_same_units() -> None:
     """Equal input is no change, also when every object is another one of equal content."""
     before = compiled(EAST, WEST)
     after = compile_desired(snapshot(*HOME, EAST, WEST), NO_FACTS, config("g1"), before)
-    assert all(before.desired.units[name] is unit for name, unit in after.desired.units.items())
-    assert list(before.desired.units) == list(after.desired.units)
+    assert all(before.desired.fragments[name] is fragment for name, fragment in after.desired.fragments.items())
+    assert list(before.desired.fragments) == list(after.desired.fragments)
 
 
 def test_one_bad_object_changes_nothing_for_the_others() -> None:
-    """An object that cannot be read, or asks for what others have, leaves every other unit as it was."""
+    """An object that cannot be read, or asks for what others have, leaves every other fragment as it was."""
     start = snapshot(*HOME, EAST, WEST)
     before = compile_desired(start, NO_FACTS, config("g1"))
     greedy = {
@@ -277,7 +277,7 @@ def test_one_bad_object_changes_nothing_for_the_others() -> None:
     kind = Kind.CLUSTER_INFO_IMPORT
     bad = apply_changes(start, [Upsert(kind=kind, raw=greedy), Upsert(kind=kind, raw=broken)])
     after = compile_desired(bad, NO_FACTS, config("g1"), before)
-    assert all(after.desired.units[name] is unit for name, unit in before.desired.units.items())
+    assert all(after.desired.fragments[name] is fragment for name, fragment in before.desired.fragments.items())
     assert {problem.subject for problem in after.desired.problems} == {
         "ClusterInfoImport mc/zz",
         "ClusterInfoImport mc/west-clusterinfo",

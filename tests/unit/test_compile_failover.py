@@ -1,4 +1,4 @@
-"""compile_desired: BFD, what is watched, what is in reserve, drain, order, and gateways that come and go."""
+"""compile_desired: BFD, what is watched, what is on standby, drain, order, and gateways that come and go."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flows import parse_group
 from flows.flow import Bucket, GroupType
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.diff import diff_desired
-from mcagent.core.gateways import Lingering
+from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.model.config import Config, GatewayMode, GatewaySelection
 from mcagent.model.facts import Drain, Facts
 from mcagent.model.objects import ApiObject, Node, Snapshot
@@ -49,18 +49,18 @@ def seen_by(source: Snapshot, settings_: Config, **facts: Any) -> Facts:
 
 def tunnels(found: Compiled) -> dict[str, TunnelPort]:
     """Return the tunnels by the address of their other end."""
-    every = (r for unit in found.desired.units.values() for r in unit.resources)
+    every = (r for fragment in found.desired.fragments.values() for r in fragment.resources)
     return {str(r.remote_ip): r for r in every if isinstance(r, TunnelPort)}
 
 
 def bridge(found: Compiled) -> Bridge:
     """Return the bridge."""
-    return next(r for r in found.desired.units["base"].resources if isinstance(r, Bridge))
+    return next(r for r in found.desired.fragments["base"].resources if isinstance(r, Bridge))
 
 
 def group(found: Compiled, kind: int, number: int) -> GroupEntry | None:
     """Return a group."""
-    every = (r for unit in found.desired.units.values() for r in unit.resources)
+    every = (r for fragment in found.desired.fragments.values() for r in fragment.resources)
     return next((r for r in every if isinstance(r, GroupEntry) and r.group_id == kind << 24 | number), None)
 
 
@@ -69,7 +69,7 @@ def choice(found: Compiled, kind: int, cluster_id: str = "") -> list[list[str]]:
 
     An end that is used whether BFD knows it or not has a "!". What is used when nothing is live is left out.
     """
-    number = found.units.numbers["cluster"][cluster_id] if cluster_id else 0
+    number = found.fragments.numbers["cluster"][cluster_id] if cluster_id else 0
     entry = group(found, kind, number)
     assert entry is not None
     top = parse_group(f"group_id={entry.group_id},{entry.body}")
@@ -175,7 +175,7 @@ def test_a_peer_that_never_answered_is_used_without_bfd() -> None:
     after = compile_desired(source, facts, config("g1"), before)
     assert choice(after, CLUSTER, "east") == [["203.0.113.1!", "203.0.113.2", "203.0.113.3!"]]
     assert [end for end, port in tunnels(after).items() if port.bfd_seen] == ["203.0.113.2"]
-    changed = {n for n, unit in after.desired.units.items() if before.desired.units[n] is not unit}
+    changed = {n for n, fragment in after.desired.fragments.items() if before.desired.fragments[n] is not fragment}
     assert changed == {"cluster/east"}
 
 
@@ -195,10 +195,10 @@ def test_a_held_tunnel_is_in_reserve() -> None:
 def test_a_held_or_seen_tunnel_costs_one_unit() -> None:
     """One remote tunnel: its cluster; one of this cluster: the base. Never all clusters."""
     source = home(*(cluster(f"c{n}", f"10.{n}.0.0/16", gateways=(f"198.51.100.{n}",)) for n in range(100, 120)))
-    for on, end, unit in (("g1", "203.0.113.8", {"cluster/west"}), ("g1", G2, {"base"}), ("w1", G2, {"base"})):
+    for on, end, owners in (("g1", "203.0.113.8", {"cluster/west"}), ("g1", G2, {"base"}), ("w1", G2, {"base"})):
         before = compiled(source, on)
         after = compile_desired(source, held(before, end), config(on), before)
-        assert {n for n, u in after.desired.units.items() if before.desired.units[n] is not u} == unit
+        assert {n for n, u in after.desired.fragments.items() if before.desired.fragments[n] is not u} == owners
         plan = diff_desired(before.desired, after.desired)
         assert {stage.backend for stage in plan.stages} == {Backend.OPENFLOW}
 
@@ -251,7 +251,7 @@ def test_active_standby_has_an_order() -> None:
 
 
 def test_active_standby_by_age() -> None:
-    """Gateway objects come in the order of their creation; those in reserve come last."""
+    """Gateway objects come in the order of their creation; those on standby come last."""
     young = gateway("g1", G1, created="2026-11-20T10:00:00Z")
     assert choice(compiled(home(young), "w1", **STANDBY), GATEWAYS) == [[G2], [G3], [G1]]
     found = compiled(home(young, g2={"ready": False}), "w1", **STANDBY)
@@ -281,7 +281,7 @@ def test_annotated_nodes_are_gateways_without_a_controller() -> None:
 
 
 def test_a_gateway_that_the_api_has_no_more_lingers() -> None:
-    """Peers keep its tunnel in reserve and it stays a gateway, until its time is over."""
+    """Peers keep its tunnel on standby and it stays a gateway, until its time is over."""
     before, settings_ = home(), config("w1")
     after = replace(before, gateways={k: g for k, g in before.gateways.items() if g.meta.name != "g2"})
     state = Lingering().at(before, settings_, 100.0, 10.0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcagent.core.diff import diff, diff_desired
 from mcagent.core.render import desired_json, desired_text, plan_json, plan_text
 from mcagent.model.facts import DatapathType
-from mcagent.model.plan import Actual, Desired, Op, Plan, Unit
+from mcagent.model.plan import Actual, Desired, Fragment, Op, Plan
 from mcagent.model.resources import (
     Backend,
     Bridge,
@@ -123,12 +123,12 @@ def actual_of(world: World) -> Actual:
     return found
 
 
-def desired_of(world: World, units: list[int]) -> Desired:
-    """Return the world as units; `units` says which resource goes to which."""
+def desired_of(world: World, fragments: list[int]) -> Desired:
+    """Return the world as fragments; `fragments` says which resource goes to which."""
     found: dict[str, list[Resource]] = {}
     for index, resource in enumerate(world.values()):
-        found.setdefault(f"u{units[index % len(units)]}", []).append(resource)
-    return Desired(units={n: Unit(name=n, resources=tuple(r)) for n, r in sorted(found.items())})
+        found.setdefault(f"u{fragments[index % len(fragments)]}", []).append(resource)
+    return Desired(fragments={n: Fragment(owner=n, resources=tuple(r)) for n, r in sorted(found.items())})
 
 
 def applied(world: World, plan: Plan) -> World:
@@ -146,36 +146,39 @@ def applied(world: World, plan: Plan) -> World:
     return world
 
 
-UNITS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+FRAGMENTS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 
 
-@given(WORLDS, WORLDS, UNITS)
-def test_a_plan_makes_the_actual_state_the_desired_one(before: World, after: World, units: list[int]) -> None:
+@given(WORLDS, WORLDS, FRAGMENTS)
+def test_a_plan_makes_the_actual_state_the_desired_one(before: World, after: World, fragments: list[int]) -> None:
     """apply(diff(a, d)) == d, and then there is nothing to do."""
-    desired = desired_of(after, units)
+    desired = desired_of(after, fragments)
     plan = diff(actual_of(before), desired)
     assert applied(before, plan) == after
     assert diff(actual_of(after), desired) == Plan()
     assert bool(plan.stages) == (before != after)
 
 
-@given(WORLDS, WORLDS, UNITS, UNITS)
+@given(WORLDS, WORLDS, FRAGMENTS, FRAGMENTS)
 def test_diff_of_two_desired_states_equals_the_full_diff(
-    before: World, after: World, units: list[int], other_units: list[int]
+    before: World, after: World, fragments: list[int], other_fragments: list[int]
 ) -> None:
-    """Looking at changed units only gives the same plan, also when a resource moves to another unit."""
-    old, new = desired_of(before, units), desired_of(after, other_units)
+    """Looking at changed fragments only gives the same plan, also when a resource moves to another fragment."""
+    old, new = desired_of(before, fragments), desired_of(after, other_fragments)
     assert diff_desired(old, new) == diff(actual_of(before), new)
     assert diff_desired(new, new) == Plan()
     same_unit = Desired(
-        units={**new.units, **{n: old.units[n] for n in old.units if old.units[n] == new.units.get(n)}}
+        fragments={
+            **new.fragments,
+            **{n: old.fragments[n] for n in old.fragments if old.fragments[n] == new.fragments.get(n)},
+        }
     )
     assert diff_desired(old, same_unit) == diff_desired(old, new)
 
 
 @given(st.lists(RESOURCES, max_size=10))
 def test_the_order_of_input_makes_no_difference(resources: list[Resource]) -> None:
-    """The same resources in any order, in any unit order, give the same plan."""
+    """The same resources in any order, in any fragment order, give the same plan."""
     world = world_of(resources)
     shuffled = dict(reversed(world.items()))
     assert diff({}, desired_of(world, [0])) == diff({}, desired_of(shuffled, [0]))
@@ -200,7 +203,7 @@ def test_stages_are_in_the_order_in_which_things_stand_on_each_other() -> None:
     assert [type(step.new).__name__ for step in up.steps] == (
         "Bridge TunnelPort Link Neighbour NftSet NftChain MeterEntry GroupEntry FlowEntry Route Rule".split()  # noqa: SIM905
     )
-    down = diff(actual_of(world_of(resources)), Desired(units={}))
+    down = diff(actual_of(world_of(resources)), Desired(fragments={}))
     assert [type(step.old).__name__ for step in down.steps] == (
         "NftChain NftSet FlowEntry GroupEntry MeterEntry Rule Route Neighbour Link TunnelPort Bridge".split()  # noqa: SIM905
     )
@@ -234,7 +237,7 @@ def test_the_way_to_a_tunnel_endpoint_stands_before_flows_use_it() -> None:
     assert [type(step.new).__name__ for step in up.steps] == [
         "WireGuardDevice", "WireGuardPeer", "TunnelPort", "Route", "Route", "FlowEntry"
     ]  # fmt: skip
-    down = diff(actual_of(world_of(resources)), Desired(units={}))
+    down = diff(actual_of(world_of(resources)), Desired(fragments={}))
     assert [type(step.old).__name__ for step in down.steps] == [
         "FlowEntry", "Route", "Route", "TunnelPort", "WireGuardPeer", "WireGuardDevice"
     ]  # fmt: skip
@@ -276,5 +279,5 @@ def test_plans_and_states_are_json(before: World, after: World) -> None:
     told = json.loads(json.dumps(plan_json(plan)))
     assert sum(told["counts"].values()) == len(plan)
     assert sum(len(stage["steps"]) for stage in told["stages"]) == len(plan)
-    assert sum(map(len, json.loads(json.dumps(desired_json(desired)))["units"].values())) == len(after)
-    assert len(desired_text(desired).splitlines()) == len(after) + len(desired.units)
+    assert sum(map(len, json.loads(json.dumps(desired_json(desired)))["fragments"].values())) == len(after)
+    assert len(desired_text(desired).splitlines()) == len(after) + len(desired.fragments)

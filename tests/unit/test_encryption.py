@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of
 from mcagent.core.compile import Compiled, compile_desired
-from mcagent.core.underlay import ENDPOINTS, endpoint_of
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
@@ -53,7 +53,7 @@ def compiled(*infos: ClusterInfoImport, facts: Facts = FACTS, settings: Config |
 
 def resources(result: Compiled) -> list[Resource]:
     """Return all resources."""
-    return [resource for unit in result.desired.units.values() for resource in unit.resources]
+    return [resource for fragment in result.desired.fragments.values() for resource in fragment.resources]
 
 
 def remote_ends(result: Compiled) -> set[str]:
@@ -120,8 +120,8 @@ def test_such_a_cluster_sees_connections_from_the_address_it_knows() -> None:
     assert "nat(src=192.0.2.1)" in _flows(result, "base")
 
 
-def _flows(result: Compiled, unit: str) -> str:
-    return "\n".join(r.actions for r in result.desired.units[unit].resources if isinstance(r, FlowEntry))
+def _flows(result: Compiled, owner: str) -> str:
+    return "\n".join(r.actions for r in result.desired.fragments[owner].resources if isinstance(r, FlowEntry))
 
 
 def test_one_side_alone_encrypting_is_told() -> None:
@@ -190,7 +190,7 @@ def test_an_endpoint_belongs_to_the_oldest_cluster_that_has_it() -> None:
 
 
 def test_a_changed_peer_changes_that_peer_alone() -> None:
-    """New key, port, or successor of one cluster: every other unit is the very same object.
+    """New key, port, or successor of one cluster: every other fragment is the very same object.
 
     But a new port is one more that nobody but tunnels may send to.
     """
@@ -202,9 +202,11 @@ def test_a_changed_peer_changes_that_peer_alone() -> None:
         WireGuardInfo(public_key=key(20), next_public_key=key(22)),
     ):
         again = compile_desired(snapshot(*HOME, EAST, keyed(west, changed)), FACTS, encrypting(), before)
-        different = {n for n, unit in again.desired.units.items() if before.desired.units.get(n) is not unit}
+        different = {
+            n for n, fragment in again.desired.fragments.items() if before.desired.fragments.get(n) is not fragment
+        }
         assert different == ({"cluster/west", "guard"} if getattr(changed, "port", 0) else {"cluster/west"})
-        assert again.desired.units == compiled(EAST, keyed(west, changed)).desired.units
+        assert again.desired.fragments == compiled(EAST, keyed(west, changed)).desired.fragments
 
 
 def test_workers_have_no_device_but_leave_room_for_it() -> None:

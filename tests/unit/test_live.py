@@ -274,7 +274,7 @@ def test_a_gateway_that_is_none_any_more_hands_over_before_it_becomes_a_worker()
     place.facts()
     deleted = snapshot(gateways=("-", "g2"))
     deleted = replace(deleted, gateways={"g2": deleted.gateways["g2"]})
-    place.desired = Desired(units={}, summary={"role": "gateway"})
+    place.desired = Desired(fragments={}, summary={"role": "gateway"})
     for _ in range(100):
         place.snapshot = place.live.linger(deleted, place.config)
         told = place.facts().drain
@@ -289,7 +289,7 @@ def test_a_gateway_that_is_none_any_more_hands_over_before_it_becomes_a_worker()
     place.snapshot = place.live.linger(deleted, place.config)
     assert place.snapshot.leaving == ()
     assert place.live.wake > place.now
-    place.desired = Desired(units={}, summary={"role": "worker"})
+    place.desired = Desired(fragments={}, summary={"role": "worker"})
     assert place.facts().drain is Drain.NONE
 
 
@@ -300,7 +300,7 @@ def test_with_active_standby_a_returning_gateway_takes_nothing_back() -> None:
         gateways = (ip_address("192.0.2.4"), ip_address("192.0.2.3"))
 
     place = Place(Config(node_name="g1", gateways=GatewayMode.ACTIVE_STANDBY))
-    place.desired = Desired(units={}, summary={"role": "gateway", "clusters": {"east": Remote}})
+    place.desired = Desired(fragments={}, summary={"role": "gateway", "clusters": {"east": Remote}})
     assert place.facts().active_order == ("192.0.2.4",)
     place.say(4, DOWN)
     assert place.facts(1.0).active_order == ("192.0.2.3",)

@@ -192,7 +192,7 @@ def test_all_gone_at_once_are_not_held() -> None:
 
 
 def test_while_none_is_live_those_that_were_lost_last_are_used() -> None:
-    """What has been gone for long stays in reserve when the others go, too, until anything is up again."""
+    """What has been gone for long stays on standby when the others go, too, until anything is up again."""
     story = Story()
     story.at(0.0, up("a"), up("b"), up("c"))
     story.at(5.0, down("a"), up("b"), up("c"))

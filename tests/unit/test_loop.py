@@ -111,7 +111,7 @@ def test_one_change_costs_one_change(world: World) -> None:
     desired = world.loop.report.desired
     assert desired is not None
     # two more: the tunnel is made, and taken into use when its flows are there; its end is one of those guarded
-    assert len(world.applied) - count == len(desired.units["cluster/c99"].resources) + 2
+    assert len(world.applied) - count == len(desired.fragments["cluster/c99"].resources) + 2
 
 
 def test_a_burst_of_a_thousand_changes_settles_in_a_handful_of_passes(world: World) -> None:

@@ -16,7 +16,7 @@ import pytest
 from mcagent.agent.lock import BusyError, NodeLock
 from mcagent.cli.status import text
 from mcagent.http.server import HttpServer, Page
-from mcagent.model.plan import Desired, Unit
+from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import Problem
 from mcagent.model.resources import PeerKind, TunnelPort, TunnelType
 from mcagent.observe.logs import JsonFormatter, TextFormatter
@@ -36,7 +36,7 @@ TUNNEL = TunnelPort(
     peer="east",
 )
 DESIRED = Desired(
-    units={"cluster/east": Unit(name="cluster/east", resources=(TUNNEL,))},
+    fragments={"cluster/east": Fragment(owner="cluster/east", resources=(TUNNEL,))},
     problems=(Problem(subject="Gateway a/b", path="gatewayIP", reason="NotUnicast", message="no"),),
     summary={"role": "gateway"},
 )

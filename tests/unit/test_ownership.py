@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.core.claims import prefix_range
-from mcagent.core.ownership import AddressClaim, lost
+from mcagent.core.addresses.ownership import AddressClaim, lost
+from mcagent.core.addresses.rules import prefix_range
 
 
 def claim(owner: str, network: str, rank: str, *, gateway: bool = False) -> AddressClaim:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcagent.core.diff import diff
 from mcagent.core.path_down import flows_first, needs_flows, path_down, takes_into_use, turns
 from mcagent.model.facts import DatapathType
-from mcagent.model.plan import Desired, Op, Plan, Unit
+from mcagent.model.plan import Desired, Fragment, Op, Plan
 from mcagent.model.resources import (
     Backend,
     Bfd,
@@ -64,8 +64,8 @@ def contents(world: World) -> dict[Backend, dict[ResourceKey, Resource]]:
 
 
 def desired_of(world: World) -> Desired:
-    """Return the world as one unit."""
-    return Desired(units={"u": Unit(name="u", resources=tuple(world.values()))})
+    """Return the world as one fragment."""
+    return Desired(fragments={"u": Fragment(owner="u", resources=tuple(world.values()))})
 
 
 @given(WORLDS, WORLDS)
@@ -104,7 +104,7 @@ def test_an_empty_bridge_gets_its_tunnels_when_all_else_is_there() -> None:
     bridge = Bridge(name="br-mc", datapath=DatapathType.NETDEV)
     chain = NftChain(table="t", name="c", type="nat", hook="postrouting", priority=99, rules=())
     route = Route(table=1, destination=ip_network("10.1.0.0/16"), via=ip_address("192.0.2.9"))
-    wanted = Desired(units={"u": Unit(name="u", resources=(bridge, tunnel(1), FLOW, route, chain))})
+    wanted = Desired(fragments={"u": Fragment(owner="u", resources=(bridge, tunnel(1), FLOW, route, chain))})
     worlds: tuple[dict[ResourceKey, Resource], ...] = ({}, {bridge.key: bridge})
     for found in worlds:
         plan = flows_first(diff({Backend.OVSDB: found}, wanted), found.values(), blank=True)
@@ -130,7 +130,7 @@ def test_nothing_is_done_where_all_is_right(world: World) -> None:
 def test_a_bridge_that_lost_its_flows_says_so_by_every_tunnel() -> None:
     """All tunnels say path down in the first stage, and are taken into use after the flows."""
     ports: dict[ResourceKey, Resource] = {p.key: p for p in (tunnel(1), tunnel(2), tunnel(3, bfd=None))}
-    desired = Desired(units={"u": Unit(name="u", resources=(*ports.values(), FLOW))})
+    desired = Desired(fragments={"u": Fragment(owner="u", resources=(*ports.values(), FLOW))})
     plan = flows_first(diff({Backend.OVSDB: ports}, desired), ports.values(), blank=True)
     assert [(stage.title, len(stage.steps)) for stage in plan.stages] == [
         ("create bridge and tunnels", 2),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flows import actions as act
 from flows.simulate import Datapath, Journey, Packet
 from flows.simulate.packet import ACK, SYN
-from mcagent.core import kernel
+from mcagent.core.fragments import kernel
 from tests.conversations import Call, calls, examples, exchange
 from tests.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, World, worlds
 

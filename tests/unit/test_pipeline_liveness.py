@@ -1,4 +1,4 @@
-"""Properties of the pipeline over random worlds: what is live, trusted, in reserve, in order, or drains."""
+"""Properties of the pipeline over random worlds: what is live, trusted, on standby, in order, or drains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def gateway_names(world: World, cluster: str) -> list[str]:
 
 
 def ends_at(world: World, names: Iterable[str], *, remote_only: bool = False) -> set[tuple[str, str]]:
-    """Return the tunnels (see `World.reserve`) that lead to one of these Nodes."""
+    """Return the tunnels (see `World.standby`) that lead to one of these Nodes."""
     return {
         (a, b)
         for a, b in world.ports
@@ -86,7 +86,7 @@ def arrive(world: World, network: Network, random: Random, lost: list[str]) -> l
 @examples(25)
 @given(PLAIN, SEEDS, st.sampled_from((0, 20, 50, 100)), st.sampled_from((0, 30, 100)), st.booleans())
 def test_one_delivery_while_a_way_is_left(world: World, seed: int, held: int, trusted: int, ordered: bool) -> None:
-    """Any gateways but one of each cluster are dead, any ways in reserve or trusted: every packet finds its way.
+    """Any gateways but one of each cluster are dead, any ways on standby or trusted: every packet finds its way.
 
     It arrives once, at the same endpoint as before, its reply is not raw, and no dead gateway is in its path.
     """
@@ -94,7 +94,7 @@ def test_one_delivery_while_a_way_is_left(world: World, seed: int, held: int, tr
     lost = lost_gateways(world, random)
     shaken = replace(
         world,
-        reserve=some(random, world.ports, held),
+        standby=some(random, world.ports, held),
         # who is dead is known to be: everybody has heard it once
         trusted=some(random, world.ports.keys() - ends_at(world, lost), trusted),
         order=drawn_order(world, random, ordered=ordered),
@@ -114,11 +114,11 @@ def test_one_delivery_while_a_way_is_left(world: World, seed: int, held: int, tr
 @examples(20)
 @given(PLAIN, SEEDS, st.integers(1, 99), st.booleans())
 def test_what_is_in_reserve_is_used_last(world: World, seed: int, percent: int, ordered: bool) -> None:
-    """A new connection takes no way in reserve while its Node has a live one that is not."""
+    """A new connection takes no way on standby while its Node has a live one that is not."""
     random = Random(seed)
     lost = lost_gateways(world, random)
     order = drawn_order(world, random, ordered=ordered)
-    shaken = replace(world, reserve=some(random, world.ports, percent), order=order)
+    shaken = replace(world, standby=some(random, world.ports, percent), order=order)
     network = shaken.network.losing(*lost)
     for call in calls(world, random, 8, published=True):
         if call.client.node in lost or world.nodes[call.client.node].gateway:
@@ -127,18 +127,18 @@ def test_what_is_in_reserve_is_used_last(world: World, seed: int, percent: int, 
         for here, there in pairwise(path[:3]):
             cluster = world.nodes[there].cluster
             live = {n for n in gateway_names(world, cluster) if n not in lost}
-            first = {n for n in live if (here, n) not in shaken.reserve}
-            assert there in (first or live), (path, shaken.reserve)
+            first = {n for n in live if (here, n) not in shaken.standby}
+            assert there in (first or live), (path, shaken.standby)
 
 
 @examples(25)
 @given(PLAIN, SEEDS, st.sampled_from((30, 70, 100)), st.booleans())
 def test_a_false_alarm_loses_nothing(world: World, seed: int, percent: int, ordered: bool) -> None:
-    """Some gateways are gone and in reserve; others are taken for dead and are not: all arrives by these."""
+    """Some gateways are gone and on standby; others are taken for dead and are not: all arrives by these."""
     random = Random(seed)
     lost = lost_gateways(world, random)
     order = drawn_order(world, random, ordered=ordered)
-    shaken = replace(world, reserve=frozenset(ends_at(world, lost)), order=order)
+    shaken = replace(world, standby=frozenset(ends_at(world, lost)), order=order)
     network = replace(shaken.network.losing(*lost), silent=as_ports(world, some(random, world.ports, percent)))
     arrive(world, network, random, lost)
 
@@ -147,7 +147,7 @@ def test_a_false_alarm_loses_nothing(world: World, seed: int, percent: int, orde
 @given(PLAIN)
 def test_all_in_reserve_is_none_in_reserve(world: World) -> None:
     """Groups and flows are the very same."""
-    every = replace(world, reserve=frozenset(world.ports))
+    every = replace(world, standby=frozenset(world.ports))
     for node in world.nodes.values():
         assert every.entries(node) == world.entries(node)
 
@@ -233,11 +233,11 @@ def test_drain_loses_nothing(world: World, seed: int, ordered: bool) -> None:
 @examples(20)
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.integers(0, 60), st.booleans())
 def test_no_loops_and_no_copies_whatever_is_shaken(world: World, seed: int, percent: int, ordered: bool) -> None:
-    """Dead, silent, trusted, in reserve, in order, SNATed: a packet arrives at most once and never goes round."""
+    """Dead, silent, trusted, on standby, in order, SNATed: a packet arrives at most once and never goes round."""
     random = Random(seed)
     shaken = replace(
         world,
-        reserve=some(random, world.ports, percent),
+        standby=some(random, world.ports, percent),
         trusted=some(random, world.ports, percent),
         order=drawn_order(world, random, ordered=ordered),
     )

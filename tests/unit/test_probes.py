@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from devtools.waiting import wait_until
 from flows.mc.declaration import TOS_ASKED
 from mcagent.agent.probing import Prober
-from mcagent.core.asked import Remote
+from mcagent.core.local_cluster.services import ExportedPort
 from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
-from mcagent.core.services import ExportedPort
+from mcagent.core.remote_clusters.cidr_claims import Remote
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Desired
 
@@ -144,7 +144,7 @@ def test_connections_are_asked_by_a_thread_again_and_after_an_error() -> None:
     prober.start()
     prober.gateway_lost(7, None)
     summary = {"clusters": {"east": EAST}, "publishedPodCIDRs": PODS}
-    prober.gateway_lost(7, Desired(units={}, problems=(), summary=summary))
+    prober.gateway_lost(7, Desired(fragments={}, problems=(), summary=summary))
     wait_until(lambda: len(sent) == 2, "two attempts after one that failed")
     prober.stop()
     assert sent == [(7, 4), (7, 5)]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.core.claims import Taken
-from mcagent.core.remote import Remotes, build_remotes
+from mcagent.core.addresses.rules import Taken
+from mcagent.core.remote_clusters.settle import Remotes, build_remotes
 from mcagent.core.topology import Topology, build_topology
 from mcagent.model.config import PodRouting, SourceNat
 from mcagent.model.facts import Facts

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.agent.counters import NFT_DROP_REASONS
-from mcagent.core.claims import merged
+from mcagent.core.addresses.rules import merged
 from mcagent.core.compile import Compiled, compile_desired
-from mcagent.core.tunnel_guard import CLEAR, FORGED, TO_TUNNEL, TO_WIREGUARD, Peers, _hosts, peers_of
+from mcagent.core.fragments.tunnel_guard import CLEAR, FORGED, TO_TUNNEL, TO_WIREGUARD, Peers, _hosts, peers_of
 from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, host_network
@@ -40,7 +40,7 @@ def compiled(*objects: ApiObject, on: str = "w1", facts: Facts = NO_FACTS, **val
 
 def found(result: Compiled) -> list[NftChain | NftSet]:
     """Return all that is nft's."""
-    resources = [one for unit in result.desired.units.values() for one in unit.resources]
+    resources = [one for fragment in result.desired.fragments.values() for one in fragment.resources]
     return [one for one in resources if isinstance(one, NftChain | NftSet)]
 
 
@@ -165,9 +165,11 @@ def test_what_is_taken_over_is_what_a_fresh_start_finds() -> None:
         (encrypted(EAST, (8, 9)), west),
     ):
         after = compile_desired(snapshot(*HOME, *infos), FACTS, settings, before)
-        assert after.units.peers == peers_of(after.topology, settings)
-        assert after.units.peers != before.units.peers
-        assert after.desired.units == compile_desired(snapshot(*HOME, *infos), FACTS, settings).desired.units
+        assert after.fragments.peers == peers_of(after.topology, settings)
+        assert after.fragments.peers != before.fragments.peers
+        assert (
+            after.desired.fragments == compile_desired(snapshot(*HOME, *infos), FACTS, settings).desired.fragments
+        )
         before = after
 
 
@@ -176,8 +178,8 @@ def test_a_change_that_moves_no_end_costs_nothing() -> None:
     before = compiled(*HOME, EAST)
     moved = replace(EAST, service_cidr=networks("10.55.0.0/16")[0])
     after = compile_desired(snapshot(*HOME, moved), NO_FACTS, config("w1"), before)
-    assert after.units.peers is before.units.peers
-    assert isinstance(after.units.peers[0], Peers)
+    assert after.fragments.peers is before.fragments.peers
+    assert isinstance(after.fragments.peers[0], Peers)
 
 
 @given(st.sets(st.integers(0, 40) | st.integers(2**32 - 20, 2**32 - 1)), st.sampled_from([4, 6]))

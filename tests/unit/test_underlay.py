@@ -13,10 +13,10 @@ from flows.flow import Flow
 from flows.parse import parse_group, parse_match
 from flows.parse_actions import parse_actions
 from flows.simulate import Packet, Switch
-from mcagent.core import kernel
+from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of, first_usable, refuse_underlay, source_of
 from mcagent.core.compile import Compiled, compile_desired
-from mcagent.core.nodes import Families
-from mcagent.core.underlay import ENDPOINTS, endpoint_of, first_usable, refuse_underlay, source_of
+from mcagent.core.fragments import kernel
+from mcagent.core.local_cluster.nodes import Families
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import Facts
 from mcagent.model.net import contains
@@ -54,7 +54,7 @@ def compiled(*objects: ApiObject, settings: Config | None = None, facts: Facts |
 
 def resources(result: Compiled) -> list[Resource]:
     """Return all resources."""
-    return [resource for unit in result.desired.units.values() for resource in unit.resources]
+    return [resource for fragment in result.desired.fragments.values() for resource in fragment.resources]
 
 
 def tunnels(result: Compiled) -> dict[str, set[str]]:
@@ -228,18 +228,18 @@ def test_a_connection_and_its_reply_go_by_what_stands_for_the_nodes() -> None:
 
 def test_own_processes_have_an_ipv4_address_or_what_stands_for_it() -> None:
     """Routes carry the Node's IPv4 address as their source; without one the host port has what stands for it."""
-    stand_in = source_of(ip_address("2001:db8:1::12"))
-    for on, source in (("w2", ip_address("192.0.2.13")), ("w1", stand_in)):
+    mapped = source_of(ip_address("2001:db8:1::12"))
+    for on, source in (("w2", ip_address("192.0.2.13")), ("w1", mapped)):
         facts = Facts(addresses=addresses("192.0.2.13", "2001:db8:1::12", "2001:db8:1::13"))
         result = compiled(*HOME6, EAST6, settings=config(on), facts=facts)
         found = resources(result)
         (route,) = [one for one in found if isinstance(one, Route) and str(one.destination) == "10.97.0.0/16"]
         assert route.source == source
         there = {one.address for one in found if isinstance(one, LinkAddress)}
-        assert there == {kernel.HOST_ADDRESS} | ({stand_in} if on == "w1" else set())
+        assert there == {kernel.HOST_ADDRESS} | ({mapped} if on == "w1" else set())
         assert told(result) == []
     gateway = [one for one in resources(compiled(*HOME6, EAST6)) if isinstance(one, FlowEntry)]
-    assert any(f"nw_dst={stand_in}" in one.match for one in gateway)  # what is for the Node is delivered to it
+    assert any(f"nw_dst={mapped}" in one.match for one in gateway)  # what is for the Node is delivered to it
 
 
 def test_gateways_of_different_families_are_told() -> None:

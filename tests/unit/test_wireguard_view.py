@@ -14,7 +14,7 @@ from devtools.waiting import wait_until
 from mcagent.agent.wireguard import FactsReader
 from mcagent.cli.wireguard import text
 from mcagent.core.compile import compile_desired
-from mcagent.core.secrecy import Summary
+from mcagent.core.wireguard.resources import EncryptionState
 from mcagent.dataplane.wireguard_keys import KeyPair, Keys
 from mcagent.kube.publish import Publisher
 from mcagent.model.errors import BackendError, SourceError
@@ -41,7 +41,7 @@ def desired(published: WireGuardInfo | None = None, **facts: Any) -> Desired:
     return compile_desired(snapshot(*home, EAST), replace(FACTS, **facts), encrypting()).desired
 
 
-def summary(published: WireGuardInfo | None = None) -> Summary:
+def summary(published: WireGuardInfo | None = None) -> EncryptionState:
     """Return its part about encryption."""
     found = summary_of(desired(published))
     assert found is not None

@@ -17,7 +17,7 @@ from mcagent.controller.ranges import Networks, networks_of, range_of
 from mcagent.controller.raw import text_at
 from mcagent.controller.reconciler import Index, Ref, Side, View
 from mcagent.controller.settings import LeaderSettings
-from mcagent.core.claims import prefix_range, refuse_address
+from mcagent.core.addresses.rules import prefix_range, refuse_address
 from mcagent.kube.source import RawObject
 from mcagent.model.net import Address
 from mcagent.model.objects import Kind

@@ -32,7 +32,7 @@ from mcagent.controller.leader.payloads import read_cluster_info
 from mcagent.controller.raw import annotation, is_deleting, text_at, value_at
 from mcagent.controller.reconciler import Ref, View
 from mcagent.controller.settings import MemberLimits
-from mcagent.core.ownership import AddressClaim, lost
+from mcagent.core.addresses.ownership import AddressClaim, lost
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.granted import CLAIMS_ANNOTATION, REFUSED, at, read_granted, to_microseconds

@@ -14,8 +14,8 @@ from mcagent.controller.cluster_claims import MAX_CIDRS, MAX_GATEWAYS
 from mcagent.controller.leader.exports import ExportKind, cluster_of, subject
 from mcagent.controller.raw import text_at
 from mcagent.controller.service_payload import Ports, ServiceSpec, read_service_spec, read_subsets
-from mcagent.core.claims import refuse_network
-from mcagent.core.underlay import refuse_underlay
+from mcagent.core.addresses.rules import refuse_network
+from mcagent.core.addresses.underlay import refuse_underlay
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address
 
 from mcagent.controller.raw import items_at, text_at, texts_at, value_at
-from mcagent.core.claims import refuse_address
+from mcagent.core.addresses.rules import refuse_address
 from mcagent.kube.source import RawObject
 from mcagent.model.net import parse_address
 

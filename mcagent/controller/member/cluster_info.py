@@ -24,7 +24,7 @@ from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, con
 from mcagent.controller.raw import is_deleting, name_of, namespace_of
 from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, View
 from mcagent.controller.settings import MemberSettings
-from mcagent.core.underlay import refuse_underlay
+from mcagent.core.addresses.underlay import refuse_underlay
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event

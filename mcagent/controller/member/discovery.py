@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from mcagent.controller.raw import texts_at
-from mcagent.core.claims import refuse_network
+from mcagent.core.addresses.rules import refuse_network
 from mcagent.kube.client import ApiRefusalError, Client
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path

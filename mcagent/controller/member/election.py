@@ -16,7 +16,7 @@ from enum import IntEnum
 from mcagent.controller import names
 from mcagent.controller.raw import age, annotation, is_deleting, items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.settings import IpPrecedence
-from mcagent.core.underlay import first_usable, refuse_underlay
+from mcagent.core.addresses.underlay import first_usable, refuse_underlay
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 from mcagent.model.net import Address, parse_address

@@ -23,7 +23,7 @@ def name_hash(name: str) -> int:
     return int.from_bytes(sha256(name.encode("utf-8", "surrogatepass")).digest()[:8])
 
 
-def number_names(names: Iterable[str], span: int = _SPAN) -> dict[str, int]:
+def assign_ids(names: Iterable[str], span: int = _SPAN) -> dict[str, int]:
     """Give each name a number from 1 to `span`: its hash, in sorted order the next free one on collision.
 
     24 bits, if nothing else is said. OverflowError where there are more names than numbers.

@@ -1,4 +1,4 @@
-"""What is known of each tunnel as a way to a gateway: is it watched, is it in reserve, which comes first.
+"""What is known of each tunnel as a way to a gateway: is it watched, is it on standby, which comes first.
 
 Puts together BFD (configuration, and what was seen of peers), flap damping, Node readiness, drain and the order of
 active-standby. A change of one tunnel changes the value of that tunnel only.
@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from flows import mc
-from mcagent.core.local import Local
-from mcagent.core.tunnels import Tunnel, Tunnels
+from mcagent.core.fragments.tunnels import Tunnel, Tunnels
+from mcagent.core.local_cluster.topology import Local
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Drain, Facts
 from mcagent.model.resources import Bfd, PeerKind
@@ -24,7 +24,7 @@ class Port:
     ofport: int
     bfd: Bfd | None
     watched: bool  # BFD is on, and the peer has answered once
-    reserve: bool
+    standby: bool
     rank: int
 
     @property
@@ -35,11 +35,11 @@ class Port:
     @property
     def used(self) -> tuple[object, ...]:
         """What flows and groups over the port follow from."""
-        return (self.ofport, self.watched, self.reserve, self.rank)
+        return (self.ofport, self.watched, self.standby, self.rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ways:
+class PathState:
     """Tells of every tunnel what `Port` holds."""
 
     local: Local
@@ -51,7 +51,7 @@ class Ways:
     ranks: Mapping[str, int]
 
     @classmethod
-    def of(cls, local: Local, facts: Facts, config: Config, ofports: Mapping[str, int]) -> Ways:
+    def of(cls, local: Local, facts: Facts, config: Config, ofports: Mapping[str, int]) -> PathState:
         """Return what is known now."""
         ordered = config.gateways is GatewayMode.ACTIVE_STANDBY
         order = facts.active_order if ordered and not config.failback else ()
@@ -71,7 +71,7 @@ class Ways:
             ranks={name: rank for rank, name in enumerate(order)},
         )
 
-    def moved_since(self, before: Ways) -> set[str] | None:
+    def moved_since(self, before: PathState) -> set[str] | None:
         """Return the tunnels whose `port` may not be what `before` said; None where that may be any."""
         if self.bfd != before.bfd or self.ordered != before.ordered or self.ranks != before.ranks:
             return None
@@ -83,7 +83,7 @@ class Ways:
             moved.update(name for name, number in self.ofports.items() if before.ofports.get(name) != number)
         return moved
 
-    def port(self, tunnel: Tunnel, *, in_reserve: bool = False, name: str = "", place: int = 0) -> Port:
+    def port(self, tunnel: Tunnel, *, standby: bool = False, name: str = "", place: int = 0) -> Port:
         """Return what is known of a tunnel; `name` and `place` say where it stands in an order."""
         bfd = self.bfd[tunnel.peer_kind]
         if bfd is not None and tunnel.name in self.facts.bfd_begins:
@@ -92,7 +92,7 @@ class Ways:
             ofport=self.ofports[tunnel.name],
             bfd=bfd,
             watched=bfd is not None and tunnel.name in self.facts.bfd_seen,
-            reserve=in_reserve or tunnel.name in self.facts.held,
+            standby=standby or tunnel.name in self.facts.held,
             rank=self.ranks.get(name, len(self.ranks) + place) if self.ordered else 0,
         )
 
@@ -106,14 +106,14 @@ class Ways:
         """Return the gateways of this cluster (but this Node) to choose from, with active-standby in order."""
         found = []
         for gateway in self.local.gateways:
-            unit = tunnels.get(f"node/{gateway.node}")
-            if unit is not None:
-                (tunnel,) = unit[1]
-                reserve = bool(gateway.reserve)
-                found.append(self.port(tunnel, in_reserve=reserve, name=gateway.node, place=gateway.place))
+            owner = tunnels.get(f"node/{gateway.node}")
+            if owner is not None:
+                (tunnel,) = owner[1]
+                standby = bool(gateway.standby)
+                found.append(self.port(tunnel, standby=standby, name=gateway.node, place=gateway.place))
         found.sort(key=lambda port: (port.rank, port.ofport))
         return mc.Choice(
-            ways=tuple(mc.Way(ofport=p.ofport, watched=p.watched, reserve=p.reserve) for p in found),
+            ways=tuple(mc.Way(ofport=p.ofport, watched=p.watched, standby=p.standby) for p in found),
             ordered=self.ordered,
         )
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 
-from mcagent.core.claims import merged
-from mcagent.core.nodes import Families
-from mcagent.core.tunnel_guard import clear_arrivals, tunnel_port
+from mcagent.core.addresses.rules import merged
+from mcagent.core.fragments.tunnel_guard import clear_arrivals, tunnel_port
+from mcagent.core.local_cluster.nodes import Families
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, Network, host_network
@@ -66,9 +66,9 @@ def wireguard_mtu(facts: Facts, config: Config, version: int) -> int:
     return config.wireguard_mtu or max(facts.uplink_mtu - WIREGUARD_OVERHEAD[version], smallest)
 
 
-def device(config: Config, mtu: int, stand_in: Address | None) -> list[Resource]:
-    """Return the host port's state, addresses and only neighbour. `stand_in`: see `Local.own_stand_in`."""
-    addresses = [HOST_ADDRESS] if stand_in is None else [HOST_ADDRESS, stand_in]
+def device(config: Config, mtu: int, mapped: Address | None) -> list[Resource]:
+    """Return the host port's state, addresses and only neighbour. `mapped`: see `Local.own_mapped_address`."""
+    addresses = [HOST_ADDRESS] if mapped is None else [HOST_ADDRESS, mapped]
     return [
         Link(name=config.host_port, mtu=mtu),
         *(LinkAddress(device=config.host_port, address=address, prefixlen=32) for address in addresses),

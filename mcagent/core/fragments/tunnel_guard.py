@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
 from types import MappingProxyType
 
-from mcagent.core.claims import merged
+from mcagent.core.addresses.rules import merged
+from mcagent.core.addresses.underlay import ENDPOINTS
 from mcagent.core.parts import different
-from mcagent.core.remote import Remotes
+from mcagent.core.remote_clusters.settle import Remotes
 from mcagent.core.topology import Topology
-from mcagent.core.underlay import ENDPOINTS
 from mcagent.model.config import Config
 from mcagent.model.net import Address, Network, host_network
 from mcagent.model.resources import DEFAULT_PORTS, NftChain, NftSet, Resource
@@ -194,7 +194,7 @@ def clear_arrivals(config: Config, family: str, own: tuple[Address, ...]) -> lis
     """Return what takes no tunnel packet from an encrypted peer but from the WireGuard device.
 
     `own` are this Node's endpoints behind the device: nothing else has a way to them, so whatever comes for them
-    by another device was made up on the underlay. The set @mct_encrypted is `mcagent.core.kernel`'s.
+    by another device was made up on the underlay. The set @mct_encrypted is `mcagent.core.fragments.kernel`'s.
     """
     device = config.wireguard_device
     rules = [f'iifname != "{device}" udp dport {tunnel_port(config)} {family} saddr @mct_encrypted counter drop']

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from mcagent.core.claims import Taken, refuse_address
-from mcagent.core.nodes import seniority
+from mcagent.core.addresses.rules import Taken, refuse_address
+from mcagent.core.local_cluster.nodes import seniority
 from mcagent.model.net import Address, Network, NetworkSet, contains, host_network
 from mcagent.model.objects import EndpointSlice, Service, ServiceExport, ServicePort, Snapshot
 from mcagent.model.problem import Problem, Severity
@@ -26,7 +26,7 @@ KUBERNETES_PORTS = frozenset({2379, 2380, 6443, 10248, 10249, 10250, 10255, 1025
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedPort:
-    """One port of an exported Service; `name` is "namespace/name:port/protocol", as its unit is named.
+    """One port of an exported Service; `name` is "namespace/name:port/protocol", as its fragment's owner is named.
 
     `shares_endpoints`: another one of the same protocol leads to one of these endpoints.
     """

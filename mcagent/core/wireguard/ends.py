@@ -4,9 +4,9 @@ Owns the addresses of tunnel endpoints behind the WireGuard device, which keys a
 gateway that cannot be encrypted to. Each refusal is a Problem. Knows nothing of ports, flows, routes or devices.
 
 Endpoints. A gateway that publishes a key of its own has an endpoint that follows from its gatewayIP alone
-(`mcagent.core.underlay`), so nobody has to tell it, and it stays when other gateways come or go. One that
-publishes none (Antrea has one key for a cluster) has Antrea's: the first address of its cluster's Service CIDR.
-Endpoints are IPv4, whatever the underlay is.
+(`mcagent.core.addresses.underlay`), so nobody has to tell it, and it stays when other gateways come or go. One
+that publishes none (Antrea has one key for a cluster) has Antrea's: the first address of its cluster's Service
+CIDR. Endpoints are IPv4, whatever the underlay is.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcagent.core.asked import Remote, rank_of
-from mcagent.core.candidate import problem_of
-from mcagent.core.claims import Taken
-from mcagent.core.keyholders import Ends, Holders, Wanted, first_endpoint, wanted_by
-from mcagent.core.local import Local
-from mcagent.core.nodes import seniority
-from mcagent.core.remote import Remotes
-from mcagent.core.underlay import ENDPOINTS, endpoint_of, source_of
+from mcagent.core.addresses.rules import Taken
+from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of, source_of
+from mcagent.core.local_cluster.nodes import seniority
+from mcagent.core.local_cluster.topology import Local
+from mcagent.core.remote_clusters.check import problem_of
+from mcagent.core.remote_clusters.cidr_claims import Remote, rank_of
+from mcagent.core.remote_clusters.settle import Remotes
+from mcagent.core.wireguard.keyholders import Ends, Holders, Wanted, first_endpoint, wanted_by
 from mcagent.model.config import Config, EncryptionFallback
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, host_network

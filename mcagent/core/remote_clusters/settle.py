@@ -1,8 +1,9 @@
 """The other clusters: which of what they announce is used.
 
-Who wins where two want the same is `mcagent.core.ownership`'s rule: whoever has claimed it for longer, so nobody
-can take what another has. Each refusal is a Problem. Work that looks at one object alone is kept in `Candidate`
-and reused while the object is the same; one changed object that is in nobody's way is settled by that alone.
+Who wins where two want the same is `mcagent.core.addresses.ownership`'s rule: whoever has claimed it for longer,
+so nobody can take what another has. Each refusal is a Problem. Work that looks at one object alone is kept in
+`Candidate` and reused while the object is the same; one changed object that is in nobody's way is settled by that
+alone.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from mcagent.core.asked import Candidate, Claim, Remote
-from mcagent.core.candidate import Judge, Surroundings, problem_of
+from mcagent.core.addresses.ownership import AddressClaim, lost
+from mcagent.core.addresses.rules import PrefixRange
 from mcagent.core.claim_table import ClaimTable
-from mcagent.core.claims import PrefixRange
-from mcagent.core.local import Local
-from mcagent.core.ownership import AddressClaim, lost
+from mcagent.core.local_cluster.topology import Local
+from mcagent.core.remote_clusters.check import Judge, Surroundings, problem_of
+from mcagent.core.remote_clusters.cidr_claims import Candidate, Claim, Remote
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, Network, host_network

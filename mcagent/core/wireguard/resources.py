@@ -1,6 +1,6 @@
 """What encryption between clusters adds to a Node: the WireGuard device, peers, and what keeps packets in.
 
-Turns the verdict of `mcagent.core.encryption` into resources; decides nothing about keys or gateways.
+Turns the verdict of `mcagent.core.wireguard.ends` into resources; decides nothing about keys or gateways.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcagent.core import kernel
-from mcagent.core.encryption import Publication, RemoteEnd, publication
+from mcagent.core.addresses.underlay import ENDPOINTS
+from mcagent.core.fragments import kernel
 from mcagent.core.topology import Topology
-from mcagent.core.underlay import ENDPOINTS
+from mcagent.core.wireguard.ends import Publication, RemoteEnd, publication
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, Network, host_network
@@ -22,7 +22,7 @@ from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, Wi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Secrecy:
+class WireGuardResources:
     """This Node's WireGuard device, and where no tunnel packet may go but by it."""
 
     device: WireGuardDevice | None = None
@@ -30,7 +30,7 @@ class Secrecy:
     own: tuple[Address, ...] = ()  # this Node's endpoints behind the device
 
     @classmethod
-    def of(cls, topology: Topology, facts: Facts, config: Config) -> Secrecy:
+    def of(cls, topology: Topology, facts: Facts, config: Config) -> WireGuardResources:
         """Return it; nothing where encryption is off or this Node is no gateway."""
         encryption = topology.encryption
         if encryption is None:
@@ -60,7 +60,7 @@ class Secrecy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class EncryptionState:
     """What pages show, and what is published."""
 
     mode: TrafficEncryption
@@ -75,10 +75,10 @@ class Summary:
     problems: tuple[Problem, ...]  # what of encryption is not used, and why
 
 
-def secrecy_summary(snapshot: Snapshot, topology: Topology, facts: Facts, config: Config) -> Summary:
+def encryption_state(snapshot: Snapshot, topology: Topology, facts: Facts, config: Config) -> EncryptionState:
     """Return how traffic to other clusters is protected."""
     found = topology.encryption
-    return Summary(
+    return EncryptionState(
         mode=config.encryption,
         fallback=config.encryption_fallback,
         implementation=facts.wireguard,

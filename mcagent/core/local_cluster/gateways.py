@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from mcagent.core.claims import refuse_network
-from mcagent.core.nodes import LocalGateway, problem_of, seniority
-from mcagent.core.underlay import first_usable, refuse_underlay, source_of
+from mcagent.core.addresses.rules import refuse_network
+from mcagent.core.addresses.underlay import first_usable, refuse_underlay, source_of
+from mcagent.core.local_cluster.nodes import LocalGateway, problem_of, seniority
 from mcagent.model.config import Config, GatewaySelection
 from mcagent.model.net import Address
 from mcagent.model.objects import Gateway, Node, Snapshot
 from mcagent.model.problem import Problem
 
 
-class Reserve(StrEnum):
-    """Why a gateway takes no new connections while another is there: the words of `LocalGateway.reserve`."""
+class Standby(StrEnum):
+    """Why a gateway takes no new connections while another is there: the words of `LocalGateway.standby`."""
 
     NOT_READY = "NotReady"
     CORDONED = "Cordoned"
@@ -84,17 +84,17 @@ def gateways_of(snapshot: Snapshot, config: Config, problems: list[Problem]) -> 
             internal_ip=gateway.internal_ip,
             service_cidr=cidr,
             place=len(found),
-            reserve=Reserve.LEAVING if gateway in leaving else _reserve(snapshot.nodes[name]),
+            standby=Standby.LEAVING if gateway in leaving else _standby(snapshot.nodes[name]),
         )
     return tuple(found[name] for name in sorted(found))
 
 
-def _reserve(node: Node) -> str:
+def _standby(node: Node) -> str:
     if node.drain:
-        return Reserve.DRAINING
+        return Standby.DRAINING
     if not node.ready:
-        return Reserve.NOT_READY
-    return Reserve.CORDONED if node.unschedulable else ""
+        return Standby.NOT_READY
+    return Standby.CORDONED if node.unschedulable else ""
 
 
 def _gateway_problem(

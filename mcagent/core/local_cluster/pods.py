@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mcagent.core.claims import refuse_address
+from mcagent.core.addresses.rules import refuse_address
 from mcagent.model.net import Network, host_network
 from mcagent.model.objects import Pod
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-from mcagent.core.claims import Refusal, refuse_address
+from mcagent.core.addresses.rules import Refusal, refuse_address
 from mcagent.model.net import Address
 
 # No two private addresses (RFC 1918) differ in their first four bits only, so no two IPv4 gateways in private
@@ -62,7 +62,7 @@ def source_of(gateway_ip: Address) -> IPv4Address:
     return _drawn(gateway_ip, _SOURCES6) if isinstance(gateway_ip, IPv6Address) else gateway_ip
 
 
-def stand_ins(gateway_ips: Iterable[Address]) -> tuple[IPv4Network, ...]:
+def mapped_sources(gateway_ips: Iterable[Address]) -> tuple[IPv4Network, ...]:
     """Return the sources of IPv6 gateways as networks: nobody else has routes to them."""
     return tuple(IPv4Network(source_of(address)) for address in gateway_ips if address.version == 6)
 

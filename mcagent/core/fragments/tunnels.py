@@ -10,9 +10,9 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mcagent.core.encryption import RemoteEnd
-from mcagent.core.numbers import tunnel_port_name
+from mcagent.core.ids import tunnel_port_name
 from mcagent.core.topology import Topology
+from mcagent.core.wireguard.ends import RemoteEnd
 from mcagent.model.config import Config
 from mcagent.model.net import Address
 from mcagent.model.resources import PeerKind
@@ -37,22 +37,22 @@ class Tunnel:
         return self.address if self.end is None else self.end.gateway
 
 
-Tunnels = Mapping[str, tuple[object, tuple[Tunnel, ...]]]  # by unit, each with the value it follows from
+Tunnels = Mapping[str, tuple[object, tuple[Tunnel, ...]]]  # by owner, each with the value it follows from
 
 
 def tunnels_of(topology: Topology, config: Config, known: Tunnels) -> Tunnels:
-    """Return the tunnels of this Node by the name of the unit that they belong to; reuses `known`."""
+    """Return the tunnels of this Node by the name of the owner that they belong to; reuses `known`."""
     local = topology.local
     found: dict[str, tuple[object, tuple[Tunnel, ...]]] = {}
     if not local.role:
         return found
 
-    def want(unit: str, cause: object, kind: PeerKind, peer: str, addresses: tuple[Address, ...]) -> None:
-        before = known.get(unit)
+    def want(owner: str, cause: object, kind: PeerKind, peer: str, addresses: tuple[Address, ...]) -> None:
+        before = known.get(owner)
         if before is not None and (before[0] is cause or before[0] == cause):
-            found[unit] = before
+            found[owner] = before
             return
-        found[unit] = (cause, tuple(_tunnel(config, kind, peer, address) for address in addresses))
+        found[owner] = (cause, tuple(_tunnel(config, kind, peer, address) for address in addresses))
 
     for peer in local.peers:
         if peer.address is not None:
@@ -61,19 +61,19 @@ def tunnels_of(topology: Topology, config: Config, known: Tunnels) -> Tunnels:
     if local.role == "gateway":
         for remote in topology.remotes.clusters.values():
             cluster_id = remote.cluster_id
-            unit = f"cluster/{cluster_id}"
-            if (before := known.get(unit)) is not None and before[0] is remote:
-                found[unit] = before
+            owner = f"cluster/{cluster_id}"
+            if (before := known.get(owner)) is not None and before[0] is remote:
+                found[owner] = before
                 continue
             if topology.encryption is None:
-                want(unit, remote, PeerKind.REMOTE, cluster_id, remote.reached_from(local.own_gateway_ip))
+                want(owner, remote, PeerKind.REMOTE, cluster_id, remote.reached_from(local.own_gateway_ip))
                 continue
             ends = topology.encryption.ends[cluster_id]
             if before is not None and before[0] is ends:
-                found[unit] = before
+                found[owner] = before
                 continue
             tunnels = (_tunnel(config, PeerKind.REMOTE, cluster_id, end.address) for end in ends)
-            found[unit] = (ends, tuple(replace(one, end=end) for one, end in zip(tunnels, ends, strict=True)))
+            found[owner] = (ends, tuple(replace(one, end=end) for one, end in zip(tunnels, ends, strict=True)))
     if found.keys() == known.keys() and all(map(operator.is_, found.values(), map(known.__getitem__, found))):
         return known
     return found

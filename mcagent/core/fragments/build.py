@@ -1,7 +1,7 @@
-"""The units of the desired state: what each holds, and which are taken over from the last call.
+"""The fragments of the desired state: what each holds, and which are taken over from the last call.
 
-Which clusters have to be looked at is told from what changed, so that one changed cluster costs one unit. Knows
-the pipeline only by the builders of `flows.mc`.
+Which clusters have to be looked at is told from what changed, so that one changed cluster costs one fragment.
+Knows the pipeline only by the builders of `flows.mc`.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from flows import mc
-from mcagent.core import kernel
-from mcagent.core.asked import Remote
-from mcagent.core.local import LocalPeer
-from mcagent.core.nodes import Families
-from mcagent.core.numbers import HOST_OFPORT
-from mcagent.core.parts import Built, Maker, different, take_unit
-from mcagent.core.secrecy import Secrecy, way_to
-from mcagent.core.services import ExportedPort, local_endpoints
+from mcagent.core.addresses.underlay import mapped_sources, source_of
+from mcagent.core.fragments import kernel
+from mcagent.core.fragments.path_state import PathState, Port
+from mcagent.core.fragments.tunnel_guard import Peers, guard, peers_of
+from mcagent.core.fragments.tunnels import Tunnel, Tunnels
+from mcagent.core.ids import HOST_OFPORT
+from mcagent.core.local_cluster.nodes import Families
+from mcagent.core.local_cluster.services import ExportedPort, local_endpoints
+from mcagent.core.local_cluster.topology import LocalPeer
+from mcagent.core.parts import Built, Maker, different, take_fragment
+from mcagent.core.remote_clusters.cidr_claims import Remote
 from mcagent.core.topology import Topology
-from mcagent.core.tunnel_guard import Peers, guard, peers_of
-from mcagent.core.tunnels import Tunnel, Tunnels
-from mcagent.core.underlay import source_of, stand_ins
-from mcagent.core.ways import Port, Ways
+from mcagent.core.wireguard.resources import WireGuardResources, way_to
 from mcagent.model.config import Config
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address
-from mcagent.model.plan import Unit
+from mcagent.model.plan import Fragment
 from mcagent.model.resources import Bridge, FlowEntry, GroupEntry, HostPort, MeterEntry, Resource, TunnelPort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What all units rest on beside their own input. A change of it means that everything is built anew."""
+    """What all fragments rest on beside their own input. A change of it means that everything is built anew."""
 
     config: Config
     env: mc.Env | None  # None without a role
@@ -40,13 +40,13 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Units:
-    """All units, by kind and then by name, and what they were built from."""
+class Fragments:
+    """All fragments, by kind and then by name, and what they were built from."""
 
     shared: Shared
     topology: Topology
     tunnels: Tunnels
-    ways: Ways
+    paths: PathState
     peers: tuple[Peers, ...]
     numbers: Mapping[str, Mapping[str, int]]  # by kind of thing numbered
     nodes: Mapping[str, Built]  # "base" is among them
@@ -54,24 +54,26 @@ class Units:
     services: Mapping[str, Built]
 
     @property
-    def by_name(self) -> dict[str, Unit]:
-        """The units of all kinds."""
+    def by_name(self) -> dict[str, Fragment]:
+        """The fragments of all kinds."""
         return {
-            name: built.unit for kind in (self.nodes, self.clusters, self.services) for name, built in kind.items()
+            name: built.owner
+            for kind in (self.nodes, self.clusters, self.services)
+            for name, built in kind.items()
         }
 
 
-def build_units(
+def build_fragments(
     *,
     topology: Topology,
     facts: Facts,
     shared: Shared,
     tunnels: Tunnels,
-    ways: Ways,
+    paths: PathState,
     numbers: Mapping[str, Mapping[str, int]],
-    previous: Units | None,
-) -> Units:
-    """Return all units. `previous` is any earlier result: it saves work, never changes it."""
+    previous: Fragments | None,
+) -> Fragments:
+    """Return all fragments. `previous` is any earlier result: it saves work, never changes it."""
     if previous is not None and previous.shared != shared:
         previous = None
     if previous is None:
@@ -84,15 +86,15 @@ def build_units(
         facts=facts,
         shared=shared,
         tunnels=tunnels,
-        ways=ways,
+        paths=paths,
         numbers=numbers,
         previous=previous,
     )
-    return Units(
+    return Fragments(
         shared=shared,
         topology=topology,
         tunnels=tunnels,
-        ways=ways,
+        paths=paths,
         peers=peers,
         numbers=numbers,
         nodes=builder.nodes(),
@@ -103,47 +105,47 @@ def build_units(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Builder:
-    """Builds the units, or takes them over where their inputs are the same."""
+    """Builds the fragments, or takes them over where their inputs are the same."""
 
     topology: Topology
     peers: tuple[Peers, ...]
     facts: Facts
     shared: Shared
     tunnels: Tunnels
-    ways: Ways
+    paths: PathState
     numbers: Mapping[str, Mapping[str, int]]
-    previous: Units | None
+    previous: Fragments | None
 
     def nodes(self) -> dict[str, Built]:
         """Return what every Node has, and the Nodes of this cluster."""
         local = self.topology.local
         known = self.previous.nodes if self.previous is not None else {}
-        found = {"base": take_unit("base", known, self._base())}
+        found = {"base": take_fragment("base", known, self._base())}
         env = self.shared.env
         if env is None or local.own is None:
             return found
-        found["guard"] = take_unit("guard", known, self._guard())
-        unit = f"node/{local.own.name}"
-        found[unit] = take_unit(unit, known, self._flows_to(env, local.own, HOST_OFPORT))
+        found["guard"] = take_fragment("guard", known, self._guard())
+        owner = f"node/{local.own.name}"
+        found[owner] = take_fragment(owner, known, self._flows_to(env, local.own, HOST_OFPORT))
         if self.facts.datapath is DatapathType.NETDEV:
-            found["endpoints"] = take_unit("endpoints", known, self._endpoints(local.own))
+            found["endpoints"] = take_fragment("endpoints", known, self._endpoints(local.own))
         for peer in local.peers:
-            unit = f"node/{peer.name}"
-            if unit not in self.tunnels:
+            owner = f"node/{peer.name}"
+            if owner not in self.tunnels:
                 continue  # a problem says why
-            (tunnel,) = self.tunnels[unit][1]
-            port = self.ways.port(tunnel)
+            (tunnel,) = self.tunnels[owner][1]
+            port = self.paths.port(tunnel)
             parts = [self._ports(((tunnel, port),))]
             if env.gateway:
                 parts.append(self._flows_to(env, peer, port.ofport))
-            found[unit] = take_unit(unit, known, *parts)
+            found[owner] = take_fragment(owner, known, *parts)
         return found
 
     def _base(self) -> Maker:
         config, local = self.shared.config, self.topology.local
-        choice = self.ways.choice(self.tunnels)
-        secrecy = Secrecy.of(self.topology, self.facts, config)
-        order, datapath = self.ways.kept_order, self.facts.datapath
+        choice = self.paths.choice(self.tunnels)
+        wireguard = WireGuardResources.of(self.topology, self.facts, config)
+        order, datapath = self.paths.kept_order, self.facts.datapath
         mtu = kernel.host_port_mtu(self.facts, config, Families.of(local.gateways))
 
         def make() -> list[Resource]:
@@ -152,16 +154,16 @@ class _Builder:
                 HostPort(
                     bridge=config.bridge, name=config.host_port, ofport=HOST_OFPORT, mac=kernel.HOST_MAC, mtu=mtu
                 ),
-                *kernel.device(config, mtu, local.own_stand_in),
+                *kernel.device(config, mtu, local.own_mapped_address),
             ]
             if self.shared.env is not None:
                 found.extend(kernel.routing(config))
                 found.extend(kernel.netfilter(config, local.own_pods))
                 found.extend(_entries(mc.base(self.shared.env, choice)))
-                found.extend(secrecy.resources(config))
+                found.extend(wireguard.resources(config))
             return found
 
-        return (datapath, mtu, local.own_pods, local.own_stand_in, choice, order, secrecy), make
+        return (datapath, mtu, local.own_pods, local.own_mapped_address, choice, order, wireguard), make
 
     def _guard(self) -> Maker:
         config, peers = self.shared.config, self.peers
@@ -193,14 +195,14 @@ class _Builder:
         known = self.previous.clusters if self.previous is not None else {}
         stale = self._stale()
         if stale is None:
-            return {unit: self._cluster(env, unit, remote, known) for unit, remote in _units_of(remotes)}
+            return {owner: self._cluster(env, owner, remote, known) for owner, remote in _units_of(remotes)}
         found = dict(known)
-        for unit in stale:
-            remote = remotes.get(unit.removeprefix("cluster/"))
+        for owner in stale:
+            remote = remotes.get(owner.removeprefix("cluster/"))
             if remote is None:
-                found.pop(unit, None)
+                found.pop(owner, None)
             else:
-                found[unit] = self._cluster(env, unit, remote, known)
+                found[owner] = self._cluster(env, owner, remote, known)
         return found
 
     def _stale(self) -> set[str] | None:
@@ -208,7 +210,7 @@ class _Builder:
         before = self.previous
         if before is None:
             return None
-        moved = self.ways.moved_since(before.ways)
+        moved = self.paths.moved_since(before.paths)
         if moved is None:
             return None
         gateway = self.shared.env is not None and self.shared.env.gateway
@@ -223,23 +225,25 @@ class _Builder:
             for name in different(new, old)
         }
         if gateway and self.tunnels is not before.tunnels:
-            stale.update(unit for unit in different(self.tunnels, before.tunnels) if unit.startswith("cluster/"))
-        for unit in stale:
-            moved.difference_update(tunnel.name for tunnel in self.tunnels.get(unit, (None, ()))[1])
+            stale.update(
+                owner for owner in different(self.tunnels, before.tunnels) if owner.startswith("cluster/")
+            )
+        for owner in stale:
+            moved.difference_update(tunnel.name for tunnel in self.tunnels.get(owner, (None, ()))[1])
         if moved and gateway:
             stale.update(
-                unit
-                for unit, (_, tunnels) in self.tunnels.items()
-                if unit.startswith("cluster/") and any(tunnel.name in moved for tunnel in tunnels)
+                owner
+                for owner, (_, tunnels) in self.tunnels.items()
+                if owner.startswith("cluster/") and any(tunnel.name in moved for tunnel in tunnels)
             )
         return stale
 
-    def _cluster(self, env: mc.Env, unit: str, remote: Remote, known: Mapping[str, Built]) -> Built:
-        config, source, ordered = self.shared.config, self.shared.source, self.ways.ordered
+    def _cluster(self, env: mc.Env, owner: str, remote: Remote, known: Mapping[str, Built]) -> Built:
+        config, source, ordered = self.shared.config, self.shared.source, self.paths.ordered
         number, meter = self.numbers["cluster"][remote.cluster_id], self.numbers["meter"][remote.cluster_id]
         rate = config.new_connections
-        ends, tunnels = self.tunnels[unit] if env.gateway else (None, ())
-        ports = self.ways.ports(tunnels)
+        ends, tunnels = self.tunnels[owner] if env.gateway else (None, ())
+        ports = self.paths.ports(tunnels)
         known_by = next((t.end.source for t in tunnels if t.end is not None and not t.end.own_key), None)
 
         def make() -> list[Resource]:
@@ -250,7 +254,7 @@ class _Builder:
                         address=source_of(tunnel.gateway),
                         ofport=port.ofport,
                         watched=port.watched,
-                        reserve=port.reserve,
+                        standby=port.standby,
                     )
                     for tunnel, port in sorted(zip(tunnels, ports, strict=True), key=lambda found: found[1].rank)
                 ),
@@ -273,13 +277,13 @@ class _Builder:
             direct = remote.direct if env.gateway else ()
             return [
                 *(resource for tunnel in tunnels for resource in way_to(tunnel.end, config)),
-                *kernel.cluster_routes(config, source, (*remote.cidrs, *stand_ins(remote.gateways)), direct),
+                *kernel.cluster_routes(config, source, (*remote.cidrs, *mapped_sources(remote.gateways)), direct),
                 *([MeterEntry(meter_id=meter, rate=rate, burst=2 * rate)] if rate else []),
                 *_entries(mc.cluster(env, cluster)),
             ]
 
         rest: Maker = ((remote, number, meter, ends, ordered, tuple(port.used for port in ports)), make)
-        return take_unit(unit, known, self._ports(tuple(zip(tunnels, ports, strict=True))), rest)
+        return take_fragment(owner, known, self._ports(tuple(zip(tunnels, ports, strict=True))), rest)
 
     def services(self) -> dict[str, Built]:
         """Return the exported Services."""
@@ -289,8 +293,8 @@ class _Builder:
         known = self.previous.services if self.previous is not None else {}
         found = {}
         for name, port in self.topology.services.ports.items():
-            unit = f"service/{name}"
-            found[unit] = take_unit(unit, known, self._service(env, port))
+            owner = f"service/{name}"
+            found[owner] = take_fragment(owner, known, self._service(env, port))
         return found
 
     def _service(self, env: mc.Env, port: ExportedPort) -> Maker:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcagent.core.asked import Remote
-from mcagent.core.underlay import endpoint_of
+from mcagent.core.addresses.underlay import endpoint_of
+from mcagent.core.remote_clusters.cidr_claims import Remote
 from mcagent.model.net import Address, Network
 from mcagent.model.objects import ClusterInfoImport, WireGuardInfo
 

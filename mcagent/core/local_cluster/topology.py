@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from mcagent.core.claims import merged, refuse_address, usable
-from mcagent.core.gateways import gateways_of
-from mcagent.core.nodes import (
+from mcagent.core.addresses.rules import merged, refuse_address, usable
+from mcagent.core.local_cluster.gateways import gateways_of
+from mcagent.core.local_cluster.nodes import (
     LocalGateway,
     all_addresses,
     is_per_pod,
     networks_of_nodes,
     own_addresses,
-    own_stand_in,
+    own_mapped_address,
     tunnel_addresses,
 )
-from mcagent.core.pods import Places, places_of, pods_by_node
+from mcagent.core.local_cluster.pods import Places, places_of, pods_by_node
 from mcagent.model.config import Config
 from mcagent.model.net import Address, Network, host_network, overlaps
 from mcagent.model.objects import Kind, Node, Snapshot
@@ -48,7 +48,7 @@ class Local:
     gateways: tuple[LocalGateway, ...]  # all that are used, by Node name
     own_gateway_ip: Address | None
     own_source: Address | None  # of packets from this Node's own processes, which are IPv4
-    own_stand_in: Address | None  # the same, where this Node has no IPv4 address: then the host port has it
+    own_mapped_address: Address | None  # the same, where this Node has no IPv4 address: then the host port has it
     service_cidrs: tuple[Network, ...]
     pods: tuple[Network, ...]  # this cluster's Pod CIDRs, as far as known
     own_pods: tuple[Network, ...]  # sources on this Node that keep their address: disjoint
@@ -132,9 +132,9 @@ def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -
     own_pods = merged(pods)
     if own is not None and own_per_pod and not configured:
         own_pods = merged((*pods, *own.networks))
-    stand_in = own_stand_in(own_node, own_gateway) if own_node is not None and own is not None else None
-    if stand_in is not None:
-        own_pods = merged((*own_pods, host_network(stand_in)))
+    mapped = own_mapped_address(own_node, own_gateway) if own_node is not None and own is not None else None
+    if mapped is not None:
+        own_pods = merged((*own_pods, host_network(mapped)))
     return Local(
         role="" if why else "gateway" if is_gateway else "worker",
         why=why,
@@ -148,8 +148,8 @@ def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -
         ),
         gateways=gateways,
         own_gateway_ip=own_gateway.gateway_ip if own_gateway is not None and is_gateway else None,
-        own_source=stand_in or _own_source(own, own_node),
-        own_stand_in=stand_in,
+        own_source=mapped or _own_source(own, own_node),
+        own_mapped_address=mapped,
         service_cidrs=service_cidrs,
         pods=pods,
         own_pods=own_pods,

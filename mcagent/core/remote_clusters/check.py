@@ -1,16 +1,16 @@
 """One ClusterInfoImport looked at alone: what it may have if no older cluster wants the same.
 
 Judges against this cluster, this Node and the configuration; each refusal is a Problem. What the clusters want
-of each other is `mcagent.core.remote`'s business.
+of each other is `mcagent.core.remote_clusters.settle`'s business.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mcagent.core.asked import Candidate, Claim, asked, footprint_of, verdict, within
-from mcagent.core.claims import PRIVATE, Taken, prefix_range, refuse_network
-from mcagent.core.underlay import ENDPOINTS, family, refuse_underlay, source_of
+from mcagent.core.addresses.rules import PRIVATE, Taken, prefix_range, refuse_network
+from mcagent.core.addresses.underlay import ENDPOINTS, family, refuse_underlay, source_of
+from mcagent.core.remote_clusters.cidr_claims import Candidate, Claim, asked, footprint_of, verdict, within
 from mcagent.model.config import Config, SourceNat
 from mcagent.model.field import printable
 from mcagent.model.granted import CLAIMS_ANNOTATION, REFUSED

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mcagent.core.claims import PrefixRange
+from mcagent.core.addresses.rules import PrefixRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mcagent.core.claims import refuse_address, refuse_network
-from mcagent.core.underlay import family, first_usable, source_of
+from mcagent.core.addresses.rules import refuse_address, refuse_network
+from mcagent.core.addresses.underlay import family, first_usable, source_of
 from mcagent.model.config import Config, PodRouting
 from mcagent.model.net import Address, Network, host_network, overlaps
 from mcagent.model.objects import Meta, Node, Snapshot
@@ -30,7 +30,7 @@ class LocalGateway:
     internal_ip: Address  # where this cluster's Nodes send to
     service_cidr: Network | None
     place: int = 0  # in the API's order, the oldest first
-    reserve: str = ""  # why it takes no new connections while another is there; "" if it does
+    standby: str = ""  # why it takes no new connections while another is there; "" if it does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +62,11 @@ def own_addresses(node: Node, gateway: LocalGateway | None) -> tuple[Network, ..
     found = {host_network(a): None for a in node.internal_ips if refuse_address(a) is None}
     if gateway is not None and refuse_address(gateway.internal_ip) is None:
         found[host_network(gateway.internal_ip)] = None
-    stand_in = own_stand_in(node, gateway)
-    return tuple(found) if stand_in is None else (host_network(stand_in),)
+    mapped = own_mapped_address(node, gateway)
+    return tuple(found) if mapped is None else (host_network(mapped),)
 
 
-def own_stand_in(node: Node, gateway: LocalGateway | None) -> Address | None:
+def own_mapped_address(node: Node, gateway: LocalGateway | None) -> Address | None:
     """Return the IPv4 address of a Node's own processes between clusters; None where it has one of its own."""
     given = (*((gateway.internal_ip,) if gateway is not None else ()), *node.internal_ips)
     if any(refuse_address(address) is None for address in given):
@@ -177,8 +177,8 @@ def all_addresses(snapshot: Snapshot, gateways: tuple[LocalGateway, ...]) -> tup
         who = f'Gateway "{gateway.node}"'
         found |= dict.fromkeys((gateway.gateway_ip, gateway.internal_ip, source_of(gateway.gateway_ip)), who)
     for _, node in sorted(snapshot.nodes.items()):
-        stand_in = own_stand_in(node, None)
-        for address in (*node.internal_ips, *node.external_ips, *(() if stand_in is None else (stand_in,))):
+        mapped = own_mapped_address(node, None)
+        for address in (*node.internal_ips, *node.external_ips, *(() if mapped is None else (mapped,))):
             found.setdefault(address, f'Node "{node.meta.name}"')
     return tuple(sorted(found.items(), key=lambda item: (item[0].version, int(item[0]))))
 

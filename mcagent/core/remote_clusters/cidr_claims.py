@@ -9,8 +9,8 @@ from bisect import bisect_right
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from mcagent.core.claims import PrefixRange, prefix_range
-from mcagent.core.ownership import AddressClaim
+from mcagent.core.addresses.ownership import AddressClaim
+from mcagent.core.addresses.rules import PrefixRange, prefix_range
 from mcagent.model.granted import REFUSED, to_microseconds
 from mcagent.model.net import Address, Network
 from mcagent.model.objects import ClusterInfoImport

@@ -1,0 +1,1 @@
+"""The other clusters: what each claims, and what of it is used."""
