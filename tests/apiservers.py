@@ -25,7 +25,8 @@ from devtools.lab import certificates
 from devtools.realapi import RealApiServer, find
 from devtools.realapi.binaries import HINT
 from devtools.waiting import wait_until
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 
 CRDS = Path(__file__).parents[1] / "deploy/crds"
 SERVICE_CIDR = IPv4Network("10.96.0.0/16")

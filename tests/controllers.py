@@ -23,7 +23,8 @@ import yaml
 
 from devtools.realapi import RealApiServer
 from devtools.waiting import wait_until
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 

@@ -22,7 +22,9 @@ from mcagent.controller.resolve import Addresses
 from mcagent.controller.secret import SecretWatch
 from mcagent.controller.target import Credentials, Membership, credentials, membership
 from mcagent.controller.writer import AwayError
-from mcagent.kube.client import ApiGarbageError, ApiRefusalError, ApiUnreachableError, Client, token_kubeconfig
+from mcagent.kube.client import Client
+from mcagent.kube.credentials import token_kubeconfig
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
 from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import KindState, RawObject
 from mcagent.kube.trim import trim

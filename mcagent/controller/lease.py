@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from mcagent.kube.client import ApiGarbageError, ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError
 from mcagent.kube.source import RawObject, is_object
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS, object_path

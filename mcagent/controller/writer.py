@@ -12,7 +12,8 @@ from typing import Any
 
 from mcagent.controller.apply import Verb, Write, plan
 from mcagent.controller.reconciler import Ref, Side, Wanted
-from mcagent.kube.client import ApiGarbageError, ApiRefusalError, ApiUnreachableError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
 from mcagent.kube.source import RawObject, is_object
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path

@@ -6,52 +6,26 @@ models are never loaded (they cost 20 MiB and half a second). Everything raises 
 
 from __future__ import annotations
 
-import base64
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from mcagent.kube.addresses import ServerAddresses
+from mcagent.kube.credentials import authorization, load
+from mcagent.kube.errors import ApiGarbageError, ApiTooLargeError, ApiUnreachableError, failures, refusal, words_of
 from mcagent.kube.source import RawObject
 from mcagent.model.document import decode
-from mcagent.model.errors import SourceError
-from mcagent.model.field import printable
 from mcagent.model.net import Address
 
 MAX_ANSWER = 256 * 1024 * 1024  # bytes of one answer; more is no list but an accident
 MAX_REFUSAL = 1024 * 1024  # bytes of an answer that is an error
 MAX_LINE = 16 * 1024 * 1024  # bytes of one watch event (an object is at most 1.5 MiB in etcd)
 _BLOCK = 64 * 1024
-_SAID = 600  # characters of a server's message that are told
 _REREAD = 1.0  # seconds for which the credentials are not looked at again
-_CONNECTIONS = 64  # kept open for further requests; each watch has one
-
-
-class ApiRefusalError(SourceError):
-    """The API server answered, but not with what was asked for. `code` is the HTTP status."""
-
-    def __init__(self, message: str, *, code: int, reason: str = "", retry_after: float = 0.0) -> None:
-        super().__init__(message)
-        self.code = code
-        self.reason = reason
-        self.retry_after = retry_after
-
-
-class ApiGarbageError(SourceError):
-    """The API server (or something in its place) answered with what no API server says."""
-
-
-class ApiTooLargeError(ApiGarbageError):
-    """The answer is larger than was asked for."""
-
-
-class ApiUnreachableError(SourceError):
-    """No answer: refused, no route, TLS failure, timeout, connection cut."""
 
 
 class Client:
@@ -67,7 +41,7 @@ class Client:
         self._user_agent = user_agent
         self._kubeconfig, self._context = kubeconfig, context
         self._lock = threading.Lock()
-        self._api: Any = _load(kubeconfig, context)
+        self._api: Any = load(kubeconfig, context)
         self._addresses = ServerAddresses()
         self._read: tuple[Any, float, dict[str, str]] = (None, 0.0, {})  # of which credentials, when, the header
 
@@ -83,7 +57,7 @@ class Client:
 
     def reload(self) -> None:
         """Read the credentials again (a token that expired, a certificate that was renewed)."""
-        fresh = _load(self._kubeconfig, self._context)
+        fresh = load(self._kubeconfig, self._context)
         with self._lock:
             old, self._api = self._api, fresh
         with suppress(OSError):
@@ -182,15 +156,15 @@ class Client:
                 preload_content=False,
                 retries=False,
             )
-        except _failures() as err:
-            raise ApiUnreachableError(f"{where}: {_words(err)}") from err
+        except failures() as err:
+            raise ApiUnreachableError(f"{where}: {words_of(err)}") from err
         self._addresses.note(getattr(getattr(response, "connection", None), "sock", None))
         stream = Stream(response, where)
         if response.status >= 300:
             if response.status == 401:
                 self._read = (None, 0.0, {})
             with stream:
-                raise _refusal(where, response, stream.read(5.0, MAX_REFUSAL))
+                raise refusal(where, response, stream.read(5.0, MAX_REFUSAL))
         return stream
 
     def _authorization(self, api: Any) -> dict[str, str]:
@@ -198,7 +172,7 @@ class Client:
         of, at, found = self._read
         now = time.monotonic()
         if of is not api or now - at >= _REREAD:
-            found = _authorization(api.configuration)
+            found = authorization(api.configuration)
             self._read = (api, now, found)
         return found
 
@@ -216,7 +190,7 @@ class Stream:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        with suppress(*_failures()):
+        with suppress(*failures()):
             self._response.close()
 
     def abort(self) -> None:
@@ -230,16 +204,16 @@ class Stream:
     def _blocks(self) -> Iterator[bytes]:
         try:
             yield from self._response.stream(_BLOCK)
-        except _failures() as err:
-            raise ApiUnreachableError(f"{self._where}: {_words(err)}") from err
+        except failures() as err:
+            raise ApiUnreachableError(f"{self._where}: {words_of(err)}") from err
 
     def _pieces(self) -> Iterator[bytes]:
         """Yield what has come, however little: bytes that drip must not hold up the look at the clock."""
         try:
             while piece := self._response.read1(_BLOCK):
                 yield piece
-        except _failures() as err:
-            raise ApiUnreachableError(f"{self._where}: {_words(err)}") from err
+        except failures() as err:
+            raise ApiUnreachableError(f"{self._where}: {words_of(err)}") from err
 
     def read(self, timeout: float, most: int = MAX_ANSWER) -> bytes:
         """Return the rest. Raises ApiUnreachableError when it takes longer than `timeout` seconds.
@@ -276,139 +250,6 @@ class Stream:
             parts = [*parts, rest] if size <= MAX_LINE else []
         if size <= MAX_LINE and (line := b"".join(parts).strip()):
             yield line
-
-
-def _failures() -> tuple[type[BaseException], ...]:
-    """Return what sending and reading can raise."""
-    import http.client
-
-    import urllib3
-
-    return (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError, AttributeError)
-
-
-def token_kubeconfig(server: str, ca: bytes, token: str) -> RawObject:
-    """Return the kubeconfig of somebody with a bearer token. `ca` is PEM; b"" trusts what the system trusts."""
-    cluster = {"server": server}
-    if ca:
-        cluster["certificate-authority-data"] = base64.b64encode(ca).decode()
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": cluster}],
-        "users": [{"name": "u", "user": {"token": token}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-
-
-def _load(kubeconfig: str | RawObject, context: str) -> Any:
-    """Return an ApiClient with fresh credentials. Raises SourceError."""
-    import yaml
-    from kubernetes import client, config
-
-    configuration = client.Configuration()
-    inline = isinstance(kubeconfig, dict)
-    what = "credentials" if inline else f"kubeconfig {kubeconfig}" if kubeconfig else "service account of this Pod"
-    try:
-        if inline:
-            config.load_kube_config_from_dict(
-                kubeconfig, context=context or None, client_configuration=configuration, persist_config=False
-            )
-        elif kubeconfig:
-            assert isinstance(kubeconfig, str)
-            if not Path(kubeconfig).is_file():
-                raise SourceError(f"{what}: there is no such file")
-            config.load_kube_config(
-                config_file=kubeconfig,
-                context=context or None,
-                client_configuration=configuration,
-                persist_config=False,
-            )
-        else:
-            config.load_incluster_config(configuration)
-        configuration.retries = False
-        configuration.connection_pool_maxsize = _CONNECTIONS
-        return client.ApiClient(configuration)
-    except (
-        config.ConfigException,
-        yaml.YAMLError,
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as err:
-        hint = "" if kubeconfig else " (outside a Pod give a kubeconfig)"
-        raise SourceError(f"{what}: cannot be used: {err}{hint}") from err
-
-
-def _authorization(configuration: Any) -> dict[str, str]:
-    """Return the header that names us; a token file is read, or a plug-in run, anew by the client's own rules."""
-    from kubernetes import config
-
-    try:
-        settings = configuration.auth_settings().values()
-        return {item["key"]: item["value"] for item in settings if item["in"] == "header" and item["value"]}
-    except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as err:
-        raise SourceError(f"the credentials cannot be read: {err}") from err
-
-
-def _refusal(where: str, response: Any, text: bytes) -> ApiRefusalError:
-    """Return the error that an answer of 300 and above tells."""
-    reason, message = "", ""
-    with suppress(ValueError):
-        status = decode(text)
-        if isinstance(status, dict) and status.get("kind") == "Status":
-            reason, message = str(status.get("reason", "")), printable(str(status.get("message", "")), _SAID)
-    hints = {
-        401: "the credentials were refused",
-        403: "not allowed: the role lacks a rule for it",
-        404: "the server has no such resource (are the CRDs installed?)",
-        429: "the server asks for less",
-    }
-    said = hints.get(response.status, f"HTTP {response.status}")
-    retry_after = str(response.headers.get("Retry-After") or "")
-    return ApiRefusalError(
-        f"{where}: {said}" + (f": {message}" if message else ""),
-        code=response.status,
-        reason=reason,
-        retry_after=float(retry_after) if retry_after.isdecimal() else 0.0,
-    )
-
-
-def _words(err: BaseException) -> str:
-    """Return a failure in plain words: the most telling of an error and its causes."""
-    import ssl
-    from http.client import IncompleteRead, RemoteDisconnected
-
-    from urllib3 import exceptions
-
-    chain: list[BaseException] = []
-    todo: list[object] = [err]
-    while todo:
-        cause = todo.pop()
-        if isinstance(cause, BaseException) and cause not in chain:
-            chain.append(cause)
-            todo += [getattr(cause, "reason", None), cause.__cause__, cause.__context__]
-    words: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
-        ((ConnectionRefusedError,), "connection refused"),
-        ((exceptions.NameResolutionError,), "the server's name cannot be resolved"),
-        ((exceptions.ReadTimeoutError,), "no sign of life in time"),
-        ((RemoteDisconnected, ConnectionResetError, BrokenPipeError), "the connection was cut"),
-        ((IncompleteRead, exceptions.InvalidChunkLength), "the answer was cut off"),
-    )
-    for types, text in words:
-        if any(isinstance(cause, types) for cause in chain):
-            return text
-    for cause in chain:
-        if isinstance(cause, ssl.SSLError):
-            return f"TLS: {cause}"
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-    if isinstance(err, exceptions.ConnectTimeoutError):
-        return "no connection in time"
-    return f"{type(err).__name__}: {err}"
 
 
 def _excerpt(text: bytes) -> str:

@@ -16,15 +16,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mcagent.kube.client import (
-    MAX_LINE,
-    ApiGarbageError,
-    ApiRefusalError,
-    ApiUnreachableError,
-    Client,
-    Stream,
-)
-from mcagent.kube.lister import PAGE, PAGE_BYTES, ExpiredError, Lister
+from mcagent.kube.client import MAX_LINE, Client, Stream
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError, ExpiredError
+from mcagent.kube.lister import PAGE, PAGE_BYTES, Lister
 from mcagent.kube.source import EventType, KindState, RawObject, Sink, WatchEvent, is_object, object_key
 from mcagent.kube.trim import trim
 from mcagent.model.backoff import Backoff

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mcagent.kube.client import MAX_ANSWER, ApiGarbageError, ApiRefusalError, ApiTooLargeError, Client
+from mcagent.kube.client import MAX_ANSWER, Client
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiTooLargeError, ExpiredError
 from mcagent.kube.source import RawObject, is_object, object_key
 from mcagent.model.document import MAX_DEPTH, decode_told, was_cut
-from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 
@@ -24,10 +24,6 @@ _NAMES_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 Tell = Callable[[str, str], None]
 """Takes what happened to an object: a word for metrics, and the text."""
-
-
-class ExpiredError(SourceError):
-    """The server's history no longer reaches our version, or that of a page."""
 
 
 class Lister:

@@ -21,7 +21,8 @@ import yaml
 from devtools.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller import names
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, Server, collection, leave_out, refusal

@@ -17,7 +17,7 @@ from mcagent.controller.member.cluster_info_import import ClusterInfoImports
 from mcagent.controller.reconciler import Outcome, Side, Wanted
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.core.addresses.underlay import endpoint_of
-from mcagent.kube.client import ApiRefusalError
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.granted import CLAIMS_ANNOTATION, read_granted
 from mcagent.model.kinds import KINDS

@@ -13,7 +13,9 @@ import pytest
 
 from mcagent.http.health import HealthServer
 from mcagent.http.server import HttpServer
-from mcagent.kube.client import ApiUnreachableError, Client, token_kubeconfig
+from mcagent.kube.client import Client
+from mcagent.kube.credentials import token_kubeconfig
+from mcagent.kube.errors import ApiUnreachableError
 from mcagent.kube.reviews import Reviewer, ReviewLimits
 from tests.apiservers import Cluster
 from tests.attacks.catalogue import Attacker, Group, attack

@@ -23,7 +23,8 @@ from mcagent.controller.admission.decision import ALLOWED
 from mcagent.controller.config import Role
 from mcagent.core.compile import compile_desired
 from mcagent.kube.apiserver import ApiServerSource
-from mcagent.kube.client import Client, token_kubeconfig
+from mcagent.kube.client import Client
+from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import RawObject, WatchEvent, object_key
 from mcagent.kube.trim import trim

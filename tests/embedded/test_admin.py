@@ -24,7 +24,8 @@ from mcagent.controller.admin import join_config, tokens
 from mcagent.controller.admin.cluster_sets import TOKEN_ROLE
 from mcagent.controller.admin.join_config import JoinConfig
 from mcagent.controller.admin.listing import since
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import KINDS, object_path

@@ -21,7 +21,8 @@ import yaml
 from devtools.apiserver import ApiServer
 from mcagent.controller.config import Role, Settings
 from mcagent.controller.run import Controller
-from mcagent.kube.client import Client, token_kubeconfig
+from mcagent.kube.client import Client
+from mcagent.kube.credentials import token_kubeconfig
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import CA, Objects

@@ -16,7 +16,8 @@ from mcagent.controller.member.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.discovery import cidr_in_refusal, discover_service_cidr, first_ipv4
 from mcagent.controller.reconciler import Change, Side
 from mcagent.controller.run import complete, reconcilers_of
-from mcagent.kube.client import ApiRefusalError, ApiUnreachableError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind

@@ -22,8 +22,9 @@ from mcagent.http.certificates import Kept, self_signed
 from mcagent.http.listening import Authentication, is_loopback, oldest_of_most, source_of
 from mcagent.http.request import BadRequestError, parse_head
 from mcagent.http.server import Page, bearer
-from mcagent.kube.client import ApiUnreachableError, token_kubeconfig
 from mcagent.kube.client import Client as ApiClient
+from mcagent.kube.credentials import token_kubeconfig
+from mcagent.kube.errors import ApiUnreachableError
 from mcagent.kube.reviews import Reviewer, ReviewLimits
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError

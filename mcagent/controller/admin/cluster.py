@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from mcagent.controller import names
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.lister import Lister
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError, McagentError, SourceError

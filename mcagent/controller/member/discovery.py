@@ -13,7 +13,8 @@ from typing import Any
 
 from mcagent.controller.raw import texts_at
 from mcagent.core.addresses.rules import refuse_network
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.net import parse_network

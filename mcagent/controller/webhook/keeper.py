@@ -20,7 +20,8 @@ from typing import Any, Protocol
 from mcagent.controller.webhook.certs import Material, current, expiry
 from mcagent.controller.webhook.server import WebhookServer
 from mcagent.http.certificates import context_of
-from mcagent.kube.client import ApiGarbageError, ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError
 from mcagent.kube.source import RawObject, is_object
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS, object_path

@@ -10,7 +10,8 @@ from mcagent.controller.leader.exports import BY_KIND, by_kind
 from mcagent.controller.raw import name_of, namespace_of
 from mcagent.controller.reconciler import Ref, Side
 from mcagent.controller.settings import MemberLimits
-from mcagent.kube.client import ApiGarbageError, ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError
 from mcagent.kube.lister import Lister
 from mcagent.kube.source import RawObject, is_object
 from mcagent.model.kinds import object_path

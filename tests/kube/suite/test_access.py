@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from devtools.waiting import wait_until
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster, refusal
 
 MERGE = "application/merge-patch+json"

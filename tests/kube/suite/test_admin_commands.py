@@ -13,7 +13,8 @@ import yaml
 from devtools.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller.admin.tokens import MEMBER_ROLE
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster
 
 RBAC = "rbac.authorization.k8s.io"

@@ -16,7 +16,7 @@ import pytest
 
 from devtools.lab import certificates
 from devtools.waiting import wait_until
-from mcagent.kube.client import ApiRefusalError
+from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster, refusal
 from tests.kube.suite.test_access import account, gateway, grant, rule, token_of
 

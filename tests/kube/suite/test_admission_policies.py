@@ -18,7 +18,8 @@ import yaml
 
 from devtools.waiting import wait_until
 from mcagent.controller import names
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster, refusal
 from tests.unit.leader_world import announce, cluster_info, endpoints, export, service
 

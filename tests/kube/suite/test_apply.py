@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcagent.kube.client import ApiRefusalError
+from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster
 
 GATEWAY = {"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "Gateway"}

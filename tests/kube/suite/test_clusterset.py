@@ -18,7 +18,8 @@ from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.discovery import discover_service_cidr
 from mcagent.controller.reconciler import Reconciler
 from mcagent.controller.settings import LeaderSettings, MemberSettings, WriteEndpoints
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import SERVICE_CIDR, Cluster

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mcagent.kube.client import ApiRefusalError
+from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Server, collection
 
 ROOT = Path(__file__).parents[3] / "deploy"

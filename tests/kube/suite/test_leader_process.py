@@ -15,7 +15,8 @@ import pytest
 from devtools.lab import certificates
 from devtools.waiting import wait_until
 from mcagent.controller import names
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, refusal

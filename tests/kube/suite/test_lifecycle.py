@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from devtools.waiting import wait_until
-from mcagent.kube.client import ApiRefusalError
+from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster, refusal
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcagent.kube.client import ApiRefusalError
+from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import SERVICE_CIDR, Cluster
 
 

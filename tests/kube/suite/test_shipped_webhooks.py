@@ -18,7 +18,8 @@ import yaml
 from devtools.waiting import wait_until
 from mcagent.controller import names
 from mcagent.controller.config import Role
-from mcagent.kube.client import ApiRefusalError, Client
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, collection, leave_out, refusal

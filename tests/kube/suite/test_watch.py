@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from devtools.waiting import wait_until
-from mcagent.kube.client import ApiRefusalError
+from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster
 
 
