@@ -5,13 +5,23 @@ Reads only. Which of it matters is core's business; devices of ours are left out
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from functools import cache
 
-from mcagent.dataplane.lifelines import default_gateways, read_resolvers
-from mcagent.dataplane.netlink import messages
+from mcagent.dataplane.lifelines import read_resolvers, usable
 from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal
-from mcagent.dataplane.netlink.observe import read_link
+from mcagent.dataplane.netlink.links import RawAddress, read_addresses, read_link
+from mcagent.dataplane.netlink.messages import attribute
+from mcagent.dataplane.netlink.routes import (
+    RT_TABLE_MAIN,
+    RTN_UNICAST,
+    RTPROT_KERNEL,
+    RawRoute,
+    default_or_connected,
+    next_hops,
+    read_routes,
+)
 from mcagent.model.config import Config, DatapathChoice
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, network_key
@@ -38,30 +48,23 @@ def observe_facts(
     `ofports` (from OVSDB) is passed through. `resolv_conf` is the file with the Node's resolvers, "" for none.
     Raises BackendError when the kernel cannot be asked.
     """
-    netlink = NetlinkSocket()
-    try:
+    with closing(NetlinkSocket()) as netlink:
         ignored = _ignored(netlink, config)
-        addresses = [one for one in _addresses(netlink) if one.index not in ignored]
-        uplink = _uplink(netlink, addresses, ignored, node_ip_hint)
-        connected = {
-            route.destination
-            for route in _main_routes(netlink, messages.RTPROT_KERNEL)
-            if route.oif not in ignored
-            and route.gateway is None
-            and route.type == messages.RTN_UNICAST
-            and _routable(route.destination.network_address)
-        }
-        return Facts(
-            datapath=_datapath(config),
-            uplink_mtu=_mtu(netlink, uplink),
-            addresses=_sorted_addresses(one.address for one in addresses if _routable(one.address)),
-            connected=tuple(sorted(connected, key=network_key)),
-            resolvers=read_resolvers(resolv_conf),
-            default_gateways=default_gateways(_route_payloads(netlink, 0)),
-            ofports=dict(ofports),
-        )
-    finally:
-        netlink.close()
+        addresses = [one for one in read_addresses(netlink) if one.index not in ignored]
+        defaults, connected = _main_routes(netlink)
+        uplink = _uplink(addresses, [route for route in defaults if route.oif not in ignored], node_ip_hint)
+        link = read_link(netlink, index=uplink) if uplink else None
+    return Facts(
+        datapath=_datapath(config),
+        uplink_mtu=link.mtu if link is not None else DEFAULT_MTU,
+        addresses=usable(one.address for one in addresses),
+        connected=tuple(
+            sorted({route.destination for route in connected if route.oif not in ignored}, key=network_key)
+        ),
+        resolvers=read_resolvers(resolv_conf),
+        default_gateways=usable(hop for route in defaults for hop in next_hops(route)),
+        ofports=dict(ofports),
+    )
 
 
 @cache
@@ -72,12 +75,9 @@ def kernel_datapath_exists() -> bool:
     (net/netlink/genetlink.c, ctrl_getfamily: request_module). Asked once in a process: a bridge must not change
     its datapath under way. Raises BackendError without a socket.
     """
-    generic = NetlinkSocket(NETLINK_GENERIC)
-    try:
-        name = messages.attribute(CTRL_ATTR_FAMILY_NAME, OVS_DATAPATH_FAMILY.encode() + b"\0")
+    name = attribute(CTRL_ATTR_FAMILY_NAME, OVS_DATAPATH_FAMILY.encode() + b"\0")
+    with closing(NetlinkSocket(NETLINK_GENERIC)) as generic:
         answer = generic.get(GENL_ID_CTRL, bytes((CTRL_CMD_GETFAMILY, 1, 0, 0)) + name)
-    finally:
-        generic.close()
     return not isinstance(answer, Refusal)
 
 
@@ -93,59 +93,25 @@ def _ignored(netlink: NetlinkSocket, config: Config) -> frozenset[int]:
     return frozenset(link.index for link in links if link is not None)
 
 
-def _addresses(netlink: NetlinkSocket) -> list[messages.RawAddress]:
-    found = []
-    for family in messages.FAMILIES:
-        for body in netlink.dump(messages.RTM_GETADDR, messages.address_dump_payload(family)):
-            address = messages.parse_address(body)
-            if address is not None:
-                found.append(address)
-    return found
+def _main_routes(netlink: NetlinkSocket) -> tuple[list[RawRoute], list[RawRoute]]:
+    """Return the default routes, and those to networks that the Node is connected to."""
+    defaults, connected = [], []
+    for route in read_routes(netlink, RT_TABLE_MAIN, wanted=default_or_connected):
+        if not route.destination.prefixlen:
+            defaults.append(route)
+        if route.protocol == RTPROT_KERNEL and route.type == RTN_UNICAST and route.gateway is None:
+            connected.append(route)
+    return defaults, [route for route in connected if _routable(route.destination.network_address)]
 
 
-def _main_routes(netlink: NetlinkSocket, protocol: int) -> list[messages.RawRoute]:
-    """Return the routes of the main table; `protocol` 0 means of any protocol."""
-    routes = map(messages.parse_route, _route_payloads(netlink, protocol))
-    # Kernels before 4.20 do not filter.
-    return [
-        route
-        for route in routes
-        if route is not None and route.table == messages.RT_TABLE_MAIN and protocol in {0, route.protocol}
-    ]
-
-
-def _route_payloads(netlink: NetlinkSocket, protocol: int) -> Iterator[bytes]:
-    for family in messages.FAMILIES:
-        payload = messages.route_dump_payload(family, messages.RT_TABLE_MAIN, protocol)
-        yield from netlink.dump(messages.RTM_GETROUTE, payload)
-
-
-def _uplink(
-    netlink: NetlinkSocket, addresses: list[messages.RawAddress], ignored: frozenset[int], hint: Address | None
-) -> int:
+def _uplink(addresses: Sequence[RawAddress], defaults: Iterable[RawRoute], hint: Address | None) -> int:
     """Return the index of the device that carries tunnels, or 0 if nothing tells which."""
     for one in addresses:
         if hint is not None and one.address == hint:
             return one.index
-    defaults = [
-        route
-        for route in _main_routes(netlink, 0)
-        if not route.destination.prefixlen and route.oif and route.oif not in ignored
-    ]
-    defaults.sort(key=lambda route: (route.destination.version, route.metric))
-    return defaults[0].oif if defaults else 0
-
-
-def _mtu(netlink: NetlinkSocket, index: int) -> int:
-    if not index:
-        return DEFAULT_MTU
-    answer = netlink.get(messages.RTM_GETLINK, messages.link_get_payload(index=index))
-    return DEFAULT_MTU if isinstance(answer, Refusal) else messages.parse_link(answer).mtu
+    by_preference = sorted(defaults, key=lambda route: (route.destination.version, route.metric))
+    return next((route.oif for route in by_preference if route.oif), 0)
 
 
 def _routable(address: Address) -> bool:
     return not (address.is_loopback or address.is_link_local or address.is_multicast)
-
-
-def _sorted_addresses(addresses: Iterable[Address]) -> tuple[Address, ...]:
-    return tuple(sorted(set(addresses), key=lambda one: (one.version, int(one))))

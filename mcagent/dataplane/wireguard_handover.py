@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from mcagent.dataplane.netlink.watch import SO_ATTACH_FILTER
 from mcagent.dataplane.wireguard_driver import Endpoint
 from mcagent.dataplane.wireguard_noise import INITIATION, INITIATION_LENGTH, NOTICE, initiator
 from mcagent.model.errors import BackendError
@@ -35,6 +34,7 @@ log = logging.getLogger(__name__)
 
 ETH_P_IP, ETH_P_IPV6 = 0x0800, 0x86DD  # linux/if_ether.h
 UDP = 17
+SO_ATTACH_FILTER = 26  # asm-generic/socket.h
 UDP_HEADER = 8  # bytes
 # Seconds in which what the peer sent under its old key is taken in, as far as the notice overtook it: WireGuard
 # decrypts in other threads. The peer sends nothing meanwhile, and takes what we send it under its old key.

@@ -6,10 +6,9 @@ Owns what rtnetlink says of the device; keys and peers are the drivers'.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcagent.dataplane.netlink import messages
+from mcagent.dataplane.netlink import links
 from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal
 from mcagent.dataplane.netlink.observe import LINK_ALIAS
 from mcagent.dataplane.wireguard_driver import wireguard_error
@@ -35,26 +34,24 @@ def read_link(name: str) -> RawDeviceLink | None:
     try:
         socket = NetlinkSocket()
         try:
-            answer = socket.get(messages.RTM_GETLINK, messages.link_get_payload(name=name))
-            if isinstance(answer, Refusal):
-                if answer.errno == errno.ENODEV:
-                    return None
-                raise _error("read", name, str(answer))
-            link = messages.parse_link(answer)
-            addresses = tuple(
-                sorted(_addresses(socket, link.index), key=lambda one: (one[0].version, int(one[0])))
-            )
+            link = links.read_link(socket, name)
+            if link is None:
+                return None
+            found = [one for one in links.read_addresses(socket, link.index) if not one.address.is_link_local]
         finally:
             socket.close()
     except BackendError as error:
         raise _error("read", name, error.reason) from None
     return RawDeviceLink(
         index=link.index,
-        kind=messages.parse_link_kind(answer),
+        kind=link.kind,
         mtu=link.mtu,
         up=link.up,
         ours=link.alias == LINK_ALIAS,
-        addresses=addresses,
+        addresses=tuple(
+            (one.address, one.prefixlen)
+            for one in sorted(found, key=lambda one: (one.address.version, int(one.address)))
+        ),
     )
 
 
@@ -105,14 +102,6 @@ def _call(method: str, command: str, fine: frozenset[int], about: str, **argumen
         return
     if number not in fine:
         raise _error(f"{method} {command}", about, _words(number))
-
-
-def _addresses(socket: NetlinkSocket, index: int) -> Iterator[tuple[Address, int]]:
-    for family in messages.FAMILIES:
-        for body in socket.dump(messages.RTM_GETADDR, messages.address_dump_payload(family, index)):
-            found = messages.parse_address(body)
-            if found is not None and found.index == index and not found.address.is_link_local:
-                yield found.address, found.prefixlen
 
 
 def _words(number: int) -> str:

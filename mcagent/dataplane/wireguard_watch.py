@@ -16,7 +16,8 @@ import time
 from collections.abc import Callable, Collection
 
 from mcagent.dataplane.netlink import messages
-from mcagent.dataplane.netlink.watch import RETRY, listen_events
+from mcagent.dataplane.netlink.connection import open_events
+from mcagent.dataplane.netlink.links import parse_address, parse_link
 from mcagent.dataplane.wireguard import WireGuardBackend
 from mcagent.dataplane.wireguard_driver import wireguard_error
 from mcagent.dataplane.wireguard_link import read_link
@@ -25,6 +26,7 @@ from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
+RETRY = 1.0  # seconds between attempts to open the events again
 TICK = 0.25  # seconds between looks at the key file
 PERIOD = 5.0  # seconds between looks at the peers: of a thousand, one takes 20 to 100 ms
 GROUPS = sum(1 << (group - 1) for group in (1, 5, 9))  # LINK, IPV4_IFADDR, IPV6_IFADDR of linux/rtnetlink.h
@@ -76,7 +78,7 @@ class WireGuardWatch:
     def _open(self) -> socket.socket:
         """Open the socket, then read which devices there are: nothing falls in between. Raises BackendError."""
         try:
-            events = listen_events(socket.NETLINK_ROUTE, GROUPS)
+            events = open_events(socket.NETLINK_ROUTE, GROUPS)
         except OSError as error:
             raise wireguard_error("watch", "events of links", error.strerror or str(error)) from None
         try:
@@ -139,12 +141,12 @@ class WireGuardWatch:
             while True:
                 for _, kind, body in ((f, k, b) for k, f, _, b in messages.messages(events.recv(1 << 16))):
                     if kind in _IN_LINK:
-                        link = messages.parse_link(body)
+                        link = parse_link(body)
                         if link.name in self._devices:
                             self._indexes.add(link.index)
                         ours = ours or link.index in self._indexes
                     elif kind in _IN_ADDRESS:
-                        address = messages.parse_address(body)
+                        address = parse_address(body)
                         if address is not None and address.index in self._indexes:
                             ours = True
                         elif address is not None and not address.address.is_link_local:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devtools.nodes import netns
-from mcagent.dataplane.netlink import watch as netlink_monitor
+from mcagent.dataplane.netlink import connection
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.watch import NetlinkMonitor
 from mcagent.model.resources import Link, LinkAddress, Neighbour, Resource, Route, Rule
@@ -150,7 +150,7 @@ def test_lost_events_wake_for_a_full_observation_and_watching_goes_on(
     node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ENOBUFS, which a reader gets that was too slow, leads to new sockets and a wake; later changes wake too."""
-    monkeypatch.setattr(netlink_monitor, "RECEIVE_BUFFER", 4096)
+    monkeypatch.setattr(connection, "EVENT_BUFFER", 4096)
     opened: list[list[socket.socket]] = []
     held, go_on, woken = threading.Event(), threading.Event(), threading.Event()
 

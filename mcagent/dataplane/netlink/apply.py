@@ -1,31 +1,32 @@
-"""Changes of links, addresses, neighbours and rules.
+"""Makes steps so: each becomes requests, and these go to the kernel in bulk.
 
-Owns how one such resource is made, changed and taken away, and what the kernel's refusals mean. Routes are
-not among them: they go in bulk (`netlink`).
+Owns which requests a step needs, and what the kernel's refusals mean.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
-from mcagent.dataplane.netlink import changes as rtchange
-from mcagent.dataplane.netlink import messages
+from mcagent.dataplane.netlink import links, routes
 from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
-from mcagent.dataplane.netlink.observe import LINK_ALIAS, read_link
-from mcagent.model.plan import Op, Step
-from mcagent.model.resources import Link, LinkAddress, Neighbour, Rule
+from mcagent.dataplane.netlink.links import read_link
+from mcagent.dataplane.netlink.messages import RTM_DELADDR, RTM_DELNEIGH, RTM_DELROUTE, RTM_DELRULE
+from mcagent.dataplane.netlink.observe import LINK_ALIAS
+from mcagent.model.plan import Step
+from mcagent.model.resources import Link, LinkAddress, Neighbour, ResourceKey, Route, Rule
 
 # What the kernel says when a thing is already as the step wants it: see rtnetlink(7).
-ALREADY_THERE = frozenset({errno.EEXIST})
-ALREADY_GONE = frozenset({errno.ESRCH, errno.ENOENT, errno.ENODEV, errno.EADDRNOTAVAIL})
-NLM_F_EXCL = 0x200
+_ALREADY_THERE = frozenset({errno.EEXIST})
+_ALREADY_GONE = frozenset({errno.ESRCH, errno.ENOENT, errno.ENODEV, errno.EADDRNOTAVAIL})
+_FINE = dict.fromkeys((RTM_DELADDR, RTM_DELNEIGH, RTM_DELROUTE, RTM_DELRULE), _ALREADY_GONE)
 _SYSCTL = Path("/proc/sys/net/ipv4/conf")
 
 
 class RefusedError(Exception):
-    """One request was refused; becomes the BackendError of its step."""
+    """The kernel refused a request, or we did; becomes the BackendError of its step."""
 
     def __init__(self, refusal: Refusal, *, retryable: bool = True) -> None:
         super().__init__(str(refusal))
@@ -34,93 +35,112 @@ class RefusedError(Exception):
 
 
 class Writer:
-    """Changes of links, addresses, neighbours and rules, for one `apply`."""
+    """Makes steps so, for one `apply`: device indexes are asked once."""
 
-    def __init__(self, socket: NetlinkSocket, protocol: int) -> None:
+    def __init__(
+        self, socket: NetlinkSocket, protocol: int, strays: Mapping[ResourceKey, tuple[Request, ...]]
+    ) -> None:
+        """`strays`: what else has to go with a resource, as `observe` found it."""
         self._socket = socket
         self._protocol = protocol
+        self._strays = strays
+        self._indexes: dict[str, int] = {}
 
-    def write(self, step: Step) -> None:
-        """Make one step so; raises RefusedError."""
+    def write(self, steps: Sequence[Step]) -> list[RefusedError | None]:
+        """Make the steps so, in order, and return why each failed. Raises BackendError for the socket."""
+        outcome: list[RefusedError | None] = []
+        for link, run in groupby(steps, key=lambda step: isinstance(step.new or step.old, Link)):
+            batch = list(run)
+            outcome += [self._link(step) for step in batch] if link else self._bulk(batch)
+        return outcome
+
+    def _bulk(self, steps: Sequence[Step]) -> list[RefusedError | None]:
+        """Send what all steps need first, then what is to follow for those that were not refused."""
+        outcome: list[RefusedError | None] = [None] * len(steps)
+        first: list[tuple[int, Request]] = []
+        following: list[tuple[int, Request]] = []
+        for place, step in enumerate(steps):
+            try:
+                requests = self._requests(step)
+            except RefusedError as refused:
+                outcome[place] = refused
+                continue
+            first += [(place, request) for request in requests[:1]]
+            following += [(place, request) for request in (*requests[1:], *self._strays.get(step.key, ()))]
+        for wave in (first, following):
+            sent = [one for one in wave if outcome[one[0]] is None]
+            refusals = self._socket.request([request for _, request in sent])
+            for (place, request), refusal in zip(sent, refusals, strict=True):
+                if refusal is not None and refusal.errno not in _FINE.get(request.type, _ALREADY_THERE):
+                    outcome[place] = RefusedError(refusal)
+        return outcome
+
+    def _requests(self, step: Step) -> list[Request]:
+        """Return what a step needs, the first thing first. Raises RefusedError."""
         new, old = step.new, step.old
-        if isinstance(new, Link):
-            self._configure(new)
-        elif isinstance(old, Link) and step.op is Op.DELETE:
-            index = device_index(self._socket, old.name, gone=True)
-            if index:
-                self._send(messages.RTM_NEWLINK, 0, rtchange.link_payload(index, up=False, alias=""), ALREADY_GONE)
-        elif isinstance(new, LinkAddress):
-            self._address(new)
-        elif isinstance(old, LinkAddress):
-            self._no_address(old)
-        elif isinstance(new, Neighbour):
-            index = device_index(self._socket, new.device)
-            payload = rtchange.neighbour_payload(index, new.address, new.mac)
-            self._send(
-                messages.RTM_NEWNEIGH, messages.NLM_F_CREATE | messages.NLM_F_REPLACE, payload, ALREADY_THERE
-            )
-        elif isinstance(old, Neighbour):
-            index = device_index(self._socket, old.device, gone=True)
-            if index:
-                self._send(messages.RTM_DELNEIGH, 0, rtchange.neighbour_payload(index, old.address), ALREADY_GONE)
-        else:
-            if isinstance(new, Rule):
-                flags = messages.NLM_F_CREATE | NLM_F_EXCL
-                self._send(messages.RTM_NEWRULE, flags, self._rule(new), ALREADY_THERE)
-            if isinstance(old, Rule) and (new is None or old.intact):
-                self._send(messages.RTM_DELRULE, 0, self._rule(old), ALREADY_GONE)
+        match new or old:
+            case LinkAddress(device=device, address=address, prefixlen=length) if new is not None:
+                return [links.add_address(self._index(device), address, length)]
+            case LinkAddress(device=device, address=address, prefixlen=length):
+                index = self._index(device, gone=True)
+                return [links.delete_address(index, address, length)] if index else []
+            case Neighbour(device=device, address=address, mac=mac) if new is not None:
+                return [links.put_neighbour(self._index(device), address, mac)]
+            case Neighbour(device=device, address=address):
+                index = self._index(device, gone=True)
+                return [links.delete_neighbour(index, address)] if index else []
+            case Route() as route:
+                if new is None:
+                    return [routes.delete_route(route, self._protocol)]
+                if route.via is not None and route.via.version != route.destination.version:
+                    raise RefusedError(Refusal(errno.EINVAL, "next hop of the other family"), retryable=False)
+                oif = self._index(route.device) if route.device else 0
+                return [routes.put_route(route, self._protocol, oif)]
+            case Rule():
+                added = [routes.add_rule(new, self._protocol)] if isinstance(new, Rule) else []
+                if isinstance(old, Rule) and (new is None or old.intact):  # else it goes as a stray
+                    return [*added, routes.delete_rule(old, self._protocol)]
+                return added
+        raise AssertionError(step)
+
+    def _link(self, step: Step) -> RefusedError | None:
+        try:
+            if isinstance(step.new, Link):
+                self._configure(step.new)
+            elif isinstance(step.old, Link) and (index := self._index(step.old.name, gone=True)):
+                self._send(links.change_link(index, up=False, alias=""), _ALREADY_GONE)
+        except RefusedError as refused:
+            return refused
+        return None
 
     def _configure(self, link: Link) -> None:
-        index = device_index(self._socket, link.name)
-        payload = rtchange.link_payload(index, up=link.up, alias=LINK_ALIAS, mtu=link.mtu)
-        self._send(messages.RTM_NEWLINK, 0, payload, frozenset())
-        switches = {
-            messages.IPV4_DEVCONF_RP_FILTER: link.rp_filter,
-            messages.IPV4_DEVCONF_FORWARDING: int(link.forwarding),
-        }
-        request = Request(messages.RTM_SETLINK, 0, messages.link_ipv4_payload(index, switches))
-        refusal = self._socket.request([request])[0]
+        index = self._index(link.name)
+        self._send(links.change_link(index, up=link.up, alias=LINK_ALIAS, mtu=link.mtu))
+        switches = links.change_switches(index, rp_filter=link.rp_filter, forwarding=link.forwarding)
+        refusal = self._socket.request([switches])[0]
         if refusal is not None:
             write_sysctls(link, refusal)
         found = read_link(self._socket, link.name)
         if found is None:
             raise RefusedError(Refusal(errno.ENODEV))
-        for what, wanted, value in (
-            ("MTU", link.mtu, found.mtu),
-            ("up", link.up, found.up),
-            ("rp_filter", link.rp_filter, found.rp_filter),
-            ("forwarding", link.forwarding, found.forwarding),
-        ):
+        for what in ("mtu", "up", "rp_filter", "forwarding"):
+            wanted, value = getattr(link, what), getattr(found, what)
             if wanted != value:
                 raise RefusedError(Refusal(errno.EINVAL, f"{what} stays {value}, {wanted} was asked for"))
 
-    def _address(self, address: LinkAddress) -> None:
-        # Link scope keeps the kernel from choosing a link-local address as source elsewhere.
-        scope = messages.RT_SCOPE_LINK if address.address.is_link_local else messages.RT_SCOPE_UNIVERSE
-        index = device_index(self._socket, address.device)
-        payload = rtchange.address_payload(index, address.address, address.prefixlen, scope)
-        self._send(messages.RTM_NEWADDR, messages.NLM_F_CREATE | NLM_F_EXCL, payload, ALREADY_THERE)
+    def _send(self, request: Request, fine: frozenset[int] = frozenset()) -> None:
+        refusal = self._socket.request([request])[0]
+        if refusal is not None and refusal.errno not in fine:
+            raise RefusedError(refusal)
 
-    def _no_address(self, address: LinkAddress) -> None:
-        index = device_index(self._socket, address.device, gone=True)
-        if index:
-            payload = rtchange.address_payload(index, address.address, address.prefixlen)
-            self._send(messages.RTM_DELADDR, 0, payload, ALREADY_GONE)
-
-    def _rule(self, rule: Rule) -> bytes:
-        # Of one that is not intact, whatever has its priority, table and protocol goes.
-        marked = rule.fwmask and rule.intact
-        return rtchange.rule_payload(
-            family=rule.family,
-            priority=rule.priority,
-            table=rule.table,
-            protocol=self._protocol,
-            fwmark=rule.fwmark if marked else 0,
-            fwmask=rule.fwmask if marked else 0,
-        )
-
-    def _send(self, kind: int, flags: int, payload: bytes, fine: frozenset[int]) -> None:
-        raise_first(self._socket.request([Request(kind, flags, payload)]), fine)
+    def _index(self, device: str, *, gone: bool = False) -> int:
+        """Return a device's index; 0 for one that does not exist when `gone`, else RefusedError."""
+        if device not in self._indexes:
+            link = read_link(self._socket, device)
+            self._indexes[device] = link.index if link is not None else 0
+        if not self._indexes[device] and not gone:
+            raise RefusedError(Refusal(errno.ENODEV, device))
+        return self._indexes[device]
 
 
 def write_sysctls(link: Link, refusal: Refusal) -> None:
@@ -131,20 +151,3 @@ def write_sysctls(link: Link, refusal: Refusal) -> None:
     except OSError as error:
         words = f"{error.filename}: {error.strerror}"
         raise RefusedError(Refusal(refusal.errno, f"{refusal.message}; {words}".lstrip("; "))) from None
-
-
-def device_index(socket: NetlinkSocket, device: str, *, gone: bool = False) -> int:
-    """Return a device's index; 0 for one that does not exist when `gone`, else RefusedError."""
-    link = read_link(socket, device)
-    if link is not None:
-        return link.index
-    if gone:
-        return 0
-    raise RefusedError(Refusal(errno.ENODEV, device))
-
-
-def raise_first(refusals: Sequence[Refusal | None], fine: frozenset[int]) -> None:
-    """Raise RefusedError for the first refusal that is not fine."""
-    for refusal in refusals:
-        if refusal is not None and refusal.errno not in fine:
-            raise RefusedError(refusal)

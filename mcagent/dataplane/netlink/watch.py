@@ -1,45 +1,40 @@
 """Wakes the loop when somebody changes, in the kernel, what is ours or what our facts come from.
 
 Owns two event sockets (rtnetlink, nf_tables) and a thread. It tells only that something changed: what it is
-now, the backends' `observe` says. Foreign routes are dropped by a filter in the kernel, other foreign events
-after a look at a few bytes, so that a Node with a busy routing daemon or kube-proxy costs next to nothing.
+now, the backends' `observe` says. A foreign event costs a look at a few bytes (5 us with its reception), so that
+a Node with a busy routing daemon or kube-proxy costs next to nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import logging
 import select
 import socket
-import struct
 import threading
 from collections.abc import Callable, Sequence
+from itertools import count
 
-from mcagent.dataplane.netlink import messages
-from mcagent.dataplane.netlink.connection import NETLINK_NETFILTER, SO_RCVBUFFORCE, NetlinkSocket
+from mcagent.dataplane.netlink import messages as nl
+from mcagent.dataplane.netlink.connection import NETLINK_NETFILTER, NetlinkSocket, open_events
+from mcagent.dataplane.netlink.links import NDMSG, RawLink, parse_address, parse_link, read_addresses, read_links
+from mcagent.dataplane.netlink.messages import attributes, messages
+from mcagent.dataplane.netlink.routes import RT_TABLE_COMPAT, RTMSG, parse_route, parse_rule
+from mcagent.model.backoff import Backoff
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
-RECEIVE_BUFFER = 8 << 20  # bytes: bursts of tens of thousands of events
 BURST = 1000  # events read before the loop is told
-RETRY = 1.0  # seconds between attempts to open sockets again
+RETRY = Backoff(first=0.5, most=30.0)  # between attempts to open sockets again
 # Multicast groups of linux/rtnetlink.h as bits: LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE,
 # IPV6_IFADDR, IPV6_ROUTE, IPV6_RULE.
 RTNETLINK_GROUPS = sum(1 << (group - 1) for group in (1, 3, 5, 7, 8, 9, 11, 19))
 NFTABLES_GROUP = 1 << (7 - 1)  # NFNLGRP_NFTABLES of linux/netfilter/nfnetlink.h
 NFNL_SUBSYS_NFTABLES = 10
 NFTA_TABLE = 1  # the table's name in every message of nf_tables (NFTA_RULE_TABLE, NFTA_SET_TABLE, ...)
-SO_ATTACH_FILTER = 26  # asm-generic/socket.h
-
-_IN_ADDRESS = frozenset({messages.RTM_NEWADDR, messages.RTM_DELADDR})
-_IN_LINK = frozenset({messages.RTM_NEWLINK, messages.RTM_DELLINK})
-_IN_NEIGHBOUR = frozenset({messages.RTM_NEWNEIGH, messages.RTM_DELNEIGH})
-_IN_ROUTE = frozenset({messages.RTM_NEWROUTE, messages.RTM_DELROUTE})
-_IN_RULE = frozenset({messages.RTM_NEWRULE, messages.RTM_DELRULE})
 
 
 class NetlinkMonitor:
@@ -63,6 +58,7 @@ class NetlinkMonitor:
         """Remember what is ours, as the backends have it; `nft_table` "" leaves nf_tables unwatched."""
         self._wake = wake
         self._tables = frozenset(route_tables)
+        self._short_tables = frozenset(table if table < 256 else RT_TABLE_COMPAT for table in route_tables)
         self._protocol = route_protocol
         self._devices = frozenset(devices)
         self._own_port = own_port
@@ -74,8 +70,7 @@ class NetlinkMonitor:
 
     def start(self) -> None:
         """Start watching. Raises BackendError when the kernel gives no sockets."""
-        sockets = self._open()
-        self._thread = Supervised(self._run, args=(sockets,), name="netlink-monitor")
+        self._thread = Supervised(self._run, args=(self._open(),), name="netlink-monitor")
         self._thread.start()
 
     def stop(self) -> None:
@@ -94,10 +89,9 @@ class NetlinkMonitor:
         """Open the event sockets, then read what events are compared with: nothing falls in between."""
         sockets: list[socket.socket] = []
         try:
-            program = route_filter(self._protocol, self._tables)
-            sockets.append(listen_events(socket.NETLINK_ROUTE, RTNETLINK_GROUPS, program))
+            sockets.append(open_events(socket.NETLINK_ROUTE, RTNETLINK_GROUPS))
             if self._nft_name:
-                sockets.append(listen_events(NETLINK_NETFILTER, NFTABLES_GROUP))
+                sockets.append(open_events(NETLINK_NETFILTER, NFTABLES_GROUP))
             self._read_devices()
         except (OSError, BackendError) as error:
             for one in sockets:
@@ -106,20 +100,9 @@ class NetlinkMonitor:
         return sockets
 
     def _read_devices(self) -> None:
-        requests = NetlinkSocket()
-        try:
-            links = [
-                messages.parse_link(body)
-                for body in requests.dump(messages.RTM_GETLINK, messages.link_get_payload())
-            ]
-            addressed = {
-                address.index
-                for family in messages.FAMILIES
-                for body in requests.dump(messages.RTM_GETADDR, messages.address_dump_payload(family))
-                if (address := messages.parse_address(body)) is not None and not address.address.is_link_local
-            }
-        finally:
-            requests.close()
+        with contextlib.closing(NetlinkSocket()) as requests:
+            links = read_links(requests)
+            addressed = {one.index for one in read_addresses(requests) if not one.address.is_link_local}
         self._ours = {link.index for link in links if link.name in self._devices}
         self._mtus = {link.index: link.mtu for link in links if link.index in addressed - self._ours}
 
@@ -127,25 +110,32 @@ class NetlinkMonitor:
 
     def _run(self, sockets: list[socket.socket]) -> None:
         while True:
+            stopped = False
             try:
                 stopped = self._watch(sockets)
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     log.warning("netlink events: %s; opening the sockets again", error)
-                stopped = False
             for one in sockets:
                 one.close()
             if stopped:
                 return
-            sockets = []
-            while not sockets:
-                try:
-                    sockets = self._open()
-                except BackendError as error:
-                    log.warning("%s; next attempt in %g s", error, RETRY)
-                    if select.select([self._stop_reader], [], [], RETRY)[0]:
-                        return
+            sockets = self._reopen()
+            if not sockets:
+                return
             self._wake()  # whatever was lost, a full observation finds
+
+    def _reopen(self) -> list[socket.socket]:
+        """Open the sockets, tried until it works; none when told to stop."""
+        for failures in count(1):
+            try:
+                return self._open()
+            except BackendError as error:
+                delay = RETRY.delay(failures)
+                log.warning("%s; next attempt in %g s", error, delay)
+                if select.select([self._stop_reader], [], [], delay)[0]:
+                    break
+        return []
 
     def _watch(self, sockets: list[socket.socket]) -> bool:
         """Read events until told to stop (True). OSError ENOBUFS means that events were lost."""
@@ -166,97 +156,61 @@ class NetlinkMonitor:
             if wake:
                 self._wake()
 
+    # --- which events concern us ------------------------------------------------------------------------
+
     def _concerns_nft(self, data: bytes) -> bool:
         if self._nft_name not in data:  # spares a look into each of thousands of foreign messages
             return False
         return any(
-            kind >> 8 == NFNL_SUBSYS_NFTABLES and messages.attributes(body, 4).get(NFTA_TABLE) == self._nft_name
-            for kind, _, _, body in messages.messages(data)
+            kind >> 8 == NFNL_SUBSYS_NFTABLES and attributes(body, 4).get(NFTA_TABLE) == self._nft_name
+            for kind, _, _, body in messages(data)
         )
 
     def _concerns(self, data: bytes) -> bool:
-        if len(data) >= messages.NLMSGHDR.size:  # the kernel sends events one by one
-            _, kind, _, _, port = messages.NLMSGHDR.unpack_from(data)
-            if kind in _IN_ROUTE and port and port == self._own_port():
-                return False
+        port = nl.NLMSGHDR.unpack_from(data)[4]
         found = False
-        for kind, _, _, body in messages.messages(data):
+        for kind, _, _, body in messages(data):
             # No short cut: every message may change what later ones are compared with.
-            found = self._concerns_one(kind, body) or found
+            found = self._concerns_one(kind, body, port) or found
         return found
 
-    def _concerns_one(self, kind: int, body: bytes) -> bool:
-        if kind in _IN_ROUTE:
-            route = messages.parse_route(body)
-            return route is not None and (route.protocol == self._protocol or route.table in self._tables)
-        if kind in _IN_RULE:
-            rule = messages.parse_rule(body)
-            return rule is not None and rule.protocol == self._protocol
-        if kind in _IN_NEIGHBOUR:
-            return messages.NDMSG.unpack_from(body)[1] in self._ours
-        if kind in _IN_ADDRESS:
-            address = messages.parse_address(body)
+    def _concerns_one(self, kind: int, body: bytes, port: int) -> bool:
+        if kind in {nl.RTM_NEWROUTE, nl.RTM_DELROUTE}:
+            return self._concerns_route(body) and not (port and port == self._own_port())
+        if kind in {nl.RTM_NEWRULE, nl.RTM_DELRULE}:
+            rule = parse_rule(body)
+            return rule is not None and rule[0] == self._protocol
+        if kind in {nl.RTM_NEWNEIGH, nl.RTM_DELNEIGH}:
+            return NDMSG.unpack_from(body)[1] in self._ours
+        if kind in {nl.RTM_NEWADDR, nl.RTM_DELADDR}:
+            address = parse_address(body)
             if address is None or (address.address.is_link_local and address.index not in self._ours):
                 return False
             self._mtus.setdefault(address.index, 0)  # until its next RTM_NEWLINK
             return True
-        if kind in _IN_LINK:
-            return self._concerns_link(messages.parse_link(body), gone=kind == messages.RTM_DELLINK)
+        if kind in {nl.RTM_NEWLINK, nl.RTM_DELLINK}:
+            return self._concerns_link(parse_link(body), gone=kind == nl.RTM_DELLINK)
         return False
 
-    def _concerns_link(self, link: messages.RawLink, *, gone: bool) -> bool:
+    def _concerns_route(self, body: bytes) -> bool:
+        _, _, _, _, table, protocol, _, _, _ = RTMSG.unpack_from(body)
+        if protocol != self._protocol and table not in self._short_tables:
+            return False
+        route = parse_route(body)
+        return route is not None and (route.protocol == self._protocol or route.table in self._tables)
+
+    def _concerns_link(self, link: RawLink, *, gone: bool) -> bool:
         if link.name in self._devices or link.index in self._ours:
             if gone or link.name not in self._devices:
                 self._ours.discard(link.index)
             else:
                 self._ours.add(link.index)
             return True
-        if gone:
-            return self._mtus.pop(link.index, None) is not None
         before = self._mtus.get(link.index)
-        if before is None or before == link.mtu:
+        if before is None:
             return False
+        if gone:
+            del self._mtus[link.index]
+            return True
         self._mtus[link.index] = link.mtu
-        return True
-
-
-def listen_events(protocol: int, groups: int, program: bytes = b"") -> socket.socket:
-    """Open a socket for events of a netlink protocol, by bits of groups and a BPF program. Raises OSError."""
-    one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, protocol)
-    try:
-        with contextlib.suppress(OSError):
-            one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
-        if program:
-            buffer = ctypes.create_string_buffer(program, len(program))
-            # struct sock_fprog: number of instructions, pointer to them
-            fprog = struct.pack("HL", len(program) // 8, ctypes.addressof(buffer))
-            with contextlib.suppress(OSError):  # without it every route is looked at in Python
-                one.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, fprog)
-        one.bind((0, groups))
-    except OSError:
-        one.close()
-        raise
-    return one
-
-
-def route_filter(protocol: int, tables: frozenset[int]) -> bytes:
-    """Return a classic BPF program (linux/filter.h) that drops route events which cannot be ours.
-
-    Passed are all other events, and routes of our protocol or in a table whose number's byte in struct rtmsg
-    is that of one of ours (252 for all from 256 on: those are told apart afterwards).
-    """
-    load_half, load_byte, jump_equal, give = 0x28, 0x30, 0x15, 0x06
-    low = sorted({table if table < 256 else messages.RT_TABLE_COMPAT for table in tables})
-    last = 7 + len(low)  # the instruction that passes the event
-    code = [
-        (load_half, 0, 0, 4),  # nlmsg_type, which BPF reads in network order
-        (jump_equal, 1, 0, socket.htons(messages.RTM_NEWROUTE)),
-        (jump_equal, 0, last - 3, socket.htons(messages.RTM_DELROUTE)),
-        (load_byte, 0, 0, messages.NLMSGHDR.size + 5),  # rtm_protocol
-        (jump_equal, last - 5, 0, protocol),
-        (load_byte, 0, 0, messages.NLMSGHDR.size + 4),  # rtm_table
-        *((jump_equal, last - 7 - place, 0, table) for place, table in enumerate(low)),
-        (give, 0, 0, 0),
-        (give, 0, 0, 0xFFFFFFFF),
-    ]
-    return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
+        return before != link.mtu

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.dataplane.netlink import messages
+from mcagent.dataplane.netlink.routes import next_hops, parse_route, put_route
 from mcagent.model.net import Address, Network
+from mcagent.model.resources import Route
 
 NUMBERS = st.integers(1, 2**32 - 1)
 DESTINATIONS = st.builds(
@@ -26,19 +28,12 @@ DESTINATIONS = st.builds(
 def test_a_route_is_read_as_it_was_packed(destination: Network, table: int, oif: int, host: int) -> None:
     """Both families, any prefix length, tables below and above 256."""
     gateway: Address = ip_address(host) if destination.version == 4 else ip_address(host << 96)
-    payload = messages.route_payload(
-        table=table,
-        protocol=111,
-        destination=destination,
-        kind=messages.RTN_UNICAST,
-        oif=oif,
-        gateway=gateway,
-        source=gateway,
-    )
-    route = messages.parse_route(payload)
+    asked = Route(table=table, destination=destination, device="x", via=gateway, source=gateway)
+    route = parse_route(put_route(asked, 111, oif).payload)
     assert route is not None
     assert (route.table, route.protocol, route.destination, route.oif) == (table, 111, destination, oif)
     assert (route.gateway, route.source, route.onlink, route.plain) == (gateway, gateway, True, True)
+    assert list(next_hops(route)) == [gateway]
 
 
 @given(st.dictionaries(st.integers(1, 0x3FFF), st.binary(max_size=40), max_size=6))

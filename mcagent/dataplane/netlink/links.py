@@ -1,0 +1,177 @@
+"""Links, their addresses and neighbours: what rtnetlink(7) answers, and the requests that change them.
+
+Owns the layout of these messages (linux/if_link.h, linux/if_addr.h, linux/neighbour.h). Knows no resources and not
+which device is ours.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from mcagent.dataplane.netlink import messages as nl
+from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
+from mcagent.dataplane.netlink.messages import attributes, number, pack, text
+from mcagent.model.errors import BackendError
+from mcagent.model.net import Address
+
+IFF_UP = 0x1
+IFLA_IFNAME, IFLA_MTU, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_AF_SPEC = 3, 4, 18, 20, 26
+IFLA_INFO_KIND = 1  # of IFLA_LINKINFO
+IFLA_INET_CONF = 1  # of IFLA_AF_SPEC, AF_INET
+IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_RP_FILTER = 1, 8  # linux/ip.h
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+NDA_DST, NDA_LLADDR, NDA_IFINDEX = 1, 2, 8
+NUD_PERMANENT = 0x80
+RT_SCOPE_UNIVERSE, RT_SCOPE_LINK = 0, 253
+
+IFINFOMSG = struct.Struct("=BxHiII")  # family, type, index, flags, change
+IFADDRMSG = struct.Struct("=BBBBI")  # family, prefixlen, flags, scope, index
+NDMSG = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
+
+
+@dataclass(frozen=True, slots=True)
+class RawLink:
+    """A device. `kind` is IFLA_INFO_KIND ("veth", "tun", ...), "" where its driver names none."""
+
+    index: int
+    name: str
+    kind: str
+    mtu: int
+    up: bool
+    alias: str
+    rp_filter: int
+    forwarding: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RawAddress:
+    """An address of a device."""
+
+    index: int
+    address: Address
+    prefixlen: int
+
+
+# --- answers and events ---------------------------------------------------------------------------------
+
+
+def parse_link(payload: bytes) -> RawLink:
+    """Read nl.RTM_NEWLINK or RTM_DELLINK."""
+    _, _, index, flags, _ = IFINFOMSG.unpack_from(payload)
+    found = attributes(payload, IFINFOMSG.size)
+    inet = attributes(attributes(found.get(IFLA_AF_SPEC, b"")).get(nl.AF_INET, b""))
+    conf = inet.get(IFLA_INET_CONF, b"")  # an array of u32: the first is number 1
+    switches = dict(enumerate(struct.unpack(f"={len(conf) // 4}I", conf), start=1))
+    return RawLink(
+        index=index,
+        name=text(found.get(IFLA_IFNAME)),
+        kind=text(attributes(found.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_KIND)),
+        mtu=number(found.get(IFLA_MTU)),
+        up=bool(flags & IFF_UP),
+        alias=text(found.get(IFLA_IFALIAS)),
+        rp_filter=switches.get(IPV4_DEVCONF_RP_FILTER, 0),
+        forwarding=bool(switches.get(IPV4_DEVCONF_FORWARDING, 0)),
+    )
+
+
+def parse_address(payload: bytes) -> RawAddress | None:
+    """Read RTM_NEWADDR or RTM_DELADDR; None for families other than IP."""
+    family, prefixlen, _, _, index = IFADDRMSG.unpack_from(payload)
+    found = attributes(payload, IFADDRMSG.size)
+    raw = found.get(IFA_LOCAL) or found.get(IFA_ADDRESS)
+    if family not in nl.FAMILIES or raw is None:
+        return None
+    return RawAddress(index=index, address=ip_address(raw), prefixlen=prefixlen)
+
+
+def read_link(socket: NetlinkSocket, name: str = "", *, index: int = 0) -> RawLink | None:
+    """Return a device by name or index, or None if there is none. Raises BackendError for any other answer."""
+    by_name = pack({IFLA_IFNAME: name.encode() + b"\0" if name else None})
+    answer = socket.get(nl.RTM_GETLINK, IFINFOMSG.pack(nl.AF_UNSPEC, 0, index, 0, 0) + by_name)
+    if not isinstance(answer, Refusal):
+        return parse_link(answer)
+    if answer.errno == errno.ENODEV:
+        return None
+    raise BackendError("netlink", "list", f"link {name or index}", str(answer))
+
+
+def read_links(socket: NetlinkSocket) -> list[RawLink]:
+    """Return all devices. Raises BackendError."""
+    return [parse_link(body) for body in socket.dump(nl.RTM_GETLINK, IFINFOMSG.pack(nl.AF_UNSPEC, 0, 0, 0, 0))]
+
+
+def read_addresses(socket: NetlinkSocket, index: int = 0) -> Iterator[RawAddress]:
+    """Yield the IP addresses of one device, or of all (index 0). Raises BackendError."""
+    for family in nl.FAMILIES:
+        for body in socket.dump(nl.RTM_GETADDR, IFADDRMSG.pack(family, 0, 0, 0, index)):
+            found = parse_address(body)
+            if found is not None and index in {0, found.index}:  # old kernels list all
+                yield found
+
+
+def read_permanent_neighbours(socket: NetlinkSocket, index: int) -> Iterator[tuple[Address, str]]:
+    """Yield address and MAC address of the permanent neighbour entries of one device. Raises BackendError."""
+    for family in nl.FAMILIES:
+        for body in socket.dump(nl.RTM_GETNEIGH, NDMSG.pack(family, 0, 0, 0, 0) + pack({NDA_IFINDEX: index})):
+            _, device, state, _, _ = NDMSG.unpack_from(body)
+            found = attributes(body, NDMSG.size)
+            if device == index and state & NUD_PERMANENT and NDA_DST in found:
+                yield ip_address(found[NDA_DST]), found.get(NDA_LLADDR, b"").hex(":")
+
+
+# --- requests -------------------------------------------------------------------------------------------
+
+
+def change_link(index: int, *, up: bool, alias: str, mtu: int | None = None) -> Request:
+    """Return the request that changes a device's state, alias ("" takes it away) and, if given, MTU."""
+    header = IFINFOMSG.pack(nl.AF_UNSPEC, 0, index, IFF_UP if up else 0, IFF_UP)
+    values = {IFLA_IFALIAS: alias.encode() + b"\0" if alias else b"", IFLA_MTU: mtu}
+    return Request(nl.RTM_NEWLINK, 0, header + pack(values))
+
+
+def change_switches(index: int, *, rp_filter: int, forwarding: bool) -> Request:
+    """Return the request that sets per-device IPv4 switches (net/ipv4/devinet.c, inet_set_link_af).
+
+    It is what writing /proc/sys/net/ipv4/conf/DEV does, but needs CAP_NET_ADMIN only, not a writable /proc/sys.
+    """
+    conf = pack({IPV4_DEVCONF_RP_FILTER: rp_filter, IPV4_DEVCONF_FORWARDING: int(forwarding)})
+    inet = pack({nl.AF_INET: pack({IFLA_INET_CONF: conf})})
+    return Request(nl.RTM_SETLINK, 0, IFINFOMSG.pack(nl.AF_UNSPEC, 0, index, 0, 0) + pack({IFLA_AF_SPEC: inet}))
+
+
+def add_address(index: int, address: Address, prefixlen: int) -> Request:
+    """Return the request that gives a device an address."""
+    # Link scope keeps the kernel from choosing a link-local address as source elsewhere.
+    scope = RT_SCOPE_LINK if address.is_link_local else RT_SCOPE_UNIVERSE
+    return Request(nl.RTM_NEWADDR, nl.NLM_F_CREATE | nl.NLM_F_EXCL, _address(index, address, prefixlen, scope))
+
+
+def delete_address(index: int, address: Address, prefixlen: int) -> Request:
+    """Return the request that takes an address away."""
+    return Request(nl.RTM_DELADDR, 0, _address(index, address, prefixlen, RT_SCOPE_UNIVERSE))
+
+
+def put_neighbour(index: int, address: Address, mac: str) -> Request:
+    """Return the request that makes, or changes, a permanent neighbour entry."""
+    values = {NDA_DST: address.packed, NDA_LLADDR: bytes.fromhex(mac.replace(":", ""))}
+    payload = NDMSG.pack(_family(address), index, NUD_PERMANENT, 0, 0) + pack(values)
+    return Request(nl.RTM_NEWNEIGH, nl.NLM_F_CREATE | nl.NLM_F_REPLACE, payload)
+
+
+def delete_neighbour(index: int, address: Address) -> Request:
+    """Return the request that takes a neighbour entry away."""
+    payload = NDMSG.pack(_family(address), index, 0, 0, 0) + pack({NDA_DST: address.packed})
+    return Request(nl.RTM_DELNEIGH, 0, payload)
+
+
+def _address(index: int, address: Address, prefixlen: int, scope: int) -> bytes:
+    header = IFADDRMSG.pack(_family(address), prefixlen, 0, scope, index)
+    return header + pack({IFA_LOCAL: address.packed, IFA_ADDRESS: address.packed})
+
+
+def _family(address: Address) -> int:
+    return nl.AF_INET if address.version == 4 else nl.AF_INET6
