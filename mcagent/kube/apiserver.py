@@ -82,5 +82,5 @@ class ApiServerSource:
         return bool(states) and all(state.synced for state in states.values())
 
     def problems(self) -> tuple[Problem, ...]:
-        """Return nothing: bad objects are told by whoever reads them."""
+        """Return nothing: bad objects are reported by whoever reads them."""
         return ()

@@ -1,8 +1,14 @@
-"""Credentials of an API server by the official client's rules: kubeconfig, service account, tokens read again."""
+"""Credentials of an API server by the official client's rules: kubeconfig, service account, TLS, proxies, tokens.
+
+The only importer of `kubernetes`. What is used of it: reading a configuration, its authorization header, and the
+connection pool that `kubernetes.client.rest` sets up for it.
+"""
 
 from __future__ import annotations
 
 import base64
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +16,36 @@ from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
 
 _CONNECTIONS = 64  # kept open for further requests; each watch has one
+_UNUSABLE = (OSError, ValueError, KeyError, TypeError)  # what reading raises for files and texts that are wrong
+_REREAD = 1.0  # seconds for which the authorization is not read again: that costs a fifth of a request
+
+
+class Credentials:
+    """Where an API server is, connections to it, and who we are there, as they were read once.
+
+    `kubeconfig` is a path, or its content; "" means the Pod's service account (in-cluster). `context` "" means
+    the current one. Raises SourceError when they cannot be read.
+    """
+
+    def __init__(self, kubeconfig: str | RawObject, context: str) -> None:
+        self._configuration = _configuration(kubeconfig, context)
+        from kubernetes.client.rest import RESTClientObject
+
+        self.server = str(self._configuration.host)
+        self.pool: Any = RESTClientObject(self._configuration).pool_manager
+        self._header: Mapping[str, str] = {}
+        self._read_at = float("-inf")
+
+    def header(self) -> Mapping[str, str]:
+        """Return the header that names us; a token file is read, or a plug-in run, anew. Raises SourceError."""
+        now = time.monotonic()
+        if now - self._read_at >= _REREAD:
+            self._header, self._read_at = _header(self._configuration), now
+        return self._header
+
+    def refused(self) -> None:
+        """Take that the server did not accept the header: it is read anew for the next request."""
+        self._read_at = float("-inf")
 
 
 def token_kubeconfig(server: str, ca: bytes, token: str) -> RawObject:
@@ -27,53 +63,37 @@ def token_kubeconfig(server: str, ca: bytes, token: str) -> RawObject:
     }
 
 
-def load(kubeconfig: str | RawObject, context: str) -> Any:
-    """Return an ApiClient with fresh credentials. Raises SourceError."""
+def _configuration(kubeconfig: str | RawObject, context: str) -> Any:
     import yaml
     from kubernetes import client, config
 
-    configuration = client.Configuration()
-    inline = isinstance(kubeconfig, dict)
-    what = "credentials" if inline else f"kubeconfig {kubeconfig}" if kubeconfig else "service account of this Pod"
+    found = client.Configuration()
+    options = {"context": context or None, "client_configuration": found, "persist_config": False}
+    what = "credentials"
     try:
-        if inline:
-            config.load_kube_config_from_dict(
-                kubeconfig, context=context or None, client_configuration=configuration, persist_config=False
-            )
+        if isinstance(kubeconfig, dict):
+            config.load_kube_config_from_dict(kubeconfig, **options)
         elif kubeconfig:
-            assert isinstance(kubeconfig, str)
+            what = f"kubeconfig {kubeconfig}"
             if not Path(kubeconfig).is_file():
                 raise SourceError(f"{what}: there is no such file")
-            config.load_kube_config(
-                config_file=kubeconfig,
-                context=context or None,
-                client_configuration=configuration,
-                persist_config=False,
-            )
+            config.load_kube_config(config_file=kubeconfig, **options)
         else:
-            config.load_incluster_config(configuration)
-        configuration.retries = False
-        configuration.connection_pool_maxsize = _CONNECTIONS
-        return client.ApiClient(configuration)
-    except (
-        config.ConfigException,
-        yaml.YAMLError,
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ) as err:
+            what = "service account of this Pod"
+            config.load_incluster_config(found)
+    except (*_UNUSABLE, config.ConfigException, yaml.YAMLError, AttributeError) as err:
         hint = "" if kubeconfig else " (outside a Pod give a kubeconfig)"
         raise SourceError(f"{what}: cannot be used: {err}{hint}") from err
+    found.retries = False
+    found.connection_pool_maxsize = _CONNECTIONS
+    return found
 
 
-def authorization(configuration: Any) -> dict[str, str]:
-    """Return the header that names us; a token file is read, or a plug-in run, anew by the client's own rules."""
+def _header(configuration: Any) -> Mapping[str, str]:
     from kubernetes import config
 
     try:
         settings = configuration.auth_settings().values()
         return {item["key"]: item["value"] for item in settings if item["in"] == "header" and item["value"]}
-    except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as err:
+    except (*_UNUSABLE, config.ConfigException) as err:
         raise SourceError(f"the credentials cannot be read: {err}") from err

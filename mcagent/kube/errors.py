@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -9,7 +10,14 @@ from mcagent.model.document import decode
 from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
 
-_SAID = 600  # characters of a server's message that are shown
+_SHOWN = 600  # characters of a server's message that are shown
+_GONE = 410
+_HINTS = {
+    401: "the credentials were refused",
+    403: "not allowed: the role lacks a rule for it",
+    404: "the server has no such resource (are the CRDs installed?)",
+    429: "the server asks for less",
+}
 
 
 class ApiRefusalError(SourceError):
@@ -20,6 +28,10 @@ class ApiRefusalError(SourceError):
         self.code = code
         self.reason = reason
         self.retry_after = retry_after
+
+
+class ExpiredError(ApiRefusalError):
+    """The server's history no longer reaches our version, or that of a page."""
 
 
 class ApiGarbageError(SourceError):
@@ -34,10 +46,6 @@ class ApiUnreachableError(SourceError):
     """No answer: refused, no route, TLS failure, timeout, connection cut."""
 
 
-class ExpiredError(SourceError):
-    """The server's history no longer reaches our version, or that of a page."""
-
-
 def failures() -> tuple[type[BaseException], ...]:
     """Return what sending and reading can raise."""
     import http.client
@@ -48,26 +56,46 @@ def failures() -> tuple[type[BaseException], ...]:
 
 
 def refusal(where: str, response: Any, text: bytes) -> ApiRefusalError:
-    """Return the error that an answer of 300 and above tells."""
-    reason, message = "", ""
+    """Return the error for an answer whose HTTP status is 300 or above."""
+    status: dict[str, Any] = {}
     with suppress(ValueError):
-        status = decode(text)
-        if isinstance(status, dict) and status.get("kind") == "Status":
-            reason, message = str(status.get("reason", "")), printable(str(status.get("message", "")), _SAID)
-    hints = {
-        401: "the credentials were refused",
-        403: "not allowed: the role lacks a rule for it",
-        404: "the server has no such resource (are the CRDs installed?)",
-        429: "the server asks for less",
-    }
-    said = hints.get(response.status, f"HTTP {response.status}")
+        answer = decode(text)
+        if isinstance(answer, dict) and answer.get("kind") == "Status":
+            status = answer
     retry_after = str(response.headers.get("Retry-After") or "")
-    return ApiRefusalError(
-        f"{where}: {said}" + (f": {message}" if message else ""),
-        code=response.status,
-        reason=reason,
+    return status_error(
+        where,
+        status | {"code": response.status},
         retry_after=float(retry_after) if retry_after.isdecimal() else 0.0,
     )
+
+
+def status_error(where: str, status: Mapping[str, Any], *, retry_after: float = 0.0) -> ApiRefusalError:
+    """Return the error for a Status object with an integer `code`."""
+    code, reason = status["code"], str(status.get("reason", ""))
+    message = printable(str(status.get("message", "")), _SHOWN)
+    kind = ExpiredError if code == _GONE or reason in ("Expired", "Gone") else ApiRefusalError
+    return kind(
+        f"{where}: {_HINTS.get(code, f'HTTP {code}')}" + (f": {message}" if message else ""),
+        code=code,
+        reason=reason,
+        retry_after=retry_after,
+    )
+
+
+def metric_word(error: SourceError) -> str:
+    """Return a failure as a word that is fit for a metric's label."""
+    match error:
+        case ExpiredError():
+            return "expired"
+        case ApiGarbageError():
+            return "garbage"
+        case ApiUnreachableError():
+            return "unreachable"
+        case ApiRefusalError(code=code):
+            words = {401: "unauthorized", 403: "forbidden", 404: "missing"}
+            return words.get(code, "server-error" if code >= 500 else "refused")
+    return "other"
 
 
 def words_of(err: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Tells the API what the agent found: Events for problems, a condition in a status. Never in anybody's way.
+"""Records Kubernetes Events: of problems that objects have, and of what happened. Never in anybody's way.
 
 Calls only leave a value behind; a thread of its own writes, slowly (a rate limit), and only what is not there
 already. What cannot be written is counted and dropped: reporting must not cost the dataplane anything.
@@ -12,11 +12,9 @@ import math
 import random
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
@@ -31,48 +29,15 @@ from mcagent.supervised import Supervised
 log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
-_MAX_MESSAGE = 1000  # the API's limit for an Event's message is 1024 bytes
-_MAX_WAITING = 16
+_MAX_MESSAGE = 1000  # characters; the API's limit for an Event's message is 1024 bytes
+_MAX_WAITING = 16  # Events of what happened that wait to be written
 _BURST = 4  # writes that may follow each other at once after a quiet time
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
-    """A metav1.Condition, but for its time, which is that of the last change of `status`."""
-
-    type: str
-    status: bool
-    reason: str
-    message: str = ""
-
-
-_Target = tuple[Kind, str, str]  # kind, namespace, name
-
-
-def _target(subject: str) -> _Target | None:
-    """Return the object that a problem's subject names, or None (a file, the leader's object)."""
-    word, _, key = subject.partition(" ")
-    try:
-        kind = Kind(word)
-    except ValueError:
-        return None
-    namespace, slash, name = key.rpartition("/")
-    if not name or " " in name or bool(slash) != KINDS[kind].namespaced:
-        return None
-    return kind, namespace, name
-
-
-def _path(target: _Target) -> str:
-    kind, namespace, name = target
-    return object_path(kind, namespace, name)
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+_Item = tuple[Event, str]  # what is to be written, and when it happened; "" for a problem, which lasts
 
 
 class EventRecorder:
-    """Writes Events and conditions to one API server until stopped.
+    """Writes Events to one API server until stopped.
 
     `component` and `node` say who reports. At most `per_minute` writes a minute; a first write waits up to
     `spread` seconds, so that a thousand Nodes that see the same problem do not all write the Event.
@@ -89,13 +54,12 @@ class EventRecorder:
     ) -> None:
         self._client, self._node, self._component = client, node, component
         self._pause, self._spread = 60.0 / per_minute, spread
-        self._lock = threading.Lock()
-        self._problems: frozenset[Problem] = frozenset()
-        self._conditions: dict[_Target, Condition] = {}
-        self._happened: deque[tuple[Event, str]] = deque(maxlen=_MAX_WAITING)  # each with when it happened
-        self._counts: Counter[str] = Counter()
         self._free_at = -math.inf  # of the rate limit: when the next write is free
-        self._dirty, self._stopping = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._problems: frozenset[_Item] = frozenset()
+        self._waiting: dict[_Item, int] = {}  # in order, with how often each has failed
+        self._counts: Counter[str] = Counter()
+        self._changed, self._stopping = threading.Event(), threading.Event()
         self._thread = Supervised(self._run, name="events", until=self._stopping)
 
     def start(self) -> None:
@@ -105,28 +69,28 @@ class EventRecorder:
     def stop(self) -> None:
         """Stop within about a second; what is not written yet is not."""
         self._stopping.set()
-        self._dirty.set()
+        self._changed.set()
         self._thread.join(timeout=1.0)
 
     def problems(self, problems: Iterable[Problem]) -> None:
         """Take the problems that there are now; new ones become Events. Returns at once."""
+        found = frozenset((_event_of(problem), "") for problem in problems)
         with self._lock:
-            self._problems = frozenset(problems)
-        self._dirty.set()
+            for item in self._problems - found:
+                self._waiting.pop(item, None)
+            self._waiting |= dict.fromkeys(sorted(found - self._problems), 0)
+            self._problems = found
+        self._changed.set()
 
-    def record(self, happened: Event) -> None:
-        """Take an Event to be written. Returns at once; of too many the last are kept."""
+    def record(self, event: Event) -> None:
+        """Take something that happened. Returns at once; of too many the last are kept."""
         with self._lock:
-            if len(self._happened) == _MAX_WAITING:
+            happened = [item for item in self._waiting if item[1]]
+            if len(happened) >= _MAX_WAITING:
+                del self._waiting[happened[0]]
                 self._counts["dropped"] += 1
-            self._happened.append((happened, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")))
-        self._dirty.set()
-
-    def condition(self, kind: Kind, namespace: str, name: str, condition: Condition) -> None:
-        """Take what a condition of an object, on which nobody else reports, should be. Returns at once."""
-        with self._lock:
-            self._conditions[kind, namespace, name] = condition
-        self._dirty.set()
+            self._waiting[event, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")] = 0
+        self._changed.set()
 
     def counts(self) -> Mapping[str, int]:
         """Return how many were written, there already, failed, dropped."""
@@ -136,57 +100,34 @@ class EventRecorder:
     # --- the thread ---------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        told: set[Problem] = set()
-        written: dict[_Target, Condition] = {}
-        attempts: Counter[object] = Counter()
-        self._dirty.wait()
+        self._changed.wait()
         self._stopping.wait(random.uniform(0, self._spread))  # noqa: S311 (spreads load)
         while not self._stopping.is_set():
-            self._dirty.clear()
+            self._changed.clear()
             with self._lock:
-                problems, conditions = self._problems, dict(self._conditions)
-            told &= problems
-            self._tell_happened(attempts)
-            for target, condition in conditions.items():
-                if written.get(target) != condition and self._try(
-                    attempts, self._write_condition, target, condition
-                ):
-                    written[target] = condition
-            for problem in sorted(problems - told):
-                if self._try(attempts, self._write_event, problem):
-                    told.add(problem)
-            done = told == problems and written == conditions and not self._happened
-            if done:
-                attempts.clear()
-                self._dirty.wait()
+                # What happened goes before what lasts.
+                item = min(self._waiting, key=lambda waiting: not waiting[1], default=None)
+            if item is None:
+                self._changed.wait()
+            else:
+                self._try(item)
 
-    def _tell_happened(self, attempts: Counter[object]) -> None:
-        while not self._stopping.is_set():
-            with self._lock:
-                if not self._happened:
-                    return
-                happened, at = self._happened[0]
-            if not self._try(attempts, self._write_happening, happened, at):
-                return
-            with self._lock:
-                if self._happened and self._happened[0] == (happened, at):
-                    self._happened.popleft()
-
-    def _try(self, attempts: Counter[object], write: Any, *what: Any) -> bool:
-        """Write one thing, slowly. Returns whether it is done with, for better or worse."""
-        if self._stopping.is_set():
-            return False
+    def _try(self, item: _Item) -> None:
+        """Write one Event, slowly."""
         try:
-            outcome = write(*what)
-        except SourceError as err:
-            attempts[what] += 1
-            outcome = "failed" if attempts[what] < _ATTEMPTS else "dropped"
-            log.info("report: %s", err)
+            outcome = self._write(*item)
+        except SourceError as error:
+            outcome = "failed"
+            log.info("an Event is not written: %s", error)
         with self._lock:
+            if outcome == "failed" and item in self._waiting:
+                self._waiting[item] += 1
+                outcome = "failed" if self._waiting[item] < _ATTEMPTS else "dropped"
+            if outcome != "failed":
+                self._waiting.pop(item, None)
             self._counts[outcome] += 1
         if outcome != "unchanged":
             self._slow_down()
-        return bool(outcome != "failed")
 
     def _slow_down(self) -> None:
         """Wait so that in the long run a write takes `pause`; a few may follow each other at once."""
@@ -195,71 +136,31 @@ class EventRecorder:
         if self._free_at > now:
             self._stopping.wait(self._free_at - now)
 
-    def _write_condition(self, target: _Target, condition: Condition) -> str:
-        obj = self._client.request("GET", _path(target))
-        status = obj.get("status") if isinstance(obj, dict) else None
-        present = status.get("conditions") if isinstance(status, dict) else None
-        present = [item for item in present if isinstance(item, dict)] if isinstance(present, list) else []
-        wanted = {
-            "type": condition.type,
-            "status": str(condition.status),
-            "reason": condition.reason,
-            "message": condition.message,
-        }
-        old: dict[str, Any] = next((item for item in present if item.get("type") == condition.type), {})
-        if all(old.get(key) == value for key, value in wanted.items()):
-            return "unchanged"
-        since = old.get("lastTransitionTime") if old.get("status") == wanted["status"] else None
-        wanted["lastTransitionTime"] = since or _now()
-        others = [item for item in present if item.get("type") != condition.type]
-        version = obj["metadata"]["resourceVersion"]
-        self._client.request(
-            "PATCH",
-            f"{_path(target)}/status",
-            body={"metadata": {"resourceVersion": version}, "status": {"conditions": [*others, wanted]}},
-            content_type="application/merge-patch+json",
-        )
-        return "written"
-
-    def _write_event(self, problem: Problem) -> str:
-        target = _target(problem.subject)
+    def _write(self, event: Event, happened: str) -> str:
+        """Write an Event if it is not there. Returns "written" or "unchanged". Raises SourceError."""
+        target = _target(event.subject)
         if target is None:
             return "unchanged"
-        # the same for every Node, so that of many that see a problem one writes it
-        identity = repr((problem.path, problem.reason, problem.message))
-        message = (f"{problem.path}: " if problem.path else "") + problem.message
-        return self._post_event(
-            target, identity, Event(subject="", reason=problem.reason, message=message), _now()
-        )
-
-    def _write_happening(self, happened: Event, at: str) -> str:
-        target = _target(happened.subject)
-        if target is None:
-            return "unchanged"
-        return self._post_event(target, repr((happened, at)), happened, f"{at[:19]}Z")
-
-    def _post_event(self, target: _Target, identity: str, happened: Event, at: str) -> str:
         kind, namespace, name = target
-        home = namespace or "default"
-        digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-        path = f"/api/v1/namespaces/{home}/events"
         try:
-            uid = self._client.request("GET", _path(target))["metadata"]["uid"]
-        except ApiRefusalError as err:
-            if err.code == 404:
+            uid = self._client.request("GET", object_path(kind, namespace, name))["metadata"]["uid"]
+        except ApiRefusalError as error:
+            if error.code == 404:
                 return "unchanged"  # it is gone, and its problem with it
             raise
-        except (KeyError, TypeError) as err:
-            raise SourceError(f"{kind} {name}: the API server told no uid") from err
+        except (KeyError, TypeError) as error:
+            raise SourceError(f"{kind} {name}: the API server's answer has no uid") from error
+        home = namespace or "default"
         involved = {"apiVersion": KINDS[kind].api_version, "kind": str(kind), "name": name, "uid": uid}
-        event = {
+        at = f"{happened[:19]}Z" if happened else datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{name[:200]}.{digest}", "namespace": home},
+            "metadata": {"name": f"{name[:200]}.{_digest(event, happened)}", "namespace": home},
             "involvedObject": involved | ({"namespace": namespace} if namespace else {}),
-            "type": "Warning" if happened.warning else "Normal",
-            "reason": happened.reason,
-            "message": printable(happened.message, _MAX_MESSAGE),
+            "type": "Warning" if event.warning else "Normal",
+            "reason": event.reason,
+            "message": printable(event.message, _MAX_MESSAGE),
             "source": {"component": self._component, "host": self._node},
             "reportingComponent": self._component,
             "reportingInstance": self._node,
@@ -268,9 +169,35 @@ class EventRecorder:
             "count": 1,
         }
         try:
-            self._client.request("POST", path, body=event)
-        except ApiRefusalError as err:
-            if err.code == 409:
-                return "unchanged"  # another Node told it, or we did before a restart
+            self._client.request("POST", f"/api/v1/namespaces/{home}/events", body=body)
+        except ApiRefusalError as error:
+            if error.code == 409:
+                return "unchanged"  # another Node wrote it, or we did before a restart
             raise
         return "written"
+
+
+def _event_of(problem: Problem) -> Event:
+    message = (f"{problem.path}: " if problem.path else "") + problem.message
+    return Event(subject=problem.subject, reason=problem.reason, message=message)
+
+
+def _digest(event: Event, happened: str) -> str:
+    """Return what tells Events of an object apart. For a problem every Node comes to the same: one writes it."""
+    return hashlib.sha256(repr((event.reason, event.message, happened)).encode()).hexdigest()[:16]
+
+
+def _target(subject: str) -> tuple[Kind, str, str] | None:
+    """Return kind, namespace and name of the object that a subject names; None where it names another thing.
+
+    That is a file, the configuration, or an object of the leader.
+    """
+    word, _, key = subject.partition(" ")
+    try:
+        kind = Kind(word)
+    except ValueError:
+        return None
+    namespace, slash, name = key.rpartition("/")
+    if not name or " " in name or bool(slash) != KINDS[kind].namespaced:
+        return None
+    return kind, namespace, name

@@ -3,7 +3,7 @@
 Owns resourceVersion and when to try again. The rules (Kubernetes API concepts, "Efficient detection of changes"):
 a list gives a version to watch from; every event and bookmark moves it on; a watch that ends is resumed from the
 last version; 410 means that history is gone: list again. No object ends a list or a watch: what cannot be used of
-one is left out and told. After a line that could not be read the watch goes on, and a list follows it.
+one is left out and reported. After a line that could not be read the watch goes on, and a list follows it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import logging
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mcagent.kube.client import MAX_LINE, Client, Stream
-from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError, ExpiredError
-from mcagent.kube.lister import PAGE, PAGE_BYTES, Lister
-from mcagent.kube.source import EventType, KindState, RawObject, Sink, WatchEvent, is_object, object_key
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ExpiredError, metric_word
+from mcagent.kube.lister import PAGE, PAGE_BYTES, TOO_DEEP, Lister, display_name
+from mcagent.kube.source import EventType, KindState, RawObject, Sink, WatchEvent
+from mcagent.kube.stream import MAX_LINE, Stream
 from mcagent.kube.trim import trim
+from mcagent.kube.watch import BadLineError, read_line
 from mcagent.model.backoff import Backoff
-from mcagent.model.document import MAX_DEPTH, decode_told
 from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
 from mcagent.model.kinds import KINDS, object_path
@@ -30,7 +30,6 @@ from mcagent.model.objects import Kind
 from mcagent.supervised import Supervised, attempt
 
 log = logging.getLogger(__name__)
-
 
 RETRY = Backoff(first=0.5, most=30.0)
 
@@ -49,7 +48,9 @@ class Timing:
 
 
 _BAD_LINES = 100  # of one watch: an API server does not say so much nonsense
-_TOLD = 1000  # objects of which the log tells once what cannot be used
+_REPORTED = 1000  # objects that cannot be used and are named in the log, each once
+_EXPIRED_WAIT = 0.2  # seconds, at most, before the list that follows an expired version
+_HOPELESS = 3  # failures in a row after which the version is not trusted any more
 
 
 class Informer:
@@ -75,11 +76,8 @@ class Informer:
         self._client, self._sink, self._transform = client, sink, transform
         self._timing = timing or Timing()
         self._path = object_path(kind, namespace)
-        self._selectors = {
-            key: value
-            for key, value in (("fieldSelector", field_selector), ("labelSelector", label_selector))
-            if value
-        }
+        selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
+        self._selectors = {name: selector for name, selector in selectors.items() if selector}
         self._lister = Lister(
             client,
             kind,
@@ -89,24 +87,22 @@ class Informer:
             page_bytes=self._timing.page_bytes,
             timeout=self._timing.list_timeout,
             keep=self._kept,
-            tell=self._tell,
+            report=self._report,
         )
-        self._rv = ""  # watch from here; "": list first
-        self._bad_lines = 0  # of the present watch: what they told is not known
-        self._told: set[str] = set()
-        self._failures = 0  # in a row
         self._stopping = threading.Event()
         self._delivery = threading.Lock()  # held while the sink is called
-        self._lock = threading.Lock()  # guards what follows
-        self._opened = 0.0  # when the present watch began
-        self._bookmarks = 0
-        self._stream: Stream | None = None
-        self._synced = self._connected = False
-        self._last_event = 0.0
-        self._last_error = ""
-        self._lists = self._events = 0
-        self._restarts: Counter[str] = Counter()
         self._thread = Supervised(self._run, name=f"informer-{KINDS[kind].plural}", until=self._stopping)
+        # Its own thread's:
+        self._version = ""  # watch from here; "": list first
+        self._failures = 0  # in a row
+        self._opened = 0.0  # when the present watch began; monotonic
+        self._progress = False  # the present watch said something
+        self._bad_lines = 0  # of the present watch: what they said is not known
+        self._reported: set[str] = set()
+        # Any thread's:
+        self._lock = threading.Lock()
+        self._stream: Stream | None = None
+        self._state = KindState(kind=kind)
 
     def start(self) -> None:
         """Begin to read. Returns at once."""
@@ -133,61 +129,63 @@ class Informer:
 
     def state(self) -> KindState:
         """Return how reading goes."""
-        died = self._thread.cause
+        broken = self._thread.cause
         with self._lock:
-            return KindState(
-                kind=self.kind,
-                synced=self._synced,
-                connected=self._connected and not died,
-                last_event=self._last_event,
-                last_error=f"the informer's thread broke: {died}" if died else self._last_error,
-                lists=self._lists,
-                events=self._events,
-                restarts=dict(self._restarts),
-            )
+            state = self._state
+        if broken:
+            return replace(state, connected=False, last_error=f"the informer's thread broke: {broken}")
+        return state
 
     # --- the loop -----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._rv = ""  # also when it is run again
+        self._version = ""  # also when it is run again
         while not self._stopping.is_set():
-            self._opened = 0.0
-            seen = self._events + self._bookmarks
-            try:
-                if not self._rv:
-                    self._list()
-                ended, error = self._watch(), None
-            except SourceError as err:
-                ended, error = _reason(err), err
-            if self._stopping.is_set():
-                break
-            if self._bad_lines:
-                self._rv, self._bad_lines = "", 0  # whatever they told, a list tells it, too
-            lasted = time.monotonic() - self._opened if self._opened else 0.0
-            if self._events + self._bookmarks != seen or lasted >= self._timing.steady:
-                self._failures = 0  # it worked for a while
-            wait = 0.0
-            # a server that ends every watch at once must not make us spin
-            if error is not None or lasted < self._timing.steady:
-                wait = self._after(error)
-            self._note(ended, str(error or ""))
-            self._stopping.wait(wait)
-        self._set_stream(None)
+            self._stopping.wait(self._turn())
+        self._connected(None)
 
-    def _after(self, err: SourceError | None) -> float:
+    def _turn(self) -> float:
+        """List if need be, and watch until that ends. Returns how many seconds to wait then."""
+        self._opened, self._progress, self._bad_lines = 0.0, False, 0
+        error: SourceError | None = None
+        try:
+            if not self._version:
+                self._list()
+            reason = self._watch()
+        except SourceError as err:
+            error, reason = err, metric_word(err)
+        if self._stopping.is_set():
+            return 0.0
+        if self._bad_lines:
+            self._version = ""  # whatever those lines said, a list says it too
+        lasted = time.monotonic() - self._opened if self._opened else 0.0
+        steady = lasted >= self._timing.steady
+        if steady or self._progress:
+            self._failures = 0
+        # A server that ends every watch at once must not make us spin.
+        wait = self._pause(error) if error is not None or not steady else 0.0
+        text = str(error or "")
+        if text and text != self._state.last_error:
+            log.warning("%s: %s", self.kind, text)
+        self._connected(None, error=text)
+        self._count(reason)
+        return wait
+
+    def _pause(self, error: SourceError | None) -> float:
         """Draw the conclusions from a failure. Returns how many seconds to wait."""
         self._failures += 1
         wait = self._timing.backoff.delay(self._failures, random.random())  # noqa: S311 (spreads load)
-        if isinstance(err, ExpiredError):
-            self._rv = ""
-            if self._failures == 1:
-                wait = random.uniform(0.0, min(wait, 0.2))  # noqa: S311 (spreads load)
-        elif isinstance(err, ApiRefusalError):
-            wait = max(wait, min(err.retry_after, self._timing.backoff.most))
-            if err.code == 401:
-                self._reload()
-        if self._failures > 3:
-            self._rv = ""  # whatever is wrong with this version: begin anew
+        match error:
+            case ExpiredError():
+                self._version = ""
+                if self._failures == 1:
+                    wait = random.uniform(0.0, min(wait, _EXPIRED_WAIT))  # noqa: S311 (spreads load)
+            case ApiRefusalError(code=code, retry_after=retry_after):
+                wait = max(wait, min(retry_after, self._timing.backoff.most))
+                if code == 401:
+                    self._reload()
+        if self._failures > _HOPELESS:
+            self._version = ""  # whatever is wrong with this version: begin anew
         return wait
 
     def _reload(self) -> None:
@@ -196,50 +194,42 @@ class Informer:
         except SourceError as err:
             log.warning("%s: %s", self.kind, err)
 
-    def _note(self, reason: str, error: str) -> None:
-        with self._lock:
-            self._connected = False
-            self._restarts[reason] += 1
-            changed, self._last_error = error != self._last_error, error
-        if error and changed:
-            log.warning("%s: %s", self.kind, error)
-
-    def _set_stream(self, stream: Stream | None) -> None:
+    def _connected(self, stream: Stream | None, error: str = "") -> None:
         with self._lock:
             self._stream = stream
-            self._connected = stream is not None
-            if stream is not None:
-                self._last_error = ""
+            self._state = replace(self._state, connected=stream is not None, last_error=error)
+
+    def _count(self, reason: str) -> None:
+        with self._lock:
+            counts = self._state.restarts
+            self._state = replace(self._state, restarts={**counts, reason: counts.get(reason, 0) + 1})
 
     # --- list ---------------------------------------------------------------------------------------------
 
     def _list(self) -> None:
-        objects, rv = self._lister.read(stopping=self._stopping.is_set)
+        objects, version = self._lister.read(stopping=self._stopping.is_set)
         with self._delivery:
             if self._stopping.is_set():
                 return
             self._sink.replace(self.kind, objects)
-        self._rv = rv
+        self._version = version
         with self._lock:
-            self._synced = True
-            self._lists += 1
-            self._last_event = time.time()
-            self._last_error = ""
+            now, lists = time.time(), self._state.lists + 1
+            self._state = replace(self._state, synced=True, lists=lists, last_event=now, last_error="")
 
     def _kept(self, obj: RawObject) -> RawObject | None:
-        """Return what is kept of an object; None, and tell, where that cannot be made."""
+        """Return what is kept of an object; None where that cannot be made, which is reported."""
         kept, error = attempt(lambda: self._transform(self.kind, obj))
         if error is not None:
-            what = f"{self.kind} {printable(object_key(obj), 320)}"
-            self._tell("unusable", f"{what} cannot be used: {type(error).__name__}: {printable(str(error))}")
+            what = f"{type(error).__name__}: {printable(str(error))}"
+            self._report("unusable", f"{display_name(self.kind, obj)} cannot be used: {what}")
         return kept
 
-    def _tell(self, reason: str, text: str) -> None:
-        """Count an object that cannot be used as it is, and say so once."""
-        with self._lock:
-            self._restarts[f"object-{reason}"] += 1
-        if text not in self._told and len(self._told) < _TOLD:
-            self._told.add(text)
+    def _report(self, reason: str, text: str) -> None:
+        """Count an object that cannot be used as it is, and log it once."""
+        self._count(f"object-{reason}")
+        if text not in self._reported and len(self._reported) < _REPORTED:
+            self._reported.add(text)
             log.warning("%s", text)
 
     # --- watch --------------------------------------------------------------------------------------------
@@ -253,109 +243,59 @@ class Informer:
             **self._selectors,
             "watch": "true",
             "allowWatchBookmarks": "true",
-            "resourceVersion": self._rv,
+            "resourceVersion": self._version,
             "timeoutSeconds": str(seconds),
         }
-        try:
-            stream = self._client.open("GET", self._path, query, timeout=self._timing.inactivity)
-        except ApiRefusalError as err:
-            if err.code == 410:
-                raise ExpiredError(str(err)) from err
-            raise
-        with stream:
-            self._opened, self._bad_lines = time.monotonic(), 0
-            self._set_stream(stream)
+        with self._client.watch(self._path, query, inactivity=self._timing.inactivity) as stream:
+            self._opened = time.monotonic()
+            self._connected(stream)
             if self._stopping.is_set():
                 return "stopped"
             for line in stream.lines(self._too_long):
-                self._read_line(line)
+                self._take(line)
                 if self._stopping.is_set():
                     return "stopped"
         return "timeout" if time.monotonic() - self._opened >= seconds - 1 else "closed"
+
+    def _take(self, text: bytes) -> None:
+        """Take a line of the watch."""
+        try:
+            line = read_line(self.kind, text, self._where)
+        except BadLineError as error:
+            self._bad_line(str(error))
+            return
+        if line.event is not None:
+            self._deliver(line.event, cut=line.cut)
+        elif not line.version:
+            self._count("unknown-event")  # not used: the watch goes on
+            return
+        self._version, self._progress = line.version, True
+        with self._lock:
+            events = self._state.events + (line.event is not None)
+            self._state = replace(self._state, events=events, last_event=time.time())
+
+    def _deliver(self, event: WatchEvent, *, cut: bool) -> None:
+        if cut:
+            self._report("nested", f"{display_name(self.kind, event.object)}: {TOO_DEEP}")
+        kept = self._kept(event.object)
+        if kept is None and event.type is EventType.DELETED:
+            kept = event.object
+        with self._delivery:
+            if kept is not None and not self._stopping.is_set():
+                self._sink.apply(self.kind, WatchEvent(type=event.type, object=kept))
+
+    @property
+    def _where(self) -> str:
+        return f"{self._client.server}: watch {self._path}"
 
     def _too_long(self) -> None:
         self._bad_line(f"a line of more than {MAX_LINE} bytes")
 
     def _bad_line(self, what: str) -> None:
         """Pass over a line. Raises ApiGarbageError when there are too many."""
-        where = f"{self._client.server}: watch {self._path}"
         self._bad_lines += 1
         if self._bad_lines > _BAD_LINES:
-            raise ApiGarbageError(f"{where}: {what}")
-        with self._lock:
-            self._restarts["bad-line"] += 1  # counted, not used: the watch goes on
+            raise ApiGarbageError(f"{self._where}: {what}")
+        self._count("bad-line")  # not used: the watch goes on
         if self._bad_lines == 1:
-            log.warning("%s: %s", where, what)
-
-    def _read_line(self, line: bytes) -> None:
-        try:
-            event, cut = decode_told(line)
-        except ValueError:
-            return self._bad_line(f"a line is no JSON: {line[:60]!r}")
-        obj = event.get("object") if isinstance(event, dict) else None
-        if not isinstance(event, dict) or not isinstance(event.get("type"), str) or not isinstance(obj, dict):
-            return self._bad_line(f"a line is no event: {line[:60]!r}")
-        if event["type"] == "ERROR":
-            raise _error_event(f"{self._client.server}: watch {self._path}", obj)
-        meta = obj.get("metadata")
-        rv = meta.get("resourceVersion") if isinstance(meta, dict) else None
-        if event["type"] == "BOOKMARK" and isinstance(rv, str) and rv:
-            self._rv = rv
-            self._bookmarks += 1
-            with self._lock:
-                self._last_event = time.time()
-            return None
-        try:
-            kind = EventType(event["type"])
-        except ValueError:
-            with self._lock:
-                self._restarts["unknown-event"] += 1  # counted, not used: the watch goes on
-            return None
-        if not is_object(obj) or not isinstance(rv, str) or not rv or obj.get("kind", self.kind) != self.kind:
-            return self._bad_line(f"an event without a usable object: {line[:60]!r}")
-        if cut:
-            what = f"{self.kind} {printable(object_key(obj), 320)}"
-            self._tell("nested", f"{what}: what is nested more than {MAX_DEPTH} deep is not read")
-        kept = self._kept(obj)
-        if kept is None and kind is EventType.DELETED:
-            kept = obj
-        with self._delivery:
-            if self._stopping.is_set():
-                return None
-            if kept is not None:
-                self._sink.apply(self.kind, WatchEvent(type=kind, object=kept))
-        self._rv = rv
-        with self._lock:
-            self._events += 1
-            self._last_event = time.time()
-        return None
-
-
-def _error_event(where: str, status: RawObject) -> SourceError:
-    """Return the error that an ERROR event tells."""
-    code, message = status.get("code"), printable(str(status.get("message", "")), 300)
-    if code == 410 or status.get("reason") in ("Expired", "Gone"):
-        return ExpiredError(f"{where}: {message}")
-    if status.get("kind") != "Status" or not isinstance(code, int):
-        return ApiGarbageError(f"{where}: an ERROR event without a Status")
-    return ApiRefusalError(f"{where}: HTTP {code}: {message}", code=code)
-
-
-def _reason(err: SourceError) -> str:
-    """Return a failure as a word fit for a metric label."""
-    match err:
-        case ExpiredError():
-            return "expired"
-        case ApiGarbageError():
-            return "garbage"
-        case ApiUnreachableError():
-            return "unreachable"
-        case ApiRefusalError(code=401):
-            return "unauthorized"
-        case ApiRefusalError(code=403):
-            return "forbidden"
-        case ApiRefusalError(code=404):
-            return "missing"
-        case ApiRefusalError(code=code):
-            return "server-error" if code >= 500 else "refused"
-    return "other"
+            log.warning("%s: %s", self._where, what)

@@ -1,7 +1,7 @@
 """Lists of one kind, page by page: pages shrink until they fit, and a bad object costs only itself.
 
-Owns the size of pages and what becomes of an object that cannot be used: it is left out, or cut, and told. Knows
-no watch. An answer that no API server gives is never used, not even in part: a list with one bad item could
+Owns the size of pages and what becomes of an object that cannot be used: it is left out, or cut, and reported.
+Knows no watch. An answer that no API server gives is never used, not even in part: a list with one bad item could
 otherwise empty a dataplane.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mcagent.kube.client import MAX_ANSWER, Client
-from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiTooLargeError, ExpiredError
+from mcagent.kube.errors import ApiGarbageError, ApiTooLargeError, ExpiredError
 from mcagent.kube.source import RawObject, is_object, object_key
-from mcagent.model.document import MAX_DEPTH, decode_told, was_cut
+from mcagent.model.document import MAX_DEPTH, decode_noting_cuts, was_cut
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 
@@ -22,14 +22,20 @@ PAGE_BYTES = 32 * 1024 * 1024  # 20 objects as large as etcd takes them; in memo
 # Names without contents: Kubernetes API concepts, "Metadata-only fetches".
 _NAMES_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-Tell = Callable[[str, str], None]
+Report = Callable[[str, str], None]
 """Takes what happened to an object: a word for metrics, and the text."""
+TOO_DEEP = f"what is nested more than {MAX_DEPTH} deep is not read"
+
+
+def display_name(kind: Kind, obj: RawObject) -> str:
+    """Return how the log names an object."""
+    return f"{kind} {printable(object_key(obj), 320)}"
 
 
 class Lister:
     """Lists the objects at a path, again and again. `selectors` are those of the API.
 
-    `keep` makes what is kept of an object, None if nothing; `tell` hears of what cannot be used as it is.
+    `keep` makes what is kept of an object, None if nothing; `report` takes what cannot be used as it is.
     """
 
     def __init__(
@@ -43,11 +49,11 @@ class Lister:
         page_bytes: int = PAGE_BYTES,
         timeout: float = 60.0,
         keep: Callable[[RawObject], RawObject | None] = lambda obj: obj,
-        tell: Tell = lambda _reason, _text: None,
+        report: Report = lambda _reason, _text: None,
     ) -> None:
         self._client, self._kind, self._path, self._selectors = client, kind, path, dict(selectors or {})
         self._most, self._bytes, self._timeout = page, page_bytes, timeout
-        self._keep, self._tell = keep, tell
+        self._keep, self._report = keep, report
         self._page = page  # as large as they were good last
 
     def read(self, *, stopping: Callable[[], bool] = lambda: False) -> tuple[list[RawObject], str]:
@@ -83,38 +89,29 @@ class Lister:
 
     def _fetch(self, query: Mapping[str, str], most: int) -> tuple[list[RawObject], str, str]:
         """Return items, version and continue token of a page. Raises SourceError."""
-        text = self._get(query, most)
+        text = self._client.get(self._path, query, timeout=self._timeout, most=most)
         if len(text) < most // 4:
             self._page = min(2 * self._page, self._most)
         answer, cut = self._decoded(text)
         items, rv, token = self._checked(answer, f"{self._kind}List")
         for item in items if cut else ():
             if was_cut(item):
-                self._tell("nested", f"{self._name(item)}: what is nested more than {MAX_DEPTH} deep is not read")
+                self._report("nested", f"{display_name(self._kind, item)}: {TOO_DEEP}")
         return items, rv, token
 
     def _pass_over(self, query: Mapping[str, str]) -> tuple[str, str]:
         """Take one object to be too large, and name it. Returns version and continue token. Raises SourceError."""
-        answer, _ = self._decoded(self._get(query, MAX_ANSWER, accept=_NAMES_ONLY))
+        answer, _ = self._decoded(self._client.get(self._path, query, timeout=self._timeout, accept=_NAMES_ONLY))
         items, rv, token = self._checked(answer, "PartialObjectMetadataList")
         for item in items:
-            self._tell("too-large", f"{self._name(item)} has more than {self._bytes} bytes: it is not read")
+            self._report(
+                "too-large", f"{display_name(self._kind, item)} has more than {self._bytes} bytes: it is not read"
+            )
         return rv, token
-
-    def _name(self, item: RawObject) -> str:
-        return f"{self._kind} {printable(object_key(item), 320)}"
-
-    def _get(self, query: Mapping[str, str], most: int, accept: str = "application/json") -> bytes:
-        try:
-            return self._client.fetch("GET", self._path, query, timeout=self._timeout, most=most, accept=accept)
-        except ApiRefusalError as err:
-            if err.code == 410:
-                raise ExpiredError(str(err)) from err
-            raise
 
     def _decoded(self, text: bytes) -> tuple[Any, bool]:
         try:
-            return decode_told(text)
+            return decode_noting_cuts(text)
         except ValueError as err:
             raise ApiGarbageError(f"{self._client.server}: GET {self._path}: the answer is no JSON") from err
 

@@ -189,14 +189,14 @@ class Reviewer:
 
     def _review(self, token: str, path: str) -> int:
         """Ask the API server. Raises SourceError."""
-        told = self._post(_TOKEN_REVIEWS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
-        user = told.get("user")
-        if told.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
+        status = self._post(_TOKEN_REVIEWS, "authentication.k8s.io/v1", "TokenReview", {"token": token})
+        user = status.get("user")
+        if status.get("authenticated") is not True or not isinstance(user, dict) or not user.get("username"):
             return UNKNOWN
         asked = {"user": user["username"], "nonResourceAttributes": {"path": path, "verb": "get"}}
         asked |= {name: user[name] for name in ("groups", "uid", "extra") if user.get(name)}
-        told = self._post(_ACCESS_REVIEWS, "authorization.k8s.io/v1", "SubjectAccessReview", asked)
-        return OK if told.get("allowed") is True and told.get("denied") is not True else FORBIDDEN
+        status = self._post(_ACCESS_REVIEWS, "authorization.k8s.io/v1", "SubjectAccessReview", asked)
+        return OK if status.get("allowed") is True and status.get("denied") is not True else FORBIDDEN
 
     def _post(self, path: str, api_version: str, kind: str, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         body = {"apiVersion": api_version, "kind": kind, "spec": spec}

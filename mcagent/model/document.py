@@ -28,10 +28,10 @@ def decode(text: bytes | str) -> Any:
     Bytes that are no UTF-8, and halves of surrogate pairs, become U+FFFD, as in Go. Raises ValueError when the
     text is no JSON, NaN and Infinity included, which JSON does not have.
     """
-    return decode_told(text)[0]
+    return decode_noting_cuts(text)[0]
 
 
-def decode_told(text: bytes | str) -> tuple[Any, bool]:
+def decode_noting_cuts(text: bytes | str) -> tuple[Any, bool]:
     """Return what `decode` returns, and whether something was cut."""
     if isinstance(text, str):
         text = text.encode("utf-8", "replace")

@@ -30,7 +30,7 @@ from mcagent.kube.source import RawObject, WatchEvent, object_key
 from mcagent.kube.trim import trim
 from mcagent.model.backoff import Backoff
 from mcagent.model.config import Config
-from mcagent.model.document import MAX_DEPTH, decode_told
+from mcagent.model.document import MAX_DEPTH, decode_noting_cuts
 from mcagent.model.facts import Facts
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
@@ -64,7 +64,7 @@ def created(cluster: Cluster, obj: RawObject, inside: str = "null") -> None:
     body = {**obj, "apiVersion": KINDS[kind].api_version}
     body["metadata"] = {**obj["metadata"], "namespace": cluster.namespace}
     text = json.dumps(body).replace(f'"{MARK}"', inside)
-    cluster.client.fetch("POST", object_path(kind, cluster.namespace), body=text.encode())
+    cluster.client.request("POST", object_path(kind, cluster.namespace), body=text.encode())
 
 
 def with_payload(name: str, **spec: Any) -> RawObject:
@@ -282,7 +282,7 @@ def test_large_exports_do_not_keep_anybody_from_listing(cluster: Cluster) -> Non
             "east-default-nginx-service",
         }
         assert informer.state().restarts == {"object-too-large": 1}
-        assert any("mallory-evil-huge-service has more than 700000 bytes" in text for text in informer._told)
+        assert any("mallory-evil-huge-service has more than 700000 bytes" in text for text in informer._reported)
 
 
 @pytest.mark.real_only
@@ -312,8 +312,8 @@ def test_walls_of_brackets_cost_little() -> None:
     """Text that only looks deep stays as it is, and quadratic work would take minutes."""
     for wall in ("[" * 200_000, '{"' * 60_000, "\\" * 200_000, '"' * 200_000, '\\"[{' * 50_000):
         text = json.dumps({"a": [wall], "b": {"c": 1}})
-        assert decode_told(text.encode()) == ({"a": [wall], "b": {"c": 1}}, False)
-    assert decode_told(b'{"a":' * 100_000 + b"1" + b"}" * 100_000)[1]
+        assert decode_noting_cuts(text.encode()) == ({"a": [wall], "b": {"c": 1}}, False)
+    assert decode_noting_cuts(b'{"a":' * 100_000 + b"1" + b"}" * 100_000)[1]
 
 
 @attack(
@@ -645,7 +645,7 @@ def test_a_reader_that_breaks_begins_anew(tmp_path: Path) -> None:
 )
 def test_lines_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """What follows a line that is too long or no JSON is read by the same watch."""
-    monkeypatch.setattr("mcagent.kube.client.MAX_LINE", 300_000)
+    monkeypatch.setattr("mcagent.kube.stream.MAX_LINE", 300_000)
     meta = {"name": "after", "namespace": "x", "resourceVersion": "7"}
     event = json.dumps({"type": "ADDED", "object": {"kind": "Gateway", "metadata": meta}}).encode()
     long = b'{"x": "' + b"y" * 1_000_000 + b'"}'

@@ -76,7 +76,7 @@ class Slices:
         path = object_path(Kind.ENDPOINT_SLICE, SHOP)
         version = api.client.request("GET", path)["metadata"]["resourceVersion"]
         query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "3600"}
-        self._stream = api.client.open("GET", path, query, timeout=600.0)
+        self._stream = api.client.watch(path, query, inactivity=600.0)
         self._lines = self._stream.lines()
 
     def wait(self, name: str, address: str = "") -> None:

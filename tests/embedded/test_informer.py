@@ -241,7 +241,7 @@ def test_bookmarks_save_a_quiet_watch_from_410(
     mirror.wait_names(Kind.GATEWAY, "a")
     put(api, Kind.NODE, "busy")
     changed = api.store.rv
-    until(lambda: int(informer._rv or 0) >= changed)
+    until(lambda: int(informer._version or 0) >= changed)
     api.store.compact()
     api.drop_connections()
     until(lambda: sum(informer.state().restarts.values()) >= 1 and informer.state().connected)

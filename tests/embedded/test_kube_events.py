@@ -11,9 +11,8 @@ import pytest
 
 from devtools.apiserver import ApiServer, Fault, FaultKind
 from mcagent.kube.client import Client
-from mcagent.kube.events import Condition, EventRecorder
+from mcagent.kube.events import EventRecorder
 from mcagent.model.event import Event
-from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 from tests.waiting import until
 
@@ -83,30 +82,6 @@ def test_what_is_no_api_object_is_passed_over(client: Client, make: Callable[[st
     recorder.problems([Problem(subject=s, path="", reason="X", message="y") for s in subjects])
     until(lambda: recorder.counts().get("unchanged") == len(subjects))
     assert events(client) == []
-
-
-def test_a_condition_is_compared_before_it_is_written(
-    api: ApiServer, client: Client, make: Callable[[str], EventRecorder]
-) -> None:
-    """The same condition again, also after a restart, writes nothing; another status gets a new time."""
-    ready = Condition(type="Ready", status=True, reason="Programmed", message="2 clusters")
-    client.request(
-        "PATCH",
-        f"{GATEWAYS}/n1/status",
-        body={"status": {"conditions": [{"type": "Other", "status": "True"}]}},
-        content_type="application/merge-patch+json",
-    )
-    first = make("n1")
-    first.condition(Kind.GATEWAY, "kube-system", "n1", ready)
-    until(lambda: first.counts() == {"written": 1})
-    conditions = client.request("GET", f"{GATEWAYS}/n1")["status"]["conditions"]
-    assert [item["type"] for item in conditions] == ["Other", "Ready"]
-    assert conditions[1]["status"] == "True"
-    rv = api.store.rv
-    second = make("n1")
-    second.condition(Kind.GATEWAY, "kube-system", "n1", ready)
-    until(lambda: second.counts() == {"unchanged": 1})
-    assert api.store.rv == rv
 
 
 def test_failures_are_counted_and_given_up(

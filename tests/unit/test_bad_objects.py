@@ -26,7 +26,7 @@ from mcagent.core.snapshot import ATTRIBUTE
 from mcagent.kube.source import EventType, RawObject, WatchEvent
 from mcagent.kube.trim import trim
 from mcagent.model.config import Config
-from mcagent.model.document import CUT, MAX_DEPTH, decode, decode_told, was_cut
+from mcagent.model.document import CUT, MAX_DEPTH, decode, decode_noting_cuts, was_cut
 from mcagent.model.errors import InputError
 from mcagent.model.facts import Facts
 from mcagent.model.kinds import KINDS
@@ -67,7 +67,7 @@ def depth(value: Any) -> int:
 def test_decoding_is_that_of_json(value: Any) -> None:
     """What is not too deep comes back as it was, brackets and quotes in strings included."""
     assert decode(json.dumps(value).encode()) == value
-    assert decode_told(json.dumps({"a": value}, ensure_ascii=False)) == ({"a": value}, False)
+    assert decode_noting_cuts(json.dumps({"a": value}, ensure_ascii=False)) == ({"a": value}, False)
 
 
 @pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"a":', "}"), ('[{"]":"\\"[",  "x":', "}]")])
@@ -76,7 +76,7 @@ def test_what_is_too_deep_is_cut(start: str, end: str, levels: int) -> None:
     """Only the inner part goes: what stands before and after it stays, and everything can be walked."""
     inner = start * levels + "1" + end * levels
     text = f'{{"items": [{{"a": "["}}, {{"b": {inner}, "c": "}}]"}}, {{"d": [1]}}]}}'
-    value, cut = decode_told(text.encode())
+    value, cut = decode_noting_cuts(text.encode())
     assert cut
     assert was_cut(value)
     assert [set(item) for item in value["items"]] == [{"a"}, {"b", "c"}, {"d"}]

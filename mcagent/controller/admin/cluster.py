@@ -58,7 +58,7 @@ class Cluster:
     def objects(self, kind: Kind, namespace: str = "") -> list[RawObject]:
         """Return all objects of a kind, of one namespace or all. Raises SourceError."""
         found, _ = Lister(
-            self._client, kind, object_path(kind, namespace), tell=lambda _reason, text: self.tell(text)
+            self._client, kind, object_path(kind, namespace), report=lambda _reason, text: self.tell(text)
         ).read()
         info = KINDS[kind]
         return [{"apiVersion": info.api_version, "kind": str(kind)} | item for item in found]

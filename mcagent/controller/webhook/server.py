@@ -24,7 +24,7 @@ from mcagent.controller.raw import text_at
 from mcagent.controller.tally import BUCKETS, Durations
 from mcagent.http.connections import Connection, Limits, Listener, Stage
 from mcagent.http.request import BadRequestError
-from mcagent.model.document import MAX_DEPTH, decode_told, was_cut
+from mcagent.model.document import MAX_DEPTH, decode_noting_cuts, was_cut
 from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
 from mcagent.supervised import attempt
@@ -176,7 +176,7 @@ _KINDS = frozenset({"ClusterSet", "Gateway", "MemberClusterAnnounce", "ResourceE
 def read_review(body: bytes) -> Mapping[str, Any]:
     """Return the request of an AdmissionReview. Raises _BadReviewError."""
     try:
-        review, cut = decode_told(body)
+        review, cut = decode_noting_cuts(body)
     except ValueError:
         raise _BadReviewError("the body is no JSON") from None
     request = review.get("request") if isinstance(review, dict) else None

@@ -19,7 +19,7 @@ from tests.apiservers import Cluster
 @contextmanager
 def watching(cluster: Cluster, path: str, **query: str) -> Iterator[Iterator[Any]]:
     """Open a watch and give its events."""
-    with cluster.client.open("GET", path, {"watch": "true", **query}, timeout=20.0) as stream:
+    with cluster.client.watch(path, {"watch": "true", **query}, inactivity=20.0) as stream:
         yield (json.loads(line) for line in stream.lines())
 
 

@@ -16,7 +16,7 @@ from tests.apiservers import Cluster
 def watching(cluster: Cluster, path: str, **query: str) -> Iterator[Iterator[Any]]:
     """Open a watch and give its events."""
     query = {"watch": "true", "timeoutSeconds": "15", **query}
-    with cluster.client.open("GET", path, query, timeout=20.0) as stream:
+    with cluster.client.watch(path, query, inactivity=20.0) as stream:
         yield (json.loads(line) for line in stream.lines())
 
 
