@@ -144,15 +144,15 @@ def make_source(settings: Settings, inbox: Inbox, changed: Callable[[], None]) -
     namespace = settings.core.namespace
     source: Source
     if settings.source.startswith("dir:"):
-        from mcagent.kube.directory import DirectorySource
+        from mcagent.kube.sources.directory import DirectorySource
 
         path = Path(settings.source.removeprefix("dir:"))
         source = DirectorySource(path, inbox, namespace=namespace, changed=changed)
     else:
-        from mcagent.kube.apiserver import ApiServerSource
         from mcagent.kube.client import Client
         from mcagent.kube.events import EventRecorder
         from mcagent.kube.publish import Publisher
+        from mcagent.kube.sources.apiserver import ApiServerSource
 
         client = Client(settings.kubeconfig)
         source = ApiServerSource(client, inbox, namespace=namespace)

@@ -25,8 +25,8 @@ from mcagent.controller.writer import AwayError
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
-from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import KindState, RawObject
+from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.kube.trim import trim
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import InputError, SourceError

@@ -24,8 +24,8 @@ from mcagent.controller.view import EngineView
 from mcagent.controller.worker import Worker
 from mcagent.controller.workqueue import KEYS, WorkQueue
 from mcagent.kube.client import Client
-from mcagent.kube.informer import Timing
 from mcagent.kube.source import KindState
+from mcagent.kube.sources.informer import Timing
 from mcagent.model.backoff import Backoff
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from mcagent.controller.cache import Cache
 from mcagent.controller.reconciler import Side
 from mcagent.kube.client import Client
-from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import KindState
+from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.kube.trim import trim
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mcagent.kube.client import Client
-from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import EventType, RawObject, WatchEvent
+from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.model.objects import Kind
 
 

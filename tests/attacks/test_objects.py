@@ -22,11 +22,11 @@ from mcagent.controller import names
 from mcagent.controller.admission.decision import ALLOWED
 from mcagent.controller.config import Role
 from mcagent.core.compile import compile_desired
-from mcagent.kube.apiserver import ApiServerSource
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
-from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import RawObject, WatchEvent, object_key
+from mcagent.kube.sources.apiserver import ApiServerSource
+from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.kube.trim import trim
 from mcagent.model.backoff import Backoff
 from mcagent.model.config import Config

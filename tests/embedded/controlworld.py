@@ -12,8 +12,8 @@ from mcagent.controller.connection import LinkTiming
 from mcagent.controller.engine import EngineTiming
 from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
 from mcagent.kube.client import Client
-from mcagent.kube.informer import Timing
 from mcagent.kube.source import RawObject
+from mcagent.kube.sources.informer import Timing
 from mcagent.model.backoff import Backoff
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS

@@ -17,10 +17,10 @@ import pytest
 
 from devtools.apiserver import GARBAGE, ApiServer, Fault, FaultKind
 from devtools.lab.certificates import server_identity
-from mcagent.kube.apiserver import ApiServerSource
 from mcagent.kube.client import Client
-from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import EventType, RawObject, WatchEvent, object_key
+from mcagent.kube.sources.apiserver import ApiServerSource
+from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.kube.trim import trim
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
@@ -485,7 +485,7 @@ def test_trimming_keeps_what_is_read_and_judges_nothing() -> None:
 def test_the_client_is_loaded_only_when_it_is_used() -> None:
     """Importing everything in mcagent.kube loads neither the kubernetes client nor urllib3."""
     code = (
-        "import sys, mcagent.kube.apiserver, mcagent.kube.client\n"
+        "import sys, mcagent.kube.sources.apiserver, mcagent.kube.client\n"
         "import json; print(json.dumps([m for m in ('kubernetes', 'urllib3') if m in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.kube.directory import DirectorySource
-from mcagent.kube.manifests import read_manifests
 from mcagent.kube.source import EventType, RawObject, WatchEvent, object_key
+from mcagent.kube.sources.directory import DirectorySource
+from mcagent.kube.sources.manifests import read_manifests
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
 

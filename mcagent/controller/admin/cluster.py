@@ -14,8 +14,8 @@ from typing import Any
 from mcagent.controller import names
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
-from mcagent.kube.lister import Lister
 from mcagent.kube.source import RawObject
+from mcagent.kube.sources.lister import Lister
 from mcagent.model.errors import InputError, McagentError, SourceError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind

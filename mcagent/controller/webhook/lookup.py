@@ -12,8 +12,8 @@ from mcagent.controller.reconciler import Ref, Side
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError
-from mcagent.kube.lister import Lister
 from mcagent.kube.source import RawObject, is_object
+from mcagent.kube.sources.lister import Lister
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 

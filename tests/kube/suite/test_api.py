@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import EventType, RawObject, WatchEvent, object_key
+from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster
 

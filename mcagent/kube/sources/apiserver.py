@@ -6,8 +6,8 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from mcagent.kube.client import Client
-from mcagent.kube.informer import Informer, Timing
 from mcagent.kube.source import KindState, Sink
+from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 

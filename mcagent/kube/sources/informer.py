@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ExpiredError, metric_word
-from mcagent.kube.lister import PAGE, PAGE_BYTES, TOO_DEEP, Lister, display_name
 from mcagent.kube.source import EventType, KindState, RawObject, Sink, WatchEvent
+from mcagent.kube.sources.lister import PAGE, PAGE_BYTES, TOO_DEEP, Lister, display_name
+from mcagent.kube.sources.watch import BadLineError, read_line
 from mcagent.kube.stream import MAX_LINE, Stream
 from mcagent.kube.trim import trim
-from mcagent.kube.watch import BadLineError, read_line
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.field import printable

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcagent.kube.apiserver import IN_NAMESPACE
-from mcagent.kube.manifests import SUFFIXES, read_manifests
 from mcagent.kube.source import EventType, KindState, RawObject, Sink, WatchEvent, object_key
+from mcagent.kube.sources.apiserver import IN_NAMESPACE
+from mcagent.kube.sources.manifests import SUFFIXES, read_manifests
 from mcagent.kube.trim import trim
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind

@@ -1,0 +1,1 @@
+"""Where objects come from: an API server, listed and watched, or a directory of manifests."""
