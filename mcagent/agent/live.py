@@ -18,10 +18,10 @@ from mcagent.core.draining import NO_GATEWAY, Draining, Packets, Phase
 from mcagent.core.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
 from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.core.observations import OWN_CLUSTER, active_order, beginning, isolated, observations
-from mcagent.core.wireguard.resources import EncryptionState
 from mcagent.dataplane.ovsdb_liveness import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Facts
+from mcagent.model.node_state import Role
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired
 from mcagent.model.resources import PeerKind, TunnelPort
@@ -221,7 +221,7 @@ class Live:
 
 def _is_gateway(config: Config, snapshot: Snapshot, desired: Desired | None) -> bool:
     if desired is not None:
-        return desired.summary.get("role") == "gateway"
+        return desired.state.role is Role.GATEWAY
     return any(gateway.meta.name == config.node_name for gateway in snapshot.gateways.values())
 
 
@@ -242,14 +242,10 @@ def _asked(own: str, snapshot: Snapshot, state: BridgeState, *, gateway: bool) -
 def _announced(desired: Desired) -> dict[str, Sequence[str]]:
     """Return the gateways of each group in the API's order."""
     found: dict[str, Sequence[str]] = {}
-    local, clusters = desired.summary.get("gateways"), desired.summary.get("clusters")
-    encryption = desired.summary.get("encryption")
-    ends = encryption.ends if isinstance(encryption, EncryptionState) else {}
-    if isinstance(local, tuple):
-        found[OWN_CLUSTER] = [gateway.node for gateway in local]
-    if isinstance(clusters, Mapping):
-        for name, remote in clusters.items():
-            # As tunnels have them: behind WireGuard they end elsewhere than at the gatewayIP.
-            addresses = [end.address for end in ends[name]] if name in ends else remote.gateways
-            found[f"cluster/{name}"] = [str(address) for address in addresses]
+    ends = desired.state.encryption.ends
+    found[OWN_CLUSTER] = [gateway.node for gateway in desired.state.gateways]
+    for name, cluster in desired.state.clusters.items():
+        # As tunnels have them: behind WireGuard they end elsewhere than at the gatewayIP.
+        addresses = [end.address for end in ends[name]] if name in ends else cluster.gateways
+        found[f"cluster/{name}"] = [str(address) for address in addresses]
     return found

@@ -10,15 +10,14 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from flows.fields import PORT_CONTROLLER
-from mcagent.core.compile import Compiled
 from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
-from mcagent.core.remote_clusters.cidr_claims import Remote
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network
+from mcagent.model.node_state import AcceptedCluster, NodeState
 from mcagent.model.plan import Desired
 from mcagent.supervised import Supervised
 
@@ -59,15 +58,14 @@ class Prober:
 
     def gateway_lost(self, in_port: int, desired: Desired | None) -> None:
         """Ask the connections of this Node. `in_port`: a tunnel to any gateway of this cluster."""
-        clusters = desired.summary.get("clusters") if desired is not None else None
-        published = desired.summary.get("publishedPodCIDRs") if desired is not None else None
-        if not isinstance(clusters, Mapping) or not isinstance(published, tuple):
-            return
-        self._soon("a gateway", partial(self._ask_snated, in_port, tuple(clusters.values()), published))
+        if desired is not None:
+            state = desired.state
+            clusters = tuple(state.clusters.values())
+            self._soon("a gateway", partial(self._ask_snated, in_port, clusters, state.published_pods))
 
-    def state_lost(self, compiled: Compiled) -> None:
+    def state_lost(self, state: NodeState) -> None:
         """Ask the clients of this Node's endpoints: its conntrack is gone, and its flows are there again."""
-        self._soon("conntrack", partial(self._ask_served, compiled))
+        self._soon("conntrack", partial(self._ask_served, state))
 
     def _soon(self, lost: str, ask: Callable[[], None]) -> None:
         now = time.monotonic()
@@ -95,15 +93,15 @@ class Prober:
     def _next(self) -> float:
         return min((moments[0] for moments, _ in self._due.values()), default=math.inf)
 
-    def _ask_snated(self, in_port: int, clusters: Sequence[Remote], published: Sequence[Network]) -> None:
+    def _ask_snated(self, in_port: int, clusters: Sequence[AcceptedCluster], published: Sequence[Network]) -> None:
         found = may_be_translated(self._connections(), clusters, published)
         if found:
             self._send(in_port, [probe(one) for one in found])
             log.info("a gateway was lost: %d SNATed connections were asked whether they go on", len(found))
 
-    def _ask_served(self, compiled: Compiled) -> None:
-        services = services_of(compiled.topology.services.ports, compiled.fragments.numbers["service"])
-        found = served(self._connections(), compiled.topology.remotes.clusters.values(), services)
+    def _ask_served(self, state: NodeState) -> None:
+        services = services_of(state.services, state.service_ids)
+        found = served(self._connections(), state.clusters.values(), services)
         if found:
             self._send(PORT_CONTROLLER, [frame for one in found for frame in questions(one, services)])
             log.info("conntrack was lost: clients of %d connections were asked how they came here", len(found))

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from mcagent.agent.applying import Failure, Phases, apply_plan
 from mcagent.agent.drift import Content, Drift, content, drifted
-from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.diff import diff, diff_desired
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED
 from mcagent.core.path_down import flows_first, takes_into_use
@@ -33,6 +33,7 @@ from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address
+from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Op, Plan, Step
 from mcagent.model.resources import Backend, FlowEntry, Resource, ResourceKey, TunnelPort
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 FACTS_FROM = frozenset({Backend.OVSDB, Backend.NETLINK, Backend.WIREGUARD})  # facts are read again with these
 
-Compile = Callable[[Snapshot, Facts, Config, Compiled | None], Compiled]
+Compile = Callable[[Snapshot, Facts, Config], Compiled]
 
 
 class LiveFacts(Protocol):
@@ -97,10 +98,10 @@ class Reconciler:
         backends: Mapping[Backend, DataplaneBackend],
         read_facts: Callable[[Address | None], Facts],
         config: Config,
-        compiler: Compile = compile_desired,
+        compiler: Compile | None = None,
         live: LiveFacts | None = None,
         flows_there: Callable[[], bool] | None = None,
-        state_lost: Callable[[Compiled], None] = lambda _: None,
+        state_lost: Callable[[NodeState], None] = lambda _: None,
     ) -> None:
         """Make it. `flows_there` tells whether the bridge has flows for less than reading them costs.
 
@@ -110,7 +111,7 @@ class Reconciler:
         self._flows_there = flows_there or self._reads_flows
         self._read_facts = read_facts
         self._state_lost = state_lost
-        self._compile = compiler
+        self._compile = compiler or Compiler().compile
         self._live = live
         self._drift = Drift()
         self.config = config
@@ -161,7 +162,7 @@ class Reconciler:
         phases.enter("compile")
         first = self._compiled is None and Backend.OVSDB in stale - failures.keys()
         with self._bridge_meanwhile(facts) if first else contextlib.nullcontext():
-            self._compiled = self._compile(snapshot, facts, self.config, self._compiled)
+            self._compiled = self._compile(snapshot, facts, self.config)
         desired, needs = self._compiled.desired, self._compiled.needs
         if missing := needs - snapshot.synced:
             return Outcome(needs=needs, waiting_for=missing, failures=failures, phases=phases.end())
@@ -183,7 +184,7 @@ class Reconciler:
         flows = failures.get(Backend.OPENFLOW)
         back = blank and (flows is None or not flows.unreachable)
         if back and Backend.OPENFLOW not in blocked and facts.datapath is DatapathType.NETDEV:
-            self._state_lost(self._compiled)
+            self._state_lost(self._compiled.state)
         return Outcome(
             needs=needs,
             desired=desired,
@@ -206,7 +207,7 @@ class Reconciler:
         backend = self._backends[Backend.OVSDB]
 
         def make() -> None:
-            bare = self._compile(Snapshot(), facts, self.config, None).desired
+            bare = compile_desired(Snapshot(), facts, self.config).desired
             with contextlib.suppress(BackendError):
                 if not backend.observe():
                     steps = [step for step in diff({}, bare).steps if step.backend is Backend.OVSDB]
@@ -225,7 +226,7 @@ class Reconciler:
         """Return what would be and what a pass would do now, and do nothing. Raises BackendError."""
         self._facts = self._read_facts(own_address(snapshot, self.config.node_name))
         facts = self._with_live(self._facts, snapshot)
-        self._compiled = self._compile(snapshot, facts, self.config, None)
+        self._compiled = self._compile(snapshot, facts, self.config)
         desired = self._compiled.desired
         seen = {name: backend.observe() for name, backend in self._backends.items()}
         return desired, flows_first(diff(seen, desired), seen[Backend.OVSDB].values(), blank=_blank(seen, {}))

@@ -39,7 +39,6 @@ from mcagent.agent.wiring import (
 )
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED, SERVICE_NEEDS
 from mcagent.core.snapshot import ATTRIBUTE
-from mcagent.core.wireguard.resources import EncryptionState
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError, McagentError
 from mcagent.model.objects import Kind, Snapshot
@@ -258,7 +257,7 @@ class Agent:
         elif report.waiting_for:
             status = f"waiting for objects: {', '.join(report.waiting_for)}"
         elif ready:
-            role = report.desired.summary.get("role") if report.desired else ""
+            role = report.desired.state.role if report.desired else ""
             status = f"{role}: the dataplane is as it should be"
         else:
             status = "; ".join(text for backend in report.backends for text in backend.errors) or "starting"
@@ -269,9 +268,8 @@ class Agent:
         if desired.problems != self._told:
             self._told = desired.problems
             api.events.problems(self._told)
-        summary = desired.summary.get("encryption")
-        if isinstance(summary, EncryptionState) and summary.publication is not None:
-            found = summary.publication
+        found = desired.state.encryption.publication
+        if found is not None:
             api.publisher.want(found.meta, found.there, found.wanted)
 
     def _watch(self, report: Report) -> None:

@@ -20,7 +20,7 @@ from mcagent.core.topology import Topology, build_topology, serves
 from mcagent.core.wireguard.resources import also_known_by, encryption_state
 from mcagent.model.config import Config
 from mcagent.model.facts import DatapathType, Facts
-from mcagent.model.net import Network
+from mcagent.model.node_state import EncryptionState, NodeState, Role
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired
 
@@ -41,10 +41,35 @@ class Compiled:
     in_use: Mapping[str, int] = field(repr=False)
     fragments: Fragments = field(repr=False)
 
+    @property
+    def state(self) -> NodeState:
+        """What this Node is."""
+        return self.desired.state
 
-def compile_desired(
-    snapshot: Snapshot, facts: Facts, config: Config, previous: Compiled | None = None
-) -> Compiled:
+
+class Compiler:
+    """Compiles again and again; what did not change since the last call is not computed again.
+
+    The result is that of `compile_desired`, always. What raises leaves nothing behind: the next call starts from
+    scratch. One thread.
+    """
+
+    def __init__(self) -> None:
+        self._last: Compiled | None = None
+
+    def compile(self, snapshot: Snapshot, facts: Facts, config: Config) -> Compiled:
+        """Return what should be on this Node. Unchanged fragments are the last call's very objects."""
+        last, self._last = self._last, None
+        self._last = _compile(snapshot, facts, config, last)
+        return self._last
+
+
+def compile_desired(snapshot: Snapshot, facts: Facts, config: Config) -> Compiled:
+    """Return what should be on this Node, from scratch."""
+    return Compiler().compile(snapshot, facts, config)
+
+
+def _compile(snapshot: Snapshot, facts: Facts, config: Config, previous: Compiled | None) -> Compiled:
     """Return what should be on this Node. `previous` is any earlier result: it saves work, never changes it."""
     if previous is not None and previous.fragments.shared.config != config:
         previous = None
@@ -66,10 +91,12 @@ def compile_desired(
         numbers=numbers,
         previous=previous.fragments if previous is not None else None,
     )
-    summary = _summary(topology, tunnels, numbers)
-    summary["encryption"] = encryption_state(snapshot, topology, facts, config)
     return Compiled(
-        desired=Desired(fragments=fragments.by_name, problems=topology.problems, summary=summary),
+        desired=Desired(
+            fragments=fragments.by_name,
+            problems=topology.problems,
+            state=_state(topology, tunnels, numbers, encryption_state(snapshot, topology, facts, config)),
+        ),
         needs=topology.local.needs | (SERVICE_NEEDS if serves(topology.local, facts) else frozenset()),
         topology=topology,
         tunnels=tunnels,
@@ -128,21 +155,19 @@ def _environment(
     )
 
 
-def _summary(
-    topology: Topology,
-    tunnels: Tunnels,
-    numbers: Mapping[str, Mapping[str, int]],
-) -> dict[str, object]:
-    """Return what /status shows. Values are shared, not copied: nobody may change them."""
+def _state(
+    topology: Topology, tunnels: Tunnels, ids: Mapping[str, Mapping[str, int]], encryption: EncryptionState
+) -> NodeState:
     local = topology.local
-    networks: tuple[Network, ...] = local.published_pods
-    return {
-        "role": local.role or "none",
-        "why": local.why,
-        "gateways": local.gateways,
-        "tunnels": sum(len(found) for _, found in tunnels.values()),
-        "clusters": topology.remotes.clusters,
-        "clusterNumbers": numbers["cluster"],
-        "services": len(topology.services.ports) if local.role == "gateway" else 0,
-        "publishedPodCIDRs": networks,
-    }
+    return NodeState(
+        role=Role(local.role or Role.NONE),
+        why=local.why,
+        gateways=local.gateways,
+        tunnels=sum(len(found) for _, found in tunnels.values()),
+        clusters=topology.remotes.clusters,
+        cluster_ids=ids["cluster"],
+        services=topology.services.ports,
+        service_ids=ids["service"],
+        published_pods=local.published_pods,
+        encryption=encryption,
+    )

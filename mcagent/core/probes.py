@@ -27,9 +27,8 @@ from dataclasses import dataclass
 
 from flows.mc.declaration import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_ASKED
 from mcagent.core.addresses.underlay import source_of
-from mcagent.core.local_cluster.services import ExportedPort
-from mcagent.core.remote_clusters.cidr_claims import Remote
 from mcagent.model.net import Network, NetworkSet, host_network, internet_checksum
+from mcagent.model.node_state import AcceptedCluster, ExportedPort
 
 _ETHERNET = struct.Struct("!6s6sH")
 _IPV4 = struct.Struct("!BBHHHBBHII")  # RFC 791, section 3.1
@@ -53,7 +52,7 @@ class Connection:
 
 
 def may_be_translated(
-    connections: Iterable[Connection], clusters: Iterable[Remote], published: Sequence[Network]
+    connections: Iterable[Connection], clusters: Iterable[AcceptedCluster], published: Sequence[Network]
 ) -> list[Connection]:
     """Return those that go to another cluster and whose source address a gateway translates, in order.
 
@@ -68,7 +67,9 @@ def may_be_translated(
     )
 
 
-def served(connections: Iterable[Connection], clusters: Iterable[Remote], services: Services) -> list[Connection]:
+def served(
+    connections: Iterable[Connection], clusters: Iterable[AcceptedCluster], services: Services
+) -> list[Connection]:
     """Return those that a client in another cluster has with an endpoint of an exported Service, in order.
 
     Clients that their own gateway SNATs come from its address.

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from mcagent.model.net import socket_text
+from mcagent.model.node_state import NodeState, Role
 from mcagent.model.plan import Desired, Op, Plan, Step
 from mcagent.model.problem import Problem
 from mcagent.model.resources import (
@@ -145,7 +146,21 @@ def desired_json(desired: Desired) -> dict[str, Json]:
             name: [resource_json(r) for r in fragment.resources] for name, fragment in desired.fragments.items()
         },
         "problems": [problem_json(problem) for problem in desired.problems],
-        "summary": plain(desired.summary),
+        "summary": {**state_json(desired.state), "encryption": plain(desired.state.encryption)},
+    }
+
+
+def state_json(state: NodeState) -> dict[str, Json]:
+    """Return what the Node is as plain values, without encryption."""
+    return {
+        "role": str(state.role),
+        "why": state.why,
+        "gateways": plain(state.gateways),
+        "tunnels": state.tunnels,
+        "clusters": plain(state.clusters),
+        "clusterIDs": plain(state.cluster_ids),
+        "services": len(state.services) if state.role is Role.GATEWAY else 0,
+        "publishedPodCIDRs": plain(state.published_pods),
     }
 
 

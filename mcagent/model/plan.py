@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mcagent.model.errors import BackendError
+from mcagent.model.node_state import NodeState
 from mcagent.model.problem import Problem
 from mcagent.model.resources import Backend, Resource, ResourceKey
 
@@ -29,7 +30,7 @@ class Desired:
 
     fragments: Mapping[str, Fragment]
     problems: tuple[Problem, ...] = ()
-    summary: Mapping[str, object] = field(default_factory=dict)  # for /status: role, clusters, tunnels
+    state: NodeState = field(default_factory=NodeState)  # what it was decided with, for people and probes
 
 
 # What is: resources by (backend, key). A backend reports only what is ours.

@@ -22,6 +22,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from mcagent.model.node_state import Role
 from mcagent.model.plan import Desired
 from mcagent.model.resources import PeerKind, TunnelPort
 from mcagent.observe.gateway_metrics import liveness_metrics
@@ -248,7 +249,7 @@ def _of_desired(desired: Desired) -> Iterator[Metric]:
         problems.add_metric([reason, severity], count)
     yield problems
     active = GaugeMetricFamily("mcagent_gateway_active", "1 when this Node is a gateway.")
-    active.add_metric([], float(desired.summary.get("role") == "gateway"))
+    active.add_metric([], float(desired.state.role is Role.GATEWAY))
     yield active
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
-from mcagent.core.render import plain, problem_json
+from mcagent.core.render import plain, problem_json, state_json
 from mcagent.http.server import Page, Pages
+from mcagent.model.node_state import Role
 from mcagent.model.resources import TunnelPort
 from mcagent.observe.gateways import LiveReport, drain_of, gateways_of
 from mcagent.observe.metrics import Metrics, Sources, TunnelSample
@@ -154,7 +155,7 @@ def status_of(
         "ready": all(check.good for check in found),
         "alive": alive,
         "checks": [asdict(check) for check in found],
-        "summary": plain({k: v for k, v in desired.summary.items() if k != "encryption"}) if desired else {},
+        "summary": state_json(desired.state) if desired else {},
         "tunnels": [_tunnel(port, samples.get(port.name)) for port in sorted(ports, key=lambda port: port.name)],
         "nftDrops": dict(nft_drops),
         "encryption": encryption_of(encryption, wireguard or WireGuardReport()),
@@ -162,7 +163,7 @@ def status_of(
         "gateways": gateways_of(
             live,
             {name: sample.statistics for name, sample in samples.items()},
-            own_gateway=identity.node if desired is not None and desired.summary.get("role") == "gateway" else "",
+            own_gateway=identity.node if desired is not None and desired.state.role is Role.GATEWAY else "",
             ends=ends_of(encryption),
         ),
         "problems": [problem_json(problem) for problem in problems[:SHOWN_PROBLEMS]],

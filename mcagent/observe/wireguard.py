@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from mcagent.core.wireguard.ends import RemoteEnd
-from mcagent.core.wireguard.resources import EncryptionState
 from mcagent.model.net import Address, socket_text
+from mcagent.model.node_state import EncryptionState, RemoteEnd
 from mcagent.model.plan import Desired
 from mcagent.model.problem import Severity
 from mcagent.model.resources import TunnelPort
@@ -111,8 +110,7 @@ def _state(end: RemoteEnd, seen: WireGuardPeerStatus | None, now: float) -> tupl
 
 def summary_of(desired: Desired | None) -> EncryptionState | None:
     """Return what a desired state says of encryption."""
-    found = desired.summary.get("encryption") if desired is not None else None
-    return found if isinstance(found, EncryptionState) else None
+    return desired.state.encryption if desired is not None else None
 
 
 def ends_of(summary: EncryptionState | None) -> Mapping[str, str]:

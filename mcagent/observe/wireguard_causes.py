@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcagent.core.wireguard.ends import RemoteEnd
-from mcagent.core.wireguard.resources import EncryptionState
+from mcagent.model.node_state import EncryptionState, RemoteEnd
 from mcagent.model.wireguard import WireGuardPeerStatus
 
 

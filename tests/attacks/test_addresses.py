@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mcagent.core.addresses.underlay import source_of
-from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.topology import build_topology
 from mcagent.model.config import PodRouting, TrafficEncryption
 from mcagent.model.errors import InputError
@@ -331,7 +331,9 @@ def test_a_range_around_pods_that_are_known_one_by_one() -> None:
     assert has(before, "north")[0] == ("10.40.0.0/16", "10.103.0.0/16")
     fresh = decide(attacker, *known, home=home, pod_routing=PodRouting.PER_POD)
     settings = config("g1", enable_pod_to_pod=True, pod_routing=PodRouting.PER_POD)
-    after = compile_desired(snapshot(*home, attacker, *known), NO_FACTS, settings, before)
+    compiler = Compiler()
+    compiler.compile(snapshot(*home, attacker), NO_FACTS, settings)
+    after = compiler.compile(snapshot(*home, attacker, *known), NO_FACTS, settings)
     for found in (fresh, after):
         assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
         assert ("spec.podCIDRs[0]", "OverlapsLocal") in problems(found, "north")

@@ -336,7 +336,7 @@ def test_a_service_of_twenty_thousand_endpoints() -> None:
     inbox.replace(
         Kind.ENDPOINT_SLICE, [_slice("huge", number) for number in range(20)] + [_slice("web", 0, count=1)]
     )
-    desired = compile_desired(inbox.take(), Facts(), Config(node_name="a1", cluster_id="home"), None).desired
+    desired = compile_desired(inbox.take(), Facts(), Config(node_name="a1", cluster_id="home")).desired
     services = {name: fragment for name, fragment in desired.fragments.items() if name.startswith("service/")}
     assert len(services) == 2
     for fragment in services.values():

@@ -11,7 +11,7 @@ import pytest
 
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
-from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.diff import diff, diff_desired
 from mcagent.core.render import plan_text
 from mcagent.dataplane.netlink.backend import NetlinkBackend
@@ -106,7 +106,8 @@ def test_a_desired_state_is_read_back_as_it_was_asked_for(world: World, settings
     """From nothing to everything, through changes of clusters and roles, and back to nothing: no step fails."""
     objects = (*HOME, EAST, WEST, *WEB)
     facts = facts_of(world)
-    first = compile_desired(snapshot(*objects), facts, settings)
+    compiler = Compiler()
+    first = compiler.compile(snapshot(*objects), facts, settings)
     apply(world, diff(observe(world), first.desired))
     settled(world, first)
 
@@ -115,23 +116,22 @@ def test_a_desired_state_is_read_back_as_it_was_asked_for(world: World, settings
 
     # a gateway of another cluster moves, a cluster goes, a worker becomes a gateway, a Service loses its endpoints
     moved = replace(EAST, gateway_ips=(ip_address("203.0.113.77"),))
-    second = compile_desired(
+    second = compiler.compile(
         snapshot(*HOME, node("w2", "192.0.2.4", "10.10.4.0/24"), gateway("w2", "192.0.2.4"), moved, *WEB[:4]),
         facts_of(world),
         settings,
-        first,
     )
     apply(world, diff_desired(first.desired, second.desired))
     settled(world, second)
-    promoted = compile_desired(
-        snapshot(*HOME, gateway("w1", "192.0.2.3"), moved, *WEB), facts_of(world), settings, second
+    promoted = compiler.compile(
+        snapshot(*HOME, gateway("w1", "192.0.2.3"), moved, *WEB), facts_of(world), settings
     )
     apply(world, diff_desired(second.desired, promoted.desired))
     settled(world, promoted)
 
     # a cluster takes the gateway address of one that is gone
     heir = cluster("heir", "10.99.0.0/16", gateways=("203.0.113.77",))
-    last = compile_desired(snapshot(*HOME, heir), facts_of(world), settings, promoted)
+    last = compiler.compile(snapshot(*HOME, heir), facts_of(world), settings)
     apply(world, diff_desired(promoted.desired, last.desired))
     settled(world, last)
 

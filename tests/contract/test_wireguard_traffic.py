@@ -18,12 +18,11 @@ from devtools.nodes import netns
 from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
 from devtools.waiting import wait_until
 from mcagent.core.fragments import kernel
-from mcagent.core.wireguard.ends import RemoteEnd
-from mcagent.core.wireguard.resources import EncryptionState
 from mcagent.dataplane import wireguard_handover, wireguard_hold, wireguard_turn
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import Facts
 from mcagent.model.net import parse_address
+from mcagent.model.node_state import EncryptionState, RemoteEnd
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer, WireGuardPeerStatus
 from mcagent.observe.wireguard_causes import causes
 from tests.contract.wireguard_nodes import PORT, Ping, WireGuardNode, meet, missing, route, two_nodes

@@ -13,13 +13,14 @@ from mcagent.agent.loop import Loop
 from mcagent.agent.reconcile import Compile, Reconciler
 from mcagent.agent.reporting import Reporter
 from mcagent.agent.schedule import Timing
-from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.compile import Compiled, Compiler
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
 from mcagent.model.kinds import KINDS
 from mcagent.model.net import Address
+from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import (
@@ -97,7 +98,7 @@ class World:
         self.wanted: list[frozenset[Kind]] = []
         self.inbox = Inbox(self._changed)
         self.reporter = Reporter(self.facilities)
-        self.compile: Compile = compile_desired
+        self.compile: Compile = Compiler().compile
         self.facts_error: BackendError | None = None
         self.facts = Facts()
         self.states_lost = 0  # how often conntrack was said to be gone
@@ -121,16 +122,16 @@ class World:
     def _changed(self) -> None:
         self.loop.changed()
 
-    def _compile(self, snapshot: Snapshot, facts: Facts, config: Config, previous: Compiled | None) -> Compiled:
-        return self.compile(snapshot, facts, config, previous)
+    def _compile(self, snapshot: Snapshot, facts: Facts, config: Config) -> Compiled:
+        return self.compile(snapshot, facts, config)
 
     def _facts(self, address: Address | None) -> Facts:
         if self.facts_error is not None:
             raise self.facts_error
         return self.facts
 
-    def _state_lost(self, compiled: Compiled) -> None:
-        assert compiled.desired.fragments
+    def _state_lost(self, state: NodeState) -> None:
+        assert state.role
         self.states_lost += 1
 
     def take(self) -> Snapshot:

@@ -169,7 +169,7 @@ def programmed(*bad: RawObject) -> dict[str, Any]:
         for told in (EventType.ADDED, EventType.MODIFIED):
             inbox.apply(kind, WatchEvent(type=told, object=trim(kind, received(obj))))
     config = Config(node_name="a1", cluster_id="home")
-    return dict(compile_desired(inbox.take(), Facts(), config, None).desired.fragments)
+    return dict(compile_desired(inbox.take(), Facts(), config).desired.fragments)
 
 
 @given(bad=st.sampled_from(AGENT_BAD).flatmap(spoiled))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.diff import diff, diff_desired
 from mcagent.core.ids import assign_ids, assign_ofports
 from mcagent.core.snapshot import Upsert, apply_changes
@@ -81,7 +82,7 @@ def test_without_a_role_the_bare_bridge_stands() -> None:
         assert {type(r) for r in resources(found)} & {Route, Rule, FlowEntry, NftChain, TunnelPort} == set()
         assert [r.name for r in of(Bridge, resources(found))] == ["br-mc"]
         assert [(r.name, r.ofport) for r in of(HostPort, resources(found))] == [("mc-gw0", 1)]
-    assert empty.desired.summary["role"] == "none"
+    assert empty.state.role == "none"
 
 
 def test_units_of_a_gateway() -> None:
@@ -238,15 +239,16 @@ def test_numbers_are_distinct_and_depend_on_the_set_only(names: set[str], in_use
 
 def test_cluster_numbers_are_the_same_on_every_node() -> None:
     """Gateways and workers call a cluster by one number."""
-    found = [compiled(EAST, WEST, on=name).desired.summary["clusterNumbers"] for name in ("g1", "g2", "w1")]
+    found = [compiled(EAST, WEST, on=name).state.cluster_ids for name in ("g1", "g2", "w1")]
     assert found[0] == found[1] == found[2]
 
 
 def test_one_changed_cluster_changes_one_unit() -> None:
     """All other fragments are the very objects of before, but for what knows where all tunnels end."""
-    before = compiled(EAST, WEST)
+    compiler = Compiler()
+    before = compiler.compile(snapshot(*HOME, EAST, WEST), NO_FACTS, config("g1"))
     changed = replace(WEST, gateway_ips=(ip_address("203.0.113.4"),))
-    after = compile_desired(snapshot(*HOME, EAST, changed), NO_FACTS, config("g1"), before)
+    after = compiler.compile(snapshot(*HOME, EAST, changed), NO_FACTS, config("g1"))
     same = [n for n, fragment in after.desired.fragments.items() if before.desired.fragments.get(n) is fragment]
     assert sorted(set(after.desired.fragments) - set(same)) == ["cluster/west", "guard"]
     plan = diff_desired(before.desired, after.desired)
@@ -255,8 +257,9 @@ def test_one_changed_cluster_changes_one_unit() -> None:
 
 def test_nothing_changed_gives_the_same_units() -> None:
     """Equal input is no change, also when every object is another one of equal content."""
-    before = compiled(EAST, WEST)
-    after = compile_desired(snapshot(*HOME, EAST, WEST), NO_FACTS, config("g1"), before)
+    compiler = Compiler()
+    before = compiler.compile(snapshot(*HOME, EAST, WEST), NO_FACTS, config("g1"))
+    after = compiler.compile(deepcopy(snapshot(*HOME, EAST, WEST)), Facts(), config("g1"))
     assert all(before.desired.fragments[name] is fragment for name, fragment in after.desired.fragments.items())
     assert list(before.desired.fragments) == list(after.desired.fragments)
 
@@ -264,7 +267,8 @@ def test_nothing_changed_gives_the_same_units() -> None:
 def test_one_bad_object_changes_nothing_for_the_others() -> None:
     """An object that cannot be read, or asks for what others have, leaves every other fragment as it was."""
     start = snapshot(*HOME, EAST, WEST)
-    before = compile_desired(start, NO_FACTS, config("g1"))
+    compiler = Compiler()
+    before = compiler.compile(start, NO_FACTS, config("g1"))
     greedy = {
         "metadata": {"name": "zz", "namespace": "mc", "creationTimestamp": "2026-11-20T00:00:00Z"},
         "spec": {
@@ -276,7 +280,7 @@ def test_one_bad_object_changes_nothing_for_the_others() -> None:
     broken = {"metadata": {"name": "west-clusterinfo", "namespace": "mc"}, "spec": ["?"]}
     kind = Kind.CLUSTER_INFO_IMPORT
     bad = apply_changes(start, [Upsert(kind=kind, raw=greedy), Upsert(kind=kind, raw=broken)])
-    after = compile_desired(bad, NO_FACTS, config("g1"), before)
+    after = compiler.compile(bad, NO_FACTS, config("g1"))
     assert all(after.desired.fragments[name] is fragment for name, fragment in before.desired.fragments.items())
     assert {problem.subject for problem in after.desired.problems} == {
         "ClusterInfoImport mc/zz",
@@ -366,11 +370,12 @@ def test_incremental_equals_cold_in_any_order(
 ) -> None:
     """After any edits the result is that of a fresh start, whatever the order, and no resource is there twice."""
     current = snapshot() if bare else snapshot(*HOME, EAST, WEST)
+    compiler = Compiler()
     before: Compiled | None = None
     facts = NO_FACTS
     for edit in edits:
         current = edited(current, edit)
-        after = compile_desired(current, facts, settings_, before)
+        after = compiler.compile(current, facts, settings_)
         cold = compile_desired(reversed_snapshot(current), facts, settings_)
         assert after.desired == cold.desired
         assert after.needs == cold.needs
@@ -394,21 +399,23 @@ def test_incremental_equals_cold_whatever_is_said_of_tunnels(
     source = snapshot(*HOME, EAST, WEST)
     mode = GatewayMode.ACTIVE_STANDBY if ordered else GatewayMode.ACTIVE_ACTIVE
     made = config("g1", enable_pod_to_pod=True, gateways=mode)
-    before = compile_desired(source, NO_FACTS, made)
-    names = sorted(before.ofports)
-    facts = replace(NO_FACTS, ofports=dict(before.ofports))
+    compiler = Compiler()
+    ports = {
+        port.name: port.ofport for port in of(TunnelPort, resources(compiler.compile(source, NO_FACTS, made)))
+    }
+    names = sorted(ports)
+    facts = replace(NO_FACTS, ofports=ports)
     for seen, held, drain in moments:
         facts = replace(facts, bfd_seen=_chosen(names, seen), held=_chosen(names, held), drain=drain)
-        after = compile_desired(source, facts, made, before)
+        after = compiler.compile(source, facts, made)
         assert after.desired == compile_desired(source, facts, made).desired
         if drain is not Drain.NONE:
-            again = compile_desired(source, replace(facts, drain=Drain.NONE), made, after)
+            again = compiler.compile(source, replace(facts, drain=Drain.NONE), made)
             changed = diff_desired(after.desired, again.desired).steps
             assert changed
             assert all(isinstance(step.new, TunnelPort) for step in changed)
             flows = {id(r) for r in resources(after) if isinstance(r, FlowEntry)}
             assert {id(r) for r in resources(again) if isinstance(r, FlowEntry)} == flows
-        before = after
 
 
 def _chosen(names: list[str], bits: int) -> frozenset[str]:
@@ -418,10 +425,8 @@ def _chosen(names: list[str], bits: int) -> frozenset[str]:
 @pytest.mark.parametrize("on", ["g1", "w1"])
 def test_a_changed_configuration_is_no_reuse(on: str) -> None:
     """Another configuration gives what a fresh start with it gives."""
-    before = compiled(EAST, on=on)
+    compiler = Compiler()
+    compiler.compile(snapshot(*HOME, EAST), NO_FACTS, config(on))
     other = config(on, enable_pod_to_pod=True, ct_zone_base=100)
     source = snapshot(*HOME, EAST)
-    assert (
-        compile_desired(source, NO_FACTS, other, before).desired
-        == compile_desired(source, NO_FACTS, other).desired
-    )
+    assert compiler.compile(source, NO_FACTS, other).desired == compile_desired(source, NO_FACTS, other).desired

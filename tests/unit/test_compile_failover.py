@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flows import parse_group
 from flows.flow import Bucket, GroupType
-from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.diff import diff_desired
 from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.model.config import Config, GatewayMode, GatewaySelection
@@ -136,12 +136,13 @@ def test_a_gateway_that_reaches_nobody_asks_its_own_cluster_only() -> None:
 
 def test_a_session_that_begins_gets_another_interval() -> None:
     """Which makes Open vSwitch send at once; only that tunnel, and also in a pass that reuses the one before."""
-    first = compiled(home(), "g1")
+    again = Compiler()
+    first = again.compile(home(), seen_by(home(), config("g1")), config("g1"))
     normal = {port.name: port.bfd for port in tunnels(first).values()}
     name = min(normal)
-    for before in (None, first):
+    for compiler in (Compiler(), again):
         facts = seen_by(home(), config("g1"), bfd_begins=frozenset({name}))
-        begins = compile_desired(home(), facts, config("g1"), before)
+        begins = compiler.compile(home(), facts, config("g1"))
         ports = {port.name: port.bfd for port in tunnels(begins).values()}
         usual = normal[name]
         assert usual is not None
@@ -168,11 +169,12 @@ def test_without_a_live_gateway_all_are_used() -> None:
 def test_a_peer_that_never_answered_is_used_without_bfd() -> None:
     """It is watched from the first answer on, and that is written down on the port."""
     source = home()
-    before = compiled(source, "g1", Facts())
+    compiler = Compiler()
+    before = compiler.compile(source, Facts(), config("g1"))
     assert choice(before, CLUSTER, "east") == [["203.0.113.1!", "203.0.113.2!", "203.0.113.3!"]]
     assert not any(port.bfd_seen for port in tunnels(before).values())
     facts = Facts(bfd_seen=frozenset({tunnels(before)["203.0.113.2"].name}))
-    after = compile_desired(source, facts, config("g1"), before)
+    after = compiler.compile(source, facts, config("g1"))
     assert choice(after, CLUSTER, "east") == [["203.0.113.1!", "203.0.113.2", "203.0.113.3!"]]
     assert [end for end, port in tunnels(after).items() if port.bfd_seen] == ["203.0.113.2"]
     changed = {n for n, fragment in after.desired.fragments.items() if before.desired.fragments[n] is not fragment}
@@ -196,8 +198,9 @@ def test_a_held_or_seen_tunnel_costs_one_unit() -> None:
     """One remote tunnel: its cluster; one of this cluster: the base. Never all clusters."""
     source = home(*(cluster(f"c{n}", f"10.{n}.0.0/16", gateways=(f"198.51.100.{n}",)) for n in range(100, 120)))
     for on, end, owners in (("g1", "203.0.113.8", {"cluster/west"}), ("g1", G2, {"base"}), ("w1", G2, {"base"})):
-        before = compiled(source, on)
-        after = compile_desired(source, held(before, end), config(on), before)
+        compiler = Compiler()
+        before = compiler.compile(source, seen_by(source, config(on)), config(on))
+        after = compiler.compile(source, held(before, end), config(on))
         assert {n for n, u in after.desired.fragments.items() if before.desired.fragments[n] is not u} == owners
         plan = diff_desired(before.desired, after.desired)
         assert {stage.backend for stage in plan.stages} == {Backend.OPENFLOW}
@@ -213,8 +216,9 @@ def test_a_gateway_whose_node_should_not_serve_is_in_reserve(change: dict[str, A
         assert tunnels(found).keys() == tunnels(compiled(home(), on)).keys()
     every = home(g1=change, g2=change, g3=change)
     assert choice(compiled(every, "w1"), GATEWAYS) == [[G1, G2, G3]]
-    worker = compile_desired(home(), seen_by(home(), config("g1")), config("g1"))
-    cordoned = compile_desired(home(w1=change), seen_by(home(), config("g1")), config("g1"), worker)
+    compiler = Compiler()
+    worker = compiler.compile(home(), seen_by(home(), config("g1")), config("g1"))
+    cordoned = compiler.compile(home(w1=change), seen_by(home(), config("g1")), config("g1"))
     assert not diff_desired(worker.desired, cordoned.desired).stages
 
 
@@ -276,8 +280,8 @@ def test_annotated_nodes_are_gateways_without_a_controller() -> None:
         ("g2", G2),
         ("w1", "198.51.100.7"),
     ]
-    assert compiled(source, "w1", **mode).desired.summary["role"] == "gateway"
-    assert compiled(source, "g3", **mode).desired.summary["role"] == "worker"
+    assert compiled(source, "w1", **mode).state.role == "gateway"
+    assert compiled(source, "g3", **mode).state.role == "worker"
 
 
 def test_a_gateway_that_the_api_has_no_more_lingers() -> None:
@@ -293,8 +297,8 @@ def test_a_gateway_that_the_api_has_no_more_lingers() -> None:
     shown = state.put_into(after)
     assert state.put_into(shown) is shown
     assert choice(compiled(shown, "w1"), GATEWAYS) == [[G1, G3], [G2]]
-    assert compiled(shown, "g2").desired.summary["role"] == "gateway"
-    assert compiled(after, "g2").desired.summary["role"] == "worker"
+    assert compiled(shown, "g2").state.role == "gateway"
+    assert compiled(after, "g2").state.role == "worker"
     assert state.without("g2").put_into(after) is after
     assert state.at(before, settings_, 106.0, 10.0).leaving == ()
     over = state.at(after, settings_, 111.0, 10.0)
@@ -333,9 +337,9 @@ def test_whatever_is_held_every_candidate_is_there_once(
 ) -> None:
     """After any changes the result is that of a fresh start; each way is in its group once, held ones last."""
     settings_ = config(on, gateways=mode)
-    before: Compiled | None = None
+    compiler = Compiler()
     for source, facts in worlds:
-        after = compile_desired(source, facts, settings_, before)
+        after = compiler.compile(source, facts, settings_)
         assert after.desired == compile_desired(source, facts, settings_).desired
         ports = tunnels(after)
         ends = {end for end, port in ports.items() if port.peer_kind is PeerKind.GATEWAY}
@@ -353,4 +357,3 @@ def test_whatever_is_held_every_candidate_is_there_once(
                 for level in levels:
                     for end in level:
                         assert end.endswith("!") is (ports[end.rstrip("!")].name not in facts.bfd_seen)
-        before = after

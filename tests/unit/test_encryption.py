@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of
-from mcagent.core.compile import Compiled, compile_desired
+from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
@@ -195,13 +195,14 @@ def test_a_changed_peer_changes_that_peer_alone() -> None:
     But a new port is one more that nobody but tunnels may send to.
     """
     west = keyed(cluster("west", "10.98.0.0/16", gateways=("203.0.113.9",), created="2026-02-02"), key(20))
-    before = compiled(EAST, west)
+    compiler = Compiler()
     for changed in (
         key(21),
         WireGuardInfo(public_key=key(20), port=5),
         WireGuardInfo(public_key=key(20), next_public_key=key(22)),
     ):
-        again = compile_desired(snapshot(*HOME, EAST, keyed(west, changed)), FACTS, encrypting(), before)
+        before = compiler.compile(snapshot(*HOME, EAST, west), FACTS, encrypting())
+        again = compiler.compile(snapshot(*HOME, EAST, keyed(west, changed)), FACTS, encrypting())
         different = {
             n for n, fragment in again.desired.fragments.items() if before.desired.fragments.get(n) is not fragment
         }

@@ -11,6 +11,7 @@ from mcagent.core.liveness import ASIDE_AFTER, Cause, Damping
 from mcagent.dataplane.ovsdb_liveness import BridgeState, TunnelState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Drain, Facts
+from mcagent.model.node_state import AcceptedCluster, NodeState, Role
 from mcagent.model.objects import Gateway, Kind, Meta, Node, Snapshot
 from mcagent.model.plan import Desired
 from mcagent.model.resources import PeerKind
@@ -274,7 +275,7 @@ def test_a_gateway_that_is_none_any_more_hands_over_before_it_becomes_a_worker()
     place.facts()
     deleted = snapshot(gateways=("-", "g2"))
     deleted = replace(deleted, gateways={"g2": deleted.gateways["g2"]})
-    place.desired = Desired(fragments={}, summary={"role": "gateway"})
+    place.desired = Desired(fragments={}, state=NodeState(role=Role.GATEWAY))
     for _ in range(100):
         place.snapshot = place.live.linger(deleted, place.config)
         told = place.facts().drain
@@ -289,18 +290,17 @@ def test_a_gateway_that_is_none_any_more_hands_over_before_it_becomes_a_worker()
     place.snapshot = place.live.linger(deleted, place.config)
     assert place.snapshot.leaving == ()
     assert place.live.wake > place.now
-    place.desired = Desired(fragments={}, summary={"role": "worker"})
+    place.desired = Desired(fragments={}, state=NodeState(role=Role.WORKER))
     assert place.facts().drain is Drain.NONE
 
 
 def test_with_active_standby_a_returning_gateway_takes_nothing_back() -> None:
     """The order of the API counts at first; then who took over stays active."""
 
-    class Remote:
-        gateways = (ip_address("192.0.2.4"), ip_address("192.0.2.3"))
-
+    gateways = (ip_address("192.0.2.4"), ip_address("192.0.2.3"))
+    east = AcceptedCluster(cluster_id="east", cidrs=(), gateways=gateways, snat=False)
     place = Place(Config(node_name="g1", gateways=GatewayMode.ACTIVE_STANDBY))
-    place.desired = Desired(fragments={}, summary={"role": "gateway", "clusters": {"east": Remote}})
+    place.desired = Desired(fragments={}, state=NodeState(role=Role.GATEWAY, clusters={"east": east}))
     assert place.facts().active_order == ("192.0.2.4",)
     place.say(4, DOWN)
     assert place.facts(1.0).active_order == ("192.0.2.3",)

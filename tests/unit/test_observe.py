@@ -16,6 +16,7 @@ import pytest
 from mcagent.agent.lock import BusyError, NodeLock
 from mcagent.cli.status import text
 from mcagent.http.server import HttpServer, Page
+from mcagent.model.node_state import NodeState, Role
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import Problem
 from mcagent.model.resources import PeerKind, TunnelPort, TunnelType
@@ -38,7 +39,7 @@ TUNNEL = TunnelPort(
 DESIRED = Desired(
     fragments={"cluster/east": Fragment(owner="cluster/east", resources=(TUNNEL,))},
     problems=(Problem(subject="Gateway a/b", path="gatewayIP", reason="NotUnicast", message="no"),),
-    summary={"role": "gateway"},
+    state=NodeState(role=Role.GATEWAY),
 )
 GOOD = Report(
     desired=DESIRED,

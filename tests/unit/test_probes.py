@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from devtools.waiting import wait_until
 from flows.mc.declaration import TOS_ASKED
 from mcagent.agent.probing import Prober
-from mcagent.core.local_cluster.services import ExportedPort
 from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
-from mcagent.core.remote_clusters.cidr_claims import Remote
 from mcagent.model.errors import BackendError
+from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
 from mcagent.model.plan import Desired
 
 
@@ -29,9 +28,9 @@ def connection(client: str, server: str, port: int = 4000) -> Connection:
     )
 
 
-def remote(name: str, *cidrs: str, snat: bool) -> Remote:
+def remote(name: str, *cidrs: str, snat: bool) -> AcceptedCluster:
     """Return a cluster as it is used."""
-    return Remote(cluster_id=name, cidrs=tuple(map(ip_network, cidrs)), gateways=(), snat=snat)
+    return AcceptedCluster(cluster_id=name, cidrs=tuple(map(ip_network, cidrs)), gateways=(), snat=snat)
 
 
 EAST = remote("east", "10.96.0.0/16", snat=True)
@@ -143,8 +142,8 @@ def test_connections_are_asked_by_a_thread_again_and_after_an_error() -> None:
     prober = Prober(connections=connections, send=send, attempts=(0.0, 0.01, 0.02))
     prober.start()
     prober.gateway_lost(7, None)
-    summary = {"clusters": {"east": EAST}, "publishedPodCIDRs": PODS}
-    prober.gateway_lost(7, Desired(fragments={}, problems=(), summary=summary))
+    state = NodeState(clusters={"east": EAST}, published_pods=PODS)
+    prober.gateway_lost(7, Desired(fragments={}, problems=(), state=state))
     wait_until(lambda: len(sent) == 2, "two attempts after one that failed")
     prober.stop()
     assert sent == [(7, 4), (7, 5)]

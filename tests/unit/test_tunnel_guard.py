@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mcagent.agent.counters import NFT_DROP_REASONS
 from mcagent.core.addresses.rules import merged
-from mcagent.core.compile import Compiled, compile_desired
-from mcagent.core.fragments.tunnel_guard import CLEAR, FORGED, TO_TUNNEL, TO_WIREGUARD, Peers, _hosts, peers_of
+from mcagent.core.compile import Compiled, Compiler, compile_desired
+from mcagent.core.fragments.tunnel_guard import CLEAR, FORGED, TO_TUNNEL, TO_WIREGUARD, _hosts
 from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, host_network
@@ -156,7 +156,8 @@ def test_what_is_taken_over_is_what_a_fresh_start_finds() -> None:
     """Clusters that come, go, move or change a port; the others are not looked at again."""
     settings: Config = config("g1", encryption=TrafficEncryption.WIREGUARD)
     west = cluster("west", "10.98.0.0/16", gateways=("203.0.113.9",), created="2026-02-02")
-    before = compile_desired(snapshot(*HOME, EAST, west), FACTS, settings)
+    compiler = Compiler()
+    before = compiler.compile(snapshot(*HOME, EAST, west), FACTS, settings)
     for infos in (
         (EAST,),
         (EAST, replace(west, gateway_ips=(ip_address("203.0.113.10"),))),
@@ -164,9 +165,8 @@ def test_what_is_taken_over_is_what_a_fresh_start_finds() -> None:
         (EAST, west, cluster("north", "10.99.0.0/16", created="2026-03-03")),
         (encrypted(EAST, (8, 9)), west),
     ):
-        after = compile_desired(snapshot(*HOME, *infos), FACTS, settings, before)
-        assert after.fragments.peers == peers_of(after.topology, settings)
-        assert after.fragments.peers != before.fragments.peers
+        after = compiler.compile(snapshot(*HOME, *infos), FACTS, settings)
+        assert after.desired.fragments["guard"] != before.desired.fragments["guard"]
         assert (
             after.desired.fragments == compile_desired(snapshot(*HOME, *infos), FACTS, settings).desired.fragments
         )
@@ -175,11 +175,11 @@ def test_what_is_taken_over_is_what_a_fresh_start_finds() -> None:
 
 def test_a_change_that_moves_no_end_costs_nothing() -> None:
     """The very value of before, when a cluster changes its networks."""
-    before = compiled(*HOME, EAST)
+    compiler = Compiler()
+    before = compiler.compile(snapshot(*HOME, EAST), NO_FACTS, config("w1"))
     moved = replace(EAST, service_cidr=networks("10.55.0.0/16")[0])
-    after = compile_desired(snapshot(*HOME, moved), NO_FACTS, config("w1"), before)
-    assert after.fragments.peers is before.fragments.peers
-    assert isinstance(after.fragments.peers[0], Peers)
+    after = compiler.compile(snapshot(*HOME, moved), NO_FACTS, config("w1"))
+    assert after.desired.fragments["guard"] is before.desired.fragments["guard"]
 
 
 @given(st.sets(st.integers(0, 40) | st.integers(2**32 - 20, 2**32 - 1)), st.sampled_from([4, 6]))

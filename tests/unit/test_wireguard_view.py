@@ -14,11 +14,11 @@ from devtools.waiting import wait_until
 from mcagent.agent.wireguard import FactsReader
 from mcagent.cli.wireguard import text
 from mcagent.core.compile import compile_desired
-from mcagent.core.wireguard.resources import EncryptionState
 from mcagent.dataplane.wireguard_keys import KeyPair, Keys
 from mcagent.kube.publish import Publisher
 from mcagent.model.errors import BackendError, SourceError
 from mcagent.model.facts import Facts
+from mcagent.model.node_state import EncryptionState
 from mcagent.model.objects import Gateway, Kind, WireGuardInfo
 from mcagent.model.plan import Desired
 from mcagent.model.problem import Problem, Severity

@@ -17,15 +17,15 @@ from mcagent.core.fragments.tunnel_guard import Peers, guard, peers_of
 from mcagent.core.fragments.tunnels import Tunnel, Tunnels
 from mcagent.core.ids import HOST_OFPORT
 from mcagent.core.local_cluster.nodes import Families
-from mcagent.core.local_cluster.services import ExportedPort, local_endpoints
+from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalPeer
 from mcagent.core.parts import Built, Maker, different, take_fragment
-from mcagent.core.remote_clusters.cidr_claims import Remote
 from mcagent.core.topology import Topology
 from mcagent.core.wireguard.resources import WireGuardResources, way_to
 from mcagent.model.config import Config
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address
+from mcagent.model.node_state import AcceptedCluster, ExportedPort
 from mcagent.model.plan import Fragment
 from mcagent.model.resources import Bridge, FlowEntry, GroupEntry, HostPort, MeterEntry, Resource, TunnelPort
 
@@ -238,7 +238,7 @@ class _Builder:
             )
         return stale
 
-    def _cluster(self, env: mc.Env, owner: str, remote: Remote, known: Mapping[str, Built]) -> Built:
+    def _cluster(self, env: mc.Env, owner: str, remote: AcceptedCluster, known: Mapping[str, Built]) -> Built:
         config, source, ordered = self.shared.config, self.shared.source, self.paths.ordered
         number, meter = self.numbers["cluster"][remote.cluster_id], self.numbers["meter"][remote.cluster_id]
         rate = config.new_connections
@@ -337,7 +337,7 @@ class _Builder:
         return tuple((tunnel, port.lasting) for tunnel, port in ports), make
 
 
-def _units_of(clusters: Mapping[str, Remote]) -> Iterator[tuple[str, Remote]]:
+def _units_of(clusters: Mapping[str, AcceptedCluster]) -> Iterator[tuple[str, AcceptedCluster]]:
     return ((f"cluster/{name}", remote) for name, remote in clusters.items())
 
 

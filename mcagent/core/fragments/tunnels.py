@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from mcagent.core.ids import tunnel_port_name
 from mcagent.core.topology import Topology
-from mcagent.core.wireguard.ends import RemoteEnd
 from mcagent.model.config import Config
 from mcagent.model.net import Address
+from mcagent.model.node_state import RemoteEnd
 from mcagent.model.resources import PeerKind
 
 # Nodes and gateways of this cluster share a prefix: a Node that becomes a gateway keeps its port.

@@ -12,9 +12,10 @@ from enum import StrEnum
 
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.core.addresses.underlay import first_usable, refuse_underlay, source_of
-from mcagent.core.local_cluster.nodes import LocalGateway, problem_of, seniority
+from mcagent.core.local_cluster.nodes import problem_of, seniority
 from mcagent.model.config import Config, GatewaySelection
 from mcagent.model.net import Address
+from mcagent.model.node_state import LocalGateway
 from mcagent.model.objects import Gateway, Node, Snapshot
 from mcagent.model.problem import Problem
 

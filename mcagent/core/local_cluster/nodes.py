@@ -12,6 +12,7 @@ from mcagent.core.addresses.rules import refuse_address, refuse_network
 from mcagent.core.addresses.underlay import family, first_usable, source_of
 from mcagent.model.config import Config, PodRouting
 from mcagent.model.net import Address, Network, host_network, overlaps
+from mcagent.model.node_state import LocalGateway
 from mcagent.model.objects import Meta, Node, Snapshot
 from mcagent.model.problem import Problem
 
@@ -19,18 +20,6 @@ from mcagent.model.problem import Problem
 def seniority(meta: Meta) -> tuple[str, str, str]:
     """Return the order in which objects get what several want: the oldest first."""
     return (meta.created, meta.name, meta.namespace)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalGateway:
-    """A gateway of this cluster that is used."""
-
-    node: str
-    gateway_ip: Address  # where other clusters' gateways send to
-    internal_ip: Address  # where this cluster's Nodes send to
-    service_cidr: Network | None
-    place: int = 0  # in the API's order, the oldest first
-    standby: str = ""  # why it takes no new connections while another is there; "" if it does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from mcagent.core.addresses.rules import Taken, refuse_address
 from mcagent.core.local_cluster.nodes import seniority
 from mcagent.model.net import Address, Network, NetworkSet, contains, host_network
+from mcagent.model.node_state import ExportedPort
 from mcagent.model.objects import EndpointSlice, Service, ServiceExport, ServicePort, Snapshot
 from mcagent.model.problem import Problem, Severity
 
@@ -22,22 +23,6 @@ MAX_ENDPOINTS = 256
 # kube-proxy's flags): etcd, API server, kubelet, kube-proxy, controller manager, scheduler. Those of kube-system
 # and default/kubernetes, which are the administrators', may lead there.
 KUBERNETES_PORTS = frozenset({2379, 2380, 6443, 10248, 10249, 10250, 10255, 10256, 10257, 10259})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportedPort:
-    """One port of an exported Service; `name` is "namespace/name:port/protocol", as its fragment's owner is named.
-
-    `shares_endpoints`: another one of the same protocol leads to one of these endpoints.
-    """
-
-    name: str
-    address: Address
-    protocol: str  # "tcp", "udp", "sctp"
-    port: int
-    client_ip_affinity: bool
-    endpoints: tuple[tuple[Address, int], ...]
-    shares_endpoints: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

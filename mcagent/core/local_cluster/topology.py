@@ -12,7 +12,6 @@ from types import MappingProxyType
 from mcagent.core.addresses.rules import merged, refuse_address, usable
 from mcagent.core.local_cluster.gateways import gateways_of
 from mcagent.core.local_cluster.nodes import (
-    LocalGateway,
     all_addresses,
     is_per_pod,
     networks_of_nodes,
@@ -23,6 +22,7 @@ from mcagent.core.local_cluster.nodes import (
 from mcagent.core.local_cluster.pods import Places, places_of, pods_by_node
 from mcagent.model.config import Config
 from mcagent.model.net import Address, Network, host_network, overlaps
+from mcagent.model.node_state import LocalGateway
 from mcagent.model.objects import Kind, Node, Snapshot
 from mcagent.model.problem import Problem, Severity
 

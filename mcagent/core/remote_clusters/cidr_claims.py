@@ -13,31 +13,12 @@ from mcagent.core.addresses.ownership import AddressClaim
 from mcagent.core.addresses.rules import PrefixRange, prefix_range
 from mcagent.model.granted import REFUSED, to_microseconds
 from mcagent.model.net import Address, Network
+from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import ClusterInfoImport
 from mcagent.model.problem import Problem
 
 _NEVER = "~"  # sorts after every time
 _END = 1 << 128  # after every address
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
-    """A cluster as it is used. `direct` are tunnel endpoints that lie inside one of its own CIDRs.
-
-    Not every gateway is reached from every gateway of ours: both need addresses of one family.
-    """
-
-    cluster_id: str
-    cidrs: tuple[Network, ...]
-    gateways: tuple[Address, ...]
-    snat: bool
-    direct: tuple[Address, ...] = ()
-
-    def reached_from(self, gateway_ip: Address | None) -> tuple[Address, ...]:
-        """Return the gateways that a gateway with this gatewayIP has tunnels to."""
-        if gateway_ip is None:
-            return self.gateways
-        return tuple(address for address in self.gateways if address.version == gateway_ip.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +41,16 @@ class Candidate:
     claims: tuple[Claim, ...]  # CIDRs sorted, then gateways in the API's order
     footprint: tuple[PrefixRange, ...]  # all addresses that it asks for: sorted and disjoint
     problems: tuple[Problem, ...]
-    alone: Remote  # the verdict if nobody else wants any of it
+    alone: AcceptedCluster  # the verdict if nobody else wants any of it
 
-    def without(self, beaten: Container[AddressClaim]) -> Remote:
+    def without(self, beaten: Container[AddressClaim]) -> AcceptedCluster:
         """Return the verdict if these claims are lost."""
         kept = [claim for claim in self.claims if claim.asked not in beaten]
         pods_lost = any(claim.pod and claim.asked in beaten for claim in self.claims)
         return verdict(self.info.cluster_id, kept, snat=self.alone.snat or pods_lost)
 
 
-def verdict(cluster_id: str, claims: Iterable[Claim], *, snat: bool) -> Remote:
+def verdict(cluster_id: str, claims: Iterable[Claim], *, snat: bool) -> AcceptedCluster:
     """Return the cluster as it is used, if it gets these (CIDRs sorted)."""
     cidrs: list[Claim] = []
     gateways: list[Address] = []
@@ -79,7 +60,7 @@ def verdict(cluster_id: str, claims: Iterable[Claim], *, snat: bool) -> Remote:
         elif not cidrs or not within(claim.asked.range, cidrs[-1].asked.range):
             cidrs.append(claim)
     ranges = [claim.asked.range for claim in cidrs]
-    return Remote(
+    return AcceptedCluster(
         cluster_id=cluster_id,
         cidrs=tuple(claim.network for claim in cidrs),
         gateways=tuple(gateways),

@@ -18,10 +18,11 @@ from mcagent.core.addresses.rules import PrefixRange
 from mcagent.core.claim_table import ClaimTable
 from mcagent.core.local_cluster.topology import Local
 from mcagent.core.remote_clusters.check import Judge, Surroundings, problem_of
-from mcagent.core.remote_clusters.cidr_claims import Candidate, Claim, Remote
+from mcagent.core.remote_clusters.cidr_claims import Candidate, Claim
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, Network, host_network
+from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import ClusterInfoImport
 from mcagent.model.problem import Problem
 
@@ -30,7 +31,7 @@ from mcagent.model.problem import Problem
 class Remotes:
     """The verdict on all clusters, and what the next call reuses."""
 
-    clusters: Mapping[str, Remote]  # by cluster ID, in order of seniority
+    clusters: Mapping[str, AcceptedCluster]  # by cluster ID, in order of seniority
     problems: tuple[Problem, ...]
     surroundings: Surroundings
     pod_hosts: frozenset[int]
@@ -182,7 +183,9 @@ def _winners(candidates: Iterable[Candidate], config: Config, problems: list[Pro
     return winners
 
 
-def _settle(table: ClaimTable, pods: list[int], problems: list[Problem]) -> tuple[dict[str, Remote], bool]:
+def _settle(
+    table: ClaimTable, pods: list[int], problems: list[Problem]
+) -> tuple[dict[str, AcceptedCluster], bool]:
     """Return the verdicts, and whether all are what each cluster would have alone.
 
     That is what a candidate may have alone, less what holds a Pod of this cluster, less what is another cluster's.
@@ -198,7 +201,7 @@ def _settle(table: ClaimTable, pods: list[int], problems: list[Problem]) -> tupl
                 standing.append(claim.asked)
     beaten |= _named(lost(standing), table)
     losers = {claim.owner for claim in beaten}
-    clusters: dict[str, Remote] = {}
+    clusters: dict[str, AcceptedCluster] = {}
     for cluster_id, candidate in table.winners.items():
         if cluster_id not in losers:
             clusters[cluster_id] = candidate.alone

@@ -19,29 +19,15 @@ from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of, source_of
 from mcagent.core.local_cluster.nodes import seniority
 from mcagent.core.local_cluster.topology import Local
 from mcagent.core.remote_clusters.check import problem_of
-from mcagent.core.remote_clusters.cidr_claims import Remote, rank_of
+from mcagent.core.remote_clusters.cidr_claims import rank_of
 from mcagent.core.remote_clusters.settle import Remotes
 from mcagent.core.wireguard.keyholders import Ends, Holders, Wanted, first_endpoint, wanted_by
 from mcagent.model.config import Config, EncryptionFallback
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, host_network
-from mcagent.model.objects import ClusterInfoImport, Meta, Snapshot, WireGuardInfo
+from mcagent.model.node_state import AcceptedCluster, Publication, RemoteEnd
+from mcagent.model.objects import ClusterInfoImport, Snapshot, WireGuardInfo
 from mcagent.model.problem import Problem, Severity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteEnd:
-    """A gateway of another cluster as tunnels reach it: without `public_key` unencrypted, at its gatewayIP."""
-
-    gateway: Address
-    address: Address  # where the tunnel ends
-    public_key: str = ""
-    next_public_key: str = ""  # the peer has announced that it will use this one
-    port: int = 0  # UDP
-    source: Address | None = None  # of this Node's end of the tunnel
-    own_key: bool = (
-        True  # False: it has its cluster's only key, and Antrea's addresses; so has this Node towards it
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +62,6 @@ def build_encryption(
     return Encryption(
         ends=ends, addresses=judge.addresses(), problems=tuple(sorted(set(judge.problems))), inputs=inputs
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
-    """What this Node's Gateway object should say of WireGuard, and what it says."""
-
-    meta: Meta
-    there: WireGuardInfo | None
-    wanted: WireGuardInfo | None
 
 
 def publication(snapshot: Snapshot, local: Local, facts: Facts, config: Config) -> Publication | None:
@@ -175,7 +152,7 @@ class _Judge:
             Problem(subject="configuration", path="trafficEncryptionMode", reason=reason, message=message)
         )
 
-    def cluster(self, remote: Remote) -> tuple[RemoteEnd, ...]:
+    def cluster(self, remote: AcceptedCluster) -> tuple[RemoteEnd, ...]:
         """Return those of a cluster's gateways that are used."""
         reached = remote.reached_from(self._gateway_ip)
         if not self._able:
@@ -184,7 +161,7 @@ class _Judge:
         found = (self._gateway(info, remote, address) for address in reached)
         return tuple(end for end in found if end is not None)
 
-    def _ask(self, remote: Remote) -> None:
+    def _ask(self, remote: AcceptedCluster) -> None:
         info = self._candidates[remote.cluster_id].info
         for gateway in remote.reached_from(self._gateway_ip):
             wanted = wanted_by(info, remote, gateway, self._ends)
@@ -193,7 +170,7 @@ class _Judge:
                 for key in wanted.keys:
                     self._holders.ask(key, wanted.who, rank_of(info, key))
 
-    def _gateway(self, info: ClusterInfoImport, remote: Remote, gateway: Address) -> RemoteEnd | None:
+    def _gateway(self, info: ClusterInfoImport, remote: AcceptedCluster, gateway: Address) -> RemoteEnd | None:
         wanted = wanted_by(info, remote, gateway, self._ends)
         if wanted is None:
             encrypts = bool(info.gateway_wireguard) or info.wireguard is not None

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcagent.core.addresses.underlay import endpoint_of
-from mcagent.core.remote_clusters.cidr_claims import Remote
 from mcagent.model.net import Address, Network
+from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import ClusterInfoImport, WireGuardInfo
 
 
@@ -60,7 +60,9 @@ class Holders:
         return "" if holder == who else holder
 
 
-def wanted_by(info: ClusterInfoImport, remote: Remote, gateway: Address, own: Ends) -> Wanted | str | None:
+def wanted_by(
+    info: ClusterInfoImport, remote: AcceptedCluster, gateway: Address, own: Ends
+) -> Wanted | str | None:
     """Return what a gateway wants; None where it has no key, and what is missing where that is something else."""
     place = info.gateway_ips.index(gateway)
     who = f'gateway {gateway} of cluster "{info.cluster_id}"'

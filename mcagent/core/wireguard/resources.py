@@ -5,20 +5,19 @@ Turns the verdict of `mcagent.core.wireguard.ends` into resources; decides nothi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcagent.core.addresses.underlay import ENDPOINTS
 from mcagent.core.fragments import kernel
 from mcagent.core.topology import Topology
-from mcagent.core.wireguard.ends import Publication, RemoteEnd, publication
-from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
+from mcagent.core.wireguard.ends import publication
+from mcagent.model.config import Config
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, Network, host_network
+from mcagent.model.node_state import EncryptionState, RemoteEnd
 from mcagent.model.objects import Snapshot
-from mcagent.model.problem import Problem
 from mcagent.model.resources import Resource
-from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
+from mcagent.model.wireguard import WireGuardDevice, WireGuardPeer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +56,6 @@ class WireGuardResources:
         """Return what there is once on the Node."""
         device = [] if self.device is None else [self.device]
         return [*device, *(kernel.encrypted_netfilter(config, self.forbidden, self.own) if self.forbidden else ())]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncryptionState:
-    """What pages show, and what is published."""
-
-    mode: TrafficEncryption
-    fallback: EncryptionFallback
-    implementation: WireGuardImplementation | None
-    public_key: str
-    next_public_key: str
-    device: str  # "": there is none
-    ends: Mapping[str, tuple[RemoteEnd, ...]]  # by cluster ID
-    publication: Publication | None
-    own_gateway: Address | None  # this Node's gatewayIP
-    problems: tuple[Problem, ...]  # what of encryption is not used, and why
 
 
 def encryption_state(snapshot: Snapshot, topology: Topology, facts: Facts, config: Config) -> EncryptionState:

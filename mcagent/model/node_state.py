@@ -1,0 +1,134 @@
+"""NodeState: what this Node is, as was decided from the API, the Node's facts and the configuration.
+
+What `compile` decides beside resources, and what status, metrics, probes and the publisher of keys read. Values
+only; knows nothing of how they are decided or shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from mcagent.model.config import EncryptionFallback, TrafficEncryption
+from mcagent.model.net import Address, Network
+from mcagent.model.objects import Meta, WireGuardInfo
+from mcagent.model.problem import Problem
+from mcagent.model.wireguard import WireGuardImplementation
+
+
+class Role(StrEnum):
+    """What a Node does in the ClusterSet."""
+
+    GATEWAY = "gateway"
+    WORKER = "worker"
+    NONE = "none"  # nothing but the bare bridge is wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalGateway:
+    """A gateway of this cluster that is used."""
+
+    node: str
+    gateway_ip: Address  # where other clusters' gateways send to
+    internal_ip: Address  # where this cluster's Nodes send to
+    service_cidr: Network | None
+    place: int = 0  # in the API's order, the oldest first
+    standby: str = ""  # why it takes no new connections while another is there; "" if it does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedCluster:
+    """What is used of a remote cluster. `direct` are tunnel endpoints that lie inside one of its own CIDRs.
+
+    Not every gateway is reached from every gateway of ours: both need addresses of one family.
+    """
+
+    cluster_id: str
+    cidrs: tuple[Network, ...]
+    gateways: tuple[Address, ...]
+    snat: bool
+    direct: tuple[Address, ...] = ()
+
+    def reached_from(self, gateway_ip: Address | None) -> tuple[Address, ...]:
+        """Return the gateways that a gateway with this gatewayIP has tunnels to."""
+        if gateway_ip is None:
+            return self.gateways
+        return tuple(address for address in self.gateways if address.version == gateway_ip.version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedPort:
+    """One port of an exported Service; `name` is "namespace/name:port/protocol".
+
+    `shares_endpoints`: another one of the same protocol leads to one of these endpoints.
+    """
+
+    name: str
+    address: Address
+    protocol: str  # "tcp", "udp", "sctp"
+    port: int
+    client_ip_affinity: bool
+    endpoints: tuple[tuple[Address, int], ...]
+    shares_endpoints: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteEnd:
+    """A gateway of another cluster as tunnels reach it: without `public_key` unencrypted, at its gatewayIP.
+
+    Without `own_key` it has its cluster's only key, and Antrea's addresses; so has this Node towards it.
+    """
+
+    gateway: Address
+    address: Address  # where the tunnel ends
+    public_key: str = ""
+    next_public_key: str = ""  # the peer has announced that it will use this one
+    port: int = 0  # UDP
+    source: Address | None = None  # of this Node's end of the tunnel
+    own_key: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publication:
+    """What this Node's Gateway object should say of WireGuard, and what it says."""
+
+    meta: Meta
+    there: WireGuardInfo | None
+    wanted: WireGuardInfo | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncryptionState:
+    """How traffic to other clusters is protected."""
+
+    mode: TrafficEncryption = TrafficEncryption.NONE
+    fallback: EncryptionFallback = EncryptionFallback.DENY
+    implementation: WireGuardImplementation | None = None
+    public_key: str = ""
+    next_public_key: str = ""
+    device: str = ""  # "": there is none
+    ends: Mapping[str, tuple[RemoteEnd, ...]] = field(default_factory=dict)  # by cluster ID
+    publication: Publication | None = None
+    own_gateway: Address | None = None  # this Node's gatewayIP
+    problems: tuple[Problem, ...] = ()  # what of encryption is not used, and why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """What this Node is. `cluster_ids` and `service_ids` are numeric IDs by cluster ID and by `ExportedPort.name`.
+
+    `services` are known to gateways, and to workers that may have to ask clients how they came
+    (`mcagent.core.probes`).
+    """
+
+    role: Role = Role.NONE
+    why: str = ""  # why there is no role, for people
+    gateways: tuple[LocalGateway, ...] = ()  # of this cluster, by Node name
+    tunnels: int = 0
+    clusters: Mapping[str, AcceptedCluster] = field(default_factory=dict)
+    cluster_ids: Mapping[str, int] = field(default_factory=dict)
+    services: Mapping[str, ExportedPort] = field(default_factory=dict)
+    service_ids: Mapping[str, int] = field(default_factory=dict)
+    published_pods: tuple[Network, ...] = ()
+    encryption: EncryptionState = field(default_factory=EncryptionState)
