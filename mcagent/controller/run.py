@@ -22,14 +22,14 @@ from pathlib import Path
 from mcagent import supervised
 from mcagent.controller.admission.accounts import Accounts
 from mcagent.controller.config import Role, Settings
-from mcagent.controller.engine import Engine, EngineTiming
-from mcagent.controller.lease import Elector, LeaseTiming
-from mcagent.controller.metrics import Sources, registry
-from mcagent.controller.pages import Process, checks, make_pages
-from mcagent.controller.reconciler import Reconciler, Side
-from mcagent.controller.serving import Servers
+from mcagent.controller.machinery.engine import Engine, EngineTiming
+from mcagent.controller.machinery.lease import Elector, LeaseTiming
+from mcagent.controller.machinery.reconciler import Reconciler, Side
+from mcagent.controller.machinery.serving.metrics import Sources, registry
+from mcagent.controller.machinery.serving.pages import Process, checks, make_pages
+from mcagent.controller.machinery.serving.servers import Servers
+from mcagent.controller.machinery.statistics import Durations
 from mcagent.controller.settings import MemberLimits
-from mcagent.controller.tally import Durations
 from mcagent.controller.webhook.keeper import DirectoryKeeper, Keeper, SecretKeeper
 from mcagent.controller.webhook.lookup import NEEDED, ClusterLookup
 from mcagent.controller.webhook.server import Review, WebhookServer

@@ -20,7 +20,7 @@ import yaml
 
 from devtools.waiting import wait_until
 from mcagent.cli.main import main
-from mcagent.controller import names
+from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from devtools.waiting import wait_until
-from mcagent.controller import names
+from mcagent.controller.contract import names
 from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
+from mcagent.controller.machinery.reconciler import DesiredObjects, Side, Wanted
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports
-from mcagent.controller.reconciler import Outcome, Side, Wanted
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.core.addresses.underlay import endpoint_of
 from mcagent.kube.errors import ApiRefusalError
@@ -245,12 +245,12 @@ def test_claims_while_the_leader_is_away() -> None:
     assert leader.api.writes == []
 
 
-def blind(leader: Leader, cluster: str) -> Outcome:
+def blind(leader: Leader, cluster: str) -> DesiredObjects:
     """Return what a worker decides on a cluster that has not yet seen what others write."""
     return ClusterInfoCopy(leader.settings).desired(f"{AREA}/{cluster}-clusterinfo", leader.view, leader.clock())
 
 
-def write(leader: Leader, outcome: Outcome) -> None:
+def write(leader: Leader, outcome: DesiredObjects) -> None:
     """Write what a worker has decided."""
     for step in outcome.steps:
         assert isinstance(step, Wanted)

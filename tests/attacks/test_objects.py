@@ -18,9 +18,9 @@ import pytest
 from devtools.apiserver import ApiServer
 from devtools.waiting import wait_until
 from mcagent.agent.inbox import Inbox
-from mcagent.controller import names
 from mcagent.controller.admission.decision import ALLOWED
 from mcagent.controller.config import Role
+from mcagent.controller.contract import names
 from mcagent.core.compile import compile_desired
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig

@@ -13,10 +13,10 @@ from contextlib import ExitStack
 import pytest
 
 from devtools.waiting import wait_until
-from mcagent.controller import names
+from mcagent.controller.contract import names
+from mcagent.controller.contract.services import MAX_PORTS, MAX_SUBSETS
 from mcagent.controller.leader.offers import too_large
-from mcagent.controller.member.service_import import ServiceImports
-from mcagent.controller.service_payload import MAX_PORTS, MAX_SUBSETS
+from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind

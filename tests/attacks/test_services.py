@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcagent.controller import names
-from mcagent.controller.member.service_import import ServiceImports
+from mcagent.controller.contract import names
+from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind

@@ -29,7 +29,7 @@ from typing import Any
 
 from devtools.realapi import find
 from devtools.waiting import wait_until
-from mcagent.controller import names
+from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from devtools.apiserver import ApiServer
-from mcagent.controller.connection import LinkTiming
-from mcagent.controller.engine import EngineTiming
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
+from mcagent.controller.machinery.connection.connection import ConnectionTiming
+from mcagent.controller.machinery.engine import EngineTiming
+from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
 from mcagent.kube.sources.informer import Timing
@@ -33,7 +33,7 @@ QUICK = EngineTiming(
     stop=3.0,
     backoff=Backoff(first=0.01, most=0.3),
     informers=INFORMERS,
-    link=LinkTiming(
+    connection=ConnectionTiming(
         probe_after=0.3, probe_timeout=0.5, retry=Backoff(first=0.05, most=0.2), look=0.05, informers=INFORMERS
     ),
 )
@@ -70,7 +70,7 @@ class Objects:
             self.api.store.update(self._rt(kind), where, name, lambda _old: body)
 
     def change(self, kind: Kind, name: str, change: Callable[[Any], Any], namespace: str = NAMESPACE) -> None:
-        """Change an object."""
+        """Patch an object."""
         where = namespace if KINDS[kind].namespaced else ""
         self.api.store.update(self._rt(kind), where, name, change)
 
@@ -128,7 +128,7 @@ class Copier:
         self.looks: list[str] = []
         self.bad: set[str] = set()  # keys that it trips over
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the name that a change is about."""
         obj = change.new or change.old
         assert obj is not None
@@ -141,7 +141,7 @@ class Copier:
         for obj in view.list(self.target, self.side):
             yield str(obj["metadata"]["name"]).removeprefix("copy-")
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the copy."""
         self.looks.append(key)
         if key in self.bad:
@@ -150,7 +150,7 @@ class Copier:
         copy = Ref(side=self.side, kind=self.target, namespace=namespace, name=f"copy-{key}")
         found = view.get(Ref(kind=Kind.SERVICE_EXPORT, namespace=NAMESPACE, name=key))
         if found is None:
-            return Outcome(steps=(copy,))
+            return DesiredObjects(steps=(copy,))
         events = (
             (Event(subject=str(copy), reason="Refused", message=view.failure(copy)),) if view.failure(copy) else ()
         )
@@ -161,4 +161,4 @@ class Copier:
             else {"spec": {"name": said, "kind": "Service", "clusterID": "east"}}
         )
         labels = {"labels": {"sourceClusterID": "east"}}  # members read only what has it
-        return Outcome(steps=(Wanted(ref=copy, body={"metadata": labels, **content}),), events=events)
+        return DesiredObjects(steps=(Wanted(ref=copy, body={"metadata": labels, **content}),), events=events)

@@ -14,8 +14,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from devtools.apiserver import ApiServer
-from mcagent.controller.engine import Engine
 from mcagent.controller.leader import leader_reconcilers
+from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.objects import Kind

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from devtools.apiserver import GARBAGE, ApiServer, Fault, FaultKind
-from mcagent.controller.cache import Cache
-from mcagent.controller.engine import Engine
-from mcagent.controller.reconciler import (
-    Change,
+from mcagent.controller.machinery.cache import Cache
+from mcagent.controller.machinery.engine import Engine
+from mcagent.controller.machinery.reconciler import (
+    DesiredObjects,
     Index,
-    Outcome,
+    ObjectChange,
     Reconciler,
     Ref,
     Side,
@@ -159,7 +159,7 @@ def test_one_bad_key_does_not_stop_the_rest(local: Objects, run: Callable[..., E
     for name in "abc":
         export(local, name, "x")
     until(lambda: said(local, "a") == said(local, "c") == "x")
-    until(lambda: engine.worker.tally.results().get((copier.name, "bug"), 0) > 0)
+    until(lambda: engine.worker.statistics.results().get((copier.name, "bug"), 0) > 0)
     assert not engine.dead()
 
 
@@ -233,7 +233,7 @@ def test_the_same_write_again_and_again_becomes_rare(local: Objects, run: Callab
     export(local, "a", "one")
     until(lambda: said(local, "a") == "one")
     for _ in range(12):
-        until(lambda: said(local, "a") == "one" or engine.worker.damping.repeated())
+        until(lambda: said(local, "a") == "one" or engine.worker.repeats.repeated())
         local.change(Kind.CONFIG_MAP, "copy-a", lambda old: {**old, "data": {"said": "wrong"}})
     patches = [write for write in local.writes("copy-a") if write.startswith("patch")]
     assert 3 <= len(patches) <= 5
@@ -432,7 +432,7 @@ class Beats:
         self.names = [f"beat-{number}" for number in range(keys)]
         self.count = 0
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return all."""
         return self.names
 
@@ -440,13 +440,13 @@ class Beats:
         """Return all."""
         return self.names
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return an object that differs each time."""
         if view.leader is None:
-            return Outcome()
+            return DesiredObjects()
         self.count += 1
         ref = Ref(side=Side.LEADER, kind=Kind.CONFIG_MAP, namespace=COMMON_AREA, name=key)
-        return Outcome(steps=[Wanted(ref=ref, body={"data": {"beat": str(self.count)}})], again=0.02)
+        return DesiredObjects(steps=[Wanted(ref=ref, body={"data": {"beat": str(self.count)}})], again=0.02)
 
 
 def test_what_is_not_watched_is_not_read_before_each_write(

@@ -12,9 +12,9 @@ import yaml
 
 from devtools.apiserver import ApiServer
 from devtools.apiserver.faults import Fault, FaultKind
-from mcagent.controller import names
-from mcagent.controller.engine import Engine
+from mcagent.controller.contract import names
 from mcagent.controller.leader import leader_reconcilers
+from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject

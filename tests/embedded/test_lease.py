@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.apiserver import ApiServer, Fault, FaultKind
-from mcagent.controller.engine import Engine
-from mcagent.controller.lease import Election, Elector, LeaseTiming
+from mcagent.controller.machinery.engine import Engine
+from mcagent.controller.machinery.lease import Election, Elector, LeaseTiming
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import NAMESPACE, QUICK, Copier, Objects, client_of
 from tests.waiting import until

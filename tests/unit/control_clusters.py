@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mcagent.controller.admission import accounts_of, review
-from mcagent.controller.cluster_claims import GRANTED
+from mcagent.controller.contract.cidr_claims import GRANTED
 from mcagent.controller.leader import leader_reconcilers
+from mcagent.controller.machinery.connection.membership import membership
+from mcagent.controller.machinery.reconciler import Leader
 from mcagent.controller.member import member_reconcilers
-from mcagent.controller.reconciler import Leader
 from mcagent.controller.settings import LeaderSettings, MemberLimits, MemberSettings
-from mcagent.controller.target import membership
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import KINDS
@@ -46,7 +46,7 @@ class Member:
         self.controller.enqueue_all()
 
     def link(self) -> None:
-        """Follow the ClusterSet, as `mcagent.controller.connection` does."""
+        """Follow the ClusterSet, as `mcagent.controller.machinery.connection.connection` does."""
         try:
             found = membership(self.api.list(Kind.CLUSTER_SET, HOME), self.api.list(Kind.CLUSTER_CLAIM, HOME))
         except InputError:

@@ -2,7 +2,7 @@
 
 `Api` holds one cluster's objects by the rules of Kubernetes that reconcilers rest on (merge, finalizers,
 generation, allocation of ClusterIPs, namespaces that must exist). `MemoryView` is what a reconciler reads;
-`Controller` carries out what it returns until nothing changes, as `mcagent.controller.engine` does.
+`Controller` carries out what it returns until nothing changes, as `mcagent.controller.machinery.engine` does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from ipaddress import ip_network
 
-from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Reconciler, Ref, Side, Wanted
+from mcagent.controller.machinery.reconciler import (
+    DesiredObjects,
+    Index,
+    Leader,
+    ObjectChange,
+    Reconciler,
+    Ref,
+    Side,
+    Wanted,
+)
 from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS
@@ -322,7 +331,7 @@ class Controller:
             return
         if side is Side.LEADER and (leader is None or not leader.connected):
             return
-        change = Change(side=side, kind=kind, old=old, new=new)
+        change = ObjectChange(side=side, kind=kind, old=old, new=new)
         for number, reconciler in enumerate(self.reconcilers):
             if kind in reconciler.kinds.get(side, frozenset()):
                 for key in reconciler.keys(change, self.view):
@@ -349,7 +358,7 @@ class Controller:
         self._carry_out(reconciler, key, outcome)
         return True
 
-    def _carry_out(self, reconciler: Reconciler, key: str, outcome: Outcome) -> None:
+    def _carry_out(self, reconciler: Reconciler, key: str, outcome: DesiredObjects) -> None:
         self.events[reconciler.name, key] = tuple(outcome.events)
         self.again.pop((reconciler.name, key), None)
         if outcome.again is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcagent.controller.reconciler import Leader
+from mcagent.controller.machinery.reconciler import Leader
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind

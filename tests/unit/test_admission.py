@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.config.reader import ConfigError
-from mcagent.controller import names
 from mcagent.controller.admission import Decision, accounts_of, mutate, review
 from mcagent.controller.admission.accounts import NODE_CLAIM, Accounts
 from mcagent.controller.admission.identity import ambiguous_with
-from mcagent.controller.cluster_claims import GRANTED
 from mcagent.controller.config import Role, load
+from mcagent.controller.contract import names
+from mcagent.controller.contract.cidr_claims import GRANTED
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, export, service

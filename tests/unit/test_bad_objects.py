@@ -15,11 +15,11 @@ from mcagent.agent.inbox import Inbox
 from mcagent.controller.admin.listing import LISTINGS, rows
 from mcagent.controller.admission import mutate, review
 from mcagent.controller.admission.accounts import NODE_CLAIM
-from mcagent.controller.cache import Cache
 from mcagent.controller.leader.exports import BY_CLUSTER, BY_IMPORT
+from mcagent.controller.machinery.cache import Cache
+from mcagent.controller.machinery.connection.membership import credentials, membership
+from mcagent.controller.machinery.reconciler import Side
 from mcagent.controller.member import member_reconcilers
-from mcagent.controller.reconciler import Side
-from mcagent.controller.target import credentials, membership
 from mcagent.controller.webhook.server import answer_of, read_review
 from mcagent.core.compile import compile_desired
 from mcagent.core.snapshot import ATTRIBUTE

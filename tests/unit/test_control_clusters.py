@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from mcagent.controller.cluster_claims import Claim, cidr_claim, collide
+from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim, collide
 from mcagent.controller.leader.ledger import granted_in
 from mcagent.controller.settings import EndpointIpType
 from mcagent.model.objects import Kind
@@ -275,7 +275,7 @@ class Interleavings(RuleBasedStateMachine):
         self._check()
         assert self._granted() == granted
 
-    def _granted(self) -> dict[str, dict[Claim, str]]:
+    def _granted(self) -> dict[str, dict[CidrClaim, str]]:
         """Return what the leader has granted, and since when, by cluster."""
         infos = self.world.north.list(Kind.RESOURCE_IMPORT)
         return {raw["metadata"]["name"].removesuffix("-clusterinfo"): granted_in(raw) for raw in infos

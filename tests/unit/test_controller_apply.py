@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.apiserver.storage.patch import merge_patch
-from mcagent.controller.apply import Verb, Write, plan
-from mcagent.controller.reconciler import Ref, Wanted
+from mcagent.controller.machinery.apply import Verb, Write, plan
+from mcagent.controller.machinery.reconciler import Ref, Wanted
 from mcagent.model.objects import Kind
 
 REF = Ref(kind=Kind.CONFIG_MAP, namespace="ns", name="x")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.controller.cache import Cache
-from mcagent.controller.reconciler import Change, Index, Ref, Side
+from mcagent.controller.machinery.cache import Cache
+from mcagent.controller.machinery.reconciler import Index, ObjectChange, Ref, Side
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.kube.trim import trim
 from mcagent.model.objects import Kind
@@ -37,7 +37,7 @@ class World:
     """A cache, and what it told."""
 
     def __init__(self) -> None:
-        self.changes: list[Change] = []
+        self.changes: list[ObjectChange] = []
         self.cache = Cache({Side.LOCAL: [KIND]}, [COLOURS], self.changes.extend)
 
     def event(self, kind: EventType, thing: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.controller.target import credentials, membership
+from mcagent.controller.machinery.connection.membership import credentials, membership
 from mcagent.model.errors import InputError
 
 PEM = b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"

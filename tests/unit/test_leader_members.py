@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcagent.controller import names
+from mcagent.controller.contract import names
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.controller.settings import LeaderSettings

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mcagent.config.reader import ConfigError
 from mcagent.controller.config import Role, load
+from mcagent.controller.contract.size import json_size
 from mcagent.controller.leader.bounds import (
     Bounds,
     bounds_of_accounts,
@@ -22,7 +23,6 @@ from mcagent.controller.leader.bounds import (
     refuse_namespace,
 )
 from mcagent.controller.settings import LeaderSettings, MemberLimits
-from mcagent.controller.size import json_size
 from mcagent.kube.source import RawObject
 from tests.unit.leader_world import FLAT, Leader, account, endpoints, service
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.config import Role, Settings
+from mcagent.controller.machinery.reconciler import ObjectChange, Side
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.discovery import cidr_in_refusal, discover_service_cidr, first_ipv4
-from mcagent.controller.reconciler import Change, Side
 from mcagent.controller.run import complete, reconcilers_of
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError
@@ -315,7 +315,7 @@ def test_no_json_makes_a_reconciler_raise(
     for r in reconcilers:
         if kind in r.kinds.get(side, ()):
             for old, new in ((None, raw), (raw, None), (raw, dict(raw))):
-                keys[r.name] |= set(r.keys(Change(side=side, kind=kind, old=old, new=new), view))
+                keys[r.name] |= set(r.keys(ObjectChange(side=side, kind=kind, old=old, new=new), view))
         for index in r.indexes:
             assert all(isinstance(value, str) for value in index.values(raw))
         for key in keys[r.name]:

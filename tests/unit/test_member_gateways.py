@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.member.cluster_info import ClusterInfoExport
-from mcagent.controller.member.election import Candidate, Standing, elect
+from mcagent.controller.member.election import GatewayCandidate, Standing, elect
 from mcagent.controller.member.gateways import GatewayElection
 from mcagent.controller.settings import IpPrecedence, MemberSettings
 from mcagent.kube.source import RawObject
@@ -302,18 +302,18 @@ ADDRESS = parse_address("10.0.0.1")
 NAMES = st.sampled_from([f"n{number}" for number in range(6)])
 
 
-def candidates() -> st.SearchStrategy[list[Candidate]]:
+def candidates() -> st.SearchStrategy[list[GatewayCandidate]]:
     """Return lists of candidates of any standing."""
     return st.dictionaries(NAMES, st.sampled_from(Standing)).map(
         lambda found: [
-            Candidate(name=name, standing=standing, internal_ip=ADDRESS, gateway_ip=ADDRESS)
+            GatewayCandidate(name=name, standing=standing, internal_ip=ADDRESS, gateway_ip=ADDRESS)
             for name, standing in found.items()
         ]
     )
 
 
 @given(candidates(), st.lists(NAMES, unique=True), st.integers(1, 4), st.randoms())
-def test_election_properties(found: list[Candidate], serving: list[str], most: int, random: Any) -> None:
+def test_election_properties(found: list[GatewayCandidate], serving: list[str], most: int, random: Any) -> None:
     """The election is deterministic, stable, and never leaves out a better candidate for a worse one."""
     chosen = elect(found, serving, most)
     standing = {c.name: c.standing for c in found}

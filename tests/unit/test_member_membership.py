@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from mcagent.controller.conditions import time_of
+from mcagent.controller.contract.conditions import time_of
+from mcagent.controller.machinery.reconciler import Leader
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.membership import PATIENCE
-from mcagent.controller.reconciler import Leader
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.controller.member.backends import MAX_SIZE, cluster_ip_subsets, limited, pod_ip_subsets
-from mcagent.controller.member.service_export import ServiceExports
+from mcagent.controller.member.services.backends import MAX_SIZE, cluster_ip_subsets, limited, pod_ip_subsets
+from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.settings import EndpointIpType, MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mcagent.controller.workqueue import Lanes, WorkQueue
+from mcagent.controller.machinery.workqueue import Lanes, WorkQueue
 from mcagent.model.backoff import Backoff
 
 _ENTRIES = st.tuples(st.sampled_from(["a", "b", "c"]), st.sampled_from(["1", "2", "3"]))

@@ -13,9 +13,9 @@ from typing import Any
 from mcagent.controller.admin import join_config
 from mcagent.controller.admin.cluster import AdminError, Cluster, check_id, check_name, made_by_command
 from mcagent.controller.admin.join_config import JoinConfig
-from mcagent.controller.conditions import FALSE, TRUE, find
+from mcagent.controller.contract.conditions import FALSE, TRUE, find
+from mcagent.controller.contract.raw import value_at
 from mcagent.controller.leader.cluster_set import is_leader_set
-from mcagent.controller.raw import value_at
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcagent.controller import names
 from mcagent.controller.admin.cluster import AdminError, Cluster
 from mcagent.controller.admin.tokens import tokens
 from mcagent.controller.admission.identity import bound_cluster
-from mcagent.controller.conditions import find, time_of
+from mcagent.controller.contract import names
+from mcagent.controller.contract.conditions import find, time_of
+from mcagent.controller.contract.raw import annotation, text_at, value_at
 from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_leader_set
-from mcagent.controller.raw import annotation, text_at, value_at
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind

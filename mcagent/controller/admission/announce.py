@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from mcagent.controller import names
 from mcagent.controller.admission.accounts import Accounts, Caller, is_administrator, is_kubernetes
 from mcagent.controller.admission.decision import (
     ALLOWED,
@@ -21,7 +20,8 @@ from mcagent.controller.admission.identity import (
     bound_clusters,
     cluster_id_of,
 )
-from mcagent.controller.raw import is_deleting, text_at
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import is_deleting, text_at
 
 _FIXED = {"clusterID": "ClusterID", "clusterSetID": "ClusterSet ID", "leaderClusterID": "leader cluster ID"}
 

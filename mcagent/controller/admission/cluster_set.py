@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mcagent.controller.admission.decision import ALLOWED, Decision, Lookup, Operation, Request, denied
+from mcagent.controller.contract.raw import text_at
 from mcagent.controller.leader.cluster_set import is_leader_set
-from mcagent.controller.raw import text_at
 from mcagent.kube.source import RawObject
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from mcagent.controller.admission.accounts import ACCOUNT, Caller, caller_of, node_of
-from mcagent.controller.raw import text_at
+from mcagent.controller.contract.raw import text_at
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 

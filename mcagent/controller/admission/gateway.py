@@ -17,7 +17,7 @@ from mcagent.controller.admission.decision import (
     denied,
     no_account,
 )
-from mcagent.controller.raw import text_at
+from mcagent.controller.contract.raw import text_at
 
 AGENTS_FIELD = "wireGuard"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mcagent.controller import names
-from mcagent.controller.raw import text_at
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import text_at
 from mcagent.kube.source import RawObject
 
 

@@ -7,6 +7,8 @@ exports can be older than the bounds.
 from __future__ import annotations
 
 from mcagent.controller.admission.decision import Decision, Lookup, Operation, Request, denied
+from mcagent.controller.contract.raw import items_at, text_at
+from mcagent.controller.contract.services import MAX_PORTS
 from mcagent.controller.leader.bounds import (
     bounds_of_accounts,
     defaults_of,
@@ -16,8 +18,6 @@ from mcagent.controller.leader.bounds import (
 )
 from mcagent.controller.leader.exports import SERVICE_KINDS, ExportKind
 from mcagent.controller.leader.offers import over_quota, too_large
-from mcagent.controller.raw import items_at, text_at
-from mcagent.controller.service_payload import MAX_PORTS
 from mcagent.model.field import printable
 
 

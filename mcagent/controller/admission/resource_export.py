@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from mcagent.controller import names
 from mcagent.controller.admission.accounts import Accounts, is_administrator, is_kubernetes
-from mcagent.controller.admission.claims import refuse_claims
+from mcagent.controller.admission.cidr_claims import refuse_claims
 from mcagent.controller.admission.decision import (
     ALLOWED,
     HOUSEKEEPING,
@@ -21,8 +20,9 @@ from mcagent.controller.admission.decision import (
 )
 from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.admission.quota import refuse_bounds, refuse_size
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import is_deleting, text_at
 from mcagent.controller.leader.exports import SERVICE_KINDS, ExportKind
-from mcagent.controller.raw import is_deleting, text_at
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 

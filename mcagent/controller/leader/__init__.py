@@ -7,7 +7,7 @@ from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
 from mcagent.controller.leader.cluster_set import ClusterSetStatus
 from mcagent.controller.leader.other_exports import OtherExports
 from mcagent.controller.leader.services import ServiceMerge
-from mcagent.controller.reconciler import Reconciler
+from mcagent.controller.machinery.reconciler import Reconciler
 from mcagent.controller.settings import LeaderSettings
 
 

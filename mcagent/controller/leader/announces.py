@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mcagent.controller import names
-from mcagent.controller.conditions import FALSE, find, time_of
+from mcagent.controller.contract import names
+from mcagent.controller.contract.conditions import FALSE, find, time_of
+from mcagent.controller.contract.raw import is_deleting, text_at
 from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_lost
 from mcagent.controller.leader.exports import BY_CLUSTER, by_cluster, cluster_of
 from mcagent.controller.leader.members import announce_ref, announces
-from mcagent.controller.raw import is_deleting, text_at
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
@@ -37,7 +37,7 @@ class Members:
     def __init__(self, settings: LeaderSettings) -> None:
         self._settings = settings
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the announcements that a change touches. A heartbeat touches none."""
         raw = change.new or change.old or {}
         area = text_at(raw, "metadata", "namespace")
@@ -60,13 +60,13 @@ class Members:
         area = self._settings.namespace or None
         return [_key(raw) for raw in view.list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=area)]
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the announcement's finalizer, or what has to go."""
         area, name = key.split("/", 1)
         ref = Ref(kind=Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=area, name=name)
         raw = view.get(ref)
         if raw is None:
-            return Outcome()
+            return DesiredObjects()
         held = raw["metadata"].get("finalizers")
         finalizers = [f for f in held if isinstance(f, str)] if isinstance(held, list) else []
         cluster = text_at(raw, "clusterID")
@@ -74,21 +74,23 @@ class Members:
             exports = view.indexed(BY_CLUSTER.name, by_cluster(area, cluster)) if cluster else ()
             left = [_export_ref(export) for export in exports if not is_deleting(export)]
             if exports:
-                return Outcome(steps=left)  # their going calls for this key again
+                return DesiredObjects(steps=left)  # their going calls for this key again
             rest = [f for f in finalizers if not f.startswith(_FINALIZER)]
             released = Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)
-            return Outcome(steps=[released] if rest != finalizers else [])
+            return DesiredObjects(steps=[released] if rest != finalizers else [])
         if not announces(raw):
-            return Outcome()
+            return DesiredObjects()
         wait = self._until_stale(raw, ref, view, now)
         if wait is not None and wait <= 0:
             why = f"cluster {cluster} has been away for {self._settings.stale_after:g} s: it is no member any more"
-            return Outcome(steps=[ref], events=[Event(subject=str(ref), reason="MemberRemoved", message=why)])
+            return DesiredObjects(
+                steps=[ref], events=[Event(subject=str(ref), reason="MemberRemoved", message=why)]
+            )
         own = names.announce_finalizer(cluster)
         if own in finalizers:
-            return Outcome(again=wait)
+            return DesiredObjects(again=wait)
         held_by_us = Wanted(ref=ref, body={"metadata": {"finalizers": [*finalizers, own]}}, create=False)
-        return Outcome(steps=[held_by_us], again=wait)
+        return DesiredObjects(steps=[held_by_us], again=wait)
 
     def _until_stale(self, raw: RawObject, ref: Ref, view: View, now: float) -> float | None:
         """Return the seconds until a member that is away is given up; None while it is not away.

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from mcagent.controller import names
-from mcagent.controller.raw import annotation, name_of, namespace_of, value_at
-from mcagent.controller.reconciler import Index, Side, View
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import annotation, name_of, namespace_of, value_at
+from mcagent.controller.machinery.reconciler import Index, Side, View
 from mcagent.controller.settings import MAX_EXPORTS, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from mcagent.controller import names
-from mcagent.controller.cluster_claims import CLAIMED, GRANTED, claims_in, without
-from mcagent.controller.conditions import TRUE, condition
+from mcagent.controller.contract import names
+from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in, without
+from mcagent.controller.contract.conditions import TRUE, condition
+from mcagent.controller.contract.raw import annotation, is_deleting, text_at
 from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, said
 from mcagent.controller.leader.exports import BY_CLUSTER, CLUSTER_INFOS, ExportKind, Header, read_header
 from mcagent.controller.leader.ledger import Ledger, granted_in, touched
 from mcagent.controller.leader.members import announces, is_member, not_a_member
 from mcagent.controller.leader.payloads import read_cluster_info
 from mcagent.controller.leader.status import export_ref, failed, reason_of, released, succeeded
-from mcagent.controller.raw import annotation, is_deleting, text_at
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
@@ -44,7 +44,7 @@ class ClusterInfoCopy:
     def __init__(self, settings: LeaderSettings) -> None:
         self._settings, self._ledger = settings, Ledger(settings.limits)
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the exports that a change touches: itself, and those in the way of its old or new claims."""
         raw = change.new or change.old or {}
         area = text_at(raw, "metadata", "namespace")
@@ -83,7 +83,7 @@ class ClusterInfoCopy:
             found |= dict.fromkeys(_key_of_import(raw))
         return found
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the copy, and what is written about the export."""
         area, name = key.split("/", 1)
         raw = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name))
@@ -92,17 +92,17 @@ class ClusterInfoCopy:
         target = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)
         gone: list[Wanted | Ref] = [target] if _key_of_import(view.get(target) or {}) else []
         if raw is None:
-            return Outcome(steps=gone)
+            return DesiredObjects(steps=gone)
         if is_deleting(raw):
-            return Outcome(steps=[*gone, *filter(None, (released(raw),))])
+            return DesiredObjects(steps=[*gone, *filter(None, (released(raw),))])
         try:
             header = read_header(raw)
             if not is_member(view, area, header.cluster_id):
-                return Outcome(steps=[*gone, failed(raw, not_a_member(header.cluster_id), now)])
+                return DesiredObjects(steps=[*gone, failed(raw, not_a_member(header.cluster_id), now)])
             info = read_cluster_info(raw)
         except InputError as error:
             why = reason_of(error)
-            return Outcome(
+            return DesiredObjects(
                 steps=[failed(raw, why, now)],
                 events=[Event(subject=str(export_ref(raw)), reason="NotMerged", message=why)],
             )
@@ -112,7 +112,7 @@ class ClusterInfoCopy:
         copy = _copy(view, target, header, without(info.spec, verdict.refused), now)
         annotations = {**_settings(raw), CLAIMS_ANNOTATION: granted_text(verdict.times)}
         copy = replace(copy, body={**copy.body, "metadata": {"annotations": annotations}})
-        return Outcome(
+        return DesiredObjects(
             steps=[copy, succeeded(raw, now, note)], events=events, again=_AGAIN if verdict.waits else None
         )
 

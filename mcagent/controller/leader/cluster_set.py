@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from mcagent.controller import names
-from mcagent.controller.cluster_claims import claims_in, pairs
-from mcagent.controller.conditions import FALSE, TRUE, UNKNOWN, condition, find, time_of, time_text
+from mcagent.controller.contract import names
+from mcagent.controller.contract.cidr_claims import claims_in, pairs
+from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, find, time_of, time_text
+from mcagent.controller.contract.raw import is_deleting, text_at, value_at
 from mcagent.controller.leader.exports import CLUSTER_INFOS, cluster_of
 from mcagent.controller.leader.members import announce_ref, announces, heartbeat
-from mcagent.controller.raw import is_deleting, text_at, value_at
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
@@ -78,7 +78,7 @@ class ClusterSetStatus:
     def __init__(self, settings: LeaderSettings) -> None:
         self._settings = settings
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the ClusterSets that a change touches. A heartbeat of a member that is Ready touches none."""
         raw = change.new or change.old or {}
         area = text_at(raw, "metadata", "namespace")
@@ -98,13 +98,13 @@ class ClusterSetStatus:
         """Return all ClusterSets."""
         return [_key(raw) for raw in view.list(Kind.CLUSTER_SET, namespace=self._settings.namespace or None)]
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the status of a ClusterSet."""
         area, name = key.split("/", 1)
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=area, name=name)
         raw = view.get(ref)
         if raw is None or is_deleting(raw) or not is_leader_set(raw):
-            return Outcome()
+            return DesiredObjects()
         before = conditions_by_cluster(raw)
         statuses: list[RawObject] = []
         events: list[Event] = []
@@ -137,7 +137,7 @@ class ClusterSetStatus:
             "clusterStatuses": statuses,
         }
         wanted = Wanted(ref=ref, status=status, create=False)
-        return Outcome(steps=[wanted], events=events, again=min(again, default=None))
+        return DesiredObjects(steps=[wanted], events=events, again=min(again, default=None))
 
     def _ready(self, announce: RawObject, before: object, quiet: float, now: float) -> RawObject:
         last = find(before, READY)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mcagent.controller import names
-from mcagent.controller.ranges import block_of
-from mcagent.controller.raw import is_deleting, items_at, text_at
-from mcagent.controller.reconciler import Index, Side
+from mcagent.controller.contract import names
+from mcagent.controller.contract.ranges import block_of
+from mcagent.controller.contract.raw import is_deleting, items_at, text_at
+from mcagent.controller.machinery.reconciler import Index, Side
 from mcagent.kube.source import RawObject
 from mcagent.model.field import Field, printable
 from mcagent.model.objects import Kind

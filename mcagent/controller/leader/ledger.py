@@ -14,23 +14,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from mcagent.controller import names
-from mcagent.controller.cluster_claims import (
+from mcagent.controller.contract import names
+from mcagent.controller.contract.cidr_claims import (
     CLAIMED,
     GRANTED,
-    Claim,
+    CidrClaim,
     asked_for,
     claims_in,
     claims_of,
     colliding,
     filed_under,
 )
+from mcagent.controller.contract.raw import annotation, is_deleting, text_at, value_at
 from mcagent.controller.leader.bounds import Bounds, bounds_of, defaults_of
 from mcagent.controller.leader.exports import read_header
 from mcagent.controller.leader.members import is_member
 from mcagent.controller.leader.payloads import read_cluster_info
-from mcagent.controller.raw import annotation, is_deleting, text_at, value_at
-from mcagent.controller.reconciler import Ref, View
+from mcagent.controller.machinery.reconciler import Ref, View
 from mcagent.controller.settings import MemberLimits
 from mcagent.core.addresses.ownership import AddressClaim, lost
 from mcagent.kube.source import RawObject
@@ -44,7 +44,7 @@ _Rank = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ClaimsDecision:
     """What becomes of a cluster's claims, by their text."""
 
     times: Mapping[str, str]  # since when each is granted; REFUSED: it is not
@@ -58,10 +58,10 @@ class Account:
 
     cluster_id: str
     created: str  # the export's creation time
-    granted: Mapping[Claim, str]
-    asked: Sequence[Claim]  # and not granted
+    granted: Mapping[CidrClaim, str]
+    asked: Sequence[CidrClaim]  # and not granted
 
-    def rank(self, claim: Claim) -> _Rank:
+    def rank(self, claim: CidrClaim) -> _Rank:
         """Return what sorts claims: the lowest stands."""
         time = self.granted.get(claim)
         return ("0" if time is not None else "1", time or "", self.created, self.cluster_id)
@@ -74,7 +74,7 @@ class Ledger:
         self._defaults = defaults_of(limits)
         self._allowed = allowed_ranges(limits)
 
-    def decide(self, view: View, raw: RawObject, now: float) -> Verdict:
+    def decide(self, view: View, raw: RawObject, now: float) -> ClaimsDecision:
         """Return what becomes of the claims of a member's ClusterInfo export, which can be read."""
         area = text_at(raw, "metadata", "namespace")
         own = _account(view, area, text_at(raw, "spec", "clusterID"), raw)
@@ -92,13 +92,13 @@ class Ledger:
         fresh = to_microseconds(at(datetime.fromtimestamp(now, UTC)))
         times = {c.text: REFUSED if c.text in refused else own.granted.get(c) or fresh for c in claims}
         waits = any(winner not in other.granted for winner, other in winners.values())
-        return Verdict(times=times, refused=refused, waits=waits)
+        return ClaimsDecision(times=times, refused=refused, waits=waits)
 
-    def refusals(self, view: View, area: str, cluster_id: str, claims: Sequence[Claim]) -> dict[str, str]:
+    def refusals(self, view: View, area: str, cluster_id: str, claims: Sequence[CidrClaim]) -> dict[str, str]:
         """Return which claims a cluster may not have, whoever else wants them, and why, by their text."""
         return refusals(claims, cluster_id, bounds_of(view, area, cluster_id, self._defaults), self._allowed)
 
-    def _others(self, books: _Books, own: Account, claims: Sequence[Claim]) -> list[Account]:
+    def _others(self, books: _Books, own: Account, claims: Sequence[CidrClaim]) -> list[Account]:
         """Return the other clusters in the way of claims, with just those of their claims that are."""
         asked = {value for claim in claims for value in asked_for(claim)}
         found = []
@@ -115,7 +115,7 @@ class Ledger:
             )
         return found
 
-    def _open(self, books: _Books, cluster_id: str, claims: Sequence[Claim]) -> list[Claim]:
+    def _open(self, books: _Books, cluster_id: str, claims: Sequence[CidrClaim]) -> list[CidrClaim]:
         """Return those of a cluster's claims that may be granted: it may have them, and nobody has any of it."""
         view, area = books.view, books.area
         refused = self.refusals(view, area, cluster_id, claims) if claims else {}
@@ -129,11 +129,11 @@ class Ledger:
         return found
 
     def _winners(
-        self, own: Account, wanted: Sequence[Claim], others: Sequence[Account]
-    ) -> dict[Claim, tuple[Claim, Account]]:
+        self, own: Account, wanted: Sequence[CidrClaim], others: Sequence[Account]
+    ) -> dict[CidrClaim, tuple[CidrClaim, Account]]:
         """Return which of one's own claims are lost, and to whose."""
-        meant: dict[AddressClaim, list[tuple[Claim, Account]]] = {}
-        keys: dict[str, tuple[_Rank, Claim, Account]] = {}
+        meant: dict[AddressClaim, list[tuple[CidrClaim, Account]]] = {}
+        keys: dict[str, tuple[_Rank, CidrClaim, Account]] = {}
         for one in (own, *others):
             for claim in wanted if one is own else (*one.granted, *one.asked):
                 if claim.range is None:
@@ -181,7 +181,7 @@ def allowed_ranges(limits: MemberLimits) -> tuple[Network, ...]:
 
 
 def refusals(
-    claims: Iterable[Claim], cluster_id: str, bounds: Bounds, allowed: Iterable[Network]
+    claims: Iterable[CidrClaim], cluster_id: str, bounds: Bounds, allowed: Iterable[Network]
 ) -> dict[str, str]:
     """Return which claims a cluster may not have, whoever else wants them, and why, by their text.
 
@@ -233,7 +233,7 @@ def _account(view: View, area: str, cluster_id: str, export: RawObject) -> Accou
     )
 
 
-def granted_in(raw: RawObject | None) -> dict[Claim, str]:
+def granted_in(raw: RawObject | None) -> dict[CidrClaim, str]:
     """Return what a ResourceImport grants, with the time since when.
 
     One without the annotation was made before there was any: all in it was granted when it was made.
@@ -246,7 +246,7 @@ def granted_in(raw: RawObject | None) -> dict[Claim, str]:
     return {claim: times.get(claim.text) or made for claim in claims_in(raw)}
 
 
-def read_claims(export: RawObject) -> tuple[Claim, ...] | None:
+def read_claims(export: RawObject) -> tuple[CidrClaim, ...] | None:
     """Return what an export asks for; None when it cannot be read."""
     try:
         read_header(export)
@@ -255,13 +255,13 @@ def read_claims(export: RawObject) -> tuple[Claim, ...] | None:
         return None
 
 
-def touched(view: View, area: str, changed: Iterable[Claim]) -> list[str]:
+def touched(view: View, area: str, changed: Iterable[CidrClaim]) -> list[str]:
     """Return the names of the exports that ask for what collides with these claims."""
     found = colliding(changed, area, lambda value: view.indexed(CLAIMED.name, value))
     return [text_at(raw, "metadata", "name") for raw in found]
 
 
-def _clusters(view: View, area: str, claims: Sequence[Claim]) -> set[str]:
+def _clusters(view: View, area: str, claims: Sequence[CidrClaim]) -> set[str]:
     """Return the clusters that ask for, or were granted, what collides with claims."""
     exports = colliding(claims, area, lambda value: view.indexed(CLAIMED.name, value))
     imports = colliding(claims, area, lambda value: view.indexed(GRANTED.name, value))

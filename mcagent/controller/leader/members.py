@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mcagent.controller import names
-from mcagent.controller.raw import is_deleting, text_at
-from mcagent.controller.reconciler import Ref, View
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import is_deleting, text_at
+from mcagent.controller.machinery.reconciler import Ref, View
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 

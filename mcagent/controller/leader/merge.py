@@ -11,10 +11,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mcagent.controller.contract.services import MAX_SUBSETS, Ports, ServicePort, ServiceSpec
 from mcagent.controller.leader.exports import Header
 from mcagent.controller.leader.payloads import Backends
 from mcagent.controller.leader.status import CONFLICT
-from mcagent.controller.service_payload import MAX_SUBSETS, Ports, ServicePort, ServiceSpec
 from mcagent.kube.source import RawObject
 from mcagent.model.net import Address
 
@@ -23,7 +23,7 @@ _SHOWN = 3  # endpoints that were left out and are named in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class MergeResult:
     """What became of an export. `note` tells what is left out of one that is taken, or why it is not taken."""
 
     taken: bool
@@ -46,14 +46,14 @@ class Merged:
 
     definition: ServiceSpec | None = None
     subsets: Sequence[RawObject] | None = None
-    services: Mapping[str, Verdict] = field(default_factory=dict)
-    endpoints: Mapping[str, Verdict] = field(default_factory=dict)
+    services: Mapping[str, MergeResult] = field(default_factory=dict)
+    endpoints: Mapping[str, MergeResult] = field(default_factory=dict)
 
 
 def merge(offers: Iterable[Offer]) -> Merged:
     """Merge the offers of different clusters for one Service."""
-    services: dict[str, Verdict] = {}
-    endpoints: dict[str, Verdict] = {}
+    services: dict[str, MergeResult] = {}
+    endpoints: dict[str, MergeResult] = {}
     taken: list[tuple[str, Backends]] = []
     first: tuple[Header, ServiceSpec] | None = None
     for offer in sorted(offers, key=lambda o: o.header.order):
@@ -65,9 +65,9 @@ def merge(offers: Iterable[Offer]) -> Merged:
         if isinstance(offer.backends, Backends) and verdict.taken:
             taken.append((cluster, offer.backends))
         elif isinstance(offer.backends, Backends):
-            endpoints[cluster] = Verdict(taken=False, note=f"its Service export is refused: {verdict.note}")
+            endpoints[cluster] = MergeResult(taken=False, note=f"its Service export is refused: {verdict.note}")
         elif offer.backends is not None:
-            endpoints[cluster] = Verdict(taken=False, note=offer.backends)
+            endpoints[cluster] = MergeResult(taken=False, note=offer.backends)
     subsets, verdicts = union(taken)
     return Merged(
         definition=first[1] if first else None,
@@ -77,16 +77,16 @@ def merge(offers: Iterable[Offer]) -> Merged:
     )
 
 
-def _judge(offer: Offer, first: tuple[Header, ServiceSpec] | None) -> Verdict:
+def _judge(offer: Offer, first: tuple[Header, ServiceSpec] | None) -> MergeResult:
     if isinstance(offer.definition, str):
-        return Verdict(taken=False, note=offer.definition)
+        return MergeResult(taken=False, note=offer.definition)
     if first is None:
-        return Verdict(taken=True)
+        return MergeResult(taken=True)
     header, definition = first
     difference = differs(offer.definition, definition)
     if not difference:
-        return Verdict(taken=True)
-    return Verdict(
+        return MergeResult(taken=True)
+    return MergeResult(
         taken=False, note=f"conflict with cluster {header.cluster_id}, which exported it first: {difference}"
     )
 
@@ -109,13 +109,13 @@ def _number(port: ServicePort) -> str:
     return f"{port.port}/{port.protocol}"
 
 
-def union(offers: Sequence[tuple[str, Backends]]) -> tuple[list[RawObject], dict[str, Verdict]]:
+def union(offers: Sequence[tuple[str, Backends]]) -> tuple[list[RawObject], dict[str, MergeResult]]:
     """Return the subsets of all clusters together, and the verdict on each.
 
     What would make the ResourceImport too large is left out, the youngest export's last addresses first.
     """
     found: dict[Ports, set[Address]] = {}
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, MergeResult] = {}
     size = 0
     for cluster, backends in offers:
         dropped = 0
@@ -142,7 +142,7 @@ def union(offers: Sequence[tuple[str, Backends]]) -> tuple[list[RawObject], dict
     ], verdicts
 
 
-def _told(backends: Backends, dropped: int) -> Verdict:
+def _told(backends: Backends, dropped: int) -> MergeResult:
     notes = []
     if backends.left_out:
         some = "; ".join(backends.left_out[:_SHOWN]) + ("; ..." if len(backends.left_out) > _SHOWN else "")
@@ -154,7 +154,7 @@ def _told(backends: Backends, dropped: int) -> Verdict:
         )
     if dropped:
         notes.append(f"{dropped} endpoints are left out: the ResourceImport would be larger than an object may be")
-    return Verdict(taken=not backends.left_out or backends.count > 0, note=", ".join(notes))
+    return MergeResult(taken=not backends.left_out or backends.count > 0, note=", ".join(notes))
 
 
 def _ports(ports: Ports) -> list[RawObject]:

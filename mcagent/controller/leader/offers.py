@@ -10,19 +10,19 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mcagent.controller import names
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import age, is_deleting
+from mcagent.controller.contract.services import ServiceSpec
+from mcagent.controller.contract.size import object_size
 from mcagent.controller.leader.bounds import bounds_of, defaults_of, named_for, refuse_namespace
 from mcagent.controller.leader.exports import BY_KIND, ExportKind, Header, by_kind, read_header
 from mcagent.controller.leader.grants import Grants
 from mcagent.controller.leader.members import is_member, not_a_member
-from mcagent.controller.leader.merge import Offer, Verdict
+from mcagent.controller.leader.merge import MergeResult, Offer
 from mcagent.controller.leader.payloads import Backends, read_backends, read_definition
 from mcagent.controller.leader.status import CONFLICT, reason_of
-from mcagent.controller.raw import age, is_deleting
-from mcagent.controller.reconciler import View
-from mcagent.controller.service_payload import ServiceSpec
+from mcagent.controller.machinery.reconciler import View
 from mcagent.controller.settings import LeaderSettings
-from mcagent.controller.size import object_size
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 
@@ -39,7 +39,7 @@ class Export:
     raw: RawObject
     key: str
     header: Header | None
-    refused: Verdict | None
+    refused: MergeResult | None
     reserved: bool = False  # its namespace is named for its cluster
 
     @property
@@ -83,13 +83,13 @@ class Offers:
         try:
             header = read_header(raw)
         except InputError as error:
-            return Export(raw=raw, key=key, header=None, refused=Verdict(taken=False, note=reason_of(error)))
+            return Export(raw=raw, key=key, header=None, refused=MergeResult(taken=False, note=reason_of(error)))
         reason, why = self._refusal(view, raw, header)
         return Export(
             raw=raw,
             key=key,
             header=header,
-            refused=Verdict(taken=False, note=why, reason=reason) if why else None,
+            refused=MergeResult(taken=False, note=why, reason=reason) if why else None,
             reserved=bool(named_for(view, header.area, header.namespace)),
         )
 

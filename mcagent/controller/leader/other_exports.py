@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from mcagent.controller.contract.raw import is_deleting, text_at
 from mcagent.controller.leader.exports import ExportKind
 from mcagent.controller.leader.status import failed, released
-from mcagent.controller.raw import is_deleting, text_at
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View
+from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
@@ -29,7 +29,7 @@ class OtherExports:
     def __init__(self, settings: LeaderSettings) -> None:
         self._settings = settings
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:  # noqa: ARG002
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:  # noqa: ARG002
         """Return the export that changed, if it is of another kind."""
         return _key(change.new) if change.new and self._mine(change.new) else []
 
@@ -38,16 +38,16 @@ class OtherExports:
         for raw in view.list(Kind.RESOURCE_EXPORT, namespace=self._settings.namespace or None):
             yield from _key(raw)
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return what is written about the export."""
         area, name = key.split("/", 1)
         raw = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name))
         if raw is None or not _key(raw):
-            return Outcome()
+            return DesiredObjects()
         if is_deleting(raw):
-            return Outcome(steps=[step for step in (released(raw),) if step])
+            return DesiredObjects(steps=[step for step in (released(raw),) if step])
         kind = printable(text_at(raw, "spec", "kind"))
-        return Outcome(steps=[failed(raw, f'this leader does not merge exports of kind "{kind}"', now)])
+        return DesiredObjects(steps=[failed(raw, f'this leader does not merge exports of kind "{kind}"', now)])
 
     def _mine(self, raw: RawObject) -> bool:
         return self._settings.namespace in ("", text_at(raw, "metadata", "namespace"))

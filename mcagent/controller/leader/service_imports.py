@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mcagent.controller import names
-from mcagent.controller.conditions import FALSE, TRUE, condition
+from mcagent.controller.contract import names
+from mcagent.controller.contract.conditions import FALSE, TRUE, condition
+from mcagent.controller.contract.raw import text_at
+from mcagent.controller.contract.services import ServiceSpec
 from mcagent.controller.leader.exports import ExportKind
-from mcagent.controller.leader.merge import Merged, Verdict
-from mcagent.controller.raw import text_at
-from mcagent.controller.reconciler import Ref, View, Wanted
-from mcagent.controller.service_payload import ServiceSpec
+from mcagent.controller.leader.merge import Merged, MergeResult
+from mcagent.controller.machinery.reconciler import Ref, View, Wanted
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 
@@ -70,7 +70,7 @@ def _service_spec(definition: ServiceSpec) -> RawObject:
     return spec
 
 
-def _import(view: View, ref: Ref, body: RawObject, verdicts: Mapping[str, Verdict], now: float) -> Wanted:
+def _import(view: View, ref: Ref, body: RawObject, verdicts: Mapping[str, MergeResult], now: float) -> Wanted:
     found = (view.get(ref) or {}).get("status")
     before: dict[str, object] = {}
     for item in found.get("clusterStatuses") or () if isinstance(found, dict) else ():

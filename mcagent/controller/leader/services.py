@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mcagent.controller import names
+from mcagent.controller.contract import names
+from mcagent.controller.contract.ranges import blocks_of
+from mcagent.controller.contract.raw import age, annotation, is_deleting, namespace_of, text_at
 from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, ACCOUNTS_BY_NAMESPACE, named_namespaces, said
 from mcagent.controller.leader.exports import (
     BY_BLOCK,
@@ -27,14 +29,12 @@ from mcagent.controller.leader.exports import (
 )
 from mcagent.controller.leader.grants import GRANTS
 from mcagent.controller.leader.members import announces
-from mcagent.controller.leader.merge import Merged, Verdict, merge
+from mcagent.controller.leader.merge import Merged, MergeResult, merge
 from mcagent.controller.leader.offers import Export, Offers
 from mcagent.controller.leader.payloads import published
 from mcagent.controller.leader.service_imports import imports, key_of_import
 from mcagent.controller.leader.status import export_ref, failed, released, succeeded
-from mcagent.controller.ranges import blocks_of
-from mcagent.controller.raw import age, annotation, is_deleting, namespace_of, text_at
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
@@ -66,7 +66,7 @@ class ServiceMerge:
         self._settings = settings
         self._offers = Offers(settings)
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the Services that a change touches."""
         area = namespace_of(change.new or change.old)
         if not self._settings.covers(area):
@@ -88,7 +88,7 @@ class ServiceMerge:
                 found = [*exports, *self._at_the_limit(view, area, change)]
         return dict.fromkeys(_with_rivals(view, found))
 
-    def _at_the_limit(self, view: View, area: str, change: Change) -> Sequence[RawObject]:
+    def _at_the_limit(self, view: View, area: str, change: ObjectChange) -> Sequence[RawObject]:
         """Return the exports about which a coming or going decides: the last that stays, the first that goes."""
         raw = change.new or change.old or {}
         same = change.old is not None and change.new is not None and is_deleting(change.old) == is_deleting(raw)
@@ -113,7 +113,7 @@ class ServiceMerge:
             found |= dict.fromkeys(key_of_import(raw))
         return found
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the ResourceImports of a Service, and what is written about its exports."""
         area, namespace, name = key.split("/", 2)
         if not namespace:
@@ -140,18 +140,18 @@ class ServiceMerge:
             if verdict.note:
                 events.append(Event(subject=str(export_ref(raw)), reason="NotMerged", message=verdict.note))
         steps += filter(None, (released(export.raw) for export in mine if is_deleting(export.raw)))
-        return Outcome(steps=steps, events=events)
+        return DesiredObjects(steps=steps, events=events)
 
-    def _nameless(self, raw: RawObject | None, view: View, now: float) -> Outcome:
+    def _nameless(self, raw: RawObject | None, view: View, now: float) -> DesiredObjects:
         """Return what is written about an export that names no Service."""
         if raw is None:
-            return Outcome()
+            return DesiredObjects()
         if is_deleting(raw):
-            return Outcome(steps=[step for step in (released(raw),) if step])
+            return DesiredObjects(steps=[step for step in (released(raw),) if step])
         export = self._offers.read(view, raw, _key(raw))
         if export.header is None and export.refused is not None:
-            return Outcome(steps=[failed(raw, export.refused.note, now)])
-        return Outcome()  # it has come to name one since, and has another key
+            return DesiredObjects(steps=[failed(raw, export.refused.note, now)])
+        return DesiredObjects()  # it has come to name one since, and has another key
 
 
 # --- which keys a change touches --------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def _of_cluster(view: View, area: str, cluster_id: str) -> Iterable[RawObject]:
     return [raw for raw in exports if text_at(raw, "spec", "kind") in SERVICE_KINDS]
 
 
-def _of_networks(view: View, area: str, change: Change) -> Iterable[RawObject]:
+def _of_networks(view: View, area: str, change: ObjectChange) -> Iterable[RawObject]:
     """Yield the exports whose endpoints may lie in other networks now."""
     old, new = (frozenset(map(str, published(raw) or ())) for raw in (change.old, change.new))
     if old == new:
@@ -189,7 +189,7 @@ def _of_networks(view: View, area: str, change: Change) -> Iterable[RawObject]:
         yield from view.indexed(BY_BLOCK.name, f"{area}/{block}")
 
 
-def _of_account(view: View, area: str, change: Change) -> Iterable[RawObject]:
+def _of_account(view: View, area: str, change: ObjectChange) -> Iterable[RawObject]:
     """Yield the exports that an administrator's change of a ServiceAccount is about."""
     named: set[str] = set()
     for raw in filter(None, (change.old, change.new)):
@@ -222,11 +222,11 @@ def _whose(header: Header) -> str:
 
 
 def _refuse_all(exports: Iterable[Export], why: str) -> Merged:
-    refused = {cluster_of(export.raw): Verdict(taken=False, note=why) for export in exports}
+    refused = {cluster_of(export.raw): MergeResult(taken=False, note=why) for export in exports}
     return Merged(services=refused, endpoints=refused)
 
 
-def _verdict(export: Export, merged: Merged) -> Verdict:
+def _verdict(export: Export, merged: Merged) -> MergeResult:
     if export.refused is not None:
         return export.refused
     assert export.header is not None

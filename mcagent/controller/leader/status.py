@@ -7,9 +7,9 @@ the other cluster.
 
 from __future__ import annotations
 
-from mcagent.controller import names
-from mcagent.controller.conditions import FALSE, TRUE, condition
-from mcagent.controller.reconciler import Ref, Wanted
+from mcagent.controller.contract import names
+from mcagent.controller.contract.conditions import FALSE, TRUE, condition
+from mcagent.controller.machinery.reconciler import Ref, Wanted
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind

@@ -9,10 +9,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
-from mcagent.controller import names
-from mcagent.controller.conditions import time_text
+from mcagent.controller.contract import names
+from mcagent.controller.contract.conditions import time_text
+from mcagent.controller.machinery.reconciler import (
+    DesiredObjects,
+    Index,
+    Leader,
+    ObjectChange,
+    Ref,
+    Side,
+    View,
+    Wanted,
+)
 from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, membership
-from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -31,7 +40,7 @@ class Announce:
     def __init__(self, settings: MemberSettings) -> None:
         self._period = settings.heartbeat_period
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:  # noqa: ARG002
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:  # noqa: ARG002
         """Return the one key when membership or connection changed."""
         return [KEY] if concerns_membership(change) else []
 
@@ -39,11 +48,11 @@ class Announce:
         """Return the one key."""
         return [KEY]
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:  # noqa: ARG002
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the announcement with the heartbeat of this period."""
         leader, cluster_set = membership(view), cluster_set_of(view)
         if leader is None or cluster_set is None or not leader.connected:
-            return Outcome()  # called again when that changes
+            return DesiredObjects()  # called again when that changes
         offset = zlib.crc32(leader.cluster_id.encode()) / 2**32 * self._period
         beat = (now - offset) // self._period * self._period + offset
         ref = announce_ref(leader)
@@ -59,7 +68,7 @@ class Announce:
             events.append(
                 Event(subject=str(cluster_set_ref(cluster_set, view)), reason="AnnounceFailed", message=message)
             )
-        return Outcome(steps=[Wanted(ref=ref, body=body)], events=events, again=beat + self._period - now)
+        return DesiredObjects(steps=[Wanted(ref=ref, body=body)], events=events, again=beat + self._period - now)
 
 
 def announce_ref(leader: Leader) -> Ref:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mcagent.controller import names
-from mcagent.controller.member.imported import Target, is_imported, is_our_import, owner_of
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import is_deleting, name_of, namespace_of, text_at
+from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
+from mcagent.controller.member.services.imported import ImportedService, is_imported, is_our_import, owner_of
 from mcagent.controller.member.state import is_joined
-from mcagent.controller.raw import is_deleting, name_of, namespace_of, text_at
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
@@ -38,7 +38,7 @@ class Cleanup:
     def __init__(self, settings: MemberSettings) -> None:
         """Nothing of the settings is needed."""
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return what has to go, once there is no ClusterSet."""
         if is_joined(view):
             return []
@@ -50,23 +50,23 @@ class Cleanup:
         """Return all that has to go."""
         return [] if is_joined(view) else [_key(ref.kind, raw) for ref, raw in owned(view)]
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:  # noqa: ARG002
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the object as something to delete, if it is ours."""
         if is_joined(view):
-            return Outcome()
+            return DesiredObjects()
         kind, namespace, name = key.split("/", 2)
         ref = Ref(kind=Kind(kind), namespace=namespace, name=name)
         raw = view.get(ref)
         if raw is None or not _is_ours(ref.kind, raw, view):
-            return Outcome()
+            return DesiredObjects()
         steps: list[Wanted | Ref] = [ref]
         if ref.kind is Kind.SERVICE:
-            imported = Target(namespace=namespace, name=name.removeprefix(names.IMPORTED_PREFIX))
+            imported = ImportedService(namespace=namespace, name=name.removeprefix(names.IMPORTED_PREFIX))
             present = view.get(imported.service_import)
             # One that Antrea made is known by the address of its Service, so it goes first.
             before = [imported.service_import] if present is not None and is_our_import(present, raw) else []
             steps = [*before, imported.endpoints, ref]
-        return Outcome(steps=steps)
+        return DesiredObjects(steps=steps)
 
 
 def owned(view: View) -> Iterator[tuple[Ref, RawObject]]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mcagent.controller import names
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import is_deleting, name_of, namespace_of
+from mcagent.controller.machinery.reconciler import DesiredObjects, Index, Leader, ObjectChange, Ref, Side, View
 from mcagent.controller.member.election import relevant
 from mcagent.controller.member.exports import (
     CLUSTER_INFO,
@@ -21,8 +23,6 @@ from mcagent.controller.member.exports import (
 )
 from mcagent.controller.member.gateways import serving
 from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, membership
-from mcagent.controller.raw import is_deleting, name_of, namespace_of
-from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, View
 from mcagent.controller.settings import MemberSettings
 from mcagent.core.addresses.underlay import refuse_underlay
 from mcagent.kube.source import RawObject
@@ -48,7 +48,7 @@ class ClusterInfoExport:
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the one key, unless the change touches nothing that is published."""
         leader = view.leader
         match change.kind:
@@ -67,18 +67,18 @@ class ClusterInfoExport:
         """Return the one key."""
         return [KEY]
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:  # noqa: ARG002
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the ResourceExport."""
         leader, cluster_set = membership(view), cluster_set_of(view)
         if leader is None or cluster_set is None:
-            return Outcome()
+            return DesiredObjects()
         ref = export_ref(leader, names.cluster_info(leader.cluster_id))
         there = view.get(ref)
         if is_deleting(there):
-            return Outcome()  # made anew once it is gone
+            return DesiredObjects()  # made anew once it is gone
         gateways = self._gateways(view)
         if not gateways:
-            return Outcome(steps=[ref] if there is not None else [])
+            return DesiredObjects(steps=[ref] if there is not None else [])
         events = []
         about = cluster_set_ref(cluster_set, view)
         if self._settings.service_cidr is None:
@@ -94,7 +94,7 @@ class ClusterInfoExport:
             "kind": CLUSTER_INFO,
             "clusterInfo": self._info(leader, gateways),
         }
-        return Outcome(
+        return DesiredObjects(
             steps=[resource_export(ref, spec, there, published_settings(self._settings))], events=events
         )
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, product
 
-from mcagent.controller import names
-from mcagent.controller.cluster_claims import (
+from mcagent.controller.contract import names
+from mcagent.controller.contract.cidr_claims import (
     IMPORTED,
-    Claim,
+    CidrClaim,
     cidr_claim,
     claims_in,
     claims_of,
@@ -24,8 +24,19 @@ from mcagent.controller.cluster_claims import (
     pairs,
     without,
 )
-from mcagent.controller.conditions import FALSE, TRUE, condition
-from mcagent.controller.member.claims import (
+from mcagent.controller.contract.conditions import FALSE, TRUE, condition
+from mcagent.controller.contract.raw import annotation, items_at, name_of, namespace_of, text_at, value_at
+from mcagent.controller.machinery.reconciler import (
+    DesiredObjects,
+    Index,
+    Leader,
+    ObjectChange,
+    Ref,
+    Side,
+    View,
+    Wanted,
+)
+from mcagent.controller.member.cidr_claims import (
     NODES_BY_PREFIX,
     addresses_of,
     granted_times,
@@ -34,9 +45,9 @@ from mcagent.controller.member.claims import (
     since,
 )
 from mcagent.controller.member.exports import WIREGUARD_FIELDS, published_settings, wireguard_fields
-from mcagent.controller.member.import_content import CLUSTER_INFO
 from mcagent.controller.member.indexes import CLUSTER_INFOS, SLICES_BY_SERVICE
 from mcagent.controller.member.networks import cluster_of
+from mcagent.controller.member.services.import_content import CLUSTER_INFO
 from mcagent.controller.member.state import (
     cluster_set_of,
     cluster_set_ref,
@@ -44,8 +55,6 @@ from mcagent.controller.member.state import (
     is_for,
     membership,
 )
-from mcagent.controller.raw import annotation, items_at, name_of, namespace_of, text_at, value_at
-from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
@@ -72,7 +81,7 @@ class ClusterInfoImports:
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the clusters that a change touches: itself, and those in the way of its old or new claims."""
         raw = change.new or change.old or {}
         match change.kind:
@@ -101,21 +110,21 @@ class ClusterInfoImports:
         there = view.list(Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace)
         return dict.fromkeys(name_of(raw) for raw in (*imports, *there))
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the ClusterInfoImport."""
         leader, cluster_set = membership(view), cluster_set_of(view)
         if leader is None or cluster_set is None:
-            return Outcome()  # leaving cleans up
+            return DesiredObjects()  # leaving cleans up
         ref = Ref(kind=Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace, name=key)
         there = view.get(ref)
         raw = view.get(Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key))
         if raw is None or text_at(raw, "spec", "kind") != CLUSTER_INFO or not is_for(raw, leader):
             ours = text_at(there, "metadata", "labels", names.MANAGED_BY_LABEL) == names.MANAGED_BY
-            return Outcome(steps=[ref] if ours else [])
+            return DesiredObjects(steps=[ref] if ours else [])
         cluster_id = cluster_of(raw)
         if cluster_id == leader.cluster_id:
             events = _own_events(raw, cluster_set_ref(cluster_set, view))
-            return Outcome(steps=[ref] if there is not None else [], events=events)
+            return DesiredObjects(steps=[ref] if there is not None else [], events=events)
         try:
             spec = _spec(raw, key, view.namespace)
         except InputError as err:
@@ -124,7 +133,7 @@ class ClusterInfoImports:
                 reason="InvalidClusterInfo",
                 message=f"{printable(key)} is not taken over as it is now: {err.path}: {err.reason}",
             )
-            return Outcome(events=[wrong])
+            return DesiredObjects(events=[wrong])
         left_out = protected(view, leader, cluster_id, claims_of(spec))
         spec = _whole(without(spec, left_out))
         times = granted_times(raw, there, claims_of(spec), left_out, now)
@@ -140,7 +149,7 @@ class ClusterInfoImports:
             "annotations": {CLAIMS_ANNOTATION: granted_text(times)},
         }
         wanted = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, status={"conditions": [ready, *others]})
-        return Outcome(
+        return DesiredObjects(
             steps=[wanted], events=[Event(subject=str(ref), reason=word, message=text) for word, text in problems]
         )
 
@@ -229,7 +238,7 @@ def _own_events(raw: RawObject, ref: Ref) -> list[Event]:
     return [Event(subject=str(ref), reason="ClaimRefused", message=message)] if refused else []
 
 
-def _colliding(claims: Iterable[Claim], view: View) -> list[RawObject]:
+def _colliding(claims: Iterable[CidrClaim], view: View) -> list[RawObject]:
     """Return the ResourceImports that hold a claim in the way of one of these."""
     leader = view.leader
     if leader is None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from mcagent.controller.raw import texts_at
+from mcagent.controller.contract.raw import texts_at
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError

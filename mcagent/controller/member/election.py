@@ -13,8 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from mcagent.controller import names
-from mcagent.controller.raw import age, annotation, is_deleting, items_at, name_of, namespace_of, text_at, value_at
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import (
+    age,
+    annotation,
+    is_deleting,
+    items_at,
+    name_of,
+    namespace_of,
+    text_at,
+    value_at,
+)
 from mcagent.controller.settings import IpPrecedence
 from mcagent.core.addresses.underlay import first_usable, refuse_underlay
 from mcagent.kube.source import RawObject
@@ -33,7 +42,7 @@ class Standing(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class GatewayCandidate:
     """An annotated Node. `why` says in words what keeps it from being a gateway, or from being as asked for."""
 
     name: str
@@ -58,7 +67,7 @@ def relevant(node: RawObject | None) -> object:
     )
 
 
-def candidate(node: RawObject, precedence: IpPrecedence) -> Candidate | None:
+def candidate(node: RawObject, precedence: IpPrecedence) -> GatewayCandidate | None:
     """Return what is thought of a Node; None when it is not annotated, or on its way out."""
     if annotation(node, names.GATEWAY_ANNOTATION) is None or is_deleting(node):
         return None
@@ -77,7 +86,7 @@ def candidate(node: RawObject, precedence: IpPrecedence) -> Candidate | None:
         if gateway is None:
             reason = "NoUsableAddress"
             why = "has no ExternalIP, which gatewayIPPrecedence: external asks for"
-    return Candidate(
+    return GatewayCandidate(
         name=name_of(node),
         standing=Standing.UNFIT if reason or not _ready(node) else _standing(node),
         internal_ip=internal,
@@ -87,7 +96,7 @@ def candidate(node: RawObject, precedence: IpPrecedence) -> Candidate | None:
     )
 
 
-def elect(candidates: Iterable[Candidate], gateways: Sequence[str], most: int) -> tuple[str, ...]:
+def elect(candidates: Iterable[GatewayCandidate], gateways: Sequence[str], most: int) -> tuple[str, ...]:
     """Return the gateways, at most `most`. `gateways` are those there are, the longest-serving first."""
     by_name = {found.name: found for found in candidates}
     serving = [name for name in gateways if name in by_name]
@@ -114,7 +123,7 @@ def by_age(gateways: Iterable[RawObject], namespace: str) -> list[RawObject]:
     return sorted(found, key=age)
 
 
-def addresses(found: Candidate) -> Mapping[str, str]:
+def addresses(found: GatewayCandidate) -> Mapping[str, str]:
     """Return the fields of a Gateway object that say where the Node is reached; none while that is unknown."""
     if found.gateway_ip is None or found.internal_ip is None:
         return {}

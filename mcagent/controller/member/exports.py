@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mcagent.controller import names
-from mcagent.controller.raw import texts_at, value_at
-from mcagent.controller.reconciler import Index, Leader, Ref, Side, Wanted
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import texts_at, value_at
+from mcagent.controller.machinery.reconciler import Index, Leader, Ref, Side, Wanted
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind, WireGuardInfo

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mcagent.controller import names
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import name_of, namespace_of
+from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
 from mcagent.controller.member.election import addresses, by_age, candidate, elect, relevant
 from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, is_joined
-from mcagent.controller.raw import name_of, namespace_of
-from mcagent.controller.reconciler import Change, Index, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -31,7 +31,7 @@ class GatewayElection:
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the one key, unless a Node changed in nothing that counts."""
         match change.kind:
             case Kind.NODE:
@@ -45,11 +45,11 @@ class GatewayElection:
         """Return the one key."""
         return [KEY]
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:  # noqa: ARG002
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the Gateway objects that there should be."""
         cluster_set = cluster_set_of(view)
         if cluster_set is None or not is_joined(view):
-            return Outcome()  # leaving cleans up
+            return DesiredObjects()  # leaving cleans up
         nodes = view.list(Kind.NODE)
         found = {c.name: c for node in nodes if (c := candidate(node, self._settings.gateway_ip_precedence))}
         there = [name_of(raw) for raw in by_age(view.list(Kind.GATEWAY, namespace=view.namespace), view.namespace)]
@@ -73,7 +73,7 @@ class GatewayElection:
             labels = {"metadata": {"labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY}}}
             steps.append(Wanted(ref=self._ref(name, view), body={**labels, **where, **cidr}))
         steps += [self._ref(name, view) for name in there if name not in chosen]
-        return Outcome(steps=steps, events=events)
+        return DesiredObjects(steps=steps, events=events)
 
     def _ref(self, name: str, view: View) -> Ref:
         return Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name)

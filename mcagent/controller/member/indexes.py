@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mcagent.controller import names
-from mcagent.controller.member.import_content import CLUSTER_INFO, ENDPOINTS, SERVICE_IMPORT
-from mcagent.controller.raw import annotation, items_at, name_of, namespace_of, text_at
-from mcagent.controller.reconciler import Index, Side
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import annotation, items_at, name_of, namespace_of, text_at
+from mcagent.controller.machinery.reconciler import Index, Side
+from mcagent.controller.member.services.import_content import CLUSTER_INFO, ENDPOINTS, SERVICE_IMPORT
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 

@@ -10,16 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mcagent.controller import names
-from mcagent.controller.conditions import FALSE, TRUE, UNKNOWN, condition, find
+from mcagent.controller.contract import names
+from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, find
+from mcagent.controller.contract.raw import (
+    is_deleting,
+    items_at,
+    name_of,
+    namespace_of,
+    text_at,
+    texts_at,
+    value_at,
+)
+from mcagent.controller.machinery.connection.membership import claimed, membership
+from mcagent.controller.machinery.reconciler import (
+    DesiredObjects,
+    Index,
+    Leader,
+    ObjectChange,
+    Ref,
+    Side,
+    View,
+    Wanted,
+)
 from mcagent.controller.member.announce import announce_ref
 from mcagent.controller.member.cleanup import OWNED, owned
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
 from mcagent.controller.member.state import cluster_set_of
-from mcagent.controller.raw import is_deleting, items_at, name_of, namespace_of, text_at, texts_at, value_at
-from mcagent.controller.reconciler import Change, Index, Leader, Outcome, Ref, Side, View, Wanted
 from mcagent.controller.settings import MemberSettings
-from mcagent.controller.target import claimed, membership
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
@@ -40,7 +57,7 @@ class MemberClusterSet:
     def __init__(self, settings: MemberSettings) -> None:
         """Nothing of the settings is needed."""
 
-    def keys(self, change: Change, view: View) -> Iterable[str]:
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the ClusterSets that a change touches: all of this namespace, as only one of them counts."""
         here = change.side is Side.LOCAL and namespace_of(change.new or change.old) == view.namespace
         touched = here and change.kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM)
@@ -50,18 +67,20 @@ class MemberClusterSet:
         """Return all ClusterSets of this namespace."""
         return [name_of(raw) for raw in view.list(Kind.CLUSTER_SET, namespace=view.namespace)]
 
-    def desired(self, key: str, view: View, now: float) -> Outcome:
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the ClusterSet's status, or the next step of leaving."""
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=view.namespace, name=key)
         raw, chosen = view.get(ref), cluster_set_of(view)
         if raw is None:
-            return Outcome()
+            return DesiredObjects()
         finalizers = texts_at(raw, "metadata", "finalizers")
         if chosen is None or name_of(chosen) != key:
             return _not_chosen(raw, ref, chosen, now)
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
         if is_deleting(raw):
-            return _leave(ref, finalizers, leader, view) if names.MEMBER_FINALIZER in finalizers else Outcome()
+            return (
+                _leave(ref, finalizers, leader, view) if names.MEMBER_FINALIZER in finalizers else DesiredObjects()
+            )
         body: RawObject = {}
         if names.MEMBER_FINALIZER not in finalizers:
             body["metadata"] = {"finalizers": [*finalizers, names.MEMBER_FINALIZER]}
@@ -75,7 +94,7 @@ class MemberClusterSet:
         if status == FALSE:
             events.append(Event(subject=str(ref), reason=reason, message=message))
         wanted = Wanted(ref=ref, body=body, status=_status(raw, (status, reason, message), now), create=False)
-        return Outcome(steps=[wanted], events=events)
+        return DesiredObjects(steps=[wanted], events=events)
 
 
 def _state(raw: RawObject, claims: Sequence[RawObject], leader: Leader | None) -> tuple[str, str, str]:
@@ -120,15 +139,17 @@ def _status(raw: RawObject, ready: tuple[str, str, str], now: float) -> RawObjec
     }
 
 
-def _not_chosen(raw: RawObject, ref: Ref, chosen: RawObject | None, now: float) -> Outcome:
+def _not_chosen(raw: RawObject, ref: Ref, chosen: RawObject | None, now: float) -> DesiredObjects:
     """Return what is written about a ClusterSet that does not count: it is a leader's, or not the first."""
     finalizers = texts_at(raw, "metadata", "finalizers")
     if names.MEMBER_FINALIZER in finalizers and is_deleting(raw):
         rest = [text for text in finalizers if text != names.MEMBER_FINALIZER]
-        return Outcome(steps=[Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)])
+        return DesiredObjects(
+            steps=[Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)]
+        )
     leaders = items_at(raw, "spec", "leaders")
     if chosen is None or not any(text_at(leader, "server") for leader in leaders):
-        return Outcome()
+        return DesiredObjects()
     message = f"ClusterSet {name_of(chosen)} was here first: a cluster is a member of one ClusterSet at a time"
     before = items_at(raw, "status", "conditions")
     ready = condition(before, "Ready", FALSE, reason="AnotherClusterSet", message=message, now=now)
@@ -137,13 +158,13 @@ def _not_chosen(raw: RawObject, ref: Ref, chosen: RawObject | None, now: float) 
     events = (
         [Event(subject=str(ref), reason="AnotherClusterSet", message=message)] if not find(before, "Ready") else []
     )
-    return Outcome(steps=[Wanted(ref=ref, status=status, create=False)], events=events)
+    return DesiredObjects(steps=[Wanted(ref=ref, status=status, create=False)], events=events)
 
 
-def _leave(ref: Ref, finalizers: Sequence[str], leader: Leader | None, view: View) -> Outcome:
+def _leave(ref: Ref, finalizers: Sequence[str], leader: Leader | None, view: View) -> DesiredObjects:
     """Return the next step of leaving: wait for the clean-up here, tell the leader, let the ClusterSet go."""
     if next(owned(view), None) is not None:
-        return Outcome(again=LOOK)
+        return DesiredObjects(again=LOOK)
     rest = [text for text in finalizers if text != names.MEMBER_FINALIZER]
     released = Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)
     late = view.quiet_for(ref) >= PATIENCE
@@ -152,8 +173,10 @@ def _leave(ref: Ref, finalizers: Sequence[str], leader: Leader | None, view: Vie
         exports = view.indexed(BY_CLUSTER.name, leader.cluster_id, Side.LEADER)
         left = [export_ref(leader, name_of(raw)) for raw in exports if not is_deleting(raw)]
         last = [] if exports else [released]
-        return Outcome(steps=[*left, announce_ref(leader), *last], again=LOOK)
+        return DesiredObjects(steps=[*left, announce_ref(leader), *last], again=LOOK)
     if not late:
-        return Outcome(again=LOOK)
+        return DesiredObjects(again=LOOK)
     message = "the leader could not be told: it removes this cluster when no heartbeat has come for a day"
-    return Outcome(steps=[released], events=[Event(subject=str(ref), reason="LeaderNotTold", message=message)])
+    return DesiredObjects(
+        steps=[released], events=[Event(subject=str(ref), reason="LeaderNotTold", message=message)]
+    )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mcagent.controller.member.import_content import CLUSTER_INFO
-from mcagent.controller.ranges import Networks, range_of
-from mcagent.controller.raw import text_at, texts_at
+from mcagent.controller.contract.ranges import Networks, range_of
+from mcagent.controller.contract.raw import text_at, texts_at
+from mcagent.controller.member.services.import_content import CLUSTER_INFO
 from mcagent.kube.source import RawObject
 
 Announced = tuple[tuple[str, tuple[str, ...]], ...]  # cluster ID and CIDRs, of all other clusters

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mcagent.controller import names
-from mcagent.controller.raw import age, is_deleting, items_at, name_of, text_at, texts_at, value_at
-from mcagent.controller.reconciler import Change, Leader, Ref, View
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import age, is_deleting, items_at, name_of, text_at, texts_at, value_at
+from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Ref, View
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 
@@ -54,7 +54,7 @@ def is_joined(view: View) -> bool:
     return raw is not None and not is_deleting(raw)
 
 
-def concerns_membership(change: Change) -> bool:
+def concerns_membership(change: ObjectChange) -> bool:
     """Tell whether a change of a ClusterSet may change what `membership` says."""
     if change.kind is not Kind.CLUSTER_SET:
         return False

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mcagent.controller.cache import Cache
-from mcagent.controller.cluster_claims import GRANTED
+from mcagent.controller.contract.cidr_claims import GRANTED
+from mcagent.controller.contract.raw import name_of, namespace_of
 from mcagent.controller.leader.exports import BY_KIND, by_kind
-from mcagent.controller.raw import name_of, namespace_of
-from mcagent.controller.reconciler import Ref, Side
+from mcagent.controller.machinery.cache import Cache
+from mcagent.controller.machinery.reconciler import Ref, Side
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError

@@ -20,8 +20,8 @@ from http import HTTPStatus
 from typing import Any
 
 from mcagent.controller.admission.decision import Decision
-from mcagent.controller.raw import text_at
-from mcagent.controller.tally import BUCKETS, Durations
+from mcagent.controller.contract.raw import text_at
+from mcagent.controller.machinery.statistics import BUCKETS, Durations
 from mcagent.http.connections import Connection, Limits, Listener, Stage
 from mcagent.http.request import BadRequestError
 from mcagent.model.document import MAX_DEPTH, decode_noting_cuts, was_cut

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from devtools.waiting import wait_until
-from mcagent.controller import names
+from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster, refusal

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from devtools.waiting import wait_until
-from mcagent.controller.engine import Engine, EngineTiming
 from mcagent.controller.leader import leader_reconcilers
+from mcagent.controller.machinery.engine import Engine, EngineTiming
+from mcagent.controller.machinery.reconciler import Reconciler
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.discovery import discover_service_cidr
-from mcagent.controller.reconciler import Reconciler
 from mcagent.controller.settings import LeaderSettings, MemberSettings, WriteEndpoints
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError

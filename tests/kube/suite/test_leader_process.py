@@ -14,7 +14,7 @@ import pytest
 
 from devtools.lab import certificates
 from devtools.waiting import wait_until
-from mcagent.controller import names
+from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path

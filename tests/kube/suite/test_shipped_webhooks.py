@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from devtools.waiting import wait_until
-from mcagent.controller import names
 from mcagent.controller.config import Role
+from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path

@@ -1,0 +1,76 @@
+"""Admission of a ClusterInfo by what is granted to others: an early answer to who asks in vain. Pure.
+
+The ledger (`leader.ledger`) decides, and looks again: what is seen here may be a moment old. Refused is a request
+that would add nothing but claims in vain. One that brings something else, too, passes, and the ledger leaves
+out what is not granted: a conflict must never keep a cluster from telling of a new gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mcagent.controller.admission.decision import Decision, Lookup, Operation, Request, denied
+from mcagent.controller.contract.cidr_claims import (
+    CidrClaim,
+    asked_for,
+    claims_in,
+    claims_of,
+    collide,
+    filed_under,
+    place,
+    without,
+)
+from mcagent.controller.contract.raw import text_at
+from mcagent.controller.leader.bounds import bounds_of_accounts, defaults_of, stands_for
+from mcagent.controller.leader.exports import ExportKind
+from mcagent.controller.leader.ledger import allowed_ranges, granted_in, refusals
+from mcagent.controller.leader.payloads import read_cluster_info
+from mcagent.model.errors import InputError
+
+_SHOWN = 8  # claims that are named in a message
+
+
+def refuse_claims(request: Request, cluster: str, lookup: Lookup) -> Decision | None:
+    """Return the refusal of a ClusterInfo with new claims to what its member may not have, or others have."""
+    if text_at(request.object, "spec", "kind") != ExportKind.CLUSTER_INFO:
+        return None
+    before = set(claims_in(request.old))
+    new = [claim for claim in claims_in(request.object) if claim not in before]
+    if not new:
+        return None
+    accounts = (a for a in lookup.service_accounts(request.namespace) if stands_for(a) == cluster)
+    bounds = bounds_of_accounts(accounts, defaults_of(lookup.limits))
+    refused = refusals(new, cluster, bounds, allowed_ranges(lookup.limits))
+    held = _held(request.namespace, cluster, [claim for claim in new if claim.text not in refused], lookup)
+    refused |= held
+    if not refused or _brings_more(request, refused):
+        return None
+    return denied("; ".join(list(refused.values())[:_SHOWN]), code=409 if held else 403)
+
+
+def _brings_more(request: Request, refused: Mapping[str, str]) -> bool:
+    """Tell whether a request changes anything but by what is refused; one that cannot be read does."""
+    try:
+        new = without(read_cluster_info(request.object).spec, refused)
+        if request.operation is Operation.CREATE:
+            return bool(claims_of(new))
+        return new != read_cluster_info(request.old).spec
+    except InputError:
+        return True
+
+
+def _held(area: str, cluster: str, claims: Sequence[CidrClaim], lookup: Lookup) -> dict[str, str]:
+    """Return which claims others have, and who, by their text."""
+    asked = {value for claim in claims for value in asked_for(claim)}
+    found: dict[str, str] = {}
+    for raw in lookup.granted(area, [place(area, value) for value in sorted(asked)]):
+        holder = text_at(raw, "spec", "clusterinfo", "clusterID")
+        for theirs, since in granted_in(raw).items() if holder != cluster else ():
+            if asked.isdisjoint(filed_under(theirs)):
+                continue
+            for claim in claims:
+                if claim.text not in found and collide(claim, theirs):
+                    found[claim.text] = f"{claim} is not granted: cluster {holder} has had {theirs} since {since}"
+        if len(found) == len(claims):
+            break
+    return found

@@ -1,0 +1,1 @@
+"""What leader, member and admission read and write alike: the objects of Antrea Multi-cluster. Pure."""

@@ -1,0 +1,235 @@
+"""What a ClusterInfo claims: CIDRs, addresses of gateways, WireGuard keys; and who else claims some of it. Pure.
+
+Owns the reading of claims from any object that holds a ClusterInfo, and the values under which indexes file them,
+so that who is in the way of a claim is found without looking at all clusters. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from mcagent.controller.contract.raw import items_at, namespace_of, text_at, texts_at, value_at
+from mcagent.controller.machinery.reconciler import Index, Side
+from mcagent.core.addresses.rules import SHORTEST_PREFIX, PrefixRange, prefix_range, refuse_network
+from mcagent.core.addresses.underlay import endpoint_of, refuse_underlay, source_of
+from mcagent.kube.source import RawObject
+from mcagent.model.net import Address, parse_address, parse_network
+from mcagent.model.objects import Kind
+
+MAX_CIDRS = 256  # Pod CIDRs that a cluster may ask for
+MAX_GATEWAYS = 64
+_MOST = 1024  # CIDRs that are read: what stands was asked for when more were allowed
+CLUSTER_INFO = "ClusterInfo"  # spec.kind
+_LONGEST = 64  # characters of a CIDR, an address or a key
+_KEY = 44  # characters of a WireGuard public key: base64 of 32 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CidrClaim:
+    """One claim. `text` names it: a CIDR without host bits, an address, or a key in base64."""
+
+    text: str
+    range: PrefixRange | None  # None: a key
+    gateway: bool = False
+    points: tuple[PrefixRange, ...] = ()  # of a gateway: addresses that tunnels have by it, each a range of one
+    what: str = field(default="", compare=False)  # "Service CIDR"
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.text}"
+
+
+@lru_cache(maxsize=16384)
+def cidr_claim(text: str, what: str) -> CidrClaim | None:
+    """Return the claim to a CIDR; None when it is none that can be routed to."""
+    try:
+        network, _ = parse_network(text)
+    except ValueError:
+        return None
+    if refuse_network(network) is not None:
+        return None
+    return CidrClaim(str(network), prefix_range(network), what=what)
+
+
+@lru_cache(maxsize=16384)
+def gateway_claim(text: str) -> CidrClaim | None:
+    """Return the claim to a gateway's address; None when it is none that a tunnel can end at."""
+    try:
+        address = parse_address(text)
+    except ValueError:
+        return None
+    if "%" in text or refuse_underlay(address) is not None:
+        return None
+    points = {_point(endpoint_of(address)), _point(source_of(address))} - {_point(address)}
+    return CidrClaim(str(address), _point(address), gateway=True, points=tuple(sorted(points)), what="gateway")
+
+
+def _point(address: Address) -> PrefixRange:
+    return (address.version, int(address), int(address))
+
+
+def claims_of(info: object) -> tuple[CidrClaim, ...]:
+    """Return the claims of a ClusterInfo as it is written, each once; what can not be read claims nothing.
+
+    One with more than can be claimed at all claims nothing: that is found out before anything is read.
+    """
+    pods, gateways = value_at(info, "podCIDRs"), value_at(info, "gatewayInfos")
+    if any(isinstance(found, list) and len(found) > most for found, most in
+           ((pods, _MOST), (gateways, MAX_GATEWAYS))):  # fmt: skip
+        return ()
+    found = [cidr_claim(text, "Service CIDR") for text in (text_at(info, "serviceCIDR"),) if _short(text)]
+    found += [cidr_claim(text, "Pod CIDR") for text in texts_at(info, "podCIDRs") if _short(text)]
+    holders = [info, *items_at(info, "gatewayInfos")]
+    for holder in holders:
+        address = text_at(holder, "gatewayIP") if holder is not info else ""
+        found += [gateway_claim(address)] if _short(address) else []
+        for name in ("publicKey", "nextPublicKey"):
+            key = text_at(holder, "wireGuard", name)
+            found += [CidrClaim(key, None, what="WireGuard key")] if len(key) == _KEY else []
+    return tuple({claim.text: claim for claim in reversed(found) if claim is not None}.values())[::-1]
+
+
+def claims_in(raw: object) -> tuple[CidrClaim, ...]:
+    """Return the claims of a ResourceExport or ResourceImport of kind ClusterInfo; none of anything else."""
+    if text_at(raw, "spec", "kind") != CLUSTER_INFO:
+        return ()
+    return claims_of(value_at(raw, "spec", "clusterInfo") or value_at(raw, "spec", "clusterinfo"))
+
+
+def without(spec: RawObject, refused: Container[str]) -> RawObject:
+    """Return a ClusterInfo (checked, known fields only) without the claims that are refused.
+
+    A gateway whose key is refused goes with it: nobody may take it for one that does not encrypt.
+    """
+    copy = {key: value for key, value in spec.items() if key != "serviceCIDR" or value not in refused}
+    copy |= {"podCIDRs": [cidr for cidr in spec["podCIDRs"] if cidr not in refused]} if "podCIDRs" in spec else {}
+    common = _keys(spec.get("wireGuard"), refused)
+    copy |= {"wireGuard": common} if "wireGuard" in spec else {}
+    gateways = []
+    for gateway in spec.get("gatewayInfos", ()):
+        own = _keys(gateway.get("wireGuard"), refused)
+        lost = own is None if "wireGuard" in gateway else "wireGuard" in spec and common is None
+        if gateway["gatewayIP"] not in refused and not lost:
+            gateways.append({"gatewayIP": gateway["gatewayIP"]} | ({"wireGuard": own} if own else {}))
+    copy |= {"gatewayInfos": gateways} if "gatewayInfos" in spec else {}
+    return {key: value for key, value in copy.items() if value}
+
+
+def _keys(info: RawObject | None, refused: Container[str]) -> RawObject | None:
+    """Return what is published of WireGuard as far as it is granted; None when its key is not."""
+    if not info or info["publicKey"] in refused:
+        return None
+    return {k: value for k, value in info.items() if k != "nextPublicKey" or value not in refused}
+
+
+def _short(text: str) -> bool:
+    return 0 < len(text) <= _LONGEST
+
+
+# --- who is in the way of whom ----------------------------------------------------------------------------
+
+
+def filed_under(claim: CidrClaim) -> Iterator[str]:
+    """Yield the values that an index files a claim under: itself, and all that it could lie in.
+
+    CIDRs are nested or disjoint, so two claims collide just when a value of `asked_for` of the one is among these
+    of the other.
+    """
+    yield from _itself(claim)
+    for length in _around(claim):
+        yield f"in {_prefix(claim, length)}"
+
+
+def asked_for(claim: CidrClaim) -> Iterator[str]:
+    """Yield the values that find whoever collides with a claim: who has it or what it lies in, or lies in it."""
+    yield from _itself(claim)
+    for length in _around(claim):
+        yield _prefix(claim, length)
+    if claim.range is not None and claim.range[0] == 4:
+        yield f"in {_prefix(claim, _length(claim))}"
+
+
+def collide(one: CidrClaim, other: CidrClaim) -> bool:
+    """Tell whether two claims of different clusters cannot both stand."""
+    a, b = one.range, other.range
+    if a is None or b is None:
+        return one.text == other.text and a is b
+    return (a[0] == b[0] and a[1] <= b[2] and b[1] <= a[2]) or not set(one.points).isdisjoint(other.points)
+
+
+def pairs(owned: Iterable[tuple[str, CidrClaim]], most: int) -> list[tuple[str, CidrClaim, str, CidrClaim]]:
+    """Return which claims of different owners share an address, the first `most` in order of address.
+
+    One sweep with the outermost of nested ranges first: all that a range lies in is on the stack.
+    """
+    found: list[tuple[str, CidrClaim, str, CidrClaim]] = []
+    around: list[tuple[str, CidrClaim, PrefixRange]] = []
+    rows = [(owner, claim, claim.range) for owner, claim in owned if claim.range is not None]
+    for owner, claim, row in sorted(rows, key=lambda r: (r[2][0], r[2][1], -r[2][2], r[0], r[1].text)):
+        while around and (around[-1][2][0] != row[0] or around[-1][2][2] < row[1]):
+            around.pop()
+        for other, theirs, _ in around:
+            if other != owner:
+                found.append((other, theirs, owner, claim))
+                if len(found) == most:
+                    return found
+        around.append((owner, claim, row))
+    return found
+
+
+def _itself(claim: CidrClaim) -> Iterator[str]:
+    if claim.range is None:
+        yield claim.text
+    else:
+        yield f"{claim.range[1]:x}" if claim.range[0] == 6 else _prefix(claim, _length(claim))
+    for version, first, _ in claim.points:
+        yield f"point {version} {first:x}"
+
+
+def _around(claim: CidrClaim) -> Iterable[int]:
+    """Return the lengths of prefixes around a claim. CIDRs are IPv4 only, gateways may be IPv6."""
+    return range(SHORTEST_PREFIX, _length(claim)) if claim.range is not None and claim.range[0] == 4 else ()
+
+
+def _length(claim: CidrClaim) -> int:
+    assert claim.range is not None
+    return 33 - (claim.range[2] - claim.range[1] + 1).bit_length()
+
+
+def _prefix(claim: CidrClaim, length: int) -> str:
+    assert claim.range is not None
+    return f"{claim.range[1] >> (32 - length)}/{length}"
+
+
+def place(area: str, value: str) -> str:
+    """Return the value under which the indexes have what is in an area."""
+    return f"{area} {value}"
+
+
+def _filed(obj: RawObject) -> Iterable[str]:
+    area = namespace_of(obj)
+    return {place(area, value) for claim in claims_in(obj) for value in filed_under(claim)}
+
+
+def colliding(
+    claims: Iterable[CidrClaim], area: str, indexed: Callable[[str], Iterable[RawObject]]
+) -> list[RawObject]:
+    """Return the objects of an area that hold a claim in the way of one of these, each once.
+
+    `indexed` returns what one of the indexes below files under a value.
+    """
+    places = dict.fromkeys(place(area, value) for claim in claims for value in asked_for(claim))
+    found = {text_at(raw, "metadata", "name"): raw for value in places for raw in indexed(value)}
+    return [found[name] for name in sorted(found)]
+
+
+CLAIMED = Index(
+    name="exports-by-claim", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_filed
+)  # ClusterInfo exports on the leader, under the place of each `filed_under` of each claim
+GRANTED = Index(
+    name="imports-by-claim", kind=Kind.RESOURCE_IMPORT, side=Side.LOCAL, values=_filed
+)  # ResourceImports of kind ClusterInfo on the leader, likewise
+IMPORTED = Index(
+    name="leader-imports-by-claim", kind=Kind.RESOURCE_IMPORT, side=Side.LEADER, values=_filed
+)  # the same objects, as a member reads them

@@ -1,0 +1,114 @@
+"""A Service and its endpoints as ResourceExports and ResourceImports carry them, checked: nobody's word is taken.
+
+The payload is the same on both ways (core/v1 ServiceSpec, EndpointSubset), so leader and members read it by the
+same rules. Pure: raw objects to frozen values with known fields only. Raises only InputError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mcagent.controller.contract import names
+from mcagent.model.errors import InputError
+from mcagent.model.field import Field, printable
+from mcagent.model.objects import IpProtocol
+
+MAX_PORTS = 100  # of a Service: what Kubernetes documents as the most that an EndpointSlice has
+MAX_SUBSETS = 1024  # of one imported Service: each makes an EndpointSlice at least
+MAX_ADDRESSES = 65536  # of all subsets together
+AFFINITY_SECONDS = 10800  # Kubernetes' default
+MAX_AFFINITY_SECONDS = 86400  # what the API takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class ServicePort:
+    """One port of a Service."""
+
+    name: str
+    port: int
+    protocol: IpProtocol
+    app_protocol: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSpec:
+    """What a Service is. Ports in the order given; None: no session affinity to the client's address."""
+
+    ports: tuple[ServicePort, ...]
+    affinity_seconds: int | None = None
+
+
+Ports = tuple[tuple[str, str, int], ...]  # name, protocol, number; sorted
+
+
+def read_service_spec(spec: Field) -> ServiceSpec:
+    """Return a Service by its spec. Raises InputError."""
+    ports: list[ServicePort] = []
+    for item in spec.get("ports").each(MAX_PORTS):
+        port = ServicePort(
+            name=_port_name(item.get("name")),
+            port=item.get("port").port(),
+            protocol=_protocol(item.get("protocol")),
+            app_protocol=_app_protocol(item.get("appProtocol")),
+        )
+        if any(port.name == p.name or (port.port, port.protocol) == (p.port, p.protocol) for p in ports):
+            raise item.error("has the name, or the number and protocol, of another port of the Service")
+        ports.append(port)
+    if not ports:
+        raise spec.get("ports").error("is empty: a Service has at least one port", "Missing")
+    affinity = None
+    if spec.get("sessionAffinity").text("None") == "ClientIP":
+        seconds = spec.get("sessionAffinityConfig").get("clientIP").get("timeoutSeconds").value
+        affinity = AFFINITY_SECONDS
+        if isinstance(seconds, int) and not isinstance(seconds, bool) and 0 < seconds <= MAX_AFFINITY_SECONDS:
+            affinity = seconds
+    return ServiceSpec(ports=tuple(ports), affinity_seconds=affinity)
+
+
+def read_subsets(
+    endpoints: Field, max_subsets: int = MAX_SUBSETS
+) -> Iterator[tuple[Field, Ports, Iterator[Field]]]:
+    """Yield the subsets of endpoints: itself, its ports, and the texts of its addresses. Raises InputError.
+
+    How many there are is looked at before any of them is.
+    """
+    subsets = list(endpoints.get("subsets").each(max_subsets))
+    addresses = sum(_length(subset, "addresses") for subset in subsets)
+    if addresses > MAX_ADDRESSES:
+        raise endpoints.error(f"has {addresses} addresses, at most {MAX_ADDRESSES} are taken", "TooMany")
+    for subset in subsets:
+        ports = {
+            (_port_name(p.get("name")), str(_protocol(p.get("protocol"))), p.get("port").port())
+            for p in subset.get("ports").each(MAX_PORTS)
+        }
+        yield subset, tuple(sorted(ports)), (i.get("ip") for i in subset.get("addresses").each(MAX_ADDRESSES))
+
+
+def _length(subset: Field, name: str) -> int:
+    found = subset.get(name).value
+    return len(found) if isinstance(found, list) else 0
+
+
+def _port_name(field: Field) -> str:
+    name = field.text("")
+    if name and not names.is_label(name):
+        raise field.error(f'must be a DNS-1123 label: "{printable(name)}"', "InvalidName")
+    return name
+
+
+def _protocol(field: Field) -> IpProtocol:
+    text = field.text("TCP")
+    try:
+        return IpProtocol(text or "TCP")
+    except ValueError:
+        raise field.error(f'must be TCP, UDP or SCTP: "{printable(text)}"', "InvalidProtocol") from None
+
+
+def _app_protocol(field: Field) -> str:
+    """Return an appProtocol: a label, or one with a domain in front ("kubernetes.io/h2c")."""
+    text = field.text("")
+    domain, _, name = text.rpartition("/")
+    if text and not (names.is_label(name.lower()) and (not domain or names.is_subdomain(domain))):
+        raise InputError(field.subject, field.path, f'not an appProtocol: "{printable(text)}"')
+    return text

@@ -1,0 +1,163 @@
+"""From what an object should be, and what is there, to the one write that is needed next. Pure.
+
+Written is only what differs, as a JSON merge patch (RFC 7386) made from the version that was
+looked at, so a write never undoes one that was not seen; what others added stays. Deletes name uid and version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from mcagent.controller.machinery.reconciler import Ref, Wanted
+from mcagent.kube.source import RawObject
+from mcagent.model.kinds import KINDS
+
+_SAME = object()
+
+
+class Verb(StrEnum):
+    """The kinds of write, as metrics name them."""
+
+    CREATE = "create"
+    PATCH = "patch"
+    STATUS = "status"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """One request. `body` is what is sent."""
+
+    verb: Verb
+    ref: Ref
+    body: RawObject
+
+
+def plan(wanted: Wanted | Ref, present: RawObject | None) -> Write | None:
+    """Return the next write towards what is wanted; None: nothing is left to do.
+
+    Of a Wanted with a status the content comes first; the status follows when `plan` is asked again with what
+    the write returned. A Ref alone means that the object must go.
+    """
+    if isinstance(wanted, Ref):
+        return _deletion(wanted, present)
+    if present is None:
+        if not wanted.create:
+            return None
+        return Write(verb=Verb.CREATE, ref=wanted.ref, body=_new(wanted))
+    body = {key: value for key, value in wanted.body.items() if key not in _IDENTITY}
+    if isinstance(meta := body.get("metadata"), dict):
+        body["metadata"] = {key: value for key, value in meta.items() if key not in _META_IDENTITY}
+    patch = _difference(body, present)
+    if isinstance(patch, dict):
+        return Write(verb=Verb.PATCH, ref=wanted.ref, body=_versioned(patch, present))
+    if wanted.status is not None:
+        patch = _difference({"status": wanted.status}, present)
+        if isinstance(patch, dict):
+            return Write(verb=Verb.STATUS, ref=wanted.ref, body=_versioned(patch, present))
+    return None
+
+
+_IDENTITY = frozenset({"apiVersion", "kind", "status"})
+_META_IDENTITY = frozenset({"name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation"})
+
+
+def _deletion(ref: Ref, present: RawObject | None) -> Write | None:
+    if present is None or present["metadata"].get("deletionTimestamp"):
+        return None
+    meta = present["metadata"]
+    preconditions = {key: meta[key] for key in ("uid", "resourceVersion") if meta.get(key)}
+    body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+    return Write(verb=Verb.DELETE, ref=ref, body=body)
+
+
+def _new(wanted: Wanted) -> RawObject:
+    ref = wanted.ref
+    body = _without_none({key: value for key, value in wanted.body.items() if key not in _IDENTITY})
+    given = body.get("metadata")
+    meta = {k: v for k, v in given.items() if k not in _META_IDENTITY} if isinstance(given, dict) else {}
+    meta["name"] = ref.name
+    if KINDS[ref.kind].namespaced:
+        meta["namespace"] = ref.namespace
+    return {**body, "apiVersion": KINDS[ref.kind].api_version, "kind": str(ref.kind), "metadata": meta}
+
+
+def _versioned(patch: RawObject, present: RawObject) -> RawObject:
+    meta = patch.get("metadata")
+    version = {"resourceVersion": present["metadata"]["resourceVersion"]}
+    return {**patch, "metadata": {**(meta if isinstance(meta, dict) else {}), **version}}
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(item) for item in value]
+    return value
+
+
+def _holds_nothing(value: Any) -> bool:
+    """Tell whether a wanted value asks for nothing to be there: servers drop empty mappings."""
+    return value is None or (isinstance(value, dict) and all(map(_holds_nothing, value.values())))
+
+
+def _difference(wanted: Any, present: Any) -> Any:
+    """Return the merge patch from `present` to `wanted`, or _SAME."""
+    if not isinstance(wanted, Mapping):
+        clean = _without_none(wanted)
+        return _SAME if _equal(clean, present, "") else clean
+    if not isinstance(present, dict):
+        return _SAME if present is None and _holds_nothing(wanted) else _without_none(wanted)
+    patch: RawObject = {}
+    for key, value in wanted.items():
+        there = present.get(key)
+        if value is None:
+            if there is not None:
+                patch[key] = None
+        elif isinstance(value, Mapping):
+            if (inner := _difference(value, there)) is not _SAME:
+                patch[key] = inner
+        else:
+            clean = _without_none(value)
+            if not _equal(clean, there, key):
+                patch[key] = clean
+    return patch or _SAME
+
+
+def _equal(wanted: Any, present: Any, key: str) -> bool:
+    """Compare values that are owned whole; in lists of ports what the server fills in by itself may be there."""
+    if isinstance(wanted, list):
+        if not wanted and present is None:
+            return True  # how Go writes, and leaves out, an empty list
+        return (
+            isinstance(present, list)
+            and len(wanted) == len(present)
+            and all(_equal(one, other, key) for one, other in zip(wanted, present, strict=True))
+        )
+    if isinstance(wanted, dict):
+        if not isinstance(present, dict):
+            return False
+        more = present.keys() - wanted.keys()
+        return all(_equal(value, present.get(name), name) for name, value in wanted.items()) and all(
+            present[name] is None or (key == "ports" and _filled_in(name, present)) for name in more
+        )
+    if isinstance(wanted, bool) or isinstance(present, bool):
+        return wanted is present
+    return bool(wanted == present)
+
+
+def _filled_in(name: str, port: RawObject) -> bool:
+    """Tell whether a field of a port is the server's default (core/v1 and discovery/v1 defaulting)."""
+    match name:
+        case "protocol":
+            return bool(port[name] == "TCP")
+        case "targetPort":
+            return bool(port[name] == port.get("port"))
+        case "name":
+            return bool(port[name] == "")
+        case "nodePort":
+            return True
+    return False

@@ -1,0 +1,252 @@
+"""The objects of both sides as they were last seen: filled by informers and by the answers to our own writes.
+
+Owns the tables of both sides, and what changed. Nothing goes back in time: an event that is older than the answer
+to a write of ours is passed over, so a reconciler that looks right after a write sees it. Objects are shared and
+are never changed. Knows no client and no reconciler.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from mcagent.controller.machinery.reconciler import Index, ObjectChange, Ref, Side
+from mcagent.kube.source import EventType, RawObject, WatchEvent
+from mcagent.kube.store import Store, is_gone, is_newer, key_of, uid_of, version_of
+from mcagent.kube.trim import trim
+from mcagent.model.kinds import KINDS
+from mcagent.model.objects import Kind
+
+
+class Cache:
+    """Both sides' objects. Safe to use from many threads.
+
+    `listen` is called, without any lock held, with the changes of one event or list, in the order in which they
+    happened to each object; and with none once a kind has been listed for the first time.
+    """
+
+    def __init__(
+        self,
+        kinds: Mapping[Side, Iterable[Kind]],
+        indexes: Iterable[Index] = (),
+        listen: Callable[[Sequence[ObjectChange]], None] = lambda _changes: None,
+    ) -> None:
+        """Raises ValueError when two indexes of a side share a name, or one is over a kind that is not read."""
+        self._lock = threading.Lock()
+        self._listen = listen
+        indexes = list(dict.fromkeys(indexes))  # several reconcilers may declare the same one
+        self._by_name: dict[tuple[Side, str], Kind] = {}
+        for index in indexes:
+            if index.kind not in set(kinds.get(index.side, ())):
+                raise ValueError(f"index {index.name}: {index.kind} is not read from {index.side}")
+            if (index.side, index.name) in self._by_name:
+                raise ValueError(f"index {index.name}: there are two of this name")
+            self._by_name[index.side, index.name] = index.kind
+        self._tables = {
+            (side, kind): Store({i.name: i.values for i in indexes if (i.side, i.kind) == (side, kind)})
+            for side, of_side in kinds.items()
+            for kind in of_side
+        }
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def get(self, ref: Ref) -> RawObject | None:
+        """Return an object, None if there is none."""
+        with self._lock:
+            return self._table(ref.side, ref.kind).objects.get((ref.namespace, ref.name))
+
+    def list(self, kind: Kind, side: Side, namespace: str | None = None) -> Sequence[RawObject]:
+        """Return all objects of a kind, or of one namespace of it, sorted by namespace and name."""
+        with self._lock:
+            table = self._table(side, kind)
+            order = table.order
+            if namespace is not None:
+                first = bisect_left(order, (namespace, ""))
+                order = order[first : bisect_left(order, (namespace + "\0", ""))]
+            return [table.objects[key] for key in order]
+
+    def indexed(self, index: str, value: str, side: Side) -> Sequence[RawObject]:
+        """Return the objects that an index files under a value. Raises KeyError for an unknown index."""
+        with self._lock:
+            table = self._tables[side, self._by_name[side, index]]
+            return [table.objects[key] for key in table.filed[index].get(value, ())]
+
+    def has_index(self, index: str, side: Side) -> bool:
+        """Tell whether an index is kept."""
+        return (side, index) in self._by_name
+
+    def count_indexed(self, index: str, value: str, side: Side) -> int:
+        """Return how many objects an index files under a value. Raises KeyError for an unknown index."""
+        with self._lock:
+            return len(self._tables[side, self._by_name[side, index]].filed[index].get(value, ()))
+
+    def quiet_for(self, ref: Ref) -> float:
+        """Return for how many seconds an object has had the version that it has; 0.0: there is none."""
+        with self._lock:
+            since = self._table(ref.side, ref.kind).seen.get((ref.namespace, ref.name))
+        return 0.0 if since is None else max(0.0, time.monotonic() - since)
+
+    def count(self, side: Side, kind: Kind) -> int:
+        """Return how many objects of a kind there are."""
+        with self._lock:
+            return len(self._table(side, kind).objects)
+
+    def synced(self, side: Side) -> bool:
+        """Tell whether all kinds of a side have been listed once."""
+        with self._lock:
+            return all(table.synced for (of, _), table in self._tables.items() if of is side)
+
+    def unsynced(self, side: Side) -> frozenset[Kind]:
+        """Return the kinds of a side that were not listed yet."""
+        with self._lock:
+            return frozenset(kind for (of, kind), table in self._tables.items() if of is side and not table.synced)
+
+    def kinds(self, side: Side) -> frozenset[Kind]:
+        """Return the kinds that are kept of a side."""
+        return frozenset(kind for of, kind in self._tables if of is side)
+
+    def _table(self, side: Side, kind: Kind) -> Store:
+        return self._tables[side, kind]
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def sink(self, side: Side) -> SideSink:
+        """Return where informers of a side deliver."""
+        return SideSink(self, side)
+
+    def replace(self, side: Side, kind: Kind, objects: Sequence[RawObject]) -> None:
+        """Take all objects of a kind."""
+        changes: list[ObjectChange] = []
+        with self._lock:
+            table = self._table(side, kind)
+            first = not table.synced
+            table.dead.clear()
+            incoming = {key_of(obj): obj for obj in objects}
+            # Not buried: one that we made while the list was under way is not in it, and its event will come.
+            changes.extend(
+                ObjectChange(side=side, kind=kind, old=table.drop(key), new=None)
+                for key in [key for key in table.order if key not in incoming]
+            )
+            table.unconfirmed.clear()
+            for key, obj in incoming.items():
+                old = table.objects.get(key)
+                # A list is the truth, also when it goes back (a restored etcd); what it missed comes by watch.
+                if old is not None and version_of(old) == version_of(obj) and version_of(old):
+                    continue
+                table.put(key, obj)
+                changes.append(ObjectChange(side=side, kind=kind, old=old, new=obj))
+        if changes:
+            self._listen(changes)
+        if first:
+            # Only now: else somebody could look at all objects before these changes are told, and once more after.
+            table.synced = True  # of this table, which may be none of ours any more
+            self._listen(())
+
+    def apply(self, side: Side, kind: Kind, event: WatchEvent) -> None:
+        """Take one event."""
+        obj = event.object
+        key = key_of(obj)
+        change: ObjectChange | None = None
+        with self._lock:
+            table = self._table(side, kind)
+            table.unconfirmed.pop(key, None)
+            old = table.objects.get(key)
+            if event.type is EventType.DELETED:
+                table.bury(obj)
+                # one that was deleted and made again: the event is about the earlier one
+                if old is not None and (uid_of(old) == uid_of(obj) or is_newer(old, obj)):
+                    table.drop(key)
+                    change = ObjectChange(side=side, kind=kind, old=old, new=None)
+            elif uid_of(obj) not in table.dead and (old is None or is_newer(old, obj)):
+                table.put(key, obj)
+                change = ObjectChange(side=side, kind=kind, old=old, new=obj)
+        if change is not None:
+            self._listen([change])
+
+    def wrote(self, ref: Ref, obj: RawObject | None, was: RawObject | None = None) -> None:
+        """Take what an API server said is there, in the answer to a write or a read of ours (None: nothing).
+
+        `was` is what was there as far as we knew: that is what is gone, and not what somebody has made since.
+        """
+        new = None if obj is None or is_gone(obj) else trim(ref.kind, obj)
+        key = (ref.namespace, ref.name)
+        with self._lock:
+            table = self._tables.get((ref.side, ref.kind))
+            if table is None:
+                return
+            old = table.objects.get(key)
+            if new is None:
+                gone = obj if obj is not None else was
+                if gone is not None:
+                    table.bury(gone)
+                if old is None or gone is None or uid_of(old) != uid_of(gone):
+                    return  # what is there now was made while the answer was under way
+                table.drop(key)
+            elif uid_of(new) in table.dead or (old is not None and not is_newer(old, new)):
+                return
+            else:
+                table.put(key, new)
+                if old is None:
+                    table.unconfirmed[key] = time.monotonic()
+        self._listen([ObjectChange(side=ref.side, kind=ref.kind, old=old, new=new)])
+
+    def doubt(self, seconds: float) -> None:
+        """Forget what was told by answers only, and by no event for so long: it may have been deleted meanwhile.
+
+        If it is there after all, the next write finds out.
+        """
+        before = time.monotonic() - seconds
+        changes: list[ObjectChange] = []
+        with self._lock:
+            for (side, kind), table in self._tables.items():
+                doubtful = [key for key, since in table.unconfirmed.items() if since < before]
+                changes += [ObjectChange(side=side, kind=kind, old=table.drop(key), new=None) for key in doubtful]
+        if changes:
+            self._listen(changes)
+
+    def absent(self, side: Side, kind: Kind) -> None:
+        """Take that the API server does not know a kind: there are no objects of it, and that is all to know."""
+        with self._lock:
+            known = self._table(side, kind).synced
+        if not known:
+            self.replace(side, kind, ())
+
+    def clear(self, side: Side) -> None:
+        """Forget a side: it is another API server now. Nobody is told; everything has to be looked at anew."""
+        with self._lock:
+            for of, kind in list(self._tables):
+                if of is side:
+                    self._tables[of, kind] = Store(self._tables[of, kind].indexes)
+
+
+class SideSink:
+    """The sink of the informers of one side. After `close` nothing comes through any more."""
+
+    def __init__(self, cache: Cache, side: Side) -> None:
+        self._cache, self._side = cache, side
+        self._closed = False
+
+    def close(self) -> None:
+        """Let nothing through from now on."""
+        self._closed = True
+
+    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
+        """Take all objects of a kind."""
+        if not self._closed:
+            self._cache.replace(self._side, kind, objects)
+
+    def apply(self, kind: Kind, event: WatchEvent) -> None:
+        """Take one event."""
+        if not self._closed:
+            self._cache.apply(self._side, kind, event)
+
+    def forget(self, kind: Kind) -> None:
+        """Nothing: what was seen last is kept."""
+
+
+def ref_of(side: Side, kind: Kind, obj: RawObject) -> Ref:
+    """Return the Ref that names an object."""
+    namespace, name = key_of(obj)
+    return Ref(side=side, kind=kind, namespace=namespace if KINDS[kind].namespaced else "", name=name)

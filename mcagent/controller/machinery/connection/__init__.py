@@ -1,0 +1,1 @@
+"""A member's connection to the leader of its ClusterSet."""

@@ -1,0 +1,62 @@
+"""The addresses of the leader's API server, looked up beside everything else: a resolver may take its time."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from mcagent.model.net import parse_address
+from mcagent.supervised import Supervised
+
+log = logging.getLogger(__name__)
+
+PERIOD = 60.0  # seconds between two look-ups of a name
+MOST = 64  # addresses of one name that are kept
+
+
+class ServerAddresses:
+    """What one server's name leads to. `changed` is called in another thread when that is news."""
+
+    def __init__(self, changed: Callable[[], None], period: float = PERIOD) -> None:
+        self._changed, self._period = changed, period
+        self._lock = threading.Lock()
+        self._server, self._found = "", tuple[str, ...]()
+        self._next = 0.0
+        self._running = False
+
+    def of(self, server: str) -> tuple[str, ...]:
+        """Return the addresses in or behind a URL as far as they are known, sorted. Never waits.
+
+        What was found last stays while a name cannot be resolved.
+        """
+        host = urlsplit(server).hostname or ""
+        try:
+            return (str(parse_address(host)),)
+        except ValueError:
+            pass
+        with self._lock:
+            if server != self._server:
+                self._server, self._found, self._next = server, (), 0.0
+            if time.monotonic() >= self._next and not self._running:
+                self._next, self._running = time.monotonic() + self._period, True
+                Supervised(self._look_up, args=(server, host), name="resolve").start()
+            return self._found
+
+    def _look_up(self, server: str, host: str) -> None:
+        found: tuple[str, ...] | None = None
+        try:
+            answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            found = tuple(sorted({str(answer[4][0]) for answer in answers})[:MOST])
+        except (OSError, UnicodeError) as err:
+            log.debug("%s: %s", host, err)
+        with self._lock:
+            self._running = False
+            news = found is not None and server == self._server and found != self._found
+            if news and found is not None:
+                self._found = found
+        if news:
+            self._changed()

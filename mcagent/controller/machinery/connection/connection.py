@@ -1,0 +1,334 @@
+"""A member's connection to its leader: client, informers, and how it is doing. A thread of its own.
+
+Follows ClusterSet and Secret: another leader means another connection and an empty cache; other credentials mean
+new informers, and what was seen last stays. Requests to a leader that is known to be away are not even tried; a
+probe finds out when it is back. Knows nothing of what is read or written.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from mcagent.controller.contract.names import LABEL_SOURCE_CLUSTER_ID
+from mcagent.controller.machinery.cache import Cache, SideSink
+from mcagent.controller.machinery.connection.addresses import ServerAddresses
+from mcagent.controller.machinery.connection.membership import Credentials, Membership, credentials, membership
+from mcagent.controller.machinery.connection.secret import SecretWatch
+from mcagent.controller.machinery.reconciler import Leader, Side
+from mcagent.controller.machinery.writer import AwayError
+from mcagent.kube.client import Client
+from mcagent.kube.credentials import token_kubeconfig
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
+from mcagent.kube.source import KindState, RawObject
+from mcagent.kube.sources.informer import Informer, Timing
+from mcagent.kube.trim import trim
+from mcagent.model.backoff import Backoff
+from mcagent.model.errors import InputError, SourceError
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+from mcagent.supervised import Supervised
+
+log = logging.getLogger(__name__)
+
+
+RETRY = Backoff(first=0.5, most=10.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionTiming:
+    """How patient the connection is. Seconds."""
+
+    probe_after: float = 15.0  # without any success; the heartbeat of a member is one every 10 s
+    probe_timeout: float = 5.0
+    retry: Backoff = RETRY  # between probes of a leader that is away
+    look: float = 0.5  # at how the informers are doing
+    informers: Timing = field(default_factory=Timing)
+
+
+class LeaderConnection:
+    """The connection of the member in `namespace`. `start`, then `stop`.
+
+    `changed` is called, one call at a time, when `leader` is another value; its arguments are the old and the new
+    one. `cache` must hold ClusterSets (and ClusterClaims, if the cluster has them).
+    """
+
+    def __init__(
+        self,
+        local: Client,
+        cache: Cache,
+        namespace: str,
+        changed: Callable[[Leader | None, Leader | None], None],
+        *,
+        timing: ConnectionTiming | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._cache, self._namespace, self._changed = cache, namespace, changed
+        self._timing, self._clock = timing or ConnectionTiming(), clock
+        self._lock = threading.RLock()
+        self._publishing = threading.Lock()  # so that changes are told in order
+        self._leader: Leader | None = None
+        self._epoch = 0  # counts the places that were connected to
+        self._membership: Membership | None = None
+        self._credentials: Credentials | None = None
+        self._client: Client | None = None
+        self._sink: SideSink | None = None
+        self._informers: list[Informer] = []
+        self._failure = ""  # of requests
+        self._problem = ""  # of ClusterSet or Secret
+        self._succeeded = 0.0  # monotonic
+        self._failures = 0  # of probes, in a row
+        self._stopping, self._wake = threading.Event(), threading.Event()
+        self._addresses = ServerAddresses(self._wake.set)
+        self._secret = SecretWatch(local, namespace, self._wake.set, self._timing.informers)
+        self._thread = Supervised(self._run, name="leader-connection", until=self._stopping)
+
+    # --- any thread ---------------------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> Leader | None:
+        """Return the membership and how the connection is; None while there is no usable ClusterSet."""
+        return self._leader
+
+    @property
+    def alive(self) -> bool:
+        """Tell whether its thread runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to follow the ClusterSet. Returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the connection, within about a second."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=self._timing.probe_timeout + 1.0)
+        self._disconnect()
+        self._secret.stop()
+
+    def wake(self) -> None:
+        """Look at the ClusterSet again."""
+        self._wake.set()
+
+    @property
+    def epoch(self) -> int:
+        """Return a number that is another one for another leader; what was decided for one is not for the next."""
+        return self._epoch
+
+    def client(self, epoch: int) -> Client:
+        """Return the client of the leader. Raises AwayError while it is away, or when it is another leader now."""
+        with self._lock:
+            leader, client = self._leader, self._client
+            if epoch != self._epoch:
+                raise AwayError("the ClusterSet has another leader now")
+        if leader is None or client is None or not leader.connected:
+            raise AwayError("the leader is away" + (f": {leader.error}" if leader and leader.error else ""))
+        return client
+
+    def noted(self, error: SourceError | None) -> None:
+        """Take how a request to the leader went. A refusal of one object says nothing of the connection."""
+        if error is None:
+            self._succeeded = time.monotonic()
+            return
+        bad = isinstance(error, ApiUnreachableError | ApiGarbageError)
+        if bad or (isinstance(error, ApiRefusalError) and error.code == 401):
+            self._failure = str(error)
+            self._publish()
+            self._wake.set()
+
+    def state(self) -> Sequence[KindState]:
+        """Return how reading goes, by kind."""
+        with self._lock:
+            return [informer.state() for informer in self._informers]
+
+    # --- the thread ---------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        next_probe = 0.0
+        while not self._stopping.is_set():
+            self._wake.clear()
+            if self._follow():
+                next_probe = 0.0
+            now = time.monotonic()
+            if self._client is not None and now >= next_probe:
+                connected = self._leader is not None and self._leader.connected
+                if not connected or now - self._succeeded >= self._timing.probe_after:
+                    next_probe = now + self._probe(self._client)
+            self._publish()
+            self._wake.wait(self._timing.look)
+
+    def _probe(self, client: Client) -> float:
+        """Ask the leader for something that every member may read. Returns when to ask again, in seconds."""
+        assert self._membership is not None
+        path = object_path(Kind.RESOURCE_IMPORT, self._membership.namespace)
+        query = {"limit": "1", "resourceVersion": "0"}
+        try:
+            answer = client.request("GET", path, query, timeout=self._timing.probe_timeout)
+            if not isinstance(answer, dict) or answer.get("kind") != "ResourceImportList":
+                raise ApiGarbageError(f"{client.server}: the answer is no ResourceImportList")
+        except SourceError as err:
+            self._failure = str(err)
+            self._failures += 1
+            return self._timing.retry.delay(self._failures, random.random())  # noqa: S311 (spreads load)
+        self._failure = ""
+        self._succeeded = time.monotonic()
+        self._failures = 0
+        return 0.0
+
+    def _follow(self) -> bool:
+        """Make the connection that ClusterSet and Secret ask for. Returns whether it is another one now."""
+        if self._cache.unsynced(Side.LOCAL) & {Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM}:
+            return False
+        try:
+            wanted = membership(self._cache.list(Kind.CLUSTER_SET, Side.LOCAL, self._namespace), self._claims())
+        except InputError as err:
+            self._say(str(err))
+            wanted = None
+        else:
+            if wanted is None:
+                self._say("")
+        if wanted is None:
+            return self._switch(None, None)
+        if not self._secret.knows(wanted.secret):
+            if self._secret.error and self._credentials is None:
+                self._say(
+                    f"Secret {self._namespace}/{wanted.secret} cannot be read: {self._secret.error}. "
+                    "It takes a Role for this name (docs/multicluster.md, Join)"
+                )
+                return self._switch(wanted, None)
+            return False
+        try:
+            found = credentials(f"Secret {self._namespace}/{wanted.secret}", self._secret.secret)
+        except InputError as err:
+            if wanted.leaving and self._credentials is not None:
+                found = self._credentials  # who leaves may have deleted the Secret already
+            else:
+                self._say(str(err))
+                return self._switch(wanted, None)
+        self._say("")
+        return self._switch(wanted, found)
+
+    def _say(self, problem: str) -> None:
+        if problem and problem != self._problem:
+            log.warning("%s", problem)
+        self._problem = problem
+
+    def _claims(self) -> Sequence[RawObject]:
+        if Kind.CLUSTER_CLAIM not in self._cache.kinds(Side.LOCAL):
+            return ()
+        return self._cache.list(Kind.CLUSTER_CLAIM, Side.LOCAL, self._namespace)
+
+    def _switch(self, wanted: Membership | None, found: Credentials | None) -> bool:
+        same = _place(self._membership) == _place(wanted)
+        if same and found == self._credentials:
+            self._membership = wanted
+            return False
+        self._disconnect()
+        if not same:
+            with self._lock:
+                self._epoch += 1
+            # Nobody may take the empty cache for what the old leader has: first there is no leader.
+            with self._publishing:
+                old, self._leader, self._membership = self._leader, None, None
+                self._cache.clear(Side.LEADER)
+                if old is not None:
+                    self._changed(old, None)
+        self._membership, self._credentials = wanted, found
+        self._failure, self._succeeded = "", 0.0
+        self._failures = 0
+        if wanted is None or found is None:
+            return True
+        ca = b"" if wanted.server.startswith("http://") else found.ca
+        try:
+            client = Client(token_kubeconfig(wanted.server, ca, found.token), user_agent="mcagent-member")
+        except SourceError as err:
+            self._say(f"Secret {self._namespace}/{wanted.secret}: cannot be used: {err}")
+            return True
+        sink = self._cache.sink(Side.LEADER)
+        informers = [
+            Informer(
+                kind,
+                client,
+                sink,
+                namespace=wanted.namespace,
+                label_selector=_selector(kind, wanted.cluster_id),
+                timing=self._timing.informers,
+                transform=trim,
+            )
+            for kind in sorted(self._cache.kinds(Side.LEADER))
+        ]
+        with self._lock:
+            self._client, self._sink, self._informers = client, sink, informers
+        log.info("ClusterSet %s: leader %s at %s", wanted.cluster_set, wanted.leader_cluster_id, wanted.server)
+        for informer in informers:
+            informer.start()
+        return True
+
+    def _disconnect(self) -> None:
+        with self._lock:
+            client, informers, sink = self._client, self._informers, self._sink
+            self._client, self._informers, self._sink = None, [], None
+        if sink is not None:
+            sink.close()
+        for informer in informers:
+            informer.signal_stop()
+        if client is not None:
+            with suppress(OSError):
+                client.close()
+
+    # --- how it is ----------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        with self._publishing:
+            old = self._leader
+            new = self._present(old)
+            if new == old:
+                return
+            self._leader = new
+            if new is not None and (old is None or old.connected != new.connected):
+                if new.connected:
+                    log.info("ClusterSet %s: connected to the leader", new.cluster_set)
+                elif new.error:
+                    log.warning("ClusterSet %s: the leader is away: %s", new.cluster_set, new.error)
+            self._changed(old, new)
+
+    def _present(self, old: Leader | None) -> Leader | None:
+        wanted = self._membership
+        if wanted is None:
+            return None
+        states = self.state()
+        errors = [f"{state.kind}: {state.last_error}" for state in states if state.last_error]
+        error = self._problem or self._failure or next(iter(errors), "")
+        connected = self._client is not None and not error and self._succeeded > 0.0
+        new = Leader(
+            cluster_set=wanted.cluster_set,
+            cluster_id=wanted.cluster_id,
+            leader_cluster_id=wanted.leader_cluster_id,
+            namespace=wanted.namespace,
+            addresses=self._addresses.of(wanted.server),
+            connected=connected,
+            synced=bool(states) and all(state.synced for state in states),
+            error=error,
+        )
+        since = old.since if old is not None and old.connected == connected else self._clock()
+        return replace(new, since=since)
+
+
+def _selector(kind: Kind, cluster_id: str) -> str:
+    """Return the labels of what is read of a kind: of exports only this cluster's, as leaders require them to be.
+
+    Else every member would read what all the others export.
+    """
+    return f"{LABEL_SOURCE_CLUSTER_ID}={cluster_id}" if kind is Kind.RESOURCE_EXPORT else ""
+
+
+def _place(found: Membership | None) -> Membership | None:
+    """Return what makes a leader another one."""
+    return None if found is None else replace(found, secret="", leaving=False)

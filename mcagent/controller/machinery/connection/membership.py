@@ -1,0 +1,153 @@
+"""Which leader this cluster has joined, and with which credentials: from ClusterSet and Secret. Pure.
+
+A ClusterSet that names no server is that of a leader, and no membership. Its name is the ClusterSet's ID.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from mcagent.controller.contract.names import is_cluster_id, is_label
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
+
+WELL_KNOWN_ID = "id.k8s.io"  # the ClusterClaim that held a cluster's ID before ClusterSet had a field for it
+MAX_TOKEN = 64 * 1024
+MAX_CA = 256 * 1024
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """What a ClusterSet says of its leader."""
+
+    cluster_set: str
+    uid: str  # of the ClusterSet: one that is made again is another membership
+    cluster_id: str
+    leader_cluster_id: str
+    namespace: str  # on the leader
+    server: str
+    secret: str
+    leaving: bool = False  # the ClusterSet is being deleted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What a Secret holds. Never shown."""
+
+    ca: bytes
+    token: str
+
+    def __repr__(self) -> str:
+        """Return nothing of them."""
+        return "Credentials(...)"
+
+
+def membership(cluster_sets: Iterable[RawObject], claims: Iterable[RawObject] = ()) -> Membership | None:
+    """Return the membership of the oldest ClusterSet that names a server; None where there is none.
+
+    Raises InputError for a ClusterSet that cannot be used; the text says what would be right.
+    """
+    candidates = [found for found in map(_leader, cluster_sets) if found is not None]
+    if not candidates:
+        return None
+    cluster_set, leader = min(candidates, key=lambda pair: _age(pair[0]))
+    meta, spec = cluster_set["metadata"], cluster_set["spec"]
+    name = str(meta["name"])
+    subject = f"ClusterSet {meta.get('namespace', '')}/{name}"
+    cluster_id = spec.get("clusterID") or claimed(claims)
+    if not isinstance(cluster_id, str) or not is_cluster_id(cluster_id):
+        raise InputError(
+            subject,
+            "spec.clusterID",
+            "must be this cluster's ID, a DNS name of at most 63 characters",
+            code="InvalidName",
+        )
+    namespace = spec.get("namespace")
+    if not isinstance(namespace, str) or not is_label(namespace):
+        raise InputError(subject, "spec.namespace", "must be the namespace of the ClusterSet on the leader")
+    leader_id, secret = leader.get("clusterID"), leader.get("secret")
+    if not isinstance(leader_id, str) or not is_cluster_id(leader_id):
+        raise InputError(subject, "spec.leaders[0].clusterID", "must be the leader's cluster ID, a DNS name")
+    if not isinstance(secret, str) or not secret or "/" in secret:
+        raise InputError(subject, "spec.leaders[0].secret", "must name a Secret of this namespace")
+    return Membership(
+        cluster_set=name,
+        uid=str(meta.get("uid", "")),
+        cluster_id=cluster_id,
+        leader_cluster_id=leader_id,
+        namespace=namespace,
+        server=_server(subject, leader["server"]),
+        secret=secret,
+        leaving=bool(meta.get("deletionTimestamp")),
+    )
+
+
+def credentials(subject: str, secret: RawObject | None) -> Credentials:
+    """Return what a Secret holds. Raises InputError, whose text never holds a value of it."""
+    if secret is None:
+        raise InputError(subject, "", "does not exist: it must hold ca.crt and token", code="Missing")
+    data = secret.get("data")
+    data = data if isinstance(data, dict) else {}
+    ca = _decoded(subject, data, "ca.crt", MAX_CA)
+    token = _decoded(subject, data, "token", MAX_TOKEN)
+    if b"-----BEGIN CERTIFICATE-----" not in ca:
+        raise InputError(subject, "data[ca.crt]", "must be a certificate in PEM form")
+    text = token.decode("ascii", "replace").strip()
+    if not text or not all("!" <= char <= "~" for char in text):
+        raise InputError(subject, "data[token]", "must be a bearer token")
+    return Credentials(ca=ca, token=text)
+
+
+def _leader(cluster_set: RawObject) -> tuple[RawObject, RawObject] | None:
+    spec = cluster_set.get("spec")
+    leaders = spec.get("leaders") if isinstance(spec, dict) else None
+    first = leaders[0] if isinstance(leaders, list) and leaders else None
+    return (cluster_set, first) if isinstance(first, dict) and first.get("server") else None
+
+
+def _age(cluster_set: RawObject) -> tuple[str, str]:
+    meta = cluster_set["metadata"]
+    return str(meta.get("creationTimestamp", "")), str(meta["name"])
+
+
+def claimed(claims: Iterable[RawObject]) -> object:
+    """Return the cluster's ID that a ClusterClaim holds. One made as v1alpha1 has a field with its real name."""
+    for claim in claims:
+        if (claim.get("name") or claim["metadata"]["name"]) == WELL_KNOWN_ID:
+            return claim.get("value")
+    return None
+
+
+def _server(subject: str, server: object) -> str:
+    wrong = InputError(subject, "spec.leaders[0].server", 'must be the URL of an API server: "https://host:port"')
+    if not isinstance(server, str) or len(server) > 2048 or not all("!" <= char <= "~" for char in server):
+        raise wrong
+    try:
+        parts = urlsplit(server)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise wrong from None
+    if not host or parts.username or parts.password or parts.query or parts.fragment:
+        raise wrong
+    # A token must not go over a wire in the clear.
+    if parts.scheme != "https" and not (parts.scheme == "http" and host in _LOOPBACK):
+        raise wrong
+    return server.rstrip("/")
+
+
+def _decoded(subject: str, data: RawObject, key: str, most: int) -> bytes:
+    value = data.get(key)
+    path = f"data[{key}]"
+    if not isinstance(value, str) or not value:
+        raise InputError(subject, path, "is missing", code="Missing")
+    if len(value) > 2 * most:
+        raise InputError(subject, path, f"is longer than {most} bytes")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise InputError(subject, path, "is not base64") from None

@@ -1,0 +1,336 @@
+"""Runs reconcilers by the rules of `reconciler`: informers, queues, workers, writes, Events.
+
+Each side has workers of its own, so that a slow leader holds up nothing local. Nothing is decided here but when a
+key is looked at; what is written follows from `desired` and `plan`. Writing is allowed only while `permit` says so
+(the lease); without it the caches are kept warm and keys are dropped, and all keys are looked at afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from mcagent.controller.machinery.cache import Cache
+from mcagent.controller.machinery.connection.connection import ConnectionTiming, LeaderConnection
+from mcagent.controller.machinery.informers import LocalInformers
+from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Reconciler, Ref, Side
+from mcagent.controller.machinery.resyncs import Resyncs
+from mcagent.controller.machinery.view import EngineView
+from mcagent.controller.machinery.worker import Worker
+from mcagent.controller.machinery.workqueue import KEYS, WorkQueue
+from mcagent.kube.client import Client
+from mcagent.kube.source import KindState
+from mcagent.kube.sources.informer import Timing
+from mcagent.model.backoff import Backoff
+from mcagent.model.event import Event
+from mcagent.model.objects import Kind
+from mcagent.supervised import Supervised, attempt
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTiming:
+    """Numbers of the engine; seconds."""
+
+    workers: int = 8  # of each side
+    resync: float = 300.0
+    spread: float = 30.0  # over which the keys of a resync are spread, at most
+    look: float = 0.5
+    doubt: float = 30.0  # after which an object that we made, and of which no watch told, is doubted
+    stop: float = 12.0  # for what is under way; a little more than a write may take
+    backoff: Backoff = KEYS
+    informers: Timing = field(default_factory=Timing)
+    connection: ConnectionTiming = field(default_factory=ConnectionTiming)
+
+
+class Engine:
+    """Runs reconcilers until stopped.
+
+    `namespace` is that of the ClusterSet ("" : all namespaces, on a leader). `home` is the namespace that the
+    controller runs in. `member` says that there is a leader to connect to. `also` are kinds of this cluster that
+    somebody else reads from the cache. `permit` returns for how many seconds
+    this replica may write. `record` takes the Events that there should be, whenever they change.
+    """
+
+    def __init__(
+        self,
+        reconcilers: Sequence[Reconciler],
+        client: Client,
+        *,
+        namespace: str,
+        home: str = "",
+        member: bool,
+        also: Iterable[Kind] = (),
+        permit: Callable[[], float] = lambda: float("inf"),
+        record: Callable[[frozenset[Event]], None] = lambda _events: None,
+        timing: EngineTiming | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Put it together; nothing is read yet. Raises ValueError for reconcilers that do not fit together."""
+        self._reconcilers = {reconciler.name: reconciler for reconciler in reconcilers}
+        if len(self._reconcilers) != len(reconcilers):
+            raise ValueError("two reconcilers have one name")
+        self._client, self._namespace, self._timing = client, namespace, timing or EngineTiming()
+        self._permit, self._record, self._clock = permit, record, clock
+        kinds = {Side.LOCAL: set(also), Side.LEADER: set[Kind]()}
+        for reconciler in reconcilers:
+            for side, read in reconciler.kinds.items():
+                kinds[side] |= read
+        if member:
+            kinds[Side.LOCAL] |= {Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM}
+        self.cache = Cache(
+            kinds, [index for reconciler in reconcilers for index in reconciler.indexes], self._changed
+        )
+        self.connection = (
+            LeaderConnection(
+                client, self.cache, namespace, self._leader_changed, timing=self._timing.connection, clock=clock
+            )
+            if member
+            else None
+        )
+        self.view = EngineView(self.cache, namespace or home, self.connection)
+        self.worker = Worker(
+            self._reconcilers,
+            client=client,
+            cache=self.cache,
+            view=self.view,
+            connection=self.connection,
+            gate=self._gate,
+            permit=permit,
+            clock=clock,
+            writes_to_leader=self._writes_to_leader,
+        )
+        self._queues = {side: WorkQueue(self._timing.backoff) for side in Side}
+        self._side_of = {
+            reconciler.name: Side.LEADER
+            if reconciler.needs_leader or reconciler.kinds.get(Side.LEADER)
+            else Side.LOCAL
+            for reconciler in reconcilers
+        }
+        self._local = LocalInformers(
+            kinds[Side.LOCAL], client, self.cache, namespace=namespace, timing=self._timing.informers
+        )
+        self._stopping = threading.Event()
+        self._resyncs = Resyncs()
+        self._threads = [
+            Supervised(self._work, args=(side,), name=f"worker-{side}-{number}", until=self._stopping)
+            for side in self._sides()
+            for number in range(self._timing.workers)
+        ]
+        self._threads.append(Supervised(self._supervise, name="engine", until=self._stopping))
+
+    def _sides(self) -> Sequence[Side]:
+        return list(Side) if self.connection is not None else [Side.LOCAL]
+
+    # --- any thread ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to read objects and to reconcile. Returns at once."""
+        self._local.start()
+        if self.connection is not None:
+            self.connection.start()
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> bool:
+        """End: what is under way is finished, nothing is begun. Returns whether no write is under way any more."""
+        self._stopping.set()
+        self._resyncs.wake()
+        for queue in self._queues.values():
+            queue.close()
+        deadline = time.monotonic() + self._timing.stop
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        if self.connection is not None:
+            self.connection.stop()
+        self._local.stop()
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def resume(self) -> None:
+        """Take that this replica may write from now on: everything is looked at."""
+        self._resyncs.ask(self._reconcilers, urgent=True)
+
+    def suspend(self) -> None:
+        """Take that this replica may write no longer."""
+        for queue in self._queues.values():
+            queue.clear()
+
+    def ask(self, reconciler: str, key: str) -> None:
+        """Have a key looked at."""
+        self._queues[self._side_of[reconciler]].add([(reconciler, key)])
+
+    def idle(self) -> bool:
+        """Tell whether everything is listed and nothing is to be done now (later there may be)."""
+        usable = self._usable()
+        return (
+            all(name in usable or reconciler.needs_leader for name, reconciler in self._reconcilers.items())
+            and all(self._resyncs.uses(name, epoch) for name, epoch in usable.items())
+            and self._resyncs.idle()
+            and all(queue.idle() for queue in self._queues.values())
+        )
+
+    def dead(self) -> Sequence[str]:
+        """Return the threads that should run and do not."""
+        if self._stopping.is_set():
+            return []
+        dead = [thread.name for thread in self._threads if thread.ident and not thread.is_alive()]
+        if self.connection is not None and not self.connection.alive:
+            dead.append("leader-connection")
+        return dead
+
+    def informers(self) -> Mapping[Side, Sequence[KindState]]:
+        """Return how reading goes."""
+        return {
+            Side.LOCAL: self._local.state(),
+            Side.LEADER: self.connection.state() if self.connection is not None else (),
+        }
+
+    def depths(self) -> Mapping[str, int]:
+        """Return how many keys of each reconciler wait for a worker."""
+        found = dict.fromkeys(self._reconcilers, 0)
+        for queue in self._queues.values():
+            found |= queue.depths()
+        return found
+
+    def waiting(self) -> tuple[int, int]:
+        """Return how many keys wait for their time, and how many are worked on."""
+        counts = [queue.counts() for queue in self._queues.values()]
+        return sum(later for later, _ in counts), sum(now for _, now in counts)
+
+    # --- what came ----------------------------------------------------------------------------------------
+
+    def _changed(self, changes: Sequence[ObjectChange]) -> None:
+        if self.connection is not None and (
+            not changes or any(change.kind in (Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM) for change in changes)
+        ):
+            self.connection.wake()
+        if self._permit() <= 0:
+            return
+        usable = self._usable()
+        used = [name for name, epoch in usable.items() if self._resyncs.uses(name, epoch)]
+        if len(used) < len(usable):
+            self._resyncs.wake()  # this was the last list: all keys will be looked at
+        for name in used:
+            self._route(self._reconcilers[name], changes)
+
+    def _route(self, reconciler: Reconciler, changes: Sequence[ObjectChange]) -> None:
+        keys: dict[str, None] = {}
+        for change in changes:
+            if change.kind in reconciler.kinds.get(change.side, ()):
+                found, error = attempt(partial(self._keys, reconciler, change))
+                if error is not None:
+                    what = f"keys() of a change of a {change.kind}"
+                    log.error("%s: %s failed", reconciler.name, what, exc_info=error)
+                    self.worker.statistics.bug(reconciler.name)
+                keys |= found or {}
+        if keys:
+            name = reconciler.name
+            self._queues[self._side_of[name]].add((name, key) for key in keys)
+
+    def _keys(self, reconciler: Reconciler, change: ObjectChange) -> dict[str, None]:
+        return dict.fromkeys(reconciler.keys(change, self.view))
+
+    def _leader_changed(self, old: Leader | None, new: Leader | None) -> None:
+        """Look anew at whatever the connection concerns."""
+        if old is None or new is None:
+            self._resyncs.ask(self._reconcilers, urgent=True)
+            return
+        concerned = {name: self._reconcilers[name] for name, side in self._side_of.items() if side is Side.LEADER}
+        if new.connected and not old.connected:
+            self._resyncs.ask(concerned, urgent=False)
+        elif new.synced and not old.synced:  # the others come into use by it
+            self._resyncs.ask([name for name, r in concerned.items() if not r.needs_leader], urgent=False)
+        elif new.addresses != old.addresses:
+            self._resyncs.ask(concerned, urgent=True)
+        elif (old.connected, old.error) == (new.connected, new.error):
+            return
+        # Others hear of it as of a change of the ClusterSet, whose status tells it.
+        found = self.cache.get(Ref(kind=Kind.CLUSTER_SET, namespace=self._namespace, name=new.cluster_set))
+        if found is not None:
+            self._changed([ObjectChange(side=Side.LOCAL, kind=Kind.CLUSTER_SET, old=found, new=found)])
+
+    def _everything(self, reconciler: Reconciler, *, urgent: bool = False, spread: float = 0.0) -> None:
+        """Ask for all keys of a reconciler: now, or one after the other over so many seconds."""
+        keys, error = attempt(lambda: list(reconciler.all_keys(self.view)))
+        if error is not None:
+            log.error("%s: all_keys() failed", reconciler.name, exc_info=error)
+            self.worker.statistics.bug(reconciler.name)
+            return
+        entries = [(reconciler.name, key) for key in keys or ()]
+        queue = self._queues[self._side_of[reconciler.name]]
+        if not spread:
+            queue.add(entries, urgent=urgent)
+            return
+        for entry in entries:
+            queue.add_after(entry, random.uniform(0.0, spread), urgent=False)  # noqa: S311 (spreads load)
+
+    def _gate(self, reconciler: Reconciler) -> bool:
+        """Tell whether a reconciler may be called: all that it reads has been listed once."""
+        if not self.cache.synced(Side.LOCAL):
+            return False
+        return not reconciler.needs_leader or (self.view.leader is not None and self.cache.synced(Side.LEADER))
+
+    def _usable(self) -> Mapping[str, int]:
+        """Return the reconcilers whose gate is open, with the epoch of the connection for which it is."""
+        epoch = (
+            self.connection.epoch if self.connection is not None else 0
+        )  # read first: the next one opens it anew
+        return {
+            name: epoch if reconciler.needs_leader else 0
+            for name, reconciler in self._reconcilers.items()
+            if self._gate(reconciler)
+        }
+
+    # --- the supervisor -----------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        resync = self._next_resync()
+        while not self._stopping.is_set():
+            self._local.do_without_missing()
+            self._turn()
+            if time.monotonic() >= resync:
+                resync = self._next_resync()
+                spread = min(self._timing.spread, self._timing.resync / 2)
+                for name in self._usable() if self._permit() > 0 else ():
+                    self._everything(self._reconcilers[name], spread=spread)
+            self.worker.repeats.prune(time.monotonic())
+            self.cache.doubt(self._timing.doubt)
+            if (events := self.worker.take_events()) is not None:
+                self._record(events)
+            self._resyncs.wait(self._timing.look)
+
+    def _turn(self) -> None:
+        """Ask for all keys of the reconcilers that came into use, or that somebody asked for."""
+        # Without the permit nothing is asked for: whoever gets it asks for everything.
+        asked = self._resyncs.turn(self._usable())
+        if self._permit() > 0:
+            for name, urgent in asked.items():
+                self._everything(self._reconcilers[name], urgent=urgent)
+        self._resyncs.done()
+
+    def _next_resync(self) -> float:
+        return time.monotonic() + self._timing.resync * random.uniform(0.8, 1.0)  # noqa: S311 (spreads load)
+
+    # --- the workers --------------------------------------------------------------------------------------
+
+    def _work(self, side: Side) -> None:
+        queue = self._queues[side]
+        while (entry := queue.take()) is not None:
+            failed = True
+            try:
+                own = self._side_of[entry[0]] is side
+                failed = own and not self.worker.work(entry, queue, side)
+            finally:
+                queue.done(entry, failed=failed)
+            if self._side_of[entry[0]] is not side:  # it turned out to write to the leader
+                self._queues[self._side_of[entry[0]]].add([entry])
+
+    def _writes_to_leader(self, reconciler: str) -> None:
+        self._side_of[reconciler] = Side.LEADER

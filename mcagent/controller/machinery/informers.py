@@ -1,0 +1,82 @@
+"""Reads the objects of this cluster into the cache: one informer for each kind. The leader's are the connection's.
+
+Owns which kinds are read in one namespace only, and which a cluster need not know. Knows no reconciler.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from mcagent.controller.machinery.cache import Cache
+from mcagent.controller.machinery.reconciler import Side
+from mcagent.kube.client import Client
+from mcagent.kube.source import KindState
+from mcagent.kube.sources.informer import Informer, Timing
+from mcagent.kube.trim import trim
+from mcagent.model.kinds import KINDS
+from mcagent.model.objects import Kind
+
+log = logging.getLogger(__name__)
+
+# Kinds that a cluster need not know.
+OPTIONAL = frozenset({Kind.CLUSTER_CLAIM, Kind.SERVICE_CIDR})
+# Kinds that are read in the controller's namespace where it has one; the others are read in all.
+IN_NAMESPACE = frozenset(
+    {
+        Kind.GATEWAY,
+        Kind.CLUSTER_INFO_IMPORT,
+        Kind.CLUSTER_SET,
+        Kind.CLUSTER_CLAIM,
+        Kind.MEMBER_CLUSTER_ANNOUNCE,
+        Kind.RESOURCE_EXPORT,
+        Kind.RESOURCE_IMPORT,
+        Kind.SECRET,
+        Kind.SERVICE_ACCOUNT,
+        Kind.ROLE_BINDING,
+        Kind.CONFIG_MAP,
+        Kind.LEASE,
+    }
+)
+
+
+class LocalInformers:
+    """The informers of this cluster. `namespace` is that of the ClusterSet; "": all namespaces."""
+
+    def __init__(
+        self, kinds: Iterable[Kind], client: Client, cache: Cache, *, namespace: str, timing: Timing
+    ) -> None:
+        """Put them together; nothing is read yet."""
+        self._cache = cache
+        self._informers = [
+            Informer(
+                kind,
+                client,
+                cache.sink(Side.LOCAL),
+                namespace=namespace if kind in IN_NAMESPACE else "",
+                timing=timing,
+                transform=trim,
+            )
+            for kind in sorted(kinds)
+        ]
+
+    def start(self) -> None:
+        """Begin to read. Returns at once."""
+        for informer in self._informers:
+            informer.start()
+
+    def stop(self) -> None:
+        """End, without waiting for what is under way."""
+        for informer in self._informers:
+            informer.signal_stop()
+
+    def state(self) -> Sequence[KindState]:
+        """Return how reading goes, by kind."""
+        return [informer.state() for informer in self._informers]
+
+    def do_without_missing(self) -> None:
+        """Take that there are no objects of kinds that this API server does not know, where it need not."""
+        for kind in self._cache.unsynced(Side.LOCAL) & OPTIONAL:
+            if any(state.kind is kind and state.restarts.get("missing") for state in self.state()):
+                log.info("the API server has no %s: done without", KINDS[kind].plural)
+                self._cache.absent(Side.LOCAL, kind)

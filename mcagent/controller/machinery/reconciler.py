@@ -1,0 +1,185 @@
+"""What every reconciler of the control plane has in common: the values it reads and the values it returns.
+
+A reconciler owns a set of objects, divided by key. It is level-triggered and pure: `desired(key, view, now)` says
+what all objects of that key should be, from the cached objects alone; the engine (`engine`)
+compares with what is there and writes the difference (`apply`). Nothing here does I/O, knows
+a clock, or remembers anything between two calls: what must be remembered is in objects.
+
+The rules that the engine keeps, and that reconcilers may rely on:
+- `desired` is never called before all local kinds have been listed once, and for a reconciler with `needs_leader`
+  not before the leader's kinds have been, too. While the leader is away its last known objects stay in the view.
+- A key is worked on by one thread at a time; keys of failures are tried again with back-off; every key of
+  `all_keys` is worked on at start, after each reconnect to the leader, and once a period.
+- The objects of an DesiredObjects are written in order; after one that failed the later ones are not written.
+- Between two looks at a cached object it may have changed: views are read by getting an object once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from mcagent.kube.source import RawObject
+from mcagent.model.event import Event
+from mcagent.model.objects import Kind
+
+
+class Side(StrEnum):
+    """Which API server: this cluster's, or that of the leader which a member has joined."""
+
+    LOCAL = "local"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Ref:
+    """Names an object. `namespace` is "" for a cluster-scoped one."""
+
+    side: Side = Side.LOCAL
+    kind: Kind
+    namespace: str = ""
+    name: str
+
+    def __str__(self) -> str:
+        """Return how messages name it: "ResourceExport mcs/east-clusterinfo (leader)"."""
+        key = f"{self.namespace}/{self.name}" if self.namespace else self.name
+        return f"{self.kind} {key}" + (" (leader)" if self.side is Side.LEADER else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectChange:
+    """An object came, changed or went. `old` and `new` are whole objects; None: it was or is not there."""
+
+    side: Side
+    kind: Kind
+    old: RawObject | None
+    new: RawObject | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """The ClusterSet that this cluster is a member of, and how the connection to its leader is."""
+
+    cluster_set: str  # the ClusterSet's name, which is its ID
+    cluster_id: str  # this cluster's ID
+    leader_cluster_id: str
+    namespace: str  # the Common Area on the leader
+    addresses: tuple[str, ...] = ()  # of its API server, sorted; none while they are not known
+    connected: bool = False  # the last request or watch went through
+    synced: bool = False  # all kinds listed once over this connection
+    error: str = ""  # why it is not connected, in plain words; never a secret
+    since: float = 0.0  # when `connected` last changed; seconds since the epoch
+
+
+class View(Protocol):
+    """The cached objects, read only. Objects must not be changed by who reads them."""
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of the ClusterSet; the controller's own one where that may be any."""
+        ...
+
+    @property
+    def leader(self) -> Leader | None:
+        """Return the membership; None while there is no usable ClusterSet (or on a leader's controller)."""
+        ...
+
+    def get(self, ref: Ref) -> RawObject | None:
+        """Return an object, None if there is none."""
+        ...
+
+    def list(self, kind: Kind, side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[RawObject]:
+        """Return all objects of a kind, those of one namespace if given, sorted by namespace and name."""
+        ...
+
+    def indexed(self, index: str, value: str, side: Side = Side.LOCAL) -> Sequence[RawObject]:
+        """Return the objects that an index (declared by the reconciler) files under a value, sorted likewise."""
+        ...
+
+    def count(self, index: str, value: str, side: Side = Side.LOCAL) -> int:
+        """Return how many objects an index files under a value, however many that are at no cost."""
+        ...
+
+    def quiet_for(self, ref: Ref) -> float:
+        """Return for how many seconds an object has been as it is, by a clock that never steps; 0.0: no object.
+
+        It counts from when this process first saw the object's resourceVersion, also over a relist: after a
+        restart it begins at 0. What has to outlast a restart is in objects.
+        """
+        ...
+
+    def failure(self, ref: Ref) -> str:
+        """Return why the last write of an object was refused, in plain words; "" if it was not."""
+        ...
+
+
+class IndexFunction(Protocol):
+    """Says under which values an index files an object. Pure; never raises on any JSON object."""
+
+    def __call__(self, obj: RawObject) -> Iterable[str]:
+        """Return the values, none or more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """An index over the objects of one kind on one side."""
+
+    name: str
+    kind: Kind
+    side: Side
+    values: IndexFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What an object should be. Only the fields given are compared and written; what others added stays.
+
+    `body` holds metadata (labels, annotations, finalizers, ...) and the content without `status`; a field that is
+    None must be absent. `status`, if given, is written through the status subresource by the same rule. In lists
+    every item counts, so a list is owned whole. `create` False: only changed if it is there.
+    """
+
+    ref: Ref
+    body: RawObject = field(default_factory=dict)
+    status: RawObject | None = None
+    create: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredObjects:
+    """What all objects of a key should be.
+
+    `steps` are carried out in order: a Wanted is created or changed, a Ref is deleted if it is there (a reconciler
+    names only what is its own). `again` asks to be called for this key once more after so many seconds.
+    """
+
+    steps: Sequence[Wanted | Ref] = ()
+    events: Sequence[Event] = ()
+    again: float | None = None
+
+
+class Reconciler(Protocol):
+    """One responsibility of the control plane."""
+
+    name: str  # for logs, metrics and /status: "gateway-election"
+    needs_leader: bool
+    kinds: Mapping[Side, frozenset[Kind]]  # what it reads: the engine runs informers for these
+    indexes: Sequence[Index]
+
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
+        """Return the keys that a change touches. Cheap; never raises on any JSON object."""
+        ...
+
+    def all_keys(self, view: View) -> Iterable[str]:
+        """Return every key that has something to read, or something of ours that may have to go."""
+        ...
+
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
+        """Return what the objects of a key should be. `now` is in seconds since the epoch.
+
+        Bad input becomes a condition or an Event, never an exception.
+        """
+        ...

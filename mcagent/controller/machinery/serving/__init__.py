@@ -1,0 +1,1 @@
+"""The controller's HTTP pages and metrics."""

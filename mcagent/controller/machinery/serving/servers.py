@@ -1,0 +1,55 @@
+"""The controller's HTTP servers: health, and the pages that tell more. Which address gets which.
+
+What pages say is `mcagent.controller.machinery.serving.pages`'s matter.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from mcagent.config.values import listen_address
+from mcagent.controller.config import Settings
+from mcagent.http.health import PATHS, HealthServer
+from mcagent.http.listening import is_loopback
+from mcagent.http.server import HttpServer, Pages
+from mcagent.http.serving import serve_pages
+from mcagent.kube.client import Client
+from mcagent.kube.reviews import Reviewer
+
+
+class Servers:
+    """Serve until closed. `client` asks this cluster's API server whose a token is."""
+
+    def __init__(self, settings: Settings, pages: Pages, client: Client) -> None:
+        """Listen. Raises OSError when an address cannot be had."""
+        self._metrics: HttpServer | None = None
+        with ExitStack() as opened:
+            address = listen_address(settings.listen)
+            self._health: HealthServer | HttpServer = (
+                HttpServer(address, pages) if is_loopback(address[0]) else HealthServer(address, pages, terse=True)
+            )
+            opened.callback(self._health.close)
+            if settings.metrics_listen != "0":
+                self._metrics = serve_pages(
+                    listen_address(settings.metrics_listen),
+                    {path: page for path, page in pages.items() if path not in PATHS},
+                    authentication=settings.metrics_authentication,
+                    guard=Reviewer(client),
+                    certificates=settings.metrics_cert_dir,
+                )
+                opened.callback(self._metrics.close)
+            self._opened = opened.pop_all()
+
+    @property
+    def port(self) -> int:
+        """The port of health."""
+        return self._health.port
+
+    @property
+    def metrics_port(self) -> int:
+        """The port of /metrics and /status; 0 without one of their own."""
+        return self._metrics.port if self._metrics is not None else 0
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._opened.close()

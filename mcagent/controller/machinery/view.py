@@ -1,0 +1,75 @@
+"""The view that the engine gives to reconcilers: its cache, its connection, and what was refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from mcagent.controller.machinery.cache import Cache
+from mcagent.controller.machinery.connection.connection import LeaderConnection
+from mcagent.controller.machinery.reconciler import Leader, Ref, Side
+from mcagent.kube.source import RawObject
+from mcagent.model.objects import Kind
+
+
+class EngineView:
+    """Implements `mcagent.controller.machinery.reconciler.View`. Safe to use from many threads."""
+
+    def __init__(self, cache: Cache, namespace: str, connection: LeaderConnection | None) -> None:
+        self._cache, self._namespace, self._connection = cache, namespace, connection
+        self._lock = threading.Lock()
+        self._failures: dict[Ref, str] = {}
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of the ClusterSet; the controller's own one where that may be any."""
+        return self._namespace
+
+    @property
+    def leader(self) -> Leader | None:
+        """Return the membership; None while there is no usable ClusterSet (or on a leader's controller)."""
+        return self._connection.leader if self._connection is not None else None
+
+    def get(self, ref: Ref) -> RawObject | None:
+        """Return an object, None if there is none."""
+        return self._cache.get(ref)
+
+    def list(self, kind: Kind, side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[RawObject]:
+        """Return all objects of a kind, those of one namespace if given, sorted by namespace and name."""
+        return self._cache.list(kind, side, namespace)
+
+    def indexed(self, index: str, value: str, side: Side = Side.LOCAL) -> Sequence[RawObject]:
+        """Return the objects that an index files under a value, sorted likewise."""
+        return self._cache.indexed(index, value, side)
+
+    def count(self, index: str, value: str, side: Side = Side.LOCAL) -> int:
+        """Return how many objects an index files under a value."""
+        return self._cache.count_indexed(index, value, side)
+
+    def quiet_for(self, ref: Ref) -> float:
+        """Return for how many seconds an object has been as it is; 0.0: no object."""
+        return self._cache.quiet_for(ref)
+
+    def failure(self, ref: Ref) -> str:
+        """Return why the last write of an object was refused, in plain words; "" if it was not."""
+        with self._lock:
+            return self._failures.get(ref, "")
+
+    # --- the engine's ------------------------------------------------------------------------------------
+
+    def failed(self, ref: Ref, why: str) -> bool:
+        """Take that a write was refused. Returns whether that is news."""
+        with self._lock:
+            news = self._failures.get(ref) != why
+            self._failures[ref] = why
+            return news
+
+    def succeeded(self, ref: Ref) -> bool:
+        """Take that an object is as it should be. Returns whether that is news."""
+        with self._lock:
+            return self._failures.pop(ref, None) is not None
+
+    def failures(self) -> dict[Ref, str]:
+        """Return all writes that were refused last time, with why."""
+        with self._lock:
+            return dict(self._failures)

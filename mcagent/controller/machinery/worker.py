@@ -1,0 +1,236 @@
+"""One look at one key: what should be, compared with what is there, and written. Used by the engine's workers.
+
+Owns the order of the steps and what each failure means; when a key is looked at again is the engine's matter.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from mcagent.controller.machinery.apply import plan
+from mcagent.controller.machinery.cache import Cache
+from mcagent.controller.machinery.connection.connection import LeaderConnection
+from mcagent.controller.machinery.reconciler import DesiredObjects, Reconciler, Ref, Side, Wanted
+from mcagent.controller.machinery.repeats import RepeatedWrites
+from mcagent.controller.machinery.statistics import Statistics
+from mcagent.controller.machinery.view import EngineView
+from mcagent.controller.machinery.workqueue import Entry, WorkQueue
+from mcagent.controller.machinery.writer import AwayError, ConflictError, Counts, NotLeadingError, Writer
+from mcagent.kube.client import Client
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import SourceError
+from mcagent.model.event import Event
+from mcagent.supervised import attempt
+
+log = logging.getLogger(__name__)
+
+MEMO = 60.0  # seconds for which the answer to a read is used again
+_WELL = ("changed", "unchanged", "not-leading")
+
+
+class Memo:
+    """What was last read or written of kinds that are not watched, for a minute: a heartbeat need not read first.
+
+    Safe to use from many threads. A write that was made from it names its version, so an old memory is found out.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[Ref, tuple[int, float, RawObject]] = {}
+
+    def get(self, ref: Ref, epoch: int, now: float) -> RawObject | None:
+        """Return what is remembered; None if it has to be read."""
+        with self._lock:
+            found = self._known.get(ref)
+        return found[2] if found is not None and found[0] == epoch and now < found[1] + MEMO else None
+
+    def read(self, ref: Ref, epoch: int, now: float, obj: RawObject | None) -> RawObject | None:
+        """Remember, and return, what was read."""
+        with self._lock:
+            if len(self._known) > 1000:
+                self._known = {key: item for key, item in self._known.items() if now < item[1] + MEMO}
+            if obj is not None:
+                self._known[ref] = (epoch, now, obj)
+            else:
+                self._known.pop(ref, None)
+        return obj
+
+    def wrote(self, ref: Ref, epoch: int, obj: RawObject | None) -> None:
+        """Take what a write left there; how old the memory is does not change by it."""
+        with self._lock:
+            found = self._known.pop(ref, None)
+            if found is not None and obj is not None:
+                self._known[ref] = (epoch, found[1], obj)
+
+    def forget(self, ref: Ref) -> None:
+        """Read it anew next time."""
+        with self._lock:
+            self._known.pop(ref, None)
+
+
+class Worker:
+    """Works on keys. Safe to use from many threads, for one key by one at a time.
+
+    `gate` tells whether a reconciler may be called, `permit` for how many seconds this replica may write.
+    """
+
+    def __init__(
+        self,
+        reconcilers: Mapping[str, Reconciler],
+        *,
+        client: Client,
+        cache: Cache,
+        view: EngineView,
+        connection: LeaderConnection | None,
+        gate: Callable[[Reconciler], bool],
+        permit: Callable[[], float],
+        clock: Callable[[], float],
+        writes_to_leader: Callable[[str], None],
+    ) -> None:
+        self._reconcilers, self._client, self._cache, self._view, self._connection = (
+            reconcilers,
+            client,
+            cache,
+            view,
+            connection,
+        )
+        self._gate, self._permit, self._clock = gate, permit, clock
+        self._writes_to_leader = writes_to_leader
+        self._memo = Memo()
+        self.counts, self.statistics, self.repeats = Counts(), Statistics(), RepeatedWrites()
+        self._lock = threading.Lock()
+        self._events: dict[Entry, frozenset[Event]] = {}
+        self._events_dirty = False
+        self._refused: dict[Entry, Ref] = {}  # the write of a key that was refused last
+
+    def take_events(self) -> frozenset[Event] | None:
+        """Return all Events that should be recorded now, if that changed since the last call."""
+        with self._lock:
+            dirty, self._events_dirty = self._events_dirty, False
+            return frozenset[Event]().union(*self._events.values()) if dirty else None
+
+    def work(self, entry: Entry, queue: WorkQueue, side: Side) -> bool:
+        """Work on a key. Returns whether it went well; else it is tried again later.
+
+        `side` is whose worker this is: one of this cluster never waits for the leader. What breaks is a bug, but
+        of one key only.
+        """
+        well, error = attempt(lambda: self._work(entry, queue, side))
+        if error is not None:
+            log.error("%s: %s failed, which is a bug", *entry, exc_info=error)
+            self.statistics.bug(entry[0])
+        return bool(well)
+
+    def _work(self, entry: Entry, queue: WorkQueue, side: Side) -> bool:
+        name, key = entry
+        reconciler = self._reconcilers[name]
+        epoch = self._connection.epoch if self._connection is not None else 0
+        if self._permit() <= 0 or not self._gate(reconciler):
+            return True  # all keys are looked at when that changes
+        began = time.perf_counter()
+        outcome = reconciler.desired(key, self._view, self._clock())
+        if self._connection is not None and self._connection.epoch != epoch:
+            return True  # it was about another leader
+        if side is Side.LOCAL and any(_ref_of(step).side is Side.LEADER for step in outcome.steps):
+            self._writes_to_leader(name)
+            return True
+        self._remember_events(entry, outcome)
+        result = self._carry_out(entry, queue, outcome, epoch)
+        if result in _WELL and (refused := self._refused.pop(entry, None)) is not None:
+            self._view.succeeded(refused)  # it may not be wanted any more
+        self.statistics.worked(name, result, time.perf_counter() - began)
+        if outcome.again is not None:
+            queue.add_after(entry, outcome.again)
+        return result in _WELL
+
+    def _carry_out(self, entry: Entry, queue: WorkQueue, outcome: DesiredObjects, epoch: int) -> str:
+        """Write what is wanted, in order. Returns how it went, as metrics name it."""
+        result = "unchanged"
+        writer = self._writer(epoch)
+
+        def took(ref: Ref, obj: RawObject | None, was: RawObject | None) -> None:
+            self._took(ref, obj, was, epoch)
+
+        for step in outcome.steps:
+            ref, present = _ref_of(step), None
+            try:
+                present = self._present(writer, ref, epoch)
+                if (write := plan(step, present)) is None:
+                    self._succeeded(entry, queue, ref)
+                    continue
+                if (wait := self.repeats.wait(write, time.monotonic())) > 0:
+                    queue.add_after(entry, wait)
+                    return result
+                for done in writer.carry_out(step, present, write, took):
+                    if self.repeats.wrote(done, time.monotonic()):
+                        log.warning("%s: %s is changed back again and again: writing it less often", entry[0], ref)
+                    self.statistics.wrote(entry[0], done)
+                    log.info("%s: %s %s", entry[0], done.verb, ref)
+                result = "changed"
+            except ConflictError as err:
+                log.debug("%s", err)
+                self._memo.forget(ref)
+                took(ref, err.present, present)
+                return "conflict"
+            except NotLeadingError:
+                return "not-leading"
+            except AwayError:
+                return "away"
+            except SourceError as err:
+                self._memo.forget(ref)
+                self._refused[entry] = ref
+                if self._view.failed(ref, str(err)):
+                    log.warning("%s: %s: %s", entry[0], ref, err)
+                return "failed"
+            self._succeeded(entry, queue, ref)
+        return result
+
+    def _writer(self, epoch: int) -> Writer:
+        def client(side: Side) -> Client:
+            if side is Side.LOCAL:
+                return self._client
+            if self._connection is None:
+                raise AwayError("this controller has no leader to write to")
+            return self._connection.client(epoch)
+
+        def noted(side: Side, error: SourceError | None) -> None:
+            if side is Side.LEADER and self._connection is not None:
+                self._connection.noted(error)
+
+        return Writer(client, self._permit, self.counts, noted=noted)
+
+    def _present(self, writer: Writer, ref: Ref, epoch: int) -> RawObject | None:
+        if ref.kind in self._cache.kinds(ref.side):
+            return self._cache.get(ref)
+        now = time.monotonic()
+        found = self._memo.get(ref, epoch, now)
+        return found if found is not None else self._memo.read(ref, epoch, now, writer.read(ref))
+
+    def _took(self, ref: Ref, obj: RawObject | None, was: RawObject | None, epoch: int) -> None:
+        if ref.kind in self._cache.kinds(ref.side):
+            self._cache.wrote(ref, obj, was)
+        else:
+            self._memo.wrote(ref, epoch, obj)
+
+    def _succeeded(self, entry: Entry, queue: WorkQueue, ref: Ref) -> None:
+        if self._view.succeeded(ref):
+            queue.add([entry])  # what reported the failure must go
+
+    def _remember_events(self, entry: Entry, outcome: DesiredObjects) -> None:
+        with self._lock:
+            before = self._events.get(entry, frozenset())
+            events = frozenset(outcome.events)
+            if events == before:
+                return
+            if events:
+                self._events[entry] = events
+            else:
+                del self._events[entry]
+            self._events_dirty = True
+
+
+def _ref_of(step: Wanted | Ref) -> Ref:
+    return step if isinstance(step, Ref) else step.ref

@@ -1,0 +1,163 @@
+"""The one place that writes: makes objects what they should be, by the writes that `plan` asks for.
+
+Owns what may be written when (the permit of the lease), what errors mean, and counts of requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mcagent.controller.machinery.apply import Verb, Write, plan
+from mcagent.controller.machinery.reconciler import Ref, Side, Wanted
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
+from mcagent.kube.source import RawObject, is_object
+from mcagent.model.errors import SourceError
+from mcagent.model.kinds import object_path
+
+WRITE_TIMEOUT = 10.0  # seconds
+_MERGE_PATCH = "application/merge-patch+json"
+_MOST_WRITES = 4  # create, status, and each once more
+
+
+class ConflictError(SourceError):
+    """Somebody else wrote the object first. `present` is what is there now; None: nothing."""
+
+    def __init__(self, message: str, present: RawObject | None) -> None:
+        super().__init__(message)
+        self.present = present
+
+
+class NotLeadingError(SourceError):
+    """This replica does not hold the lease (any more): nothing may be written."""
+
+
+class AwayError(SourceError):
+    """The API server of that side is known to be away: it is not even tried."""
+
+
+class Counts:
+    """Requests by side, verb and code, for metrics. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+
+    def add(self, side: Side, verb: str, code: str) -> None:
+        """Count one."""
+        with self._lock:
+            self._counts[side, verb, code] += 1
+
+    def read(self) -> Mapping[tuple[str, str, str], int]:
+        """Return all."""
+        with self._lock:
+            return dict(self._counts)
+
+
+class Writer:
+    """Makes objects what they should be, on both sides.
+
+    `client` gives the client of a side, or raises AwayError. `permit` says how many seconds from now this replica
+    may write (0 or less: not at all): a write that would not be sent by then is not sent at all.
+    """
+
+    def __init__(
+        self,
+        client: Callable[[Side], Client],
+        permit: Callable[[], float],
+        counts: Counts,
+        *,
+        noted: Callable[[Side, SourceError | None], None] = lambda _side, _error: None,
+    ) -> None:
+        self._client, self._permit, self._counts, self._noted = client, permit, counts, noted
+
+    def carry_out(
+        self,
+        wanted: Wanted | Ref,
+        present: RawObject | None,
+        first: Write,
+        took: Callable[[Ref, RawObject | None, RawObject | None], None],
+    ) -> list[Write]:
+        """Write until nothing is left to do, beginning with what `plan` said is first; returns what was written.
+
+        `took` hears after each write what is there then, and what was there before (None: nothing). Raises
+        ConflictError, AwayError, NotLeadingError, ApiRefusalError, ApiUnreachableError, ApiGarbageError.
+        """
+        written: list[Write] = []
+        write: Write | None = first
+        while write is not None and len(written) < _MOST_WRITES:
+            if written and written[-1] == write:
+                break  # the server does not keep what was written: the engine damps it
+            was, present = present, self._send(write)
+            written.append(write)
+            took(write.ref, present, was)
+            write = plan(wanted, present)
+        return written
+
+    def read(self, ref: Ref) -> RawObject | None:
+        """Return an object as the API server has it now; None: there is none."""
+        try:
+            return _object(self._request(ref.side, "get", "GET", _path(ref)), ref)
+        except ApiRefusalError as err:
+            if err.code == 404 and err.reason == "NotFound":
+                return None
+            raise
+
+    def _send(self, write: Write) -> RawObject | None:
+        ref = write.ref
+        try:
+            match write.verb:
+                case Verb.CREATE:
+                    path = object_path(ref.kind, ref.namespace)
+                    return _object(self._request(ref.side, "create", "POST", path, write.body), ref)
+                case Verb.DELETE:
+                    answer = self._request(ref.side, "delete", "DELETE", _path(ref), write.body)
+                    return answer if is_object(answer) and answer.get("kind") == ref.kind else None
+                case _:
+                    path = _path(ref) + ("/status" if write.verb is Verb.STATUS else "")
+                    return _object(self._request(ref.side, write.verb, "PATCH", path, write.body), ref)
+        except ApiRefusalError as err:
+            if write.verb is Verb.DELETE and err.code == 404 and err.reason == "NotFound":
+                return None
+            if err.code == 409 or (err.code == 404 and write.verb is not Verb.CREATE):
+                raise ConflictError(f"{ref}: {err}", self.read(ref)) from err
+            raise
+
+    def _request(self, side: Side, verb: str, method: str, path: str, body: RawObject | None = None) -> Any:
+        client = self._client(side)
+        timeout = WRITE_TIMEOUT
+        if method != "GET":
+            timeout = min(timeout, self._permit())
+            if timeout <= 0:
+                raise NotLeadingError("this replica does not hold the lease")
+        content_type = _MERGE_PATCH if method == "PATCH" else "application/json"
+        try:
+            answer = client.request(method, path, body=body, content_type=content_type, timeout=timeout)
+        except ApiRefusalError as err:
+            self._counts.add(side, verb, str(err.code))
+            self._noted(side, err)
+            raise
+        except (ApiUnreachableError, ApiGarbageError) as err:
+            self._counts.add(side, verb, "garbage" if isinstance(err, ApiGarbageError) else "unreachable")
+            self._noted(side, err)
+            raise
+        self._counts.add(side, verb, "ok")
+        self._noted(side, None)
+        return answer
+
+
+def _path(ref: Ref) -> str:
+    return object_path(ref.kind, ref.namespace, ref.name)
+
+
+def _object(answer: Any, ref: Ref) -> RawObject:
+    """Return the answer if it is the object asked for. Raises ApiGarbageError."""
+    if is_object(answer) and answer.get("kind") == ref.kind and answer["metadata"]["name"] == ref.name:
+        version = answer["metadata"].get("resourceVersion")
+        if isinstance(version, str) and version:
+            found: RawObject = answer
+            return found
+    raise ApiGarbageError(f"{ref}: the answer is no {ref.kind}")

@@ -1,0 +1,117 @@
+"""Since when other clusters have what they claim, and what of it no other cluster may have here. Pure.
+
+The leader says since when (an annotation of the ResourceImport). Antrea's leader says nothing: then this cluster
+keeps the ledger itself, on its ClusterInfoImports. A claim that is new in an object has the time at which it was
+first seen, one that stays keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from mcagent.controller.contract.cidr_claims import CidrClaim, claims_of, collide, gateway_claim
+from mcagent.controller.contract.raw import annotation, items_at, name_of, text_at, texts_at
+from mcagent.controller.machinery.reconciler import Index, Leader, Side, View
+from mcagent.controller.member.indexes import SLICES_BY_SERVICE
+from mcagent.kube.source import RawObject
+from mcagent.model.granted import CLAIMS_ANNOTATION, REFUSED, at, read_granted, to_microseconds
+from mcagent.model.objects import Kind
+
+API_SERVER = "default/kubernetes"  # the Service whose endpoints are this cluster's API servers
+
+
+def granted_times(
+    raw: RawObject, there: RawObject | None, imported: Iterable[CidrClaim], left_out: Iterable[str], now: float
+) -> dict[str, str]:
+    """Return the claims of a ClusterInfoImport with the time since when each stands; REFUSED: asked for in vain.
+
+    `raw` is the ResourceImport, `there` the ClusterInfoImport as it is, `left_out` what is refused here.
+    """
+    told, known = _read(raw), _read(there)
+    if there is not None and annotation(there, CLAIMS_ANNOTATION) is None:  # made before there was any
+        made = to_microseconds(text_at(there, "metadata", "creationTimestamp"))
+        known = {claim.text: made for claim in claims_of(there.get("spec"))}
+    fresh = to_microseconds(at(datetime.fromtimestamp(now, UTC)))
+    times = {claim.text: told.get(claim.text) or known.get(claim.text) or fresh for claim in imported}
+    refused = {text for text, time in told.items() if time == REFUSED and _is_claim(text)} | set(left_out)
+    return dict.fromkeys(refused - times.keys(), REFUSED) | times
+
+
+def refused_by_leader(raw: RawObject) -> list[str]:
+    """Return the claims in a ResourceImport that the leader did not grant, sorted."""
+    return sorted(text for text, time in _read(raw).items() if time == REFUSED and _is_claim(text))
+
+
+def since(there: RawObject | None, claim: CidrClaim) -> str:
+    """Return since when a ClusterInfoImport has a claim; "" if it has not."""
+    return _read(there).get(claim.text, "")
+
+
+def protected(view: View, leader: Leader, cluster_id: str, claims: Sequence[CidrClaim]) -> dict[str, str]:
+    """Return which claims hold an address that no other cluster may have, by their text, and which that is.
+
+    These are the leader's API server, this cluster's API servers and its Nodes. Only the leader's own cluster may
+    have the leader's address as a gateway: what is one machine can be both.
+    """
+    found: dict[str, str] = {}
+    servers = [(c, "the leader's API server") for text in leader.addresses if (c := gateway_claim(text))]
+    own = [(c, "an API server of this cluster") for c in _api_servers(view)]
+    for claim in claims:
+        if claim.range is None:
+            continue
+        theirs = [] if claim.gateway and cluster_id == leader.leader_cluster_id else servers
+        for address, whose in (*theirs, *own, *_nodes(view, claim)):
+            if collide(claim, address):
+                found[claim.text] = f"{claim} of cluster {cluster_id} is not taken over: {address.text} is {whose}"
+                break
+    return found
+
+
+def addresses_of(raw: RawObject | None) -> frozenset[str]:
+    """Return the addresses in a Node, or in an EndpointSlice of this cluster's API servers; else none."""
+    node = {text_at(item, "address") for item in items_at(raw, "status", "addresses")}
+    slices = items_at(raw, "endpoints") if API_SERVER in SLICES_BY_SERVICE.values(raw or {}) else []
+    return frozenset(node.union(*(texts_at(item, "addresses") for item in slices)) - {""})
+
+
+def _api_servers(view: View) -> Iterable[CidrClaim]:
+    for raw in view.indexed(SLICES_BY_SERVICE.name, API_SERVER):
+        yield from filter(None, map(gateway_claim, sorted(addresses_of(raw))))
+
+
+def _nodes(view: View, claim: CidrClaim) -> Iterable[tuple[CidrClaim, str]]:
+    """Yield addresses of Nodes near a claim."""
+    assert claim.range is not None
+    version, first, last = claim.range
+    short = last - first > 0xFFFF
+    value = f"{first:x}" if version == 6 else f"{first >> 24}/8" if short else f"{first >> 16}/16"
+    for raw in view.indexed(NODES_BY_PREFIX.name, value):
+        for address in filter(None, map(gateway_claim, sorted(addresses_of(raw)))):
+            yield address, f"an address of Node {name_of(raw)} of this cluster"
+
+
+def _by_prefix(obj: RawObject) -> Iterable[str]:
+    found: set[str] = set()
+    for address in filter(None, map(gateway_claim, addresses_of(obj))):
+        assert address.range is not None
+        version, number, _ = address.range
+        found |= {f"{number:x}"} if version == 6 else {f"{number >> 24}/8", f"{number >> 16}/16"}
+    return found
+
+
+NODES_BY_PREFIX = Index(
+    name="nodes-by-prefix", kind=Kind.NODE, side=Side.LOCAL, values=_by_prefix
+)  # under the first 8 and the first 16 bits of each IPv4 address, "10/8" and "2560/16"; IPv6: the address
+
+
+def _read(raw: RawObject | None) -> Mapping[str, str]:
+    try:
+        return read_granted(annotation(raw, CLAIMS_ANNOTATION) or "{}")
+    except ValueError:
+        return {}
+
+
+def _is_claim(text: str) -> bool:
+    """Tell whether a text that a leader wrote can be a claim: it is passed on to agents, and shown."""
+    return len(text) <= 64 and text.isascii() and text.isprintable()

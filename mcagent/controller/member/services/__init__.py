@@ -1,0 +1,1 @@
+"""Exported and imported Services."""

@@ -1,0 +1,146 @@
+"""What a Service of this cluster exports: its ports, and the subsets of its Endpoints export. Pure.
+
+An address stands in one subset: that of all ports which it serves. Ready endpoints count, or those that still
+serve while none is ready, as kube-proxy has it (KEP-1669).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address
+
+from mcagent.controller.contract.raw import items_at, text_at, texts_at, value_at
+from mcagent.core.addresses.rules import refuse_address
+from mcagent.kube.source import RawObject
+from mcagent.model.net import parse_address
+
+MAX_SIZE = 240_000  # bytes of JSON that the subsets may have: leaders refuse exports of more than 256 KiB
+Port = tuple[str, str, int]  # name, protocol, number
+
+
+def ports_of(service: RawObject) -> list[Port]:
+    """Return the ports of a Service, in its order."""
+    return [
+        (text_at(item, "name"), text_at(item, "protocol") or "TCP", number)
+        for item in items_at(service, "spec", "ports")
+        if isinstance(number := item.get("port"), int)
+    ]
+
+
+def service_spec(service: RawObject) -> RawObject:
+    """Return the payload of the Service export. Fields that are not set are named, so that they go."""
+    ports = []
+    for item in items_at(service, "spec", "ports"):
+        protocol = text_at(item, "protocol") or "TCP"
+        optional = {key: text for key in ("name", "appProtocol") if (text := text_at(item, key))}
+        ports.append({"port": item.get("port"), "protocol": protocol} | optional)
+    affinity = text_at(service, "spec", "sessionAffinity") == "ClientIP"
+    seconds = value_at(service, "spec", "sessionAffinityConfig", "clientIP", "timeoutSeconds")
+    return {
+        "ports": ports,
+        "sessionAffinity": "ClientIP" if affinity else None,
+        "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}} if affinity and seconds else None,
+    }
+
+
+def cluster_ips(service: RawObject) -> list[str]:
+    """Return the IPv4 ClusterIPs of a Service; none for a headless one."""
+    given = texts_at(service, "spec", "clusterIPs") or [text_at(service, "spec", "clusterIP")]
+    return [text for text in dict.fromkeys(given) if _address(text) is not None]
+
+
+def cluster_ip_subsets(service: RawObject) -> list[RawObject]:
+    """Return the subset of a Service that is reached by its ClusterIP."""
+    return _subsets({ip: set(ports_of(service)) for ip in cluster_ips(service)})
+
+
+def pod_ip_subsets(service: RawObject, slices: Iterable[RawObject]) -> list[RawObject]:
+    """Return the subsets of a Service whose endpoints are reached directly."""
+    wanted = {(name, protocol) for name, protocol, _ in ports_of(service)}
+    ready: dict[str, set[Port]] = {}
+    serving: dict[str, set[Port]] = {}
+    for found in slices:
+        if text_at(found, "addressType") != "IPv4":
+            continue
+        ports = {
+            (text_at(p, "name"), text_at(p, "protocol") or "TCP", number)
+            for p in items_at(found, "ports")
+            if isinstance(number := p.get("port"), int)
+            and (text_at(p, "name"), text_at(p, "protocol") or "TCP") in wanted
+        }
+        if not ports:
+            continue
+        for endpoint in items_at(found, "endpoints"):
+            for text in texts_at(endpoint, "addresses"):
+                if _address(text) is None:
+                    continue
+                if is_ready(endpoint):
+                    ready.setdefault(text, set()).update(ports)
+                elif _serves(endpoint):
+                    serving.setdefault(text, set()).update(ports)
+    return _subsets(ready or serving)
+
+
+def has_endpoints(slices: Iterable[RawObject]) -> bool:
+    """Tell whether a Service has an endpoint, of any family, that takes connections."""
+    return any(
+        (is_ready(endpoint) or _serves(endpoint)) and texts_at(endpoint, "addresses")
+        for found in slices
+        for endpoint in items_at(found, "endpoints")
+    )
+
+
+def limited(subsets: Sequence[RawObject]) -> tuple[list[RawObject], int]:
+    """Return the subsets as far as they fit into one object, and how many addresses that leaves out.
+
+    The wire contract has one Endpoints export for a Service, by name, so there is no second one to go on in.
+    """
+    room = MAX_SIZE
+    kept: list[RawObject] = []
+    dropped = 0
+    for subset in subsets:
+        room -= len(json.dumps(subset["ports"])) + 40
+        addresses = []
+        for item in subset["addresses"]:
+            room -= len(item["ip"]) + 12  # {"ip": "..."}, and the comma
+            if room >= 0:
+                addresses.append(item)
+        dropped += len(subset["addresses"]) - len(addresses)
+        if addresses:
+            kept.append(subset | {"addresses": addresses})
+    return kept, dropped
+
+
+def is_ready(endpoint: RawObject) -> bool:
+    """Tell whether an endpoint is ready: unknown means ready, says the API."""
+    return value_at(endpoint, "conditions", "ready") is not False
+
+
+def _serves(endpoint: RawObject) -> bool:
+    return value_at(endpoint, "conditions", "serving") is True
+
+
+def _subsets(found: dict[str, set[Port]]) -> list[RawObject]:
+    groups: dict[tuple[Port, ...], list[str]] = {}
+    for address, ports in found.items():
+        groups.setdefault(tuple(sorted(ports)), []).append(address)
+    return [
+        {
+            "addresses": [{"ip": text} for text in sorted(addresses, key=lambda text: int(IPv4Address(text)))],
+            "ports": [
+                ({"name": name} if name else {}) | {"port": number, "protocol": protocol}
+                for name, protocol, number in ports
+            ],
+        }
+        for ports, addresses in sorted(groups.items())
+        if ports
+    ]
+
+
+def _address(text: str) -> IPv4Address | None:
+    try:
+        found = parse_address(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, IPv4Address) and refuse_address(found) is None else None

@@ -1,0 +1,157 @@
+"""Which endpoints of an import are taken over, by `networks` and what this cluster itself exports. Pure."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mcagent.controller.contract import names
+from mcagent.controller.contract.ranges import Networks, address_of
+from mcagent.controller.contract.raw import annotation, items_at, text_at, texts_at
+from mcagent.controller.contract.services import Ports
+from mcagent.controller.machinery.reconciler import Leader, Ref, Side, View
+from mcagent.controller.member.exports import ENDPOINTS, export_ref
+from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS
+from mcagent.controller.member.networks import cidrs_of, cluster_of, networks
+from mcagent.controller.member.services.import_content import CLUSTER_INFO, Subsets
+from mcagent.controller.settings import MemberSettings
+from mcagent.kube.source import RawObject
+from mcagent.model.field import printable
+from mcagent.model.objects import Kind
+
+_SHOWN = 3  # addresses of a refusal that are named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The endpoints that are used, whose they are by their addresses, and what is refused, in words."""
+
+    subsets: Mapping[Ports, tuple[str, ...]]
+    clusters: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+def own_addresses(view: View, leader: Leader, namespace: str, name: str) -> frozenset[str] | None:
+    """Return the addresses that this cluster exports for a Service; None when it does not export it."""
+    raw = view.get(export_ref(leader, names.endpoints_export(leader.cluster_id, namespace, name)))
+    spec = {"clusterID": leader.cluster_id, "namespace": namespace, "name": name, "kind": ENDPOINTS}
+    if raw is None or any(text_at(raw, "spec", field) != text for field, text in spec.items()):
+        return None
+    return frozenset(
+        text_at(item, "ip")
+        for subset in items_at(raw, "spec", "endpoints", "subsets")
+        for item in items_at(subset, "addresses")
+    )
+
+
+class KnownNetworks:
+    """This cluster's networks and the others', by what the leader passes on.
+
+    All imports ask the same, so the last answer is kept, with the very objects that it was made from.
+    """
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self._settings = settings
+        self._last: tuple[str, Sequence[RawObject], tuple[Networks, Networks]] | None = None
+
+    def read(self, view: View, leader: Leader) -> tuple[Networks, Networks]:
+        """Return this cluster's networks, and those of others."""
+        infos = view.indexed(CLUSTER_INFOS.name, CLUSTER_INFO, Side.LEADER)
+        last = self._last
+        if last is not None and last[0] == leader.cluster_id and _same(last[1], infos):
+            return last[2]
+        announced = tuple(
+            (cluster_of(raw), cidrs_of(raw)) for raw in infos if cluster_of(raw) != leader.cluster_id
+        )
+        here = [text for raw in infos if cluster_of(raw) == leader.cluster_id for text in cidrs_of(raw)]
+        if self._settings.service_cidr is not None:
+            here.append(self._settings.service_cidr)
+        found = networks(announced, (*here, *self._settings.pod_cidrs), self._settings.allowed_endpoint_cidrs)
+        self._last = (leader.cluster_id, infos, found)
+        return found
+
+
+def _same(some: Sequence[RawObject], others: Sequence[RawObject]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+def exporters_of(raw: RawObject | None) -> frozenset[str] | None:
+    """Return the clusters whose endpoints are in a ResourceImport; None if the leader does not say (Antrea's)."""
+    text = annotation(raw, names.EXPORTERS_ANNOTATION)
+    return None if text is None else frozenset(filter(None, text.split(",")))
+
+
+def accept(
+    given: Subsets,
+    own: frozenset[str] | None,
+    view: View,
+    leader: Leader,
+    known: KnownNetworks,
+    *,
+    exporters: frozenset[str] | None = None,
+) -> Accepted:
+    """Return the endpoints that are used. `exporters`: whose they can be, None if that is not known.
+
+    What this cluster exports itself is. Else an address of this cluster (of its CIDRs, Nodes, API servers) or of
+    the leader's API server is not, and any other only if it lies in what a cluster announces that exports the
+    Service, or in nobody's network and in what the settings allow.
+    """
+    mine, others = known.read(view, leader)
+    servers, leaders = _api_servers(view), frozenset(leader.addresses)
+    kept: dict[Ports, list[str]] = {}
+    clusters: dict[str, None] = {}
+    ours: list[str] = []
+    of_leader: list[str] = []
+    unknown: list[str] = []
+    foreign: list[str] = []
+    for ports, addresses in given.items():
+        for text in addresses:
+            number = address_of(text)
+            if own is not None and text in own and number is not None:
+                clusters[leader.cluster_id] = None
+            elif number is None:
+                unknown.append(text)
+                continue
+            elif mine.owners(number) or text in servers or view.indexed(NODES_BY_ADDRESS.name, text):
+                ours.append(text)
+                continue
+            elif text in leaders:
+                of_leader.append(text)
+                continue
+            else:
+                owners = others.owners(number)
+                clusters_there = {owner for owner in owners if owner}
+                if not owners:
+                    unknown.append(text)
+                    continue
+                if exporters is not None and clusters_there and not clusters_there & exporters:
+                    foreign.append(text)
+                    continue
+                clusters |= dict.fromkeys(clusters_there if exporters is None else clusters_there & exporters)
+            kept.setdefault(ports, []).append(text)
+    refused = []
+    if ours and own is None:  # else they are what this cluster exported a moment ago
+        refused.append(f"{_named(ours)}: of this cluster, which does not export the Service")
+    if unknown:
+        refused.append(f"{_named(unknown)}: in no CIDR that another cluster announces")
+    if of_leader:
+        refused.append(f"{_named(of_leader)}: the API server of the leader")
+    if foreign:
+        refused.append(f"{_named(foreign)}: of a cluster that does not export the Service")
+    return Accepted(
+        subsets={ports: tuple(addresses) for ports, addresses in kept.items()},
+        clusters=tuple(sorted(clusters)),
+        refused=tuple(refused),
+    )
+
+
+def _api_servers(view: View) -> frozenset[str]:
+    raw = view.get(Ref(kind=Kind.ENDPOINT_SLICE, namespace="default", name="kubernetes"))
+    return frozenset(text for endpoint in items_at(raw, "endpoints") for text in texts_at(endpoint, "addresses"))
+
+
+def _named(addresses: list[str]) -> str:
+    shown = ", ".join(printable(text) for text in sorted(set(addresses))[:_SHOWN])
+    more = len(set(addresses)) - _SHOWN
+    return f"endpoints {shown}" + (f" and {more} more" if more > 0 else "")

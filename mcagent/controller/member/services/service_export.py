@@ -1,0 +1,292 @@
+"""The reconciler of exported Services: a ServiceExport here to two ResourceExports on the leader.
+
+A key is "namespace-name", as it stands in the names of the ResourceExports: these are concatenated, so two
+Services can want the same ones (`a-b`/`c` and `a`/`b-c`); the ServiceExport that was first has them. It owns both
+ResourceExports, and the conditions Valid and Conflict of all ServiceExports of the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mcagent.controller.contract import names
+from mcagent.controller.contract.conditions import FALSE, TRUE, condition, find
+from mcagent.controller.contract.raw import (
+    age,
+    annotation,
+    is_deleting,
+    items_at,
+    name_of,
+    namespace_of,
+    text_at,
+    value_at,
+)
+from mcagent.controller.machinery.reconciler import (
+    DesiredObjects,
+    Index,
+    Leader,
+    ObjectChange,
+    Ref,
+    Side,
+    View,
+    Wanted,
+)
+from mcagent.controller.member.exports import BY_CLUSTER, ENDPOINTS, SERVICE, export_ref, resource_export
+from mcagent.controller.member.indexes import SLICES_BY_SERVICE
+from mcagent.controller.member.services.backends import (
+    cluster_ip_subsets,
+    cluster_ips,
+    has_endpoints,
+    limited,
+    pod_ip_subsets,
+    ports_of,
+    service_spec,
+)
+from mcagent.controller.member.state import concerns_membership, membership
+from mcagent.controller.settings import EndpointIpType, MemberSettings
+from mcagent.kube.source import RawObject
+from mcagent.model.event import Event
+from mcagent.model.field import printable
+from mcagent.model.objects import Kind
+
+MAX_SERVICE_NAME = names.MAX_LABEL - len(names.IMPORTED_PREFIX)
+_SHOWN = 512  # characters of a leader's message that are passed on
+
+
+def _by_export_name(obj: RawObject) -> Iterable[str]:
+    return [f"{namespace_of(obj)}-{name_of(obj)}"]
+
+
+BY_EXPORT_NAME = Index(
+    name="service-exports-by-export-name", kind=Kind.SERVICE_EXPORT, side=Side.LOCAL, values=_by_export_name
+)  # under "namespace-name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportDecision:
+    """What becomes of a ServiceExport. Without `subsets` nothing is exported, and `reason` tells why."""
+
+    reason: str
+    message: str = ""
+    spec: RawObject | None = None
+    subsets: Sequence[RawObject] = ()
+
+
+class ServiceExports:
+    """Exports Services."""
+
+    name = "service-export"
+    needs_leader = True
+    kinds: Mapping[Side, frozenset[Kind]] = {
+        Side.LOCAL: frozenset({Kind.SERVICE_EXPORT, Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.CLUSTER_SET}),
+        Side.LEADER: frozenset({Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT}),
+    }
+    indexes: Sequence[Index] = (BY_EXPORT_NAME, SLICES_BY_SERVICE, BY_CLUSTER)
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self._settings = settings
+
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
+        """Return the names that a change touches."""
+        raw = change.new or change.old or {}
+        match change.kind:
+            case Kind.SERVICE_EXPORT:
+                return _by_export_name(raw)
+            case Kind.SERVICE:
+                return self._exported(view, namespace_of(raw), name_of(raw))
+            case Kind.ENDPOINT_SLICE:
+                owners = {
+                    text_at(o, "metadata", "labels", names.SERVICE_NAME_LABEL) for o in (change.old, change.new)
+                }
+                return [key for owner in owners for key in self._exported(view, namespace_of(raw), owner)]
+            case Kind.RESOURCE_EXPORT:
+                return _key_of_export(raw, view.leader)
+            case Kind.CLUSTER_SET:
+                return self.all_keys(view) if concerns_membership(change) else []
+            case _:
+                return []
+
+    def _exported(self, view: View, namespace: str, name: str) -> list[str]:
+        ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=namespace, name=name)
+        return [f"{namespace}-{name}"] if name and view.get(ref) is not None else []
+
+    def all_keys(self, view: View) -> Iterable[str]:
+        """Return the names of all that is or was exported."""
+        found = {key: None for raw in view.list(Kind.SERVICE_EXPORT) for key in _by_export_name(raw)}
+        if view.leader is not None:
+            for raw in view.indexed(BY_CLUSTER.name, view.leader.cluster_id, Side.LEADER):
+                found |= dict.fromkeys(_key_of_export(raw, view.leader))
+        return found
+
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
+        """Return the two ResourceExports, and the status of the ServiceExports."""
+        leader = membership(view)
+        if leader is None:
+            return DesiredObjects()
+        exports = sorted((r for r in view.indexed(BY_EXPORT_NAME.name, key) if not is_deleting(r)), key=age)
+        refs = (
+            export_ref(leader, f"{leader.cluster_id}-{key}-service"),
+            export_ref(leader, f"{leader.cluster_id}-{key}-endpoints"),
+        )
+        steps: list[Wanted | Ref] = []
+        events: list[Event] = []
+        for late in exports[1:]:
+            first = f"{namespace_of(exports[0])}/{name_of(exports[0])}"
+            why = f"its ResourceExport would have the name of that of Service {first}, which was exported first"
+            steps += _status(late, ExportDecision(reason="AmbiguousName", message=why), {}, now)
+            events.append(Event(subject=str(_ref(late)), reason="AmbiguousName", message=f"not exported: {why}"))
+        if not exports:
+            return DesiredObjects(steps=[*_removals(view, leader, refs)])
+        export = exports[0]
+        verdict = self._judge(export, view, refs)
+        there = [view.get(ref) for ref in refs]
+        steps += _status(export, verdict, _conflict(export, there, verdict, view=view, now=now), now)
+        events += _events(export, verdict, refs, view)
+        if verdict.spec is None:
+            return DesiredObjects(steps=[*steps, *_removals(view, leader, refs)], events=events)
+        own = {"clusterID": leader.cluster_id, "namespace": namespace_of(export), "name": name_of(export)}
+        payloads = (
+            {"kind": SERVICE, "service": {"serviceSpec": verdict.spec}},
+            {"kind": ENDPOINTS, "endpoints": {"subsets": list(verdict.subsets)}},
+        )
+        for ref, raw, payload in zip(refs, there, payloads, strict=True):
+            if raw is not None and is_deleting(raw):
+                break  # made anew once it is gone
+            spec = own | payload
+            if raw is not None and any(text_at(raw, "spec", field) != spec[field] for field in (*own, "kind")):
+                # Of another Service that had the name before; what it is about may not be changed.
+                steps += _removals(view, leader, refs)
+                if (other := text_at(raw, "spec", "clusterID")) != leader.cluster_id:
+                    message = f'the name {ref.name} is taken by cluster "{printable(other)}"'
+                    events.append(Event(subject=str(_ref(export)), reason="ExportFailed", message=message))
+                break
+            steps.append(resource_export(ref, spec, raw))
+        return DesiredObjects(steps=steps, events=events)
+
+    def _judge(self, export: RawObject, view: View, refs: Iterable[Ref]) -> ExportDecision:
+        """Return what is exported of a Service, or why nothing is. The reasons are Antrea's, and two more."""
+        namespace, name = namespace_of(export), name_of(export)
+        service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name))
+        if service is None or is_deleting(service):
+            return ExportDecision(reason="ServiceNotFound", message=f"there is no Service {namespace}/{name}")
+        if annotation(service, names.IMPORTED_SERVICE_ANNOTATION) is not None:
+            return ExportDecision(reason="ImportedService", message="an imported Service cannot be exported")
+        if text_at(service, "spec", "type") == "ExternalName":
+            return ExportDecision(reason="ServiceTypeNotSupported", message="type ExternalName has no endpoints")
+        by_cluster_ip = self._settings.endpoint_ip_type is EndpointIpType.CLUSTER_IP
+        if by_cluster_ip and not cluster_ips(service):
+            message = "the Service has no IPv4 ClusterIP (endpointIPType is ClusterIP)"
+            return ExportDecision(reason="ServiceNoClusterIP", message=message)
+        if not ports_of(service):
+            return ExportDecision(
+                reason="ServiceWithoutPorts", message="a Service without ports has nothing to export"
+            )
+        if len(name) > MAX_SERVICE_NAME or not all(names.is_subdomain(ref.name) for ref in refs):
+            message = (
+                f"too long: the name may have {MAX_SERVICE_NAME} characters; cluster ID, namespace and name "
+                f"together about {names.MAX_NAME - len('---endpoints')}"
+            )
+            return ExportDecision(reason="NameTooLong", message=message)
+        slices = view.indexed(SLICES_BY_SERVICE.name, f"{namespace}/{name}")
+        if by_cluster_ip:
+            subsets = cluster_ip_subsets(service) if has_endpoints(slices) else []
+        else:
+            subsets = pod_ip_subsets(service, slices)
+        if not subsets:
+            return ExportDecision(
+                reason="ServiceWithoutEndpoints", message="the Service has no ready IPv4 endpoints"
+            )
+        kept, dropped = limited(subsets)
+        message = f"{dropped} endpoints are left out: an object of the API holds no more" if dropped else ""
+        return ExportDecision(reason="Succeed", message=message, spec=service_spec(service), subsets=kept)
+
+
+def _key_of_export(raw: RawObject, leader: Leader | None) -> list[str]:
+    """Return the key of one of this cluster's Service or Endpoints exports, by its name."""
+    if leader is None or text_at(raw, "spec", "clusterID") != leader.cluster_id:
+        return []
+    kind, name, prefix = text_at(raw, "spec", "kind"), name_of(raw), f"{leader.cluster_id}-"
+    suffix = {SERVICE: "-service", ENDPOINTS: "-endpoints"}.get(kind, "")
+    if not suffix or not name.startswith(prefix) or not name.endswith(suffix):
+        return []
+    return [name[len(prefix) : -len(suffix)]]
+
+
+def _ref(export: RawObject) -> Ref:
+    return Ref(kind=Kind.SERVICE_EXPORT, namespace=namespace_of(export), name=name_of(export))
+
+
+def _removals(view: View, leader: Leader, refs: Sequence[Ref]) -> Iterable[Ref]:
+    """Yield those of the ResourceExports that are there and this cluster's: first the endpoints."""
+    for ref in reversed(refs):
+        raw = view.get(ref)
+        if raw is not None and text_at(raw, "spec", "clusterID") == leader.cluster_id:
+            yield ref
+
+
+def _events(export: RawObject, verdict: ExportDecision, refs: Iterable[Ref], view: View) -> Iterable[Event]:
+    if verdict.spec is None:
+        yield Event(subject=str(_ref(export)), reason=verdict.reason, message=f"not exported: {verdict.message}")
+    elif verdict.message:
+        yield Event(subject=str(_ref(export)), reason="EndpointsLeftOut", message=verdict.message)
+    for ref in refs if verdict.spec is not None else ():
+        if failure := view.failure(ref):
+            yield Event(subject=str(_ref(export)), reason="ExportFailed", message=f"{ref.name}: {failure}")
+
+
+def _status(export: RawObject, verdict: ExportDecision, conflict: RawObject, now: float) -> Iterable[Wanted]:
+    """Yield the status of a ServiceExport: our conditions, and those of others as they are."""
+    before = items_at(export, "status", "conditions")
+    valid = condition(
+        before,
+        "Valid",
+        TRUE if verdict.spec is not None else FALSE,
+        reason=verdict.reason,
+        message=verdict.message,
+        now=now,
+    )
+    generation = value_at(export, "metadata", "generation")
+    # metav1.Condition requires a message, empty or not
+    ours = [
+        {"message": ""} | c | ({"observedGeneration": generation} if isinstance(generation, int) else {})
+        for c in (valid, conflict)
+        if c
+    ]
+    others = [item for item in before if text_at(item, "type") not in ("Valid", "Conflict")]
+    yield Wanted(ref=_ref(export), status={"conditions": [*ours, *others]}, create=False)
+
+
+def _conflict(
+    export: RawObject, there: Iterable[RawObject | None], verdict: ExportDecision, *, view: View, now: float
+) -> RawObject:
+    """Return what the leader says of the two exports, as a condition of KEP-1645; {} while it says nothing."""
+    if verdict.spec is None:
+        return {}
+    before = items_at(export, "status", "conditions")
+    taken = False
+    for raw in there:
+        conditions = items_at(raw, "status", "conditions")
+        if failure := find(conditions, "Failure"):
+            message = printable(text_at(failure, "message"), _SHOWN)
+            reason = _conflict_reason(failure, verdict, view, export)
+            return condition(before, "Conflict", TRUE, reason=reason, message=message, now=now)
+        taken = taken or text_at(find(conditions, "Succeeded"), "status") == TRUE
+    return condition(before, "Conflict", FALSE, reason="NoConflicts", now=now) if taken else {}
+
+
+def _conflict_reason(failure: Mapping[str, object], verdict: ExportDecision, view: View, export: RawObject) -> str:
+    """Return KEP-1645's word where ports differ from those of the first export; else the leader's own."""
+    name = names.service_import(namespace_of(export), name_of(export))
+    area = view.leader.namespace if view.leader is not None else ""
+    ref = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)
+    ours = _port_set(items_at(verdict.spec, "ports"))
+    theirs = _port_set(items_at(view.get(ref), "spec", "serviceImport", "spec", "ports"))
+    if theirs and ours != theirs:
+        return "PortConflict"
+    reason = text_at(failure, "reason")
+    return reason if reason.isascii() and reason.isidentifier() and len(reason) <= 64 else "ConvergeFailure"
+
+
+def _port_set(ports: Iterable[RawObject]) -> frozenset[tuple[str, str, object]]:
+    return frozenset((text_at(p, "name"), text_at(p, "protocol") or "TCP", p.get("port")) for p in ports)

@@ -1,0 +1,289 @@
+"""The reconciler of imported Services: two ResourceImports to a Service, its EndpointSlices and a ServiceImport.
+
+A key is "namespace/name". It owns the Service `antrea-mc-NAME`, told from others of that name by its annotation,
+the EndpointSlices with our label (and Endpoints where wanted), and the ServiceImport NAME. What is in these is
+`imported`'s business, which endpoints may be in them that of `endpoints`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from mcagent.controller.contract import names
+from mcagent.controller.contract.conditions import TRUE, find
+from mcagent.controller.contract.ranges import blocks_of
+from mcagent.controller.contract.raw import age, is_deleting, items_at, name_of, namespace_of, text_at
+from mcagent.controller.contract.services import ServiceSpec
+from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
+from mcagent.controller.member.indexes import (
+    CLUSTER_INFOS,
+    IMPORTED,
+    IMPORTED_SERVICES,
+    IMPORTS_BY_BLOCK,
+    IMPORTS_BY_NAMESPACE,
+    IMPORTS_BY_TARGET,
+    NODES_BY_ADDRESS,
+    SLICES_BY_SERVICE,
+    import_target,
+)
+from mcagent.controller.member.networks import cidrs_of
+from mcagent.controller.member.services.endpoints import (
+    Accepted,
+    KnownNetworks,
+    accept,
+    exporters_of,
+    own_addresses,
+)
+from mcagent.controller.member.services.import_content import (
+    ENDPOINTS,
+    SERVICE_IMPORT,
+    read_service,
+    read_subsets,
+)
+from mcagent.controller.member.services.imported import (
+    ImportedService,
+    endpoints_of,
+    is_imported,
+    is_mirrored,
+    is_our_import,
+    our_slices,
+    owner_of,
+    removals,
+    service_import_of,
+    service_of,
+)
+from mcagent.controller.member.services.own_endpoints import behind_own_address
+from mcagent.controller.member.services.slices import slices
+from mcagent.controller.member.state import (
+    cluster_set_of,
+    cluster_set_ref,
+    concerns_membership,
+    is_for,
+    membership,
+)
+from mcagent.controller.settings import MemberSettings, WriteEndpoints
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
+from mcagent.model.event import Event
+from mcagent.model.objects import Kind
+
+_REFILLED = 64  # places that went at the same time, and are given to others at once; the resync sees to the rest
+
+
+class ServiceImports:
+    """Imports Services."""
+
+    name = "service-import"
+    needs_leader = True
+    kinds: Mapping[Side, frozenset[Kind]] = {
+        Side.LOCAL: frozenset(
+            {
+                Kind.SERVICE,
+                Kind.SERVICE_IMPORT,
+                Kind.ENDPOINT_SLICE,
+                Kind.NAMESPACE,
+                Kind.NODE,
+                Kind.CLUSTER_SET,
+            }
+        ),
+        Side.LEADER: frozenset({Kind.RESOURCE_IMPORT, Kind.RESOURCE_EXPORT}),
+    }
+    indexes: Sequence[Index] = (
+        SLICES_BY_SERVICE,
+        NODES_BY_ADDRESS,
+        IMPORTED_SERVICES,
+        IMPORTS_BY_TARGET,
+        IMPORTS_BY_NAMESPACE,
+        IMPORTS_BY_BLOCK,
+        CLUSTER_INFOS,
+    )
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self._settings = settings
+        self._known = KnownNetworks(settings)
+        if settings.write_endpoints is WriteEndpoints.ALWAYS:
+            self.kinds = {**self.kinds, Side.LOCAL: self.kinds[Side.LOCAL] | {Kind.ENDPOINTS}}
+
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
+        """Return the Services that a change touches."""
+        raw = change.new or change.old or {}
+        match change.kind:
+            case Kind.RESOURCE_IMPORT:
+                return self._keys_of_import(change, view)
+            case Kind.RESOURCE_EXPORT:
+                own = view.leader is not None and text_at(raw, "spec", "clusterID") == view.leader.cluster_id
+                endpoints = own and text_at(raw, "spec", "kind") == ENDPOINTS
+                return [f"{text_at(raw, 'spec', 'namespace')}/{text_at(raw, 'spec', 'name')}"] if endpoints else []
+            case Kind.NAMESPACE:
+                if change.old is not None and change.new is not None:
+                    return []
+                return {
+                    import_target(found)
+                    for found in view.indexed(IMPORTS_BY_NAMESPACE.name, name_of(raw), Side.LEADER)
+                }
+            case Kind.CLUSTER_SET:
+                return self.all_keys(view) if concerns_membership(change) else []
+            case _:
+                found = {owner_of(change.kind, change.new), owner_of(change.kind, change.old)}
+                if change.kind is Kind.SERVICE:
+                    found.update(self._next(change, view))
+                return (found | self._exported(change.kind, raw, view)) - {""}
+
+    def _exported(self, kind: Kind, raw: RawObject, view: View) -> set[str]:
+        """Return the import whose endpoints here a Service of this cluster, or a slice of it, makes up."""
+        if view.leader is None or kind not in (Kind.SERVICE, Kind.ENDPOINT_SLICE):
+            return set()
+        name = name_of(raw)
+        if kind is Kind.ENDPOINT_SLICE:
+            name = text_at(raw, "metadata", "labels", names.SERVICE_NAME_LABEL)
+        namespace = namespace_of(raw)
+        exported = own_addresses(view, view.leader, namespace, name) is not None
+        return {f"{namespace}/{name}"} if exported else set()
+
+    def _keys_of_import(self, change: ObjectChange, view: View) -> Iterable[str]:
+        found = {import_target(change.old), import_target(change.new)} - {""}
+        blocks = blocks_of(set(cidrs_of(change.old)) ^ set(cidrs_of(change.new)))
+        for block in blocks:
+            found |= {import_target(raw) for raw in view.indexed(IMPORTS_BY_BLOCK.name, block, Side.LEADER)}
+        return found - {""}
+
+    def all_keys(self, view: View) -> Iterable[str]:
+        """Return all Services that are or were imported, the oldest imports first."""
+        found = dict.fromkeys(_oldest_first(view))
+        found |= {import_target(raw): None for raw in view.list(Kind.RESOURCE_IMPORT, Side.LEADER)}
+        for kind in (Kind.SERVICE, Kind.SERVICE_IMPORT, Kind.ENDPOINT_SLICE):
+            found |= {owner_of(kind, raw): None for raw in view.list(kind)}
+        found.pop("", None)
+        return found
+
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
+        """Return the objects of an imported Service."""
+        leader, cluster_set = membership(view), cluster_set_of(view)
+        namespace, _, name = key.partition("/")
+        target = ImportedService(namespace=namespace, name=name)
+        if leader is None or cluster_set is None:
+            return DesiredObjects()  # leaving cleans up
+        about = cluster_set_ref(cluster_set, view)
+        imports = {
+            text_at(raw, "spec", "kind"): raw
+            for raw in view.indexed(IMPORTS_BY_TARGET.name, key, Side.LEADER)
+            if is_for(raw, leader)
+        }
+        raw = imports.get(SERVICE_IMPORT)
+        if raw is None:
+            return DesiredObjects(steps=removals(target, view))
+        try:
+            wanted = read_service(raw)
+            given = read_subsets(imports[ENDPOINTS]) if ENDPOINTS in imports else {}
+        except InputError as err:
+            message = f"Service {key} is not imported as it is now: {err}"
+            return DesiredObjects(events=[Event(subject=str(about), reason="InvalidImport", message=message)])
+        obstacle = _obstacle(target, view, about) or self._full(target, view, about)
+        if obstacle is not None:
+            return DesiredObjects(events=[obstacle])
+        own = own_addresses(view, leader, namespace, name)
+        accepted = accept(given, own, view, leader, self._known, exporters=exporters_of(imports.get(ENDPOINTS)))
+        subsets = behind_own_address(accepted.subsets, own, view, namespace, name)
+        accepted = replace(accepted, subsets=subsets)
+        outcome = self._outcome(target, wanted, accepted, _clusters(imports) or accepted.clusters, view)
+        events = [*outcome.events]
+        if failure := view.failure(target.service):
+            events.append(Event(subject=str(about), reason="ImportFailed", message=f"{target.service}: {failure}"))
+        return DesiredObjects(steps=outcome.steps, events=events)
+
+    def _full(self, target: ImportedService, view: View, about: Ref) -> Event | None:
+        """Return that there are as many imported Services as there may be; those that are here stay."""
+        most = self._settings.max_imported_services
+        if view.get(target.service) is not None or view.count(IMPORTED_SERVICES.name, IMPORTED) < most:
+            return None
+        message = (
+            f"Service {target.namespace}/{target.name} is not imported: there are {most} imported Services here, "
+            "as many as maxImportedServices of this cluster's configuration allows"
+        )
+        return Event(subject=str(about), reason="TooManyImports", message=message)
+
+    def _next(self, change: ObjectChange, view: View) -> Iterable[str]:
+        """Return the imports that take the places of imported Services that went: the oldest that wait."""
+        most = self._settings.max_imported_services
+        count = view.count(IMPORTED_SERVICES.name, IMPORTED)
+        if change.new is not None or not is_imported(change.old) or not most - _REFILLED <= count < most:
+            return ()
+        waiting = (
+            key
+            for key in _oldest_first(view)
+            if view.get(ImportedService(namespace=key.partition("/")[0], name=key.partition("/")[2]).service)
+            is None
+            and view.get(Ref(kind=Kind.NAMESPACE, name=key.partition("/")[0])) is not None
+        )
+        return islice(waiting, most - count)
+
+    def _outcome(
+        self, target: ImportedService, wanted: ServiceSpec, accepted: Accepted, clusters: Iterable[str], view: View
+    ) -> DesiredObjects:
+        """Return what is written: what is new comes before what goes, so no endpoint is missing in between."""
+        service = view.get(target.service)
+        events = [
+            Event(subject=str(target.service), reason="EndpointsRefused", message=why) for why in accepted.refused
+        ]
+        steps: list[Wanted | Ref] = [service_of(target, wanted)]
+        there = {name_of(raw) for raw in our_slices(target, view)}
+        made = slices(target.service.name, accepted.subsets)
+        steps += [
+            Wanted(ref=target.slice(name), body=body)
+            for name, body in sorted(made.items(), key=lambda item: (item[0] in there, item[0]))
+        ]
+        steps += [target.slice(name) for name in sorted(there - made.keys())]
+        if self._settings.write_endpoints is WriteEndpoints.ALWAYS:
+            steps.append(endpoints_of(target, accepted.subsets))
+        elif is_mirrored(target, view):
+            steps.append(target.endpoints)  # Antrea's: Kubernetes would go on mirroring them into slices
+        present = view.get(target.service_import)
+        if present is not None and not is_our_import(present, service):
+            message = "it is none that was made for an import: it is left as it is"
+            events.append(Event(subject=str(target.service_import), reason="NotImported", message=message))
+            return DesiredObjects(steps=steps, events=events)
+        steps.append(service_import_of(target, wanted, text_at(service, "spec", "clusterIP"), clusters))
+        return DesiredObjects(steps=steps, events=events)
+
+
+def _oldest_first(view: View) -> list[str]:
+    """Return the Services that can be imported, by the age of their ResourceImports."""
+    imports = [raw for raw in view.list(Kind.RESOURCE_IMPORT, Side.LEADER) if _is_service(raw)]
+    return [import_target(raw) for raw in sorted(imports, key=age)]
+
+
+def _is_service(raw: RawObject) -> bool:
+    return text_at(raw, "spec", "kind") == SERVICE_IMPORT and bool(import_target(raw))
+
+
+def _obstacle(target: ImportedService, view: View, about: Ref) -> Event | None:
+    """Return why nothing can be made here now; a change of what is in the way calls for the key again."""
+    namespace = view.get(Ref(kind=Kind.NAMESPACE, name=target.namespace))
+    if namespace is None or is_deleting(namespace):
+        message = f"Services of namespace {target.namespace} are not imported: there is no such namespace here"
+        return Event(subject=str(about), reason="NamespaceMissing", message=message, warning=False)
+    if not names.is_label(target.service.name):
+        message = f"Service {target.namespace}/{target.name} is not imported: {target.service.name} is too long"
+        return Event(subject=str(about), reason="NameTooLong", message=message)
+    service = view.get(target.service)
+    if service is not None and not is_imported(service):
+        key = names.IMPORTED_SERVICE_ANNOTATION
+        message = f"it has the name of an imported Service but not the annotation {key}: it is left as it is"
+        return Event(subject=str(target.service), reason="NotImported", message=message)
+    return None
+
+
+def _clusters(imports: Mapping[str, RawObject]) -> list[str]:
+    """Return the exporting clusters by what the leader says; Antrea's says it only after a change."""
+    if ENDPOINTS not in imports:
+        return []
+    return sorted(
+        {
+            text_at(item, "clusterID")
+            for item in items_at(imports[ENDPOINTS], "status", "clusterStatuses")
+            if text_at(find(item.get("conditions"), "Succeeded"), "status") == TRUE
+            and names.is_subdomain(text_at(item, "clusterID"))
+        }
+    )
