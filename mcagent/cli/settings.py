@@ -9,7 +9,6 @@ from pathlib import Path
 from mcagent.agent.config import load
 from mcagent.agent.config_keys import SCHEMA, Settings
 from mcagent.config.keys import Schema
-from mcagent.config.values import Bool
 
 _PREFIX = "key:"
 
@@ -25,7 +24,7 @@ def add_setting_flags(parser: argparse.ArgumentParser, schema: Schema = SCHEMA) 
         "configuration keys", "Each key of the configuration is a flag too, and wins over environment and file."
     )
     for key in schema.keys:
-        boolean = isinstance(key.value, Bool)
+        boolean = key.value.switch
         default = "required" if key.default is None else key.value.show(key.default)
         meaning = key.meaning.replace("%", "%%")
         group.add_argument(

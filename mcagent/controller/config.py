@@ -143,7 +143,7 @@ class Settings:
         )
 
 
-_NAMESPACE = kinds.Text(r"|\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", 'a namespace, "" or "*"')
+_NAMESPACE = kinds.text(r"|\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", 'a namespace, "" or "*"')
 
 
 def _key(path: str, attribute: str, value: Value, meaning: str, *, antrea: bool = False) -> Key:
@@ -151,19 +151,19 @@ def _key(path: str, attribute: str, value: Value, meaning: str, *, antrea: bool 
 
 
 KEYS = (
-    _key("serviceCIDR", "service_cidr", kinds.Cidr(), antrea=True,
+    _key("serviceCIDR", "service_cidr", kinds.cidr(), antrea=True,
          meaning='Member: Service CIDR of this cluster. "": it is discovered.'),
-    _key("podCIDRs", "pod_cidrs", kinds.Networks(), antrea=True,
+    _key("podCIDRs", "pod_cidrs", kinds.networks(), antrea=True,
          meaning="Member: Pod CIDRs of this cluster, as other clusters may reach them."),
     _key("gatewayIPPrecedence", "gateway_ip_precedence", antrea=True,
-         value=kinds.Choice(IpPrecedence, aliases=(("private", "internal"), ("public", "external"))),
+         value=kinds.choice(IpPrecedence, aliases=(("private", "internal"), ("public", "external"))),
          meaning="Member: which address of a gateway's Node other clusters use, if the Node has no annotation "
                  "`multicluster.antrea.io/gateway-ip`: its InternalIP (internal, or private) or its ExternalIP "
                  "(external, or public)."),
-    _key("endpointIPType", "endpoint_ip_type", kinds.Choice(EndpointIpType), antrea=True,
+    _key("endpointIPType", "endpoint_ip_type", kinds.choice(EndpointIpType), antrea=True,
          meaning="Member: what is exported as endpoints of a Service: its ClusterIP, or the addresses of its "
                  "Pods. The same in all clusters."),
-    _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.NotYet(), antrea=True,
+    _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.not_yet(), antrea=True,
          meaning="Not available in this version: only false is accepted."),
     _key("health.healthProbeBindAddress", "listen", kinds.LISTEN, antrea=True,
          meaning="Address and port of /healthz and /readyz, in clear text, for probes: a server that no "
@@ -171,16 +171,16 @@ KEYS = (
     _key("metrics.bindAddress", "metrics_listen", kinds.LISTEN_OR_OFF, antrea=True,
          meaning="Address and port of /metrics and /status: on the loopback in clear text, anywhere else over TLS "
                  'and for who has a token (`metrics.authentication`). "0": none.'),
-    _key("metrics.authentication", "metrics_authentication", kinds.Choice(Authentication),
+    _key("metrics.authentication", "metrics_authentication", kinds.choice(Authentication),
          meaning="What `metrics.bindAddress` asks for on an address that is not the loopback. token: a bearer "
                  "token of which the API server says that it may get the page (TokenReview, SubjectAccessReview). "
                  "none: clear text for everybody."),
     _key("metrics.certDir", "metrics_cert_dir", kinds.ABSOLUTE_PATH,
          meaning='Directory of tls.crt and tls.key for `metrics.bindAddress`, read again when they change. "": a '
                  "self-signed certificate, made at start."),
-    _key("webhook.host", "webhook_host", kinds.Text(r"|[0-9a-fA-F:.]+", "an IP address"), antrea=True,
+    _key("webhook.host", "webhook_host", kinds.text(r"|[0-9a-fA-F:.]+", "an IP address"), antrea=True,
          meaning='Address of the admission webhook. "": all addresses of the Pod.'),
-    _key("webhook.port", "webhook_port", kinds.Int(0, 65535), antrea=True,
+    _key("webhook.port", "webhook_port", kinds.integer(0, 65535), antrea=True,
          meaning="Port of the admission webhook. 0: none is served."),
     _key("webhook.certDir", "webhook_cert_dir", kinds.ABSOLUTE_PATH, antrea=True,
          meaning="Directory of tls.crt and tls.key, if somebody else takes care of them and of the caBundle of "
@@ -198,47 +198,47 @@ KEYS = (
     _key("admission.agentServiceAccounts", "agent_accounts", kinds.ACCOUNTS,
          meaning="Member: ServiceAccounts of agents. []: mcagent-agent and antrea-agent of the controller's own "
                  "namespace and of kube-system."),
-    _key("admission.agentsWithoutNode", "agents_without_node", kinds.Bool(),
+    _key("admission.agentsWithoutNode", "agents_without_node", kinds.boolean(),
          meaning="Member: an agent whose token names no Node (before Kubernetes 1.30, or not a Pod's) may "
                  "write the WireGuard key of any Gateway, where the webhook is asked. false: it is refused."),
-    _key("maxActiveGateways", "max_active_gateways", kinds.Int(1, 64),
+    _key("maxActiveGateways", "max_active_gateways", kinds.integer(1, 64),
          meaning="Member: how many annotated Nodes are gateways at the same time. Antrea's agents use one."),
-    _key("allowedEndpointCIDRs", "allowed_endpoint_cidrs", kinds.Networks(),
+    _key("allowedEndpointCIDRs", "allowed_endpoint_cidrs", kinds.networks(),
          meaning="Endpoints of Services may lie in these, beside the CIDRs that clusters publish: for clusters "
                  "without gateways, whose Pods reach each other anyway. Leader: of members that publish none. "
                  "Member: of what it imports."),
-    _key("maxImportedServices", "max_imported_services", kinds.Int(1, 100000),
+    _key("maxImportedServices", "max_imported_services", kinds.integer(1, 100000),
          meaning="Member: how many Services it imports at most: each takes a ClusterIP. Those that are here stay; "
                  "of the others the oldest come first."),
-    _key("tunnelType", "tunnel_type", kinds.Text("|geneve|vxlan", 'geneve, vxlan or ""'),
+    _key("tunnelType", "tunnel_type", kinds.text("|geneve|vxlan", 'geneve, vxlan or ""'),
          meaning="Member: tunnelType of this cluster's agents, told to the other clusters, which tell when theirs "
                  'is another one. "": not told.'),
-    _key("tunnelPort", "tunnel_port", kinds.Int(0, 65535),
+    _key("tunnelPort", "tunnel_port", kinds.integer(0, 65535),
          meaning="Member: likewise tunnelPort. 0: not told."),
-    _key("writeEndpoints", "write_endpoints", kinds.Choice(WriteEndpoints),
+    _key("writeEndpoints", "write_endpoints", kinds.choice(WriteEndpoints),
          meaning="Member: whether imported Services get Endpoints beside EndpointSlices. auto: where the cluster "
                  "needs them."),
-    _key("heartbeatPeriod", "heartbeat_period", kinds.Duration(1, 3600),
+    _key("heartbeatPeriod", "heartbeat_period", kinds.duration(1, 3600),
          meaning="Member: how often it tells the leader that it is there."),
-    _key("heartbeatTimeout", "heartbeat_timeout", kinds.Duration(2, 86400),
+    _key("heartbeatTimeout", "heartbeat_timeout", kinds.duration(2, 86400),
          meaning="Leader: a member from which nothing is heard for so long is not Ready."),
-    _key("staleAfter", "stale_after", kinds.Duration(60, 31536000),
+    _key("staleAfter", "stale_after", kinds.duration(60, 31536000),
          meaning="Leader: what a member left behind is deleted when nothing was heard of it for so long."),
-    _key("members.maxExports", "member_max_exports", kinds.Int(0, 100000),
+    _key("members.maxExports", "member_max_exports", kinds.integer(0, 100000),
          meaning="Leader: how many Services a member may export, unless its ServiceAccount says otherwise "
                  "(annotation `mcagent.io/max-exports`). The oldest stay, the newest are refused."),
-    _key("members.maxEndpoints", "member_max_endpoints", kinds.Int(1, 65536),
+    _key("members.maxEndpoints", "member_max_endpoints", kinds.integer(1, 65536),
          meaning="Leader: how many endpoints of one exported Service are taken; the others are left out."),
-    _key("members.maxExportBytes", "member_max_export_bytes", kinds.Int(4096, 1000000),
+    _key("members.maxExportBytes", "member_max_export_bytes", kinds.integer(4096, 1000000),
          meaning="Leader: how large a ResourceExport may be, in bytes of JSON. A larger one is refused. Only "
                  "endpoints need more than 64 KiB, so nothing else may have more."),
-    _key("members.allowedNamespaces", "member_namespaces", kinds.Labels(),
+    _key("members.allowedNamespaces", "member_namespaces", kinds.names(),
          meaning="Leader: Services of which namespaces members may export, unless a member's ServiceAccount says "
                  "otherwise (annotation `mcagent.io/allowed-namespaces`). []: all, but those that are reserved."),
-    _key("members.allowedCIDRs", "member_cidrs", kinds.Networks(),
+    _key("members.allowedCIDRs", "member_cidrs", kinds.networks(),
          meaning="Leader: where CIDRs and endpoints of members may lie, unless a member's ServiceAccount says "
                  "otherwise (annotation `mcagent.io/allowed-cidrs`). []: anywhere that no other rule forbids."),
-    _key("allowedClusterCIDRs", "allowed_cluster_cidrs", kinds.Networks(),
+    _key("allowedClusterCIDRs", "allowed_cluster_cidrs", kinds.networks(),
          meaning="Leader: Service and Pod CIDRs of members must lie in these, whatever a member's ServiceAccount "
                  "says. []: the private ranges, 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 and 100.64.0.0/10; a "
                  "list means just that list."),
@@ -249,20 +249,20 @@ KEYS = (
          meaning='Namespace that the controller itself runs in: of its Lease and Secret. "": that of its Pod.'),
     _key("kubeconfig", "kubeconfig", kinds.ABSOLUTE_PATH,
          meaning='kubeconfig of this cluster\'s API server. "": the credentials of the Pod.'),
-    _key("leaderElection.leaderElect", "leader_elect", kinds.Bool(), antrea=True,
+    _key("leaderElection.leaderElect", "leader_elect", kinds.boolean(), antrea=True,
          meaning="Among several replicas one writes; a Lease says which. false: there is only one."),
-    _key("leaderElection.leaseDuration", "lease_duration", kinds.Duration(1, 3600), antrea=True,
+    _key("leaderElection.leaseDuration", "lease_duration", kinds.duration(1, 3600), antrea=True,
          meaning="How long a Lease that is not renewed is respected."),
-    _key("leaderElection.renewDeadline", "renew_deadline", kinds.Duration(0.5, 3600), antrea=True,
+    _key("leaderElection.renewDeadline", "renew_deadline", kinds.duration(0.5, 3600), antrea=True,
          meaning="A replica that could not renew its Lease for so long stops writing."),
-    _key("leaderElection.retryPeriod", "retry_period", kinds.Duration(0.1, 600), antrea=True,
+    _key("leaderElection.retryPeriod", "retry_period", kinds.duration(0.1, 600), antrea=True,
          meaning="How often the Lease is renewed, or tried to get."),
-    _key("workers", "workers", kinds.Int(1, 256),
+    _key("workers", "workers", kinds.integer(1, 256),
          meaning="How many keys are worked on at the same time, of this cluster and of the leader each."),
-    _key("resyncPeriod", "resync_period", kinds.Duration(1, 86400),
+    _key("resyncPeriod", "resync_period", kinds.duration(1, 86400),
          meaning="How often everything is looked at anew, beside being told of changes."),
-    _key("logLevel", "log_level", kinds.Choice(LogLevel), meaning="Least severity that is logged."),
-    _key("logFormat", "log_format", kinds.Choice(LogFormat), meaning="Form of log lines."),
+    _key("logLevel", "log_level", kinds.choice(LogLevel), meaning="Least severity that is logged."),
+    _key("logFormat", "log_format", kinds.choice(LogFormat), meaning="Form of log lines."),
 )  # fmt: skip
 
 SCHEMA = Schema(
