@@ -15,7 +15,7 @@ from mcagent.model.errors import BackendError
 from mcagent.observe.metrics import COUNTERS, TunnelSample
 
 if TYPE_CHECKING:
-    from mcagent.dataplane.nft.families import NftFamilies
+    from mcagent.dataplane.nft.backend import NftBackend
     from mcagent.dataplane.openflow import OpenFlowBackend
     from mcagent.dataplane.ovsdb import OvsdbBackend
 
@@ -56,7 +56,7 @@ def drop_counts(openflow: OpenFlowBackend) -> Mapping[str, int]:
     return {**counts, OVER_LIMIT: over_limit}
 
 
-def nft_drop_counts(nft: NftFamilies) -> Mapping[str, int]:
+def nft_drop_counts(nft: NftBackend) -> Mapping[str, int]:
     """Return how many packets our nft chains dropped, by reason, since the chains were last changed."""
     try:
         found = nft.counted()

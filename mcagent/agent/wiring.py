@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mcagent.agent.probing import Prober
     from mcagent.dataplane.netlink.backend import NetlinkBackend
     from mcagent.dataplane.netlink.watch import NetlinkMonitor
-    from mcagent.dataplane.nft.families import NftFamilies
+    from mcagent.dataplane.nft.backend import NftBackend
     from mcagent.dataplane.openflow import OpenFlowBackend
     from mcagent.dataplane.openflow_text import FlowStatistics
     from mcagent.dataplane.ovsdb import OvsdbBackend
@@ -74,7 +74,7 @@ class Facilities:
     ovsdb: OvsdbBackend
     openflow: OpenFlowBackend
     netlink: NetlinkBackend
-    nft: NftFamilies
+    nft: NftBackend
     wireguard: WireGuardBackend
 
     @property
@@ -100,7 +100,7 @@ def make_facilities(settings: Settings, changed: Callable[[], None] = lambda: No
     `changed` is called, from any thread, when a backend has changed something by itself.
     """
     from mcagent.dataplane.netlink.backend import NetlinkBackend
-    from mcagent.dataplane.nft.families import NftFamilies
+    from mcagent.dataplane.nft.backend import NftBackend
     from mcagent.dataplane.openflow import OpenFlowBackend
     from mcagent.dataplane.ovsdb import OvsdbBackend
     from mcagent.dataplane.wireguard import WireGuardBackend
@@ -117,7 +117,7 @@ def make_facilities(settings: Settings, changed: Callable[[], None] = lambda: No
             devices=(core.host_port,),
             route_devices=(core.wireguard_device,),
         ),
-        nft=NftFamilies(table=core.nft_table),
+        nft=NftBackend(table=core.nft_table),
         wireguard=WireGuardBackend(
             devices=(core.wireguard_device,),
             keys=key_store(settings),

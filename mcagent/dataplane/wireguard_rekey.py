@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from mcagent.dataplane.nft.backend import run_nft
+from mcagent.dataplane.nft.process import run_nft
 from mcagent.dataplane.wireguard_driver import DeviceChange, Driver, Endpoint, PeerChange, RawDevice, RawPeer
 from mcagent.dataplane.wireguard_hold import QUEUE, Hold
 from mcagent.dataplane.wireguard_noise import INITIATION, INITIATION_LENGTH, notice

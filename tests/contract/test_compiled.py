@@ -15,7 +15,7 @@ from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.diff import diff, diff_desired
 from mcagent.core.render import plan_text
 from mcagent.dataplane.netlink.backend import NetlinkBackend
-from mcagent.dataplane.nft.families import NftFamilies
+from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.dataplane.openflow import OpenFlowBackend
 from mcagent.dataplane.ovsdb import OvsdbBackend
 from mcagent.model.config import Config, GatewayMode
@@ -60,7 +60,7 @@ def world(fresh_ovs: OvsInstance) -> Iterator[World]:
         OvsdbBackend(fresh_ovs.socket),
         OpenFlowBackend(fresh_ovs.mgmt("br-mc")),
         NetlinkBackend(route_tables=(28003, 28004), route_protocol=111, devices=("mc-gw0",)),
-        NftFamilies(table="mcagent"),
+        NftBackend(table="mcagent"),
     )
     for address in ("192.0.2.1/32", "192.0.2.3/32"):  # of the Nodes that the tests play
         netns.add_address(fresh_ovs.namespace, "lo", address)

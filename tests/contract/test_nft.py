@@ -13,7 +13,6 @@ import pytest
 from devtools.nodes import netns
 from mcagent.core.fragments.kernel import encrypted_netfilter, netfilter
 from mcagent.dataplane.nft.backend import NftBackend
-from mcagent.dataplane.nft.families import NftFamilies
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network
@@ -200,7 +199,7 @@ def test_ten_thousand_elements_come_back_equal(backend: Inside) -> None:
 
 def test_an_ipv6_table_works_alike(fresh_namespace: str) -> None:
     """The family is a parameter, not an assumption."""
-    backend = Inside(fresh_namespace, NftBackend(table=TABLE, family="ip6"))
+    backend = Inside(fresh_namespace, NftBackend(table=TABLE))
     wanted: list[Resource] = [
         NftSet(table=TABLE, name="mct_pods", elements=networks("fd00::/64", "fd01::1/128"), family="ip6"),
         NftChain(
@@ -214,12 +213,12 @@ def test_an_ipv6_table_works_alike(fresh_namespace: str) -> None:
         ),
     ]
     make(backend, wanted)
-    assert Inside(fresh_namespace, NftBackend(table=TABLE, family="ip6")).observe() == as_mapping(wanted)
+    assert Inside(fresh_namespace, NftBackend(table=TABLE)).observe() == as_mapping(wanted)
 
 
 def test_the_tables_of_both_families_are_one_backend(fresh_namespace: str) -> None:
     """What keeps tunnel packets in, for gateways of both families; taken away, neither table is left."""
-    backend = Inside(fresh_namespace, NftFamilies(table=TABLE))
+    backend = Inside(fresh_namespace, NftBackend(table=TABLE))
     wanted = encrypted_netfilter(Config(node_name="g1"), networks("203.0.113.1/32", "2001:db8::/64"))
     make(backend, wanted)
     assert backend.observe() == as_mapping(wanted)

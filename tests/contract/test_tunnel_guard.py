@@ -16,7 +16,7 @@ import pytest
 
 from devtools.nodes import netns
 from mcagent.core.fragments.tunnel_guard import FORGED, TO_TUNNEL, TO_WIREGUARD, Peers, guard
-from mcagent.dataplane.nft.families import NftFamilies
+from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.resources import NftSet, Resource
 from tests.attacks import tunnel_packets as packets
@@ -52,7 +52,7 @@ class Wires:
     def counted(self) -> dict[str, int]:
         """Return the counters by chain."""
         families = self.nft.backend
-        assert isinstance(families, NftFamilies)
+        assert isinstance(families, NftBackend)
         return dict(netns.call(self.node, families.counted))
 
     def arrives(
@@ -108,7 +108,7 @@ def wires() -> Iterator[Wires]:
                 namespace, ["sysctl", "-aN", "--pattern", r"ipv4.conf.*\.rp_filter"]
             ).stdout.split():
                 netns.execute(namespace, ["sysctl", "-qw", f"{path}=0"])
-        yield Wires(pod, node, peer, Inside(node, NftFamilies(table="mcagent")))
+        yield Wires(pod, node, peer, Inside(node, NftBackend(table="mcagent")))
     finally:
         for name in names.values():
             netns.delete(name)
@@ -119,7 +119,7 @@ def test_what_the_guard_asks_for_comes_back_equal_whatever_it_has_counted(wires:
     wanted: list[Resource] = guard(CONFIG, (PEERS, PEERS6))
     make(wires.nft, wanted)
     assert not wires.arrives(wires.pod, wires.peer, POD, FAR)
-    anew = Inside(wires.node, NftFamilies(table="mcagent"))
+    anew = Inside(wires.node, NftBackend(table="mcagent"))
     assert anew.observe() == as_mapping(wanted)
     assert steps_to(anew.observe(), wanted) == []
     assert wires.counted()[TO_TUNNEL] == 1

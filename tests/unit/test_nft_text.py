@@ -6,10 +6,13 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from mcagent.dataplane.nft.text import counted, digest, objection, parse_listing, script, spellings
+from mcagent.dataplane.nft.apply import objection, script
+from mcagent.dataplane.nft.observe import digest, parse_listing, spellings
+from mcagent.dataplane.nft.process import Table
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Backend, NftChain, NftSet
 
+TABLE = Table("ip", "mcagent")
 MSS = "tcp option maxseg size set rt mtu"
 
 
@@ -41,21 +44,23 @@ def test_a_listing_is_read_with_all_that_nft_writes_into_it() -> None:
         "\t}\n\n"
         "\tchain plain { # handle 3\n"
         "\t}\n"
-        "}\n"
+        "}\n",
+        "ip",
+        "mcagent",
     )
     assert listing.others == 1
-    pods = listing.sets["mct_pods"]
-    assert pods.kind == ("ipv4_addr", "interval")
+    (pods,) = listing.sets
+    assert (pods.name, pods.intact) == ("mct_pods", True)
     assert pods.elements == tuple(
         ip_network(cidr) for cidr in ("10.1.0.0/16", "10.2.0.1/32", "10.3.0.0/23", "10.4.0.4/31", "10.4.0.6/32")
     )
     post, plain = listing.chains
-    assert (post.type, post.hook, post.priority, post.policy) == ("nat", "postrouting", 99, "accept")
-    assert [(rule.text, rule.digest) for rule in post.rules] == [
+    assert (post.type, post.hook, post.priority, post.intact) == ("nat", "postrouting", 99, True)
+    assert [(rule.text, rule.digest) for rule in listing.rules["mct_post"]] == [
         ("ip saddr @mct_pods snat to ip saddr", digest("x")),
         ("counter", ""),
     ]
-    assert (plain.type, plain.rules) == ("", [])
+    assert (plain.type, listing.rules["plain"]) == ("", [])
 
 
 def test_pairs_of_address_and_port_are_read_and_counters_summed() -> None:
@@ -76,13 +81,13 @@ def test_pairs_of_address_and_port_are_read_and_counters_summed() -> None:
         "\t\ttype filter hook prerouting priority -150; policy accept;\n"
         "\t\taccept # handle 9\n"
         "\t}\n"
-        "}\n"
+        "}\n",
+        "ip6",
+        "mcagent",
     )
-    assert listing.sets["mct_wireguard"].sockets == (
-        (ip_address("2001:db8::1"), 51821),
-        (ip_address("2001:db8::2"), 4),
-    )
-    assert counted(listing) == {"mct_to_tunnel": 7}
+    (pairs,) = listing.sets
+    assert pairs.sockets == ((ip_address("2001:db8::1"), 51821), (ip_address("2001:db8::2"), 4))
+    assert listing.counted() == {"mct_to_tunnel": 7}
 
 
 def test_a_set_of_another_kind_is_made_anew() -> None:
@@ -90,7 +95,7 @@ def test_a_set_of_another_kind_is_made_anew() -> None:
     old = NftSet(table="mcagent", name="s", elements=(ip_network("10.0.0.0/8"),))
     new = NftSet(table="mcagent", name="s", sockets=((ip_address("10.0.0.1"), 5),))
     step = Step(op=Op.REPLACE, backend=Backend.NFT, key=new.key, old=old, new=new)
-    assert [line.text for line in script("ip", "mcagent", {0: step})] == [
+    assert [line.text for line in script(TABLE, [step])] == [
         "add table ip mcagent",
         "delete set ip mcagent s",
         "add set ip mcagent s { type ipv4_addr . inet_service; }",
@@ -128,16 +133,16 @@ def chain(*rules: str, name: str = "mct_x", hook: str = "forward") -> NftChain:
 )
 def test_what_could_leave_its_place_in_the_script_is_objected_to(resource: NftChain | NftSet) -> None:
     """No text of a resource becomes more than the one rule, name or element that it stands for."""
-    assert objection(add(resource), "ip", "mcagent")
+    assert objection(add(resource), TABLE)
 
 
 def test_chains_are_filled_again_and_not_made_again() -> None:
     """Deleting a base chain lets packets pass without it: only a chain with another hook is deleted."""
     before, after = chain("accept"), chain("drop")
     step = Step(op=Op.REPLACE, backend=Backend.NFT, key=after.key, old=before, new=after)
-    texts = [line.text for line in script("ip", "mcagent", {0: step})]
+    texts = [line.text for line in script(TABLE, [step])]
     assert not [text for text in texts if text.startswith("delete")]
     assert texts.index("flush chain ip mcagent mct_x") < len(texts) - 1
     moved = chain("drop", hook="input")
     step = Step(op=Op.REPLACE, backend=Backend.NFT, key=moved.key, old=before, new=moved)
-    assert "delete chain ip mcagent mct_x" in [line.text for line in script("ip", "mcagent", {0: step})]
+    assert "delete chain ip mcagent mct_x" in [line.text for line in script(TABLE, [step])]
