@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address, ip_address, ip_network
@@ -10,9 +9,7 @@ from ipaddress import IPv4Address, ip_address, ip_network
 import pytest
 
 from devtools.nodes import netns
-from mcagent.dataplane.netlink.apply import RefusedError, write_sysctls
 from mcagent.dataplane.netlink.backend import NetlinkBackend
-from mcagent.dataplane.netlink.connection import Refusal
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Backend, Link, LinkAddress, Neighbour, Resource, Route, RouteType, Rule
@@ -331,18 +328,6 @@ def test_ten_thousand_routes_cost_about_what_the_kernel_needs(backend: Inside, n
     gone = [Step(op=Op.DELETE, backend=Backend.NETLINK, key=route.key, old=route, new=None) for route in routes]
     assert backend.apply(gone).failed == ()
     assert backend.observe() == as_mapping(device_part())
-
-
-def test_switches_that_netlink_refuses_are_written_to_proc(backend: Inside, node: str) -> None:
-    """The fallback sets the same two switches; where that fails too, the error names file and reasons."""
-    make(backend, [Link(name=DEVICE, mtu=1450, rp_filter=0, forwarding=False)])
-    wanted = Link(name=DEVICE, mtu=1450, rp_filter=2, forwarding=True)
-    refusal = Refusal(errno.EOPNOTSUPP)
-    netns.call(node, lambda: write_sysctls(wanted, refusal))
-    assert backend.observe() == as_mapping([wanted])
-    missing = Link(name="nosuchdev0", mtu=1450)
-    with pytest.raises(RefusedError, match=r"not supported .*/nosuchdev0/rp_filter: No such file"):
-        netns.call(node, lambda: write_sysctls(missing, refusal))
 
 
 def test_an_unreachable_route_stays_when_the_device_of_the_other_goes(node: str) -> None:

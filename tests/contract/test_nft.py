@@ -289,6 +289,9 @@ def test_a_rule_in_an_unknown_spelling_is_learnt_when_it_is_applied(backend: Ins
     [
         ("ip saddr @nosuch accept", "No such file"),
         ("this is no rule", "syntax error"),
+        ("accept } chain y { drop", "syntax error"),
+        ("ip saddr { 10.0.0.1 accept", "syntax error"),
+        ('oifname "x accept', "syntax error"),
         ("snat to ip saddr", "not supported"),
         ("accept; drop", "not one rule"),
         ('accept comment "mine"', "not one rule"),

@@ -119,7 +119,6 @@ def chain(*rules: str, name: str = "mct_x", hook: str = "forward") -> NftChain:
     [
         chain("accept\nflush ruleset"),
         chain("accept; drop"),
-        chain("accept } chain y { drop"),
         chain('accept comment "x"'),
         chain("accept # x"),
         chain("accept \\"),

@@ -8,13 +8,10 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 
 from mcagent.dataplane.netlink import links, routes
 from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
-from mcagent.dataplane.netlink.links import read_link
 from mcagent.dataplane.netlink.messages import RTM_DELADDR, RTM_DELNEIGH, RTM_DELROUTE, RTM_DELRULE
-from mcagent.dataplane.netlink.observe import LINK_ALIAS
 from mcagent.model.plan import Step
 from mcagent.model.resources import Link, LinkAddress, Neighbour, ResourceKey, Route, Rule
 
@@ -22,7 +19,6 @@ from mcagent.model.resources import Link, LinkAddress, Neighbour, ResourceKey, R
 _ALREADY_THERE = frozenset({errno.EEXIST})
 _ALREADY_GONE = frozenset({errno.ESRCH, errno.ENOENT, errno.ENODEV, errno.EADDRNOTAVAIL})
 _FINE = dict.fromkeys((RTM_DELADDR, RTM_DELNEIGH, RTM_DELROUTE, RTM_DELRULE), _ALREADY_GONE)
-_SYSCTL = Path("/proc/sys/net/ipv4/conf")
 
 
 class RefusedError(Exception):
@@ -80,7 +76,7 @@ class Writer:
         new, old = step.new, step.old
         match new or old:
             case LinkAddress(device=device, address=address, prefixlen=length) if new is not None:
-                return [links.add_address(self._index(device), address, length)]
+                return [links.put_address(self._index(device), address, length)]
             case LinkAddress(device=device, address=address, prefixlen=length):
                 index = self._index(device, gone=True)
                 return [links.delete_address(index, address, length)] if index else []
@@ -108,19 +104,14 @@ class Writer:
             if isinstance(step.new, Link):
                 self._configure(step.new)
             elif isinstance(step.old, Link) and (index := self._index(step.old.name, gone=True)):
-                self._send(links.change_link(index, up=False, alias=""), _ALREADY_GONE)
+                self._send(links.release_link(index), _ALREADY_GONE)
         except RefusedError as refused:
             return refused
         return None
 
     def _configure(self, link: Link) -> None:
-        index = self._index(link.name)
-        self._send(links.change_link(index, up=link.up, alias=LINK_ALIAS, mtu=link.mtu))
-        switches = links.change_switches(index, rp_filter=link.rp_filter, forwarding=link.forwarding)
-        refusal = self._socket.request([switches])[0]
-        if refusal is not None:
-            write_sysctls(link, refusal)
-        found = read_link(self._socket, link.name)
+        self._send(links.configure_link(self._index(link.name), link))
+        found = links.read_link(self._socket, link.name)
         if found is None:
             raise RefusedError(Refusal(errno.ENODEV))
         for what in ("mtu", "up", "rp_filter", "forwarding"):
@@ -136,18 +127,8 @@ class Writer:
     def _index(self, device: str, *, gone: bool = False) -> int:
         """Return a device's index; 0 for one that does not exist when `gone`, else RefusedError."""
         if device not in self._indexes:
-            link = read_link(self._socket, device)
+            link = links.read_link(self._socket, device)
             self._indexes[device] = link.index if link is not None else 0
         if not self._indexes[device] and not gone:
             raise RefusedError(Refusal(errno.ENODEV, device))
         return self._indexes[device]
-
-
-def write_sysctls(link: Link, refusal: Refusal) -> None:
-    """Set by /proc/sys what netlink refused to set. Raises RefusedError with both reasons."""
-    try:
-        (_SYSCTL / link.name / "rp_filter").write_text(str(link.rp_filter))
-        (_SYSCTL / link.name / "forwarding").write_text(str(int(link.forwarding)))
-    except OSError as error:
-        words = f"{error.filename}: {error.strerror}"
-        raise RefusedError(Refusal(refusal.errno, f"{refusal.message}; {words}".lstrip("; "))) from None

@@ -1,7 +1,7 @@
 """Links, their addresses and neighbours: what rtnetlink(7) answers, and the requests that change them.
 
-Owns the layout of these messages (linux/if_link.h, linux/if_addr.h, linux/neighbour.h). Knows no resources and not
-which device is ours.
+Owns the layout of these messages (linux/if_link.h, linux/if_addr.h, linux/neighbour.h). Knows not which device
+is ours.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
 from mcagent.dataplane.netlink.messages import attributes, number, pack, text
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
+from mcagent.model.resources import Link
+
+# Written into IFLA_IFALIAS of a device that we configured, so that a device which OVSDB has just created
+# anew does not look as if its Link had been applied.
+LINK_ALIAS = "mcagent"
 
 IFF_UP = 0x1
 IFLA_IFNAME, IFLA_MTU, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_AF_SPEC = 3, 4, 18, 20, 26
@@ -126,24 +131,24 @@ def read_permanent_neighbours(socket: NetlinkSocket, index: int) -> Iterator[tup
 # --- requests -------------------------------------------------------------------------------------------
 
 
-def change_link(index: int, *, up: bool, alias: str, mtu: int | None = None) -> Request:
-    """Return the request that changes a device's state, alias ("" takes it away) and, if given, MTU."""
-    header = IFINFOMSG.pack(nl.AF_UNSPEC, 0, index, IFF_UP if up else 0, IFF_UP)
-    values = {IFLA_IFALIAS: alias.encode() + b"\0" if alias else b"", IFLA_MTU: mtu}
-    return Request(nl.RTM_NEWLINK, 0, header + pack(values))
+def configure_link(index: int, link: Link) -> Request:
+    """Return the request that gives a device state, MTU and per-device IPv4 switches, and marks it as ours.
 
-
-def change_switches(index: int, *, rp_filter: int, forwarding: bool) -> Request:
-    """Return the request that sets per-device IPv4 switches (net/ipv4/devinet.c, inet_set_link_af).
-
-    It is what writing /proc/sys/net/ipv4/conf/DEV does, but needs CAP_NET_ADMIN only, not a writable /proc/sys.
+    The switches are those of /proc/sys/net/ipv4/conf/DEV (net/ipv4/devinet.c, inet_set_link_af), but this needs
+    CAP_NET_ADMIN only, not a writable /proc/sys.
     """
-    conf = pack({IPV4_DEVCONF_RP_FILTER: rp_filter, IPV4_DEVCONF_FORWARDING: int(forwarding)})
+    conf = pack({IPV4_DEVCONF_RP_FILTER: link.rp_filter, IPV4_DEVCONF_FORWARDING: int(link.forwarding)})
     inet = pack({nl.AF_INET: pack({IFLA_INET_CONF: conf})})
-    return Request(nl.RTM_SETLINK, 0, IFINFOMSG.pack(nl.AF_UNSPEC, 0, index, 0, 0) + pack({IFLA_AF_SPEC: inet}))
+    values = pack({IFLA_IFALIAS: LINK_ALIAS.encode() + b"\0", IFLA_MTU: link.mtu, IFLA_AF_SPEC: inet})
+    return Request(nl.RTM_NEWLINK, 0, _state(index, up=link.up) + values)
 
 
-def add_address(index: int, address: Address, prefixlen: int) -> Request:
+def release_link(index: int) -> Request:
+    """Return the request that takes a device down and our mark away."""
+    return Request(nl.RTM_NEWLINK, 0, _state(index, up=False) + pack({IFLA_IFALIAS: b""}))
+
+
+def put_address(index: int, address: Address, prefixlen: int) -> Request:
     """Return the request that gives a device an address."""
     # Link scope keeps the kernel from choosing a link-local address as source elsewhere.
     scope = RT_SCOPE_LINK if address.is_link_local else RT_SCOPE_UNIVERSE
@@ -157,21 +162,23 @@ def delete_address(index: int, address: Address, prefixlen: int) -> Request:
 
 def put_neighbour(index: int, address: Address, mac: str) -> Request:
     """Return the request that makes, or changes, a permanent neighbour entry."""
-    values = {NDA_DST: address.packed, NDA_LLADDR: bytes.fromhex(mac.replace(":", ""))}
-    payload = NDMSG.pack(_family(address), index, NUD_PERMANENT, 0, 0) + pack(values)
+    payload = _neighbour(index, address, NUD_PERMANENT) + pack({NDA_LLADDR: bytes.fromhex(mac.replace(":", ""))})
     return Request(nl.RTM_NEWNEIGH, nl.NLM_F_CREATE | nl.NLM_F_REPLACE, payload)
 
 
 def delete_neighbour(index: int, address: Address) -> Request:
     """Return the request that takes a neighbour entry away."""
-    payload = NDMSG.pack(_family(address), index, 0, 0, 0) + pack({NDA_DST: address.packed})
-    return Request(nl.RTM_DELNEIGH, 0, payload)
+    return Request(nl.RTM_DELNEIGH, 0, _neighbour(index, address, 0))
+
+
+def _state(index: int, *, up: bool) -> bytes:
+    return IFINFOMSG.pack(nl.AF_UNSPEC, 0, index, IFF_UP if up else 0, IFF_UP)
+
+
+def _neighbour(index: int, address: Address, state: int) -> bytes:
+    return NDMSG.pack(nl.family(address), index, state, 0, 0) + pack({NDA_DST: address.packed})
 
 
 def _address(index: int, address: Address, prefixlen: int, scope: int) -> bytes:
-    header = IFADDRMSG.pack(_family(address), prefixlen, 0, scope, index)
+    header = IFADDRMSG.pack(nl.family(address), prefixlen, 0, scope, index)
     return header + pack({IFA_LOCAL: address.packed, IFA_ADDRESS: address.packed})
-
-
-def _family(address: Address) -> int:
-    return nl.AF_INET if address.version == 4 else nl.AF_INET6

@@ -13,6 +13,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 
+from mcagent.model.net import Address, Network
+
 AF_UNSPEC, AF_INET, AF_INET6 = 0, 2, 10
 FAMILIES = (AF_INET, AF_INET6)
 
@@ -59,6 +61,11 @@ def attributes(data: bytes, offset: int = 0) -> dict[int, bytes]:
         found[kind & 0x3FFF] = data[offset + 4 : offset + length]
         offset += (length + 3) & ~3
     return found
+
+
+def family(one: Address | Network) -> int:
+    """Return AF_INET or AF_INET6."""
+    return AF_INET if one.version == 4 else AF_INET6
 
 
 def number(data: bytes | None, default: int = 0) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mcagent.dataplane.netlink.connection import NetlinkSocket, Request
-from mcagent.dataplane.netlink.links import read_addresses, read_link, read_permanent_neighbours
+from mcagent.dataplane.netlink.links import LINK_ALIAS, read_addresses, read_link, read_permanent_neighbours
 from mcagent.dataplane.netlink.messages import RTM_DELROUTE, RTM_DELRULE
 from mcagent.dataplane.netlink.routes import (
     LAST_METRIC,
@@ -23,9 +23,6 @@ from mcagent.dataplane.netlink.routes import (
 )
 from mcagent.model.resources import Link, LinkAddress, Neighbour, Resource, ResourceKey, Route, RouteType, Rule
 
-# Written into IFLA_IFALIAS of a device that we configured, so that a device which OVSDB has just created
-# anew does not look as if its Link had been applied.
-LINK_ALIAS = "mcagent"
 IPV6_METRIC = 1024  # what the kernel makes of an IPv6 route without a metric (include/net/ip6_route.h)
 _BY_NUMBER = {number: kind for kind, number in ROUTE_TYPES.items()}
 

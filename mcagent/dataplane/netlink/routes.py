@@ -216,8 +216,9 @@ def _short(table: int) -> int:
 
 def _route(route: Route, protocol: int, scope: int, kind: int, flags: int) -> bytes:
     destination = route.destination
-    family = nl.AF_INET if destination.version == 4 else nl.AF_INET6
-    header = RTMSG.pack(family, destination.prefixlen, 0, 0, _short(route.table), protocol, scope, kind, flags)
+    header = RTMSG.pack(
+        nl.family(destination), destination.prefixlen, 0, 0, _short(route.table), protocol, scope, kind, flags
+    )
     values = {
         RTA_TABLE: route.table,
         RTA_DST: destination.network_address.packed if destination.prefixlen else None,

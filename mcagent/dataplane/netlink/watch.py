@@ -1,7 +1,7 @@
 """Wakes the loop when somebody changes, in the kernel, what is ours or what our facts come from.
 
 Owns two event sockets (rtnetlink, nf_tables) and a thread. It tells only that something changed: what it is
-now, the backends' `observe` says. A foreign event costs a look at a few bytes (5 us with its reception), so that
+now, the backends' `observe` says. A foreign route costs a look at a few bytes (10 us with its reception), so that
 a Node with a busy routing daemon or kube-proxy costs next to nothing.
 """
 
@@ -139,16 +139,12 @@ class NetlinkMonitor:
 
     def _watch(self, sockets: list[socket.socket]) -> bool:
         """Read events until told to stop (True). OSError ENOBUFS means that events were lost."""
-        poll = select.poll()
-        readers = {one.fileno(): one for one in sockets}
-        for descriptor in (*readers, self._stop_reader.fileno()):
-            poll.register(descriptor, select.POLLIN)
         while True:
+            ready = select.select([*sockets, self._stop_reader], [], [])[0]
+            if self._stop_reader in ready:
+                return True
             wake = False
-            for descriptor, _ in poll.poll():
-                if descriptor == self._stop_reader.fileno():
-                    return True
-                reader = readers[descriptor]
+            for reader in ready:
                 concerns = self._concerns if reader is sockets[0] else self._concerns_nft
                 with contextlib.suppress(BlockingIOError):
                     for _ in range(BURST):  # what has arrived already wakes once

@@ -60,19 +60,9 @@ def objection(step: Step, table: Table) -> str:
         if not (_WORD.fullmatch(step.new.type) and _WORD.fullmatch(step.new.hook)):
             return "not a base chain: its type and hook are words of nft(8)"
         for place, rule in enumerate(step.new.rules, start=1):
-            if re.search(r"[\n\r;#\\]|\bcomment\b", rule) or not _balanced(rule):
+            if re.search(r"[\n\r;#\\]|\bcomment\b", rule):
                 return f"rule {place} is not one rule without a comment: {rule!r}"
     return ""
-
-
-def _balanced(rule: str) -> bool:
-    """Tell whether braces (of anonymous sets and maps) open before they close, and quotes close."""
-    depth = 0
-    for character in rule:
-        depth += (character == "{") - (character == "}")
-        if depth < 0:
-            return False
-    return depth == 0 and rule.count('"') % 2 == 0
 
 
 # --- scripts --------------------------------------------------------------------------------------------
