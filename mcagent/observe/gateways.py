@@ -5,7 +5,6 @@ Turns the state of liveness and drain into plain values for /status and `mcagent
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +12,7 @@ from mcagent.core.draining import Draining, Phase
 from mcagent.core.liveness import Cause, Peer
 from mcagent.core.observations import OWN_CLUSTER, gateway_name, group_of
 from mcagent.model.resources import PeerKind, TunnelPort
+from mcagent.observe.standard import rfc3339
 
 TunnelCounters = Mapping[str, Mapping[str, int]]  # by port; keys as in Interface.statistics
 
@@ -75,7 +75,7 @@ def drain_of(live: LiveReport) -> dict[str, object]:
         "why": state.why,
         "refused": state.refused,
         "clean": state.clean,
-        "since": when(state.since + live.epoch) if state.since else None,
+        "since": rfc3339(state.since + live.epoch, digits=3) if state.since else None,
     }
 
 
@@ -98,7 +98,7 @@ def _gateway(
         "active": peer.live and (not live.active_order or name in live.active_order),
         "decidedBy": str(peer.cause),
         "why": peer.text,
-        "since": when(peer.since + live.epoch),
+        "since": rfc3339(peer.since + live.epoch, digits=3),
         "bfd": "off" if port.bfd is None else "answers" if peer.answering else "seen" if peer.seen else "never",
         "held": port.name in live.held,
         "gone": peer.gone,
@@ -108,7 +108,7 @@ def _gateway(
         "share": share_of(port.name, [one.name for one in ports], counters),
         "transitions": [
             {
-                "at": when(one.at + live.epoch),
+                "at": rfc3339(one.at + live.epoch, digits=3),
                 "live": one.live,
                 "decidedBy": str(one.cause),
                 "why": one.text,
@@ -135,7 +135,7 @@ def _own(live: LiveReport, name: str) -> dict[str, object]:
         "active": serving and not live.isolated,
         "decidedBy": str(cause),
         "why": why,
-        "since": when(state.since + live.epoch) if state.since else None,
+        "since": rfc3339(state.since + live.epoch, digits=3) if state.since else None,
         "bfd": "",
         "held": False,
         "gone": False,
@@ -145,9 +145,3 @@ def _own(live: LiveReport, name: str) -> dict[str, object]:
         "share": None,
         "transitions": [],
     }
-
-
-def when(at: float) -> str:
-    """Return seconds since the epoch as RFC 3339 text with milliseconds."""
-    milliseconds = round(at * 1000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000)) + f".{milliseconds % 1000:03d}Z"

@@ -7,29 +7,22 @@ own counters) is read at scrape time by `StateCollector`; only what happens in p
 
 from __future__ import annotations
 
-from collections import Counter as Tally
+from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from mcagent.model.node_state import Role
 from mcagent.model.plan import Desired
 from mcagent.model.resources import PeerKind, TunnelPort
+from mcagent.observe.families import by_word, counter, gauge, single
 from mcagent.observe.gateway_metrics import liveness_metrics
 from mcagent.observe.gateways import LiveReport
-from mcagent.observe.report import InformerReport, Report
-from mcagent.observe.threads import thread_metrics
-from mcagent.observe.version import version
+from mcagent.observe.report import BackendReport, InformerReport, Report
+from mcagent.observe.standard import process_metrics
 from mcagent.observe.wireguard import WireGuardReport, wireguard_metrics
 
 BACKENDS = ("ovsdb", "openflow", "netlink", "nft", "wireguard")
@@ -91,8 +84,6 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
-        info = Gauge("mcagent_build_info", "Version of the agent.", ["version"], registry=registry)
-        info.labels(version()).set(1)
         self._passes = Counter("mcagent_reconciles", "Passes of the loop.", ["result"], registry=registry)
         self._phases = Histogram(
             "mcagent_reconcile_duration_seconds",
@@ -152,10 +143,6 @@ class Metrics:
         """Read these at every scrape."""
         self.registry.register(StateCollector(sources))
 
-    def text(self) -> str:
-        """Return everything in the Prometheus text format."""
-        return generate_latest(self.registry).decode()
-
 
 class StateCollector(Collector):
     """Metrics that are read, not counted."""
@@ -164,122 +151,75 @@ class StateCollector(Collector):
         self._sources = sources
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing is known before a scrape."""
+        """Return nothing: what there is, is known by a scrape only."""
         return []
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
-        report = self._sources.report()
-        ready = GaugeMetricFamily("mcagent_ready", "1 when /readyz says so.")
-        ready.add_metric([], float(self._sources.ready()))
-        yield ready
-        yield from _of_report(report)
-        yield from _of_informers(self._sources.informers())
+        sources = self._sources
+        report = sources.report()
+        yield from process_metrics(sources.ready())
+        yield from _of_backends(report.backends)
+        yield from _of_informers(tuple(sources.informers()))
         if report.desired is not None:
-            samples = list(self._sources.tunnels())
-            yield from _of_desired(report.desired)
-            yield from _of_tunnels(report.desired, samples)
-            yield from wireguard_metrics(report.desired, self._sources.wireguard())
-            yield from liveness_metrics(self._sources.live(), {s.name: s.statistics for s in samples})
-        drops = CounterMetricFamily(
-            "mcagent_dropped_packets", "Packets that the pipeline dropped, by reason.", labels=["reason"]
-        )
-        for reason, count in sorted(self._sources.drops().items()):
-            drops.add_metric([reason], count)
-        yield drops
-        nft_drops = CounterMetricFamily(
-            "mcagent_nft_dropped_packets", "Packets that our nft chains dropped, by reason.", labels=["reason"]
-        )
-        for reason, count in sorted(self._sources.nft_drops().items()):
-            nft_drops.add_metric([reason], count)
-        yield nft_drops
-        yield from thread_metrics()
+            samples = {sample.name: sample for sample in sources.tunnels()}
+            yield from _of_desired(report, report.desired)
+            yield from _of_tunnels(report.tunnels, samples)
+            yield from wireguard_metrics(report.desired, sources.wireguard())
+            yield from liveness_metrics(sources.live(), {name: s.statistics for name, s in samples.items()})
+        text = "Packets that the pipeline dropped, by reason."
+        yield counter("mcagent_dropped_packets", text, ["reason"], by_word(sources.drops()))
+        text = "Packets that our nft chains dropped, by reason."
+        yield counter("mcagent_nft_dropped_packets", text, ["reason"], by_word(sources.nft_drops()))
 
 
-def _of_report(report: Report) -> Iterator[Metric]:
-    synced = GaugeMetricFamily(
-        "mcagent_backend_synced", "1 when a facility is known to hold the desired state.", labels=["backend"]
-    )
-    failures = GaugeMetricFamily(
-        "mcagent_backend_consecutive_failures", "Passes in a row in which a facility failed.", labels=["backend"]
-    )
-    for backend in report.backends:
-        synced.add_metric([backend.name], float(backend.synced))
-        failures.add_metric([backend.name], backend.failures)
-    yield synced
-    yield failures
+def _of_backends(backends: Iterable[BackendReport]) -> Iterator[Metric]:
+    label = ["backend"]
+    text = "1 when a facility is known to hold the desired state."
+    yield gauge("mcagent_backend_synced", text, label, [([b.name], b.synced) for b in backends])
+    text = "Passes in a row in which a facility failed."
+    yield gauge("mcagent_backend_consecutive_failures", text, label, [([b.name], b.failures) for b in backends])
 
 
 def _of_informers(informers: Iterable[InformerReport]) -> Iterator[Metric]:
-    synced = GaugeMetricFamily(
-        "mcagent_informer_synced", "1 when a kind was listed completely.", labels=["resource"]
-    )
-    connected = GaugeMetricFamily(
-        "mcagent_informer_connected", "1 when changes of a kind would be noticed now.", labels=["resource"]
-    )
-    objects = GaugeMetricFamily("mcagent_informer_objects", "Objects known of a kind.", labels=["resource"])
-    lists = CounterMetricFamily("mcagent_informer_lists", "Complete lists of a kind.", labels=["resource"])
-    events = CounterMetricFamily("mcagent_informer_events", "Changes told of a kind.", labels=["resource"])
-    restarts = CounterMetricFamily(
-        "mcagent_watch_restarts", "Watches begun again, by reason.", labels=["resource", "reason"]
-    )
-    for informer in informers:
-        synced.add_metric([informer.kind], float(informer.synced))
-        connected.add_metric([informer.kind], float(informer.connected))
-        objects.add_metric([informer.kind], informer.objects)
-        lists.add_metric([informer.kind], informer.lists)
-        events.add_metric([informer.kind], informer.events)
-        for reason, count in sorted(informer.restarts.items()):
-            restarts.add_metric([informer.kind, reason], count)
-    yield from (synced, connected, objects, lists, events, restarts)
+    label = ["resource"]
+    text = "1 when a kind was listed completely."
+    yield gauge("mcagent_informer_synced", text, label, [([i.kind], i.synced) for i in informers])
+    text = "1 when changes of a kind would be noticed now."
+    yield gauge("mcagent_informer_connected", text, label, [([i.kind], i.connected) for i in informers])
+    text = "Objects known of a kind."
+    yield gauge("mcagent_informer_objects", text, label, [([i.kind], i.objects) for i in informers])
+    text = "Complete lists of a kind."
+    yield counter("mcagent_informer_lists", text, label, [([i.kind], i.lists) for i in informers])
+    text = "Changes of a kind that were reported."
+    yield counter("mcagent_informer_events", text, label, [([i.kind], i.events) for i in informers])
+    restarts = [([i.kind, reason], n) for i in informers for reason, n in sorted(i.restarts.items())]
+    yield counter("mcagent_watch_restarts", "Watches begun again, by reason.", ["resource", "reason"], restarts)
 
 
-def _of_desired(desired: Desired) -> Iterator[Metric]:
-    tally = Tally(
-        type(resource).__name__ for fragment in desired.fragments.values() for resource in fragment.resources
-    )
-    objects = GaugeMetricFamily("mcagent_objects", "Resources of the desired state, by kind.", labels=["kind"])
-    for kind in KINDS:
-        objects.add_metric([kind], tally[kind])
-    yield objects
-    problems = GaugeMetricFamily(
-        "mcagent_problems", "Findings in the input that take something away.", labels=["reason", "severity"]
-    )
-    for (reason, severity), count in sorted(Tally((p.reason, str(p.severity)) for p in desired.problems).items()):
-        problems.add_metric([reason, severity], count)
-    yield problems
-    active = GaugeMetricFamily("mcagent_gateway_active", "1 when this Node is a gateway.")
-    active.add_metric([], float(desired.state.role is Role.GATEWAY))
-    yield active
+def _of_desired(report: Report, desired: Desired) -> Iterator[Metric]:
+    counts = Counts(type(resource).__name__ for resource in report.resources)
+    text = "Resources of the desired state, by kind."
+    yield gauge("mcagent_objects", text, ["kind"], [([kind], counts[kind]) for kind in KINDS])
+    found = Counts((problem.reason, str(problem.severity)) for problem in desired.problems)
+    text = "Findings in the input that take something away."
+    yield gauge("mcagent_problems", text, ["reason", "severity"], sorted(found.items()))
+    active = desired.state.role is Role.GATEWAY
+    yield single("mcagent_gateway_active", "1 when this Node is a gateway.", active)
 
 
-def _of_tunnels(desired: Desired, samples: Iterable[TunnelSample]) -> Iterator[Metric]:
+def _of_tunnels(ports: Iterable[TunnelPort], samples: Mapping[str, TunnelSample]) -> Iterator[Metric]:
+    counts = Counts(port.peer_kind for port in ports)
+    text = "Tunnels that should exist."
+    yield gauge("mcagent_tunnels", text, ["peer_kind"], [([kind], counts[kind]) for kind in PeerKind])
     labels = ["peer_kind", "peer", "tunnel"]
-    found = {sample.name: sample for sample in samples}
-    ports = [
-        port
-        for fragment in desired.fragments.values()
-        for port in fragment.resources
-        if isinstance(port, TunnelPort)
-    ]
-    counts = GaugeMetricFamily("mcagent_tunnels", "Tunnels that should exist.", labels=["peer_kind"])
-    tally = Tally(port.peer_kind for port in ports)
-    for kind in PeerKind:
-        counts.add_metric([kind], tally[kind])
-    yield counts
-    up = GaugeMetricFamily("mcagent_tunnel_up", "1 when a tunnel exists and its link is up.", labels=labels)
-    families = [
-        (key, CounterMetricFamily(f"mcagent_tunnel_{name}", text, labels=labels))
-        for name, key, text in _STATISTICS
-    ]
-    for port in sorted(ports, key=lambda port: port.name):
-        values = [str(port.peer_kind), port.peer, port.name]
-        sample = found.get(port.name)
-        up.add_metric(values, float(sample is not None and sample.up is not False))
-        if sample is None:
-            continue
-        for key, family in families:
-            if key in sample.statistics:
-                family.add_metric(values, sample.statistics[key])
-    yield up
-    yield from (family for _, family in families)
+    found = [((str(port.peer_kind), port.peer, port.name), samples.get(port.name)) for port in ports]
+    up = [(values, sample is not None and sample.up is not False) for values, sample in found]
+    yield gauge("mcagent_tunnel_up", "1 when a tunnel exists and its link is up.", labels, up)
+    for name, key, text in _STATISTICS:
+        rows = [
+            (values, sample.statistics[key])
+            for values, sample in found
+            if sample is not None and key in sample.statistics
+        ]
+        yield counter(f"mcagent_tunnel_{name}", text, labels, rows)

@@ -1,14 +1,15 @@
-"""What the agent tells about itself, as frozen values. Filled in by the agent, shown by pages and metrics.
+"""What the agent reports about itself, as frozen values. Filled in by the agent, shown by pages and metrics.
 
 All times that people see are seconds since the epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mcagent.model.plan import Desired
+from mcagent.model.resources import Resource, TunnelPort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +66,15 @@ class Report:
     backends: tuple[BackendReport, ...] = ()
     last_pass: PassReport | None = None
     last_change: PassReport | None = None
+
+    @property
+    def resources(self) -> Iterator[Resource]:
+        """All resources that there should be."""
+        for fragment in self.desired.fragments.values() if self.desired is not None else ():
+            yield from fragment.resources
+
+    @property
+    def tunnels(self) -> list[TunnelPort]:
+        """The tunnels that there should be, by name."""
+        found = [resource for resource in self.resources if isinstance(resource, TunnelPort)]
+        return sorted(found, key=lambda port: port.name)

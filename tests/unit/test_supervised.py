@@ -15,6 +15,7 @@ from mcagent.model.backoff import Backoff
 from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.pages import Identity, make_pages
 from mcagent.observe.report import Report
+from mcagent.observe.standard import metrics_text
 from mcagent.supervised import Supervised, attempt, dead, restarts
 from tests.waiting import until
 
@@ -131,7 +132,7 @@ def test_health_fails_for_a_dead_thread() -> None:
     page = pages["/healthz"]()
     assert page.status == 503
     assert "not running: watcher (KeyError" in page.body
-    assert "mcagent_threads_dead 1.0" in metrics.text()
+    assert "mcagent_threads_dead 1.0" in metrics_text(metrics.registry)
 
 
 def test_every_thread_of_the_product_is_one() -> None:

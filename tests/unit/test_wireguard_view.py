@@ -25,6 +25,7 @@ from mcagent.model.problem import Problem, Severity
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.report import Report
+from mcagent.observe.standard import metrics_text
 from mcagent.observe.wireguard import WireGuardReport, encryption_of, summary_of
 from tests.unit.core_inputs import HOME, meta, snapshot
 from tests.unit.test_encryption import EAST, FACTS, OWN, encrypting, key
@@ -169,7 +170,11 @@ def test_metrics_have_tunnels_and_no_addresses_as_labels() -> None:
             wireguard=lambda: found,
         )
     )
-    lines = [line for line in metrics.text().splitlines() if line.startswith(("mcagent_wireguard", "mcagent_enc"))]
+    lines = [
+        line
+        for line in metrics_text(metrics.registry).splitlines()
+        if line.startswith(("mcagent_wireguard", "mcagent_enc"))
+    ]
     assert 'mcagent_encryption_info{implementation="kernel",mode="wireGuard"} 1.0' in lines
     assert "mcagent_wireguard_key_published 1.0" in lines
     assert "mcagent_wireguard_process_restarts_total 3.0" in lines

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.machinery.statistics import RESULTS, Durations
-from mcagent.observe.threads import thread_metrics
-from mcagent.observe.version import version
+from mcagent.observe.families import by_word, counter, gauge, histogram, single
+from mcagent.observe.standard import process_metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,143 +38,98 @@ def registry(sources: Sources) -> CollectorRegistry:
     return made
 
 
-def text(made: CollectorRegistry) -> str:
-    """Return everything in the Prometheus text format."""
-    return generate_latest(made).decode()
-
-
 class _Collector(Collector):
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        yield from self._process()
-        yield from self._work()
-        yield from self._connections()
+        sources, engine = self._sources, self._sources.engine
+        yield from process_metrics(sources.ready(), prefix="mcagent_controller")
+        yield single("mcagent_controller_is_leader", "1 when this replica holds the Lease.", sources.leading())
+        yield counter("mcagent_controller_events", "Events, by result.", ["result"], by_word(sources.events()))
+        yield from _work(engine)
+        yield from _requests(engine)
+        yield from _informers(engine)
         yield from self._webhook()
-        yield from thread_metrics()
-
-    def _process(self) -> Iterator[Metric]:
-        sources = self._sources
-        info = GaugeMetricFamily("mcagent_build_info", "Version of the controller.", labels=["version"])
-        info.add_metric([version()], 1)
-        yield info
-        yield GaugeMetricFamily(
-            "mcagent_controller_is_leader", "Whether this replica holds the Lease.", value=sources.leading()
-        )
-        yield GaugeMetricFamily("mcagent_controller_ready", "What /readyz tells.", value=sources.ready())
-        events = CounterMetricFamily(
-            "mcagent_controller_events", "Events, by what became of them.", labels=["result"]
-        )
-        for result, count in sorted(sources.events().items()):
-            events.add_metric([result], count)
-        yield events
-
-    def _work(self) -> Iterator[Metric]:
-        engine = self._sources.engine
-        depth = GaugeMetricFamily(
-            "mcagent_controller_queue_depth", "Keys that wait for a worker.", labels=["reconciler"]
-        )
-        for name, count in sorted(engine.depths().items()):
-            depth.add_metric([name], count)
-        yield depth
-        later, now = engine.waiting()
-        yield GaugeMetricFamily("mcagent_controller_queue_delayed", "Keys that wait for their time.", value=later)
-        yield GaugeMetricFamily("mcagent_controller_queue_active", "Keys that are worked on.", value=now)
-        results = engine.worker.statistics.results()
-        looks = CounterMetricFamily(
-            "mcagent_controller_reconciles", "Looks at a key, by result.", labels=["reconciler", "result"]
-        )
-        for name in sorted(engine.depths()):
-            for result in RESULTS:
-                looks.add_metric([name, result], results.get((name, result), 0))
-        yield looks
-        seconds = HistogramMetricFamily(
-            "mcagent_controller_reconcile_duration_seconds",
-            "Time of a look at a key, writes included.",
-            labels=["reconciler"],
-        )
-        for name, durations in sorted(engine.worker.statistics.durations().items()):
-            seconds.add_metric([name], durations.buckets(), durations.total)
-        yield seconds
-        writes = CounterMetricFamily(
-            "mcagent_controller_writes",
-            "Objects written.",
-            labels=["reconciler", "side", "kind", "verb"],
-        )
-        for labels, count in sorted(engine.worker.statistics.writes().items()):
-            writes.add_metric(list(labels), count)
-        yield writes
-        yield GaugeMetricFamily(
-            "mcagent_controller_refused_objects",
-            "Objects whose last write was refused.",
-            value=len(engine.view.failures()),
-        )
-        yield GaugeMetricFamily(
-            "mcagent_controller_contended_objects",
-            "Objects that are written the same way again and again.",
-            value=len(engine.worker.repeats.repeated()),
-        )
-
-    def _connections(self) -> Iterator[Metric]:
-        engine = self._sources.engine
-        requests = CounterMetricFamily(
-            "mcagent_controller_api_requests",
-            "Writes and single reads asked of API servers, by HTTP status, or ok, unreachable, garbage.",
-            labels=["side", "verb", "code"],
-        )
-        for labels, count in sorted(engine.worker.counts.read().items()):
-            requests.add_metric(list(labels), count)
-        yield requests
-        objects = GaugeMetricFamily(
-            "mcagent_controller_objects", "Objects known, by kind.", labels=["side", "kind"]
-        )
-        connected = GaugeMetricFamily(
-            "mcagent_controller_informer_connected", "Whether a watch is open.", labels=["side", "kind"]
-        )
-        events = CounterMetricFamily(
-            "mcagent_controller_informer_events", "Watch events.", labels=["side", "kind"]
-        )
-        restarts = CounterMetricFamily(
-            "mcagent_controller_informer_restarts", "Watches begun anew.", labels=["side", "kind", "reason"]
-        )
-        for side, states in engine.informers().items():
-            for state in states:
-                objects.add_metric([side, state.kind], engine.cache.count(side, state.kind))
-                connected.add_metric([side, state.kind], state.connected)
-                events.add_metric([side, state.kind], state.events)
-                for reason, count in sorted(state.restarts.items()):
-                    restarts.add_metric([side, state.kind, reason], count)
-        yield from (objects, connected, events, restarts)
-        if engine.connection is not None:
-            leader = engine.view.leader
-            yield GaugeMetricFamily(
-                "mcagent_controller_leader_connected",
-                "Whether the leader of the ClusterSet answers.",
-                value=leader is not None and leader.connected,
-            )
-            yield GaugeMetricFamily(
-                "mcagent_controller_leader_changed_timestamp_seconds",
-                "When that last changed.",
-                value=leader.since if leader is not None else 0.0,
-            )
 
     def _webhook(self) -> Iterator[Metric]:
-        reviews = CounterMetricFamily(
-            "mcagent_controller_webhook_requests", "Admission reviews.", labels=["kind", "answer"]
+        reviews = sorted(self._sources.webhook().items())
+        yield counter("mcagent_controller_webhook_requests", "Admission reviews.", ["kind", "answer"], reviews)
+        yield histogram(
+            "mcagent_controller_webhook_duration_seconds",
+            "Time of an admission review.",
+            [],
+            {(): self._sources.webhook_seconds()},
         )
-        for labels, count in sorted(self._sources.webhook().items()):
-            reviews.add_metric(list(labels), count)
-        yield reviews
-        durations = self._sources.webhook_seconds()
-        seconds = HistogramMetricFamily(
-            "mcagent_controller_webhook_duration_seconds", "Time of an admission review."
-        )
-        seconds.add_metric([], durations.buckets(), durations.total)
-        yield seconds
-        yield GaugeMetricFamily(
+        yield single(
             "mcagent_controller_webhook_certificate_expiry_timestamp_seconds",
             "When the certificate of the webhook expires.",
-            value=self._sources.certificate_expiry(),
+            self._sources.certificate_expiry(),
         )
+
+
+def _work(engine: Engine) -> Iterator[Metric]:
+    depths, statistics = engine.depths(), engine.worker.statistics
+    label = ["reconciler"]
+    yield gauge("mcagent_controller_queue_depth", "Keys that wait for a worker.", label, by_word(depths))
+    later, now = engine.waiting()
+    yield single("mcagent_controller_queue_delayed", "Keys that wait for their time.", later)
+    yield single("mcagent_controller_queue_active", "Keys that are worked on.", now)
+    results = statistics.results()
+    looks = [([name, result], results.get((name, result), 0)) for name in sorted(depths) for result in RESULTS]
+    text = "Looks at a key, by result."
+    yield counter("mcagent_controller_reconciles", text, ["reconciler", "result"], looks)
+    durations: dict[tuple[str, ...], Durations] = {
+        (name,): found for name, found in sorted(statistics.durations().items())
+    }
+    text = "Time of a look at a key, writes included."
+    yield histogram("mcagent_controller_reconcile_duration_seconds", text, label, durations)
+    labels = ["reconciler", "side", "kind", "verb"]
+    yield counter("mcagent_controller_writes", "Objects written.", labels, sorted(statistics.writes().items()))
+    yield single(
+        "mcagent_controller_refused_objects", "Objects whose last write was refused.", len(engine.view.failures())
+    )
+    yield single(
+        "mcagent_controller_contended_objects",
+        "Objects that are written the same way again and again.",
+        len(engine.worker.repeats.repeated()),
+    )
+
+
+def _requests(engine: Engine) -> Iterator[Metric]:
+    yield counter(
+        "mcagent_controller_api_requests",
+        "Writes and single reads asked of API servers, by HTTP status, or ok, unreachable, garbage.",
+        ["side", "verb", "code"],
+        sorted(engine.worker.counts.read().items()),
+    )
+    if engine.connection is not None:
+        leader = engine.view.leader
+        yield single(
+            "mcagent_controller_leader_connected",
+            "1 when the leader of the ClusterSet answers.",
+            leader is not None and leader.connected,
+        )
+        yield single(
+            "mcagent_controller_leader_changed_timestamp_seconds",
+            "When that last changed.",
+            leader.since if leader is not None else 0.0,
+        )
+
+
+def _informers(engine: Engine) -> Iterator[Metric]:
+    labels = ["side", "kind"]
+    found = [([side, state.kind], state) for side, states in engine.informers().items() for state in states]
+    objects = [
+        ([side, state.kind], engine.cache.count(side, state.kind))
+        for side, states in engine.informers().items()
+        for state in states
+    ]
+    yield gauge("mcagent_controller_objects", "Objects known, by kind.", labels, objects)
+    connected = [(values, state.connected) for values, state in found]
+    yield gauge("mcagent_controller_informer_connected", "1 while a watch is open.", labels, connected)
+    events = [(values, state.events) for values, state in found]
+    yield counter("mcagent_controller_informer_events", "Watch events.", labels, events)
+    restarts = [([*values, reason], n) for values, state in found for reason, n in sorted(state.restarts.items())]
+    yield counter("mcagent_controller_informer_restarts", "Watches begun anew.", [*labels, "reason"], restarts)

@@ -7,8 +7,6 @@ threads run.
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -16,22 +14,12 @@ from prometheus_client import CollectorRegistry
 
 from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.machinery.informers import OPTIONAL
-from mcagent.controller.machinery.reconciler import Side
-from mcagent.controller.machinery.serving import metrics
-from mcagent.http.server import Page, Pages
+from mcagent.controller.machinery.reconciler import Leader, Side
+from mcagent.http.server import Pages
+from mcagent.observe.standard import Check, rfc3339, standard_pages
 from mcagent.observe.version import version
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHOWN = 1000  # entries of a list in /status
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One condition of being ready."""
-
-    name: str
-    good: bool
-    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,32 +60,12 @@ def checks(process: Process) -> tuple[Check, ...]:
 
 def make_pages(process: Process, registry: CollectorRegistry) -> Pages:
     """Return the pages by path."""
-
-    def healthz() -> Page:
-        dead = process.dead()
-        return Page(body=f"not running: {', '.join(dead)}\n", status=503) if dead else Page(body="ok\n")
-
-    def readyz() -> Page:
-        found = checks(process)
-        ready = all(check.good for check in found)
-        lines = [f"[{'+' if c.good else '-'}] {c.name}{': ' if c.text else ''}{c.text}" for c in found]
-        return Page(body="\n".join([*lines, "ready" if ready else "not ready", ""]), status=200 if ready else 503)
-
-    return {
-        "/": lambda: Page(body="/metrics\n/healthz\n/readyz\n/status\n"),
-        "/metrics": metrics_page(registry),
-        "/healthz": healthz,
-        "/livez": healthz,
-        "/readyz": readyz,
-        "/status": lambda: Page(
-            body=json.dumps(status_of(process), indent=1) + "\n", content_type="application/json"
-        ),
-    }
-
-
-def metrics_page(registry: CollectorRegistry) -> Callable[[], Page]:
-    """Return the page /metrics."""
-    return lambda: Page(body=metrics.text(registry), content_type=METRICS_TYPE)
+    return standard_pages(
+        checks=lambda: checks(process),
+        failures=lambda: [f"not running: {one}" for one in process.dead()],
+        status=lambda: status_of(process),
+        registry=registry,
+    )
 
 
 def status_of(process: Process) -> dict[str, object]:
@@ -111,12 +79,14 @@ def status_of(process: Process) -> dict[str, object]:
         "role": process.role,
         "identity": process.identity,
         "namespace": process.namespace,
-        "startedAt": _time(process.started_at),
+        "startedAt": rfc3339(process.started_at),
         "ready": all(check.good for check in found),
         "alive": not process.dead(),
         "checks": [asdict(check) for check in found],
         "lease": {"held": process.leading(), "holder": process.holder(), "error": process.lease_error()},
-        "leader": None if leader is None else {**asdict(leader), "since": _time(leader.since)},
+        "leader": None
+        if leader is None
+        else {**asdict(leader), "since": rfc3339(leader.since) if leader.since else None},
         "reconcilers": {name: {"waiting": count} for name, count in sorted(engine.depths().items())},
         "delayed": later,
         "active": now,
@@ -135,5 +105,5 @@ def status_of(process: Process) -> dict[str, object]:
     }
 
 
-def _time(seconds: float) -> str | None:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else None
+def _leader(leader: Leader) -> dict[str, object]:
+    return {**asdict(leader), "since": rfc3339(leader.since) if leader.since else None}

@@ -1,0 +1,79 @@
+"""What agent and controllers serve alike: pages of health, readiness, status, metrics; metrics of the process."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+
+from mcagent import supervised
+from mcagent.http.server import Page, Pages
+from mcagent.observe.families import by_word, counter, gauge, single
+from mcagent.observe.version import version
+
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One condition of being ready."""
+
+    name: str
+    good: bool
+    text: str = ""
+
+
+def standard_pages(
+    *,
+    checks: Callable[[], Sequence[Check]],
+    failures: Callable[[], Sequence[str]],
+    status: Callable[[], Mapping[str, object]],
+    registry: CollectorRegistry,
+) -> Pages:
+    """Return the pages by path: alive while there are no `failures`, ready while all `checks` are good."""
+
+    def healthz() -> Page:
+        found = failures()
+        return Page(body="\n".join([*(found or ["ok"]), ""]), status=503 if found else 200)
+
+    def readyz() -> Page:
+        found = checks()
+        ready = all(check.good for check in found)
+        lines = [f"[{'+' if c.good else '-'}] {c.name}{': ' if c.text else ''}{c.text}" for c in found]
+        return Page(body="\n".join([*lines, "ready" if ready else "not ready", ""]), status=200 if ready else 503)
+
+    def as_json() -> Page:
+        return Page(body=json.dumps(status(), indent=1) + "\n", content_type="application/json")
+
+    return {
+        "/": lambda: Page(body="/metrics\n/healthz\n/readyz\n/status\n"),
+        "/metrics": lambda: Page(body=metrics_text(registry), content_type=_METRICS_TYPE),
+        "/healthz": healthz,
+        "/livez": healthz,
+        "/readyz": readyz,
+        "/status": as_json,
+    }
+
+
+def metrics_text(registry: CollectorRegistry) -> str:
+    """Return all metrics in the Prometheus text format."""
+    return generate_latest(registry).decode()
+
+
+def process_metrics(ready: bool, *, prefix: str = "mcagent") -> Iterator[Metric]:
+    """Yield the metrics of a process: version, readiness, threads that broke."""
+    yield gauge("mcagent_build_info", "Version of mcagent.", ["version"], [([version()], 1)])
+    yield single(f"{prefix}_ready", "1 when /readyz says so.", ready)
+    yield single("mcagent_threads_dead", "Threads that should run and do not.", len(supervised.dead()))
+    yield counter("mcagent_thread_restarts", "Threads begun again.", ["thread"], by_word(supervised.restarts()))
+
+
+def rfc3339(at: float, *, digits: int = 0) -> str:
+    """Return seconds since the epoch as RFC 3339 text in UTC, with so many digits of a second."""
+    units = round(at * 10**digits)
+    fraction = f".{units % 10**digits:0{digits}d}" if digits else ""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(units // 10**digits)) + f"{fraction}Z"
