@@ -1,7 +1,7 @@
 """OpenFlow as values: tables, matches, actions, flows, groups, their text form, and a simulator.
 
 A library of its own: pure, importable alone, and without knowledge of Kubernetes or of mcagent. The pipeline of
-mcagent's bridge is `flows.mc`.
+mcagent's bridge is `flows.pipeline`.
 """
 
 from flows.errors import FlowError

@@ -82,10 +82,10 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 def mcagent_page() -> str:
     """Return docs/pipeline.md."""
-    from flows.mc.declaration import PIPELINE
-    from flows.mc.journeys import INTRO, JOURNEYS, LIMITS
+    from flows.pipeline.declaration import PIPELINE
+    from flows.pipeline.packet_walks import INTRO, LIMITS, PACKET_WALKS
 
-    sections = (("Journeys", JOURNEYS), ("Limits", LIMITS))
+    sections = (("Packet walks", PACKET_WALKS), ("Limits", LIMITS))
     return markdown(PIPELINE, title="The pipeline of br-mc", intro=INTRO, sections=sections)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
 
-from flows import Flow, Group, mc
+from flows import Flow, Group, pipeline
 
-ZONES = mc.Zones(arrival=28003, service=28004, snat=28005)
+ZONES = pipeline.Zones(arrival=28003, service=28004, snat=28005)
 GATEWAY_IP = ip_address("10.9.0.11")
 
 
-def env(*, gateway: bool, siblings: tuple[int, ...]) -> mc.Env:
+def env(*, gateway: bool, siblings: tuple[int, ...]) -> pipeline.Env:
     """Return what all parts share; `siblings` are the ports to the (other) gateways."""
-    return mc.Env(
+    return pipeline.Env(
         gateway=gateway,
         zones=ZONES,
         local_gateways=siblings,
@@ -23,20 +23,22 @@ def env(*, gateway: bool, siblings: tuple[int, ...]) -> mc.Env:
     )
 
 
-def remote(number: int, *, gateway: bool, snat: bool) -> mc.RemoteCluster:
+def remote(number: int, *, gateway: bool, snat: bool) -> pipeline.RemoteCluster:
     """Return a remote cluster with two CIDRs and two gateways."""
     gateways = tuple(
-        mc.RemoteGateway(address=ip_address(f"10.9.{number}.{k}"), ofport=1000 * number + k if gateway else None)
+        pipeline.RemoteGateway(
+            address=ip_address(f"10.9.{number}.{k}"), ofport=1000 * number + k if gateway else None
+        )
         for k in (1, 2)
     )
     cidrs = (ip_network(f"10.{20 + number}.0.0/16"), ip_network(f"10.{120 + number}.0.0/16"))
-    return mc.RemoteCluster(number=100 + number, cidrs=cidrs, gateways=gateways, snat=snat)
+    return pipeline.RemoteCluster(number=100 + number, cidrs=cidrs, gateways=gateways, snat=snat)
 
 
-def nodes(*, gateway: bool, siblings: tuple[int, ...]) -> list[mc.LocalNode]:
+def nodes(*, gateway: bool, siblings: tuple[int, ...]) -> list[pipeline.LocalNode]:
     """Return this Node (port 1) and those behind the ports 2 and 3."""
     return [
-        mc.LocalNode(
+        pipeline.LocalNode(
             number=k,
             ofport=k,
             gateway=gateway if k == 1 else k in siblings,
@@ -46,38 +48,38 @@ def nodes(*, gateway: bool, siblings: tuple[int, ...]) -> list[mc.LocalNode]:
     ]
 
 
-def service(number: int, protocol: str, *, endpoints: int, affinity: bool = False) -> mc.LocalService:
+def service(number: int, protocol: str, *, endpoints: int, affinity: bool = False) -> pipeline.LocalService:
     """Return a Service at 10.96.0.NUMBER, port 80."""
-    return mc.LocalService(
+    return pipeline.LocalService(
         number=number,
         address=ip_address(f"10.96.0.{number}"),
         protocol=protocol,
         port=80,
         client_ip_affinity=affinity,
         endpoints=tuple(
-            mc.Endpoint(address=ip_address(f"10.10.{k}.9"), port=8080) for k in range(1, endpoints + 1)
+            pipeline.Endpoint(address=ip_address(f"10.10.{k}.9"), port=8080) for k in range(1, endpoints + 1)
         ),
     )
 
 
-def parts(*, gateway: bool, siblings: tuple[int, ...] = (3,), snat: bool = False) -> list[mc.Part]:
+def parts(*, gateway: bool, siblings: tuple[int, ...] = (3,), snat: bool = False) -> list[pipeline.Entries]:
     """Return all parts of the small topology."""
     shared = env(gateway=gateway, siblings=siblings)
     return [
-        mc.base(shared),
-        *(mc.cluster(shared, remote(number, gateway=gateway, snat=snat)) for number in (1, 2)),
-        *(mc.node(shared, node) for node in nodes(gateway=gateway, siblings=siblings)),
-        mc.service(shared, service(5, "tcp", endpoints=3)),
-        mc.service(shared, service(6, "udp", endpoints=1, affinity=True)),
-        mc.service(shared, service(7, "sctp", endpoints=0)),
+        pipeline.base(shared),
+        *(pipeline.cluster(shared, remote(number, gateway=gateway, snat=snat)) for number in (1, 2)),
+        *(pipeline.node(shared, node) for node in nodes(gateway=gateway, siblings=siblings)),
+        pipeline.service(shared, service(5, "tcp", endpoints=3)),
+        pipeline.service(shared, service(6, "udp", endpoints=1, affinity=True)),
+        pipeline.service(shared, service(7, "sctp", endpoints=0)),
     ]
 
 
-def flows_of(parts_: list[mc.Part]) -> list[Flow]:
+def flows_of(parts_: list[pipeline.Entries]) -> list[Flow]:
     """Return all flows."""
     return [flow for part in parts_ for flow in part.flows]
 
 
-def groups_of(parts_: list[mc.Part]) -> list[Group]:
+def groups_of(parts_: list[pipeline.Entries]) -> list[Group]:
     """Return all groups."""
     return [group for part in parts_ for group in part.groups]

@@ -1,6 +1,6 @@
 """Worlds to try the pipeline in: clusters of Nodes with Pods and Services, and their network of switches.
 
-A world is a plain value. `network` builds every Node's pipeline with `flows.mc`, as the core of the agent would,
+A world is a plain value. `network` builds every Node's pipeline with `flows.pipeline`, as the agent's core would,
 and joins the switches. `worlds` draws random ones.
 """
 
@@ -13,14 +13,14 @@ from ipaddress import IPv4Address, IPv4Network
 
 from hypothesis import strategies as st
 
-from flows import mc
+from flows import pipeline
 from flows.fields import IP_TCP
 from flows.flow import Flow, Group
 from flows.simulate import Network, Packet, Switch
 from flows.simulate.packet import PROTOCOL_NAMES
 
-ZONES = mc.Zones(arrival=100, service=101, snat=102)
-PLAIN, TRANSLATED, REPLY = (f"aa:bb:cc:dd:ee:f{n}" for n in range(3))  # see flows.mc.declaration
+ZONES = pipeline.Zones(arrival=100, service=101, snat=102)
+PLAIN, TRANSLATED, REPLY = (f"aa:bb:cc:dd:ee:f{n}" for n in range(3))  # see flows.pipeline.declaration
 HOST_MAC = "0a:6d:63:00:00:01"
 
 
@@ -111,7 +111,7 @@ class Cluster:
 class World:
     """Clusters that know of each other. `pod_to_pod` is off in none of them.
 
-    `trusted` and `standby` are tunnels by the Node that has it and the Node that it leads to: see `mc.Way`. With
+    `trusted` and `standby` are tunnels by the Node that has it and the Node that it leads to. With
     an `order` (names of Nodes) all gateways are used in that order, instead of all together.
     """
 
@@ -119,7 +119,7 @@ class World:
     trusted: frozenset[tuple[str, str]] = frozenset()
     standby: frozenset[tuple[str, str]] = frozenset()
     order: tuple[str, ...] = ()
-    client_ports_move: bool = True  # see `mc.Env`
+    client_ports_move: bool = True  # see `pipeline.Env`
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
@@ -194,11 +194,11 @@ class World:
         names = (b for (a, b), number in self.ports.items() if a == node.name and number == port)
         return next((self.nodes[name] for name in names), None)
 
-    def env(self, node: Node) -> mc.Env:
+    def env(self, node: Node) -> pipeline.Env:
         """Return what all parts of a Node's pipeline share."""
         cluster = self.cluster(node.cluster)
         others = sorted(self.ports[node.name, g.name] for g in cluster.gateways if g is not node)
-        return mc.Env(
+        return pipeline.Env(
             gateway=node.gateway,
             zones=ZONES,
             local_gateways=tuple(others),
@@ -212,23 +212,23 @@ class World:
         """Return gateways in the order in which they are to be used; as they come, if there is none."""
         return tuple(sorted(gateways, key=lambda g: self.order.index(g.name))) if self.order else gateways
 
-    def choice(self, node: Node) -> mc.Choice:
+    def choice(self, node: Node) -> pipeline.NextHopGroup:
         """Return the gateways of its own cluster that a Node chooses from."""
         others = (g for g in self.ordered(self.cluster(node.cluster).gateways) if g is not node)
         ways = (
-            mc.Way(ofport=self.ports[end], watched=end not in self.trusted, standby=end in self.standby)
+            pipeline.NextHop(ofport=self.ports[end], watched=end not in self.trusted, standby=end in self.standby)
             for end in ((node.name, g.name) for g in others)
         )
-        return mc.Choice(ways=tuple(ways), ordered=bool(self.order))
+        return pipeline.NextHopGroup(next_hops=tuple(ways), ordered=bool(self.order))
 
-    def parts(self, node: Node) -> Iterator[mc.Part]:
+    def parts(self, node: Node) -> Iterator[pipeline.Entries]:
         """Yield the parts of a Node's pipeline."""
         env, here = self.env(node), self.cluster(node.cluster)
-        yield mc.base(env, self.choice(node))
+        yield pipeline.base(env, self.choice(node))
         for there in self.clusters:
             if there is not here:
                 remotes = (
-                    mc.RemoteGateway(
+                    pipeline.RemoteGateway(
                         address=g.address,
                         ofport=self.ports.get((node.name, g.name)),
                         watched=(node.name, g.name) not in self.trusted,
@@ -236,9 +236,9 @@ class World:
                     )
                     for g in self.ordered(there.gateways)
                 )
-                yield mc.cluster(
+                yield pipeline.cluster(
                     env,
-                    mc.RemoteCluster(
+                    pipeline.RemoteCluster(
                         number=there.number,
                         cidrs=self.accepted(here, there),
                         gateways=tuple(remotes),
@@ -250,26 +250,27 @@ class World:
         for number, peer in enumerate(here.nodes, 1):
             if peer is node or node.gateway:
                 ofport = 1 if peer is node else self.ports[node.name, peer.name]
-                yield mc.node(
-                    env, mc.LocalNode(number=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks)
+                yield pipeline.node(
+                    env,
+                    pipeline.LocalNode(number=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks),
                 )
-        yield mc.endpoints(
-            mc.Endpoint(address=a, port=p)
+        yield pipeline.endpoints(
+            pipeline.Endpoint(address=a, port=p)
             for service in here.services
             for a, p in service.endpoints
             if service.protocol == IP_TCP and any(a in net for net in node.networks)
         )
         for number, service in enumerate(here.services, 1):
             if node.gateway:
-                yield mc.service(
+                yield pipeline.service(
                     env,
-                    mc.LocalService(
+                    pipeline.LocalService(
                         number=number,
                         address=service.address,
                         protocol=PROTOCOL_NAMES[service.protocol],
                         port=service.port,
                         client_ip_affinity=service.affinity,
-                        endpoints=tuple(mc.Endpoint(address=a, port=p) for a, p in service.endpoints),
+                        endpoints=tuple(pipeline.Endpoint(address=a, port=p) for a, p in service.endpoints),
                         shares_endpoints=here.shares_endpoints(service),
                     ),
                 )

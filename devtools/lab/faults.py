@@ -20,7 +20,7 @@ from devtools.lab.topology import Cluster
 from devtools.nodes import netns, node, underlay
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
-from flows.mc.declaration import GROUP_RESERVE
+from flows.pipeline.declaration import GROUP_STANDBY
 
 BRIDGE = "br-mc"
 SETTLE_TIMEOUT = 90.0
@@ -239,7 +239,7 @@ def groups(lab: Lab, name: str) -> list[str]:
 def has_standby(found: Iterable[str]) -> bool:
     """Tell whether any of a Node's groups (see `groups`) keeps some gateways on standby."""
     ids = (int(line.split("group_id=")[1].split(",", maxsplit=1)[0]) for line in found)
-    return any(group_id >> 24 == GROUP_RESERVE.number for group_id in ids)
+    return any(group_id >> 24 == GROUP_STANDBY.number for group_id in ids)
 
 
 class Settled:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from flows.mc.declaration import COOKIES, PIPELINE
+from flows.pipeline.declaration import COOKIES, PIPELINE
 from mcagent.core.fragments import kernel, tunnel_guard
 from mcagent.model.errors import BackendError
 from mcagent.observe.metrics import COUNTERS, TunnelSample

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.mc.declaration import ORIGIN_NODE, ORIGIN_REMOTE, SOURCE
+from flows.pipeline.declaration import ORIGIN_NODE, ORIGIN_REMOTE, SOURCE
 from mcagent.agent.config_keys import Settings, WireGuardChoice
 from mcagent.agent.inbox import Inbox
 from mcagent.agent.wireguard import FactsReader

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flows import mc
+from flows import pipeline
 from mcagent.core.addresses.underlay import source_of
 from mcagent.core.fragments.build import Fragments, Shared, build_fragments
 from mcagent.core.fragments.path_state import PathState
@@ -136,15 +136,15 @@ def _environment(
     ofports: Mapping[str, int],
     facts: Facts,
     config: Config,
-) -> mc.Env | None:
+) -> pipeline.Env | None:
     local = topology.local
     if not local.role:
         return None
     gateways = (f"node/{peer.name}" for peer in local.peers if peer.gateway)
     base, own = config.ct_zone_base, local.own_gateway_ip
-    return mc.Env(
+    return pipeline.Env(
         gateway=local.role == "gateway",
-        zones=mc.Zones(arrival=base, service=base + 1, snat=base + 2),
+        zones=pipeline.Zones(arrival=base, service=base + 1, snat=base + 2),
         local_gateways=tuple(
             sorted(ofports[tunnel.name] for owner in gateways if owner in tunnels for tunnel in tunnels[owner][1])
         ),

@@ -9,7 +9,7 @@ server gets one ACK twice.
 
 **The server's Node has lost its conntrack** (with the process of the userspace datapath). Whether a client came
 to the server by a Service or by its own address is not known any more, so what the server sends is held back
-(`flows.mc.endpoints`) until the client has been heard. One that only receives would never be. So it is asked in
+(`pipeline.endpoints`) until the client has been heard. One that only receives would never be. So it is asked in
 both ways: by the server's address, and by each Service of which that is an endpoint. It answers the one that it
 knows with an ACK, which tells; the other one with a reset, which repeats the question's type of service and is
 dropped by that (`TOS_ASKED`).
@@ -25,7 +25,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flows.mc.declaration import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_ASKED
+from flows.pipeline.declaration import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_ASKED
 from mcagent.core.addresses.underlay import source_of
 from mcagent.model.net import Network, NetworkSet, host_network, internet_checksum
 from mcagent.model.node_state import AcceptedCluster, ExportedPort

@@ -9,7 +9,7 @@ import pytest
 
 from devtools.nodes.ovs import OvsInstance
 from flows import is_flow_line, is_group_line, parse_flow, parse_flow_line, parse_group, parse_group_line
-from flows.mc import PIPELINE
+from flows.pipeline import PIPELINE
 from tests import small_topology as small
 
 pytestmark = pytest.mark.contract

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows.docs import mcagent_page
-from flows.mc import PIPELINE
+from flows.pipeline import PIPELINE
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"
 

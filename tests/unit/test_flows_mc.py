@@ -7,17 +7,17 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from flows import Flow, FlowError, mc
+from flows import Flow, FlowError, pipeline
 from flows import actions as act
-from flows.mc import PIPELINE
-from flows.mc import declaration as d
-from flows.mc.choice import bucket_ids
+from flows.pipeline import PIPELINE
+from flows.pipeline import declaration as d
+from flows.pipeline.choice import bucket_ids
 from tests import small_topology as small
 
 ROLES = [(True, ()), (True, (3,)), (True, (3, 4)), (False, ()), (False, (3,)), (False, (3, 4))]
 
 
-def texts(part: mc.Part, table: int) -> list[str]:
+def texts(part: pipeline.Entries, table: int) -> list[str]:
     """Return the flows of a table as "match -> actions"."""
     return [f"{flow.match_text} -> {flow.actions_text}" for flow in part.flows if flow.table == table]
 
@@ -64,7 +64,7 @@ def test_every_flow_says_whose_it_is_and_every_drop_why(gateway: bool, siblings:
 def test_every_table_ends_in_a_counted_drop(gateway: bool, siblings: tuple[int, ...]) -> None:
     """The flow that takes what no other wants is there, once a table."""
     shared = small.env(gateway=gateway, siblings=siblings)
-    lowest = [flow for flow in mc.base(shared).flows if flow.priority == 0]
+    lowest = [flow for flow in pipeline.base(shared).flows if flow.priority == 0]
     assert [flow.table for flow in lowest] == [table.number for table in PIPELINE.tables]
     assert all(flow.match_text == "" and flow.actions_text == "drop" for flow in lowest)
 
@@ -86,7 +86,7 @@ def test_unchanged_input_gives_equal_parts() -> None:
 def test_a_remote_cluster_may_send_from_its_own_addresses_only() -> None:
     """Every source that passes is bound to the cluster's number, and the rest is counted for it."""
     shared = small.env(gateway=True, siblings=())
-    part = mc.cluster(shared, small.remote(1, gateway=True, snat=False))
+    part = pipeline.cluster(shared, small.remote(1, gateway=True, snat=False))
     sources = texts(part, d.SOURCE.number)
     assert sources == [
         "ip,reg0=0x4/0xf,reg1=0x65,nw_src=10.21.0.0/16 -> goto_table:20",
@@ -100,7 +100,7 @@ def test_a_remote_cluster_may_send_from_its_own_addresses_only() -> None:
 def test_a_node_may_send_from_its_own_addresses_only() -> None:
     """A Node's sources are bound to the port of its tunnel."""
     shared = small.env(gateway=True, siblings=())
-    part = mc.node(shared, small.nodes(gateway=True, siblings=())[1])
+    part = pipeline.node(shared, small.nodes(gateway=True, siblings=())[1])
     assert texts(part, d.SOURCE.number) == [
         "ip,reg0=0x2/0xf,reg2=0x2/0xffff,nw_src=10.10.2.0/24 -> goto_table:20",
         "ip,reg0=0x2/0xf,reg2=0x2/0xffff,nw_src=10.9.0.12 -> goto_table:20",
@@ -110,10 +110,10 @@ def test_a_node_may_send_from_its_own_addresses_only() -> None:
 def test_a_worker_has_neither_services_nor_other_nodes() -> None:
     """On a worker only the base, remote clusters and its own Node have flows."""
     shared = small.env(gateway=False, siblings=(3,))
-    assert mc.service(shared, small.service(5, "tcp", endpoints=3)) == mc.Part(flows=())
+    assert pipeline.service(shared, small.service(5, "tcp", endpoints=3)) == pipeline.Entries(flows=())
     own, *others = small.nodes(gateway=False, siblings=(3,))
-    assert mc.node(shared, own).flows
-    assert all(mc.node(shared, other) == mc.Part(flows=()) for other in others)
+    assert pipeline.node(shared, own).flows
+    assert all(pipeline.node(shared, other) == pipeline.Entries(flows=()) for other in others)
 
 
 def test_traffic_of_other_clusters_is_handed_to_the_kernel_only() -> None:
@@ -128,7 +128,7 @@ def test_traffic_of_other_clusters_is_handed_to_the_kernel_only() -> None:
 def test_only_what_leaves_to_another_cluster_counts_the_ttl_down_and_has_the_plain_mac() -> None:
     """Whatever leaves by the tunnel to a remote gateway has MAC f0 and one less TTL."""
     shared = small.env(gateway=True, siblings=(3,))
-    part = mc.cluster(shared, small.remote(1, gateway=True, snat=False))
+    part = pipeline.cluster(shared, small.remote(1, gateway=True, snat=False))
     out = "set_field:aa:bb:cc:dd:ee:f0->eth_dst,dec_ttl"
     assert texts(part, d.EXIT.number) == [f"ip,reg1=0x65 -> {out},group:{d.GROUP_CLUSTER.group_id(101)}"]
     reply_groups = [group for group in part.groups if group.group_id >> 24 == d.GROUP_REPLY.number]
@@ -140,7 +140,7 @@ def test_a_cluster_without_a_gateway_drops_and_says_so() -> None:
     """No tunnel to it: its CIDRs are dropped with its number."""
     for gateway in (True, False):
         shared = small.env(gateway=gateway, siblings=(3,))
-        part = mc.cluster(shared, replace(small.remote(1, gateway=gateway, snat=False), gateways=()))
+        part = pipeline.cluster(shared, replace(small.remote(1, gateway=gateway, snat=False), gateways=()))
         routes = [flow for flow in part.flows if flow.table == d.ROUTE.number]
         assert {flow.actions_text for flow in routes} == {"drop"}
         assert {flow.cookie for flow in routes} == {d.COOKIES.cookie(d.DROP_NO_GATEWAY, 101)}
@@ -151,29 +151,29 @@ def test_a_service_chooses_the_same_endpoint_on_every_gateway() -> None:
     """Buckets follow from the endpoints alone: not from their order, nor from what else is there."""
     shared, service = small.env(gateway=True, siblings=()), small.service(5, "tcp", endpoints=3)
     other = small.env(gateway=True, siblings=(3, 4))
-    part = mc.service(shared, service)
+    part = pipeline.service(shared, service)
     shuffled = replace(service, endpoints=(*service.endpoints[::-1], service.endpoints[0]))
-    assert mc.service(other, shuffled) == part
-    fewer = mc.service(shared, replace(service, endpoints=service.endpoints[:2]))
+    assert pipeline.service(other, shuffled) == part
+    fewer = pipeline.service(shared, replace(service, endpoints=service.endpoints[:2]))
     assert set(fewer.groups[0].buckets) < set(part.groups[0].buckets)
 
 
 def test_services_hash_what_they_should() -> None:
     """By client address where the Service asks for it, else by the connection."""
     shared = small.env(gateway=True, siblings=())
-    by_client = mc.service(shared, small.service(6, "udp", endpoints=2, affinity=True)).groups[0].body_text
+    by_client = pipeline.service(shared, small.service(6, "udp", endpoints=2, affinity=True)).groups[0].body_text
     assert by_client.startswith("type=select,selection_method=hash,fields=ip_src,bucket=")
-    by_connection = mc.service(shared, small.service(6, "udp", endpoints=2)).groups[0].body_text
+    by_connection = pipeline.service(shared, small.service(6, "udp", endpoints=2)).groups[0].body_text
     assert "fields(ip_src,ip_dst,udp_src,udp_dst)" in by_connection
 
 
 def test_where_there_is_no_choice_nothing_is_hashed() -> None:
     """A hash costs an upcall per connection; one endpoint or one gateway needs none, and liveness stays."""
-    lonely = mc.service(small.env(gateway=True, siblings=()), small.service(6, "udp", endpoints=1)).groups[0]
+    lonely = pipeline.service(small.env(gateway=True, siblings=()), small.service(6, "udp", endpoints=1)).groups[0]
     assert lonely.body_text.startswith("type=indirect,bucket=")
     (gateways,) = (
         group
-        for group in mc.base(small.env(gateway=False, siblings=(3,))).groups
+        for group in pipeline.base(small.env(gateway=False, siblings=(3,))).groups
         if group.group_id == d.GROUP_GATEWAYS.group_id(0)
     )
     # Nor watched: there is nowhere else to go, and a false alarm would drop what arrives.
@@ -184,23 +184,25 @@ def test_bad_services_are_refused() -> None:
     """An unknown protocol or an endpoint of the other family is an error that names it."""
     shared, service = small.env(gateway=True, siblings=()), small.service(5, "tcp", endpoints=1)
     with pytest.raises(FlowError, match="icmp"):
-        mc.service(shared, replace(service, protocol="icmp"))
+        pipeline.service(shared, replace(service, protocol="icmp"))
     with pytest.raises(FlowError, match="fd00::1"):
-        mc.service(shared, replace(service, endpoints=(mc.Endpoint(address=ip_address("fd00::1"), port=1),)))
+        pipeline.service(
+            shared, replace(service, endpoints=(pipeline.Endpoint(address=ip_address("fd00::1"), port=1),))
+        )
 
 
 def test_no_builder_assumes_ipv4() -> None:
     """IPv6 networks give flows on IPv6 fields."""
     shared = replace(small.env(gateway=True, siblings=(3,)), service_cidrs=(ip_network("fd00:96::/108"),))
     v6 = ip_network("fd00:21::/64")
-    gateway = mc.RemoteGateway(address=ip_address("fd00:9::1"), ofport=1001)
-    cluster = mc.RemoteCluster(number=1, cidrs=(v6,), gateways=(gateway,), snat=False)
-    flows: list[Flow] = [*mc.base(shared).flows, *mc.cluster(shared, cluster).flows]
-    endpoint = mc.Endpoint(address=ip_address("fd00:10::2"), port=8080)
+    gateway = pipeline.RemoteGateway(address=ip_address("fd00:9::1"), ofport=1001)
+    cluster = pipeline.RemoteCluster(number=1, cidrs=(v6,), gateways=(gateway,), snat=False)
+    flows: list[Flow] = [*pipeline.base(shared).flows, *pipeline.cluster(shared, cluster).flows]
+    endpoint = pipeline.Endpoint(address=ip_address("fd00:10::2"), port=8080)
     service = replace(
         small.service(5, "tcp", endpoints=0), address=ip_address("fd00:96::5"), endpoints=(endpoint,)
     )
-    part = mc.service(shared, service)
+    part = pipeline.service(shared, service)
     assert "ipv6,reg0=0x4/0xf,reg1=0x1,ipv6_src=fd00:21::/64" in {flow.match_text for flow in flows}
     assert "ipv6,reg0=0x4/0xf,ipv6_dst=fd00:96::/108" in {flow.match_text for flow in flows}
     assert part.flows[0].match_text == "ct_state=+new-rpl+trk,tcp6,ipv6_dst=fd00:96::5,tp_dst=80"

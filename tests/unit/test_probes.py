@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.waiting import wait_until
-from flows.mc.declaration import TOS_ASKED
+from flows.pipeline.declaration import TOS_ASKED
 from mcagent.agent.probing import Prober
 from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
 from mcagent.model.errors import BackendError

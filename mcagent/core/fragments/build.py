@@ -1,7 +1,7 @@
 """The fragments of the desired state: what each holds, and which are taken over from the last call.
 
 Which clusters have to be looked at is told from what changed, so that one changed cluster costs one fragment.
-Knows the pipeline only by the builders of `flows.mc`.
+Knows the pipeline only by the builders of `flows.pipeline`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from flows import mc
+from flows import pipeline
 from mcagent.core.addresses.underlay import mapped_sources, source_of
 from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState, Port
@@ -35,7 +35,7 @@ class Shared:
     """What all fragments rest on beside their own input. A change of it means that everything is built anew."""
 
     config: Config
-    env: mc.Env | None  # None without a role
+    env: pipeline.Env | None  # None without a role
     source: Address | None  # see Topology
 
 
@@ -159,7 +159,7 @@ class _Builder:
             if self.shared.env is not None:
                 found.extend(kernel.routing(config))
                 found.extend(kernel.netfilter(config, local.own_pods))
-                found.extend(_entries(mc.base(self.shared.env, choice)))
+                found.extend(_entries(pipeline.base(self.shared.env, choice)))
                 found.extend(wireguard.resources(config))
             return found
 
@@ -169,12 +169,12 @@ class _Builder:
         config, peers = self.shared.config, self.peers
         return (peers,), lambda: guard(config, peers)
 
-    def _flows_to(self, env: mc.Env, peer: LocalPeer, ofport: int) -> Maker:
+    def _flows_to(self, env: pipeline.Env, peer: LocalPeer, ofport: int) -> Maker:
         number = self.numbers["node"][peer.name]
 
         def make() -> list[Resource]:
-            node = mc.LocalNode(number=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks)
-            return _entries(mc.node(env, node))
+            node = pipeline.LocalNode(number=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks)
+            return _entries(pipeline.node(env, node))
 
         return (peer, ofport, number), make
 
@@ -183,7 +183,9 @@ class _Builder:
 
         def make() -> list[Resource]:
             found = local_endpoints(ports.values(), own.networks)
-            return _entries(mc.endpoints(mc.Endpoint(address=address, port=port) for address, port in found))
+            return _entries(
+                pipeline.endpoints(pipeline.Endpoint(address=address, port=port) for address, port in found)
+            )
 
         return (ports, own.networks), make
 
@@ -238,7 +240,9 @@ class _Builder:
             )
         return stale
 
-    def _cluster(self, env: mc.Env, owner: str, remote: AcceptedCluster, known: Mapping[str, Built]) -> Built:
+    def _cluster(
+        self, env: pipeline.Env, owner: str, remote: AcceptedCluster, known: Mapping[str, Built]
+    ) -> Built:
         config, source, ordered = self.shared.config, self.shared.source, self.paths.ordered
         number, meter = self.numbers["cluster"][remote.cluster_id], self.numbers["meter"][remote.cluster_id]
         rate = config.new_connections
@@ -250,7 +254,7 @@ class _Builder:
             reached = remote.reached_from(self.topology.local.own_gateway_ip) if env.gateway else ()
             gateways = (
                 *(
-                    mc.RemoteGateway(
+                    pipeline.RemoteGateway(
                         address=source_of(tunnel.gateway),
                         ofport=port.ofport,
                         watched=port.watched,
@@ -260,12 +264,12 @@ class _Builder:
                 ),
                 # What a sibling passes on comes from gateways that are not reached from here, too.
                 *(
-                    mc.RemoteGateway(address=source_of(a), ofport=None)
+                    pipeline.RemoteGateway(address=source_of(a), ofport=None)
                     for a in remote.gateways
                     if a not in reached
                 ),
             )
-            cluster = mc.RemoteCluster(
+            cluster = pipeline.RemoteCluster(
                 number=number,
                 cidrs=remote.cidrs,
                 gateways=gateways,
@@ -279,7 +283,7 @@ class _Builder:
                 *(resource for tunnel in tunnels for resource in way_to(tunnel.end, config)),
                 *kernel.cluster_routes(config, source, (*remote.cidrs, *mapped_sources(remote.gateways)), direct),
                 *([MeterEntry(meter_id=meter, rate=rate, burst=2 * rate)] if rate else []),
-                *_entries(mc.cluster(env, cluster)),
+                *_entries(pipeline.cluster(env, cluster)),
             ]
 
         rest: Maker = ((remote, number, meter, ends, ordered, tuple(port.used for port in ports)), make)
@@ -297,20 +301,22 @@ class _Builder:
             found[owner] = take_fragment(owner, known, self._service(env, port))
         return found
 
-    def _service(self, env: mc.Env, port: ExportedPort) -> Maker:
+    def _service(self, env: pipeline.Env, port: ExportedPort) -> Maker:
         number = self.numbers["service"][port.name]
 
         def make() -> list[Resource]:
-            service = mc.LocalService(
+            service = pipeline.LocalService(
                 number=number,
                 address=port.address,
                 protocol=port.protocol,
                 port=port.port,
                 client_ip_affinity=port.client_ip_affinity,
-                endpoints=tuple(mc.Endpoint(address=address, port=number) for address, number in port.endpoints),
+                endpoints=tuple(
+                    pipeline.Endpoint(address=address, port=number) for address, number in port.endpoints
+                ),
                 shares_endpoints=port.shares_endpoints,
             )
-            return _entries(mc.service(env, service))
+            return _entries(pipeline.service(env, service))
 
         return (port, number), make
 
@@ -341,7 +347,7 @@ def _units_of(clusters: Mapping[str, AcceptedCluster]) -> Iterator[tuple[str, Ac
     return ((f"cluster/{name}", remote) for name, remote in clusters.items())
 
 
-def _entries(part: mc.Part) -> list[Resource]:
+def _entries(part: pipeline.Entries) -> list[Resource]:
     """Return flows and groups as text: typed ones are some ten times larger, and nobody reads them again."""
     found: list[Resource] = [GroupEntry(group_id=g.group_id, body=g.body_text) for g in part.groups]
     found.extend(

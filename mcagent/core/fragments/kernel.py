@@ -200,7 +200,7 @@ def _closed_nodes(port: str) -> tuple[str, ...]:
     hostPort, external or load balancer's address has been translated by kube-proxy or CNI, which are to do that
     with nothing that comes from the bridge. By packet, not by connection, so what conntrack has lost, or not yet
     seen, is judged alike. Replies to what this Node opened pass, and ICMP errors about it; an invalid packet is
-    neither. The bridge sets the source MAC (flows.mc, table ArriveState).
+    neither. The bridge sets the source MAC (flows.pipeline, table ArriveState).
     """
     return (
         f'iifname != "{port}" accept',

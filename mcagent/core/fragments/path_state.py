@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from flows import mc
+from flows import pipeline
 from mcagent.core.fragments.tunnels import Tunnel, Tunnels
 from mcagent.core.local_cluster.topology import Local
 from mcagent.model.config import Config, GatewayMode
@@ -102,7 +102,7 @@ class PathState:
             [self.port(tunnel, name=str(tunnel.address), place=place) for place, tunnel in enumerate(tunnels)]
         )
 
-    def choice(self, tunnels: Tunnels) -> mc.Choice:
+    def choice(self, tunnels: Tunnels) -> pipeline.NextHopGroup:
         """Return the gateways of this cluster (but this Node) to choose from, with active-standby in order."""
         found = []
         for gateway in self.local.gateways:
@@ -112,8 +112,10 @@ class PathState:
                 standby = bool(gateway.standby)
                 found.append(self.port(tunnel, standby=standby, name=gateway.node, place=gateway.place))
         found.sort(key=lambda port: (port.rank, port.ofport))
-        return mc.Choice(
-            ways=tuple(mc.Way(ofport=p.ofport, watched=p.watched, standby=p.standby) for p in found),
+        return pipeline.NextHopGroup(
+            next_hops=tuple(
+                pipeline.NextHop(ofport=p.ofport, watched=p.watched, standby=p.standby) for p in found
+            ),
             ordered=self.ordered,
         )
 

@@ -31,27 +31,27 @@ from flows.fields import (
     tcp_flags,
 )
 from flows.flow import Bucket, Flow
-from flows.mc import declaration as d
-from flows.mc.base import STATE_NEW, UNTRANSLATED, drop, entry
-from flows.mc.choice import bucket_ids, select
-from flows.mc.topology import Endpoint, Env, LocalService, Part
+from flows.pipeline import declaration as d
+from flows.pipeline.base import STATE_NEW, UNTRANSLATED, drop, entry
+from flows.pipeline.choice import bucket_ids, select
+from flows.pipeline.values import Endpoint, Entries, Env, LocalService
 
 
-def service(env: Env, s: LocalService) -> Part:
+def service(env: Env, s: LocalService) -> Entries:
     """Return the translation of one port of an exported Service; on workers there is none.
 
     FlowError: unknown protocol, an endpoint of another family than the Service, a number that does not fit.
     """
     if not env.gateway:
-        return Part(flows=())
+        return Entries(flows=())
     if s.protocol not in PROTOCOLS:
         raise FlowError(d.SERVICE.name, "protocol", f'"{s.protocol}" is none of {", ".join(PROTOCOLS)}')
     protocol = PROTOCOLS[s.protocol]
     if not s.endpoints:
-        return Part(flows=(drop(d.SERVICE, d.NORMAL, _new(s, protocol), d.DROP_NO_ENDPOINT, s.number),))
+        return Entries(flows=(drop(d.SERVICE, d.NORMAL, _new(s, protocol), d.DROP_NO_ENDPOINT, s.number),))
     cookie = d.COOKIES.cookie(d.FOR_SERVICE, s.number)
     group = select(_group_id(s), tuple(_endpoint_buckets(env, s, protocol)), _hashed(s, protocol))
-    return Part(
+    return Entries(
         flows=(*_to_endpoint(env, s, protocol, cookie), *_undo_by_number(s, protocol, cookie)), groups=(group,)
     )
 
@@ -115,16 +115,16 @@ def _undo_by_number(s: LocalService, protocol: int, cookie: int) -> Iterator[Flo
     """
     source = IPV4_SRC if s.address.version == 4 else IPV6_SRC
     done = _reply(s, protocol, s.address, s.port)
-    yield entry(cookie, d.UNDNAT, d.ELSE, done, *UNTRANSLATED, Goto(d.ROUTE.number))
+    yield entry(cookie, d.UN_DNAT, d.ELSE, done, *UNTRANSLATED, Goto(d.ROUTE.number))
     undo = (set_whole(source, int(s.address)), set_whole(PORTS_SRC[protocol], s.port), *UNTRANSLATED)
     for endpoint in sorted(set(s.endpoints), key=lambda one: (int(one.address), one.port)):
         reply = _reply(s, protocol, endpoint.address, endpoint.port)
-        yield entry(cookie, d.UNDNAT, d.ELSE, reply, *undo, Goto(d.ROUTE.number))
+        yield entry(cookie, d.UN_DNAT, d.ELSE, reply, *undo, Goto(d.ROUTE.number))
 
 
 def _reply(s: LocalService, protocol: int, address: Address, port: int) -> tuple[Term, ...]:
     family, source_port = eth_type_of(address), exact(PORTS_SRC[protocol], port)
-    return (family, exact(IP_PROTO, protocol), source_is(address), source_port, d.SERVICE_NUMBER.is_(s.number))
+    return (family, exact(IP_PROTO, protocol), source_is(address), source_port, d.SERVICE_ID.is_(s.number))
 
 
 def _hashed(s: LocalService, protocol: int) -> tuple[Field, ...]:

@@ -28,9 +28,9 @@ from flows.fields import (
     tcp_flags,
 )
 from flows.flow import Flow, Group, GroupType
-from flows.mc import declaration as d
-from flows.mc.choice import candidate, choose, passing_on, watching
-from flows.mc.topology import Choice, Env, Part, Way
+from flows.pipeline import declaration as d
+from flows.pipeline.choice import candidate, choose, passing_on, watching
+from flows.pipeline.values import Entries, Env, NextHop, NextHopGroup
 
 # A packet keeps its kernel mark (skb->mark) through encapsulation and decapsulation (skb_scrub_packet in
 # net/core/skbuff.c clears it between namespaces only). Ours, or a CNI's, must not steer the tunnel's own packets.
@@ -39,7 +39,7 @@ PLAIN = set_whole(ETH_DST, d.MAC_PLAIN)
 AS_TRANSLATED = set_whole(ETH_DST, d.MAC_TRANSLATED)
 AS_REPLY = (set_whole(ETH_DST, d.MAC_REPLY), set_bits(d.REPLY, 1))
 # The number of the connection's Service is written where it was remembered; un-translated, a packet loses it.
-NUMBERED = (set_whole(ETH_SRC, d.MAC_SERVICE), Move(d.LABEL_SERVICE, d.SERVICE_NUMBER))
+NUMBERED = (set_whole(ETH_SRC, d.MAC_SERVICE), Move(d.LABEL_SERVICE, d.SERVICE_ID))
 UNTRANSLATED = (set_whole(ETH_SRC, d.HOST_MAC), *AS_REPLY)
 FROM_HOST, FROM_NODE, FROM_GATEWAY, FROM_REMOTE = (d.ORIGIN.is_(n) for n in (1, 2, 3, 4))
 LOCAL_GATEWAYS = d.GROUP_GATEWAYS.group_id(0)
@@ -58,7 +58,7 @@ def mac(value: int) -> Term:
 
 def untranslate_service(env: Env) -> Ct:
     """Return the pass through conntrack that undoes what this gateway translated."""
-    return Ct(env.zones.service, table=d.UNDNAT.number, nat=Nat())
+    return Ct(env.zones.service, table=d.UN_DNAT.number, nat=Nat())
 
 
 def entry(cookie: int, table: Table, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:
@@ -75,22 +75,22 @@ def drop(table: Table, priority: int, terms: tuple[Term, ...], why: Category, nu
     return d.PIPELINE.flow(table, priority, terms, act.DROP, cookie=d.COOKIES.cookie(why, number))
 
 
-def base(env: Env, choice: Choice | None = None) -> Part:
+def base(env: Env, group: NextHopGroup | None = None) -> Entries:
     """Return what does not depend on single clusters, Nodes or Services.
 
     `choice` has a way for every port in `env.local_gateways`; by default all are alike, and watched.
     """
     flows = [*_drops(), *_classify(env), *_asked(env), *_arrive(env), *_departure(env)]
-    flows.append(_flow(d.OUTPUT, d.NORMAL, (d.TRANSLATED.is_(1),), AS_TRANSLATED, OutputBits(d.LEAVES_BY)))
-    flows.append(_flow(d.OUTPUT, d.NORMAL, (d.TRANSLATED.is_(0),), PLAIN, OutputBits(d.LEAVES_BY)))
+    flows.append(_flow(d.OUTPUT, d.NORMAL, (d.TRANSLATED.is_(1),), AS_TRANSLATED, OutputBits(d.EGRESS_PORT)))
+    flows.append(_flow(d.OUTPUT, d.NORMAL, (d.TRANSLATED.is_(0),), PLAIN, OutputBits(d.EGRESS_PORT)))
     if env.gateway:
         flows.extend(_untranslate(env))
         flows.extend(_snat(env))
-    return Part(flows=tuple(flows), groups=tuple(_groups(env, choice or _all_alike(env))))
+    return Entries(flows=tuple(flows), groups=tuple(_groups(env, group or _all_alike(env))))
 
 
-def _all_alike(env: Env) -> Choice:
-    return Choice(ways=tuple(Way(ofport=port) for port in env.local_gateways))
+def _all_alike(env: Env) -> NextHopGroup:
+    return NextHopGroup(next_hops=tuple(NextHop(ofport=port) for port in env.local_gateways))
 
 
 def _classify(env: Env) -> Iterator[Flow]:
@@ -98,10 +98,10 @@ def _classify(env: Env) -> Iterator[Flow]:
     source = Goto(d.SOURCE.number)
     for family in d.FAMILIES:
         terms = (exact(IN_PORT, d.HOST_PORT), family, mac(d.MAC_PLAIN))
-        host = (UNMARKED, set_bits(d.ORIGIN, d.ORIGIN_HOST), set_bits(d.CAME_BY, d.HOST_PORT))
+        host = (UNMARKED, set_bits(d.ORIGIN, d.ORIGIN_HOST), set_bits(d.INGRESS_PORT, d.HOST_PORT))
         yield _flow(d.CLASSIFY, d.NORMAL, terms, *host, source)
         for port in env.local_gateways:
-            gateway = (UNMARKED, set_bits(d.ORIGIN, d.ORIGIN_GATEWAY), set_bits(d.CAME_BY, port))
+            gateway = (UNMARKED, set_bits(d.ORIGIN, d.ORIGIN_GATEWAY), set_bits(d.INGRESS_PORT, port))
             yield _flow(d.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *gateway, source)
 
 
@@ -121,7 +121,7 @@ def _asked(env: Env) -> Iterator[Flow]:
             if not env.gateway:
                 yield _flow(d.CLASSIFY, d.NORMAL, terms, UNMARKED, ToGroup(LOCAL_GATEWAYS))
             elif what == d.MAC_TRANSLATED:
-                yield _flow(d.CLASSIFY, d.NORMAL, terms, UNMARKED, host, Goto(d.UNDNAT.number))
+                yield _flow(d.CLASSIFY, d.NORMAL, terms, UNMARKED, host, Goto(d.UN_DNAT.number))
             else:
                 yield _flow(d.CLASSIFY, d.NORMAL, terms, UNMARKED, host, *AS_REPLY, Goto(d.ROUTE.number))
 
@@ -145,10 +145,10 @@ def _departure(env: Env) -> Iterator[Flow]:
         to_undo = (AS_TRANSLATED, *NUMBERED)
         translated, raw = d.MARK_TRANSLATED.is_(1), d.MARK_TRANSLATED.is_(0)
         for port in env.local_gateways:
-            came_by, prefer = d.MARK_PORT.is_(port), ToGroup(d.GROUP_PREFER.group_id(port))
-            yield _flow(table, d.EXACT, (family, _STATE_REPLY, came_by, translated), *to_undo, prefer)
+            ingress_port, prefer = d.MARK_PORT.is_(port), ToGroup(d.GROUP_PREFER.group_id(port))
+            yield _flow(table, d.EXACT, (family, _STATE_REPLY, ingress_port, translated), *to_undo, prefer)
             if not env.gateway:
-                yield _flow(table, d.EXACT, (family, _STATE_REPLY, came_by, raw), *AS_REPLY, prefer)
+                yield _flow(table, d.EXACT, (family, _STATE_REPLY, ingress_port, raw), *AS_REPLY, prefer)
         # Came in by this Node itself, or by a gateway that is no more.
         if env.gateway:
             undo = untranslate_service(env)
@@ -163,9 +163,9 @@ def _departure(env: Env) -> Iterator[Flow]:
 def _arrive(env: Env) -> Iterator[Flow]:
     """Into this Node's kernel, by way of conntrack in zone ARRIVAL."""
     track = Ct(env.zones.arrival, table=d.ADMIT.number)
-    mark = (Move(d.CAME_BY, d.MARK_PORT), Move(d.TRANSLATED, d.MARK_TRANSLATED))
+    mark = (Move(d.INGRESS_PORT, d.MARK_PORT), Move(d.TRANSLATED, d.MARK_TRANSLATED))
     # The Service is kept with the mark and not compared by itself: a connection has one as long as it lives.
-    number = Move(d.SERVICE_NUMBER, d.LABEL_SERVICE)
+    number = Move(d.SERVICE_ID, d.LABEL_SERVICE)
     remember = {0: mark, 1: (*mark, number)}
     # By the source MAC the kernel tells what was translated (`mct_nodes` in nft). There it stays: to write
     # it would make every Service a flow of its own in the datapath. Else it is whatever another cluster wrote.
@@ -177,7 +177,7 @@ def _arrive(env: Env) -> Iterator[Flow]:
         )
         yield _flow(d.ARRIVE, d.ELSE, (family, FROM_GATEWAY), track)
         if env.gateway:  # the way back is by this Node itself
-            yield _flow(d.ARRIVE, d.NORMAL, (family, FROM_REMOTE), set_bits(d.CAME_BY, d.HOST_PORT), track)
+            yield _flow(d.ARRIVE, d.NORMAL, (family, FROM_REMOTE), set_bits(d.INGRESS_PORT, d.HOST_PORT), track)
         yield _flow(d.ADMIT, d.ELSE, (family,), Goto(d.ARRIVE_STATE.number))
         table = d.ARRIVE_STATE
         for state in (STATE_NEW, _STATE_EST):
@@ -191,7 +191,7 @@ def _arrive(env: Env) -> Iterator[Flow]:
         for port in (*((d.HOST_PORT,) if env.gateway else ()), *env.local_gateways):
             for bit in (0, 1):
                 same = (
-                    d.CAME_BY.is_(port),
+                    d.INGRESS_PORT.is_(port),
                     d.MARK_PORT.is_(port),
                     d.TRANSLATED.is_(bit),
                     d.MARK_TRANSLATED.is_(bit),
@@ -202,9 +202,9 @@ def _arrive(env: Env) -> Iterator[Flow]:
 
 
 def _untranslate(env: Env) -> Iterator[Flow]:
-    """Gateway: tables Untranslate, Unsnat, Service (all but the Services), Client, Undnat."""
+    """Gateway: tables Untranslate, UnSnat, Service (all but the Services), Client, UnDnat."""
     table, route = d.UNTRANSLATE, Goto(d.ROUTE.number)
-    undo_snat = Ct(env.zones.snat, table=d.UNSNAT.number, nat=Nat())
+    undo_snat = Ct(env.zones.snat, table=d.UN_SNAT.number, nat=Nat())
     to_service = Ct(env.zones.service, table=d.ADMIT_SERVICE.number, nat=Nat())
     for address in env.own_gateway_ips:
         yield _flow(table, d.SPECIAL, (eth_type_of(address), FROM_REMOTE, destination_is(address)), undo_snat)
@@ -223,18 +223,18 @@ def _untranslate(env: Env) -> Iterator[Flow]:
             yield _flow(table, d.NORMAL, (family, origin, mac(d.MAC_PLAIN)), route)
             yield _flow(table, d.NORMAL, (family, origin, mac(d.MAC_REPLY)), set_bits(d.REPLY, 1), route)
             yield _flow(table, d.NORMAL, (family, origin, mac(d.MAC_TRANSLATED)), untranslate_service(env))
-        back = Move(d.LABEL_PORT, d.LEAVES_BY)
+        back = Move(d.LABEL_PORT, d.EGRESS_PORT)
         yield _flow(
-            d.UNSNAT, d.NORMAL, (family, _STATE_REPLY, d.LABEL_PORT.is_(d.HOST_PORT)), Goto(d.ARRIVE.number)
+            d.UN_SNAT, d.NORMAL, (family, _STATE_REPLY, d.LABEL_PORT.is_(d.HOST_PORT)), Goto(d.ARRIVE.number)
         )
-        yield _flow(d.UNSNAT, d.ELSE, (family, _STATE_REPLY), DecTtl(), back, Goto(d.OUTPUT.number))
+        yield _flow(d.UN_SNAT, d.ELSE, (family, _STATE_REPLY), DecTtl(), back, Goto(d.OUTPUT.number))
         yield _flow(d.ADMIT_SERVICE, d.ELSE, (family,), Goto(d.SERVICE.number))
         known = set_bits(d.TRANSLATED, 1)
         # Not "established": the userspace datapath translates, but calls a UDP connection new until a reply.
         yield _flow(d.SERVICE, d.EXACT, (family, _STATE_TRANSLATED), known, *NUMBERED, Goto(d.CLIENT.number))
         yield from _client(env, family)
         yield drop(d.SERVICE, d.ELSE, (family, STATE_NEW), d.DROP_NOT_EXPORTED)
-        yield _flow(d.UNDNAT, d.NORMAL, (family, _STATE_REPLY), *UNTRANSLATED, route)
+        yield _flow(d.UN_DNAT, d.NORMAL, (family, _STATE_REPLY), *UNTRANSLATED, route)
 
 
 def _client(env: Env, family: Term) -> Iterator[Flow]:
@@ -287,22 +287,21 @@ def translate_source(env: Env, address: Address) -> Ct:
         table=d.EXIT.number,
         commit=True,
         nat=Nat("src", address),
-        exec_=(Move(d.CAME_BY, d.LABEL_PORT),),
+        exec_=(Move(d.INGRESS_PORT, d.LABEL_PORT),),
     )
 
 
-def _groups(env: Env, choice: Choice) -> Iterator[Group]:
-    if env.gateway and not choice.ways:
+def _groups(env: Env, group: NextHopGroup) -> Iterator[Group]:
+    if env.gateway and not group.next_hops:
         return
-    candidates = [candidate(way.ofport, way) for way in choice.ways]
+    candidates = [candidate(way.ofport, way) for way in group.next_hops]
     # A gateway is one itself: while no other one is live it needs none (`parts._cluster_groups`).
-    yield from choose(LOCAL_GATEWAYS, candidates, ordered=choice.ordered, last_resort=not env.gateway)
-    for way in sorted(choice.ways, key=lambda way: way.ofport):
+    yield from choose(LOCAL_GATEWAYS, candidates, ordered=group.ordered, last_resort=not env.gateway)
+    for way in sorted(group.next_hops, key=lambda way: way.ofport):
         if env.gateway:
             other = watching(1, d.HOST_PORT, True, untranslate_service(env))
         else:
             other = passing_on(1, LOCAL_GATEWAYS)
         # Also to one on standby: a reply follows the last request, and other gateways may not know the connection.
         buckets = (watching(0, way.ofport, way.watched, Output(way.ofport)), other)
-        group = Group(d.GROUP_PREFER.group_id(way.ofport), GroupType.FAST_FAILOVER, buckets)
-        yield d.PIPELINE.group(group)
+        yield d.PIPELINE.group(Group(d.GROUP_PREFER.group_id(way.ofport), GroupType.FAST_FAILOVER, buckets))

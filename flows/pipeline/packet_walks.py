@@ -12,7 +12,7 @@ translated (from a gateway), or is to be un-translated (to a gateway), `…:f2` 
 the cluster that opens a connection, B the one that serves it.
 """
 
-JOURNEYS = """\
+PACKET_WALKS = """\
 **Pod on a worker of A to a Pod of B.** Worker: Classify (host), Source (own address), conntrack zone ARRIVAL,
 Departure commits the connection, Route to the group of gateways. Gateway of A: Classify (node), Source (that
 Node's address), Untranslate (plain), Route finds B, Relay (directly, or by a sibling if B cannot be reached
@@ -30,7 +30,7 @@ the connection.
 Service lets only exported address, protocol and port choose an endpoint (the group hashes the connection over
 bucket_ids that every gateway of B derives alike), commits the destination NAT, and Deliver sends it on with
 `…:f1`, which the Node of the endpoint keeps in ct_mark, and the number of the Service in the source MAC, which
-it keeps in ct_label. Its replies go back with both; Undnat un-translates them: a reply never leaves with the
+it keeps in ct_label. Its replies go back with both; UnDnat un-translates them: a reply never leaves with the
 endpoint's address.
 
 **A reply whose gateway was lost.** The Node sends it to another gateway, which does not have the connection. The
@@ -52,7 +52,7 @@ connections share flows of the datapath. Where two Services lead to one endpoint
 needed: there a TCP connection that begins (a SYN) keeps what conntrack gives it, and so do all UDP senders. The
 kernel datapath removes what is closed as soon as its place is needed, and has none of this.
 
-**The source MAC.** It holds a number on the tunnels between gateways and Nodes and nowhere else: Undnat puts the
+**The source MAC.** It holds a number on the tunnels between gateways and Nodes and nowhere else: UnDnat puts the
 MAC of `mc-gw0` back before a reply goes to another cluster. What ArriveState hands to the kernel keeps it, as the
 mark of a translated Service: `0a:6d:00` and the number. Everything else gets `aa:bb:cc:dd:ee:f0` there, whatever
 another cluster wrote into it. So nft knows what may reach the Node itself (chain `mct_nodes`): what is marked,
@@ -68,16 +68,16 @@ cluster opens.
 
 **With SNAT in A.** Snat passes the packet through zone SNAT; SnatState gives a new connection the gateway's
 address and keeps the port it came by in ct_label. The reply has that gateway's address as its destination, so
-it goes to that gateway (Route: gateway addresses, replies only), where Untranslate and Unsnat restore the
+it goes to that gateway (Route: gateway addresses, replies only), where Untranslate and UnSnat restore the
 destination and send it to the Node of the label. Host-network clients, and whatever else has an address that is
 not published, are always SNATed.
 
 **With SNAT in B as well.** SNAT is decided per direction by who opens the connection: replies are never SNATed
-(Departure and Undnat mark them), so it does not matter what B does with connections of its own.
+(Departure and UnDnat mark them), so it does not matter what B does with connections of its own.
 
 **Pods on a gateway Node.** The same tables without a hop: from the host Departure goes on to Route; towards the
 host Deliver goes on to Arrive, ct_mark's port is 1, and Departure un-translates replies by itself (zone
-SERVICE, Undnat).
+SERVICE, UnDnat).
 
 **A gateway as a worker of its sibling.** A remote gateway may choose the sibling for a Pod of this gateway
 Node. The sibling delivers it by tunnel like to any Node; translated replies go back to the sibling (group

@@ -22,8 +22,8 @@ from flows.fields import (
     tcp_flags,
 )
 from flows.flow import Flow, Group, GroupType
-from flows.mc import declaration as d
-from flows.mc.base import (
+from flows.pipeline import declaration as d
+from flows.pipeline.base import (
     AS_REPLY,
     FROM_GATEWAY,
     FROM_HOST,
@@ -37,13 +37,13 @@ from flows.mc.base import (
     entry,
     translate_source,
 )
-from flows.mc.choice import bucket_ids, candidate, choose, passing_on, watching
-from flows.mc.topology import Endpoint, Env, LocalNode, Part, RemoteCluster, RemoteGateway
+from flows.pipeline.choice import bucket_ids, candidate, choose, passing_on, watching
+from flows.pipeline.values import Endpoint, Entries, Env, LocalNode, RemoteCluster, RemoteGateway
 
 # --- remote cluster -------------------------------------------------------------------------------------
 
 
-def cluster(env: Env, c: RemoteCluster) -> Part:
+def cluster(env: Env, c: RemoteCluster) -> Entries:
     """Return the way to and from a remote cluster; FlowError when a value does not fit."""
     cookie = d.COOKIES.cookie(d.FOR_CLUSTER, c.number)
     tunnels = {gateway.ofport: gateway for gateway in c.gateways if gateway.ofport is not None}
@@ -76,7 +76,7 @@ def cluster(env: Env, c: RemoteCluster) -> Part:
             )
             for net in c.cidrs
         )
-        return Part(flows=tuple(flows))
+        return Entries(flows=tuple(flows))
     if not env.gateway:
         to_gateway = ToGroup(LOCAL_GATEWAYS)
         flows.extend(
@@ -89,10 +89,10 @@ def cluster(env: Env, c: RemoteCluster) -> Part:
             )
             for net in c.cidrs
         )
-        return Part(flows=tuple(flows))
+        return Entries(flows=tuple(flows))
     flows.extend(_from_cluster(c, cookie, tunnels, sources))
     flows.extend(_to_cluster(env, c, cookie, tunnels))
-    return Part(flows=tuple(flows), groups=tuple(_cluster_groups(env, c, tunnels)))
+    return Entries(flows=tuple(flows), groups=tuple(_cluster_groups(env, c, tunnels)))
 
 
 def _admit(env: Env, number: int, meter: Meter, cookie: int) -> Iterator[Flow]:
@@ -131,7 +131,7 @@ def _from_cluster(
             yield entry(
                 cookie, d.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family),
                 UNMARKED, set_bits(d.ORIGIN, d.ORIGIN_REMOTE),
-                set_bits(d.CLUSTER, c.number), set_bits(d.CAME_BY, port),
+                set_bits(d.CLUSTER, c.number), set_bits(d.INGRESS_PORT, port),
                 Goto(d.SOURCE.number),
             )  # fmt: skip
     go_on = Goto(d.UNTRANSLATE.number)
@@ -189,12 +189,12 @@ def _else_sibling(group_id: int, tunnels: Mapping[int, RemoteGateway], *out: act
 # --- Node of this cluster -------------------------------------------------------------------------------
 
 
-def node(env: Env, n: LocalNode) -> Part:
+def node(env: Env, n: LocalNode) -> Entries:
     """Return the way to and from a Node of this cluster. On workers only their own Node has any."""
     cookie = d.COOKIES.cookie(d.FOR_NODE, n.number)
     if n.ofport == d.HOST_PORT:
-        return Part(flows=tuple(_own_node(env, n, cookie)))
-    return Part(flows=tuple(_other_node(env, n, cookie)) if env.gateway else ())
+        return Entries(flows=tuple(_own_node(env, n, cookie)))
+    return Entries(flows=tuple(_other_node(env, n, cookie)) if env.gateway else ())
 
 
 def _own_node(env: Env, n: LocalNode, cookie: int) -> Iterator[Flow]:
@@ -207,23 +207,24 @@ def _own_node(env: Env, n: LocalNode, cookie: int) -> Iterator[Flow]:
 
 
 def _other_node(env: Env, n: LocalNode, cookie: int) -> Iterator[Flow]:
-    came_by = d.CAME_BY.is_(n.ofport)
+    ingress_port = d.INGRESS_PORT.is_(n.ofport)
     if not n.gateway:  # tunnels to gateways are classified by `base`
         for family in d.FAMILIES:
             yield entry(
                 cookie, d.CLASSIFY, d.NORMAL, (exact(IN_PORT, n.ofport), family),
-                UNMARKED, set_bits(d.ORIGIN, d.ORIGIN_NODE), set_bits(d.CAME_BY, n.ofport), Goto(d.SOURCE.number),
+                UNMARKED, set_bits(d.ORIGIN, d.ORIGIN_NODE),
+                set_bits(d.INGRESS_PORT, n.ofport), Goto(d.SOURCE.number),
             )  # fmt: skip
     go_on = Goto(d.UNTRANSLATE.number)
-    deliver = (DecTtl(), set_bits(d.LEAVES_BY, n.ofport), Goto(d.OUTPUT.number))
+    deliver = (DecTtl(), set_bits(d.EGRESS_PORT, n.ofport), Goto(d.OUTPUT.number))
     for net in dict.fromkeys(n.networks):
         family, source, priority = eth_type_of(net), source_in(net), d.PREFIX + net.prefixlen
         if not n.gateway:
-            yield entry(cookie, d.SOURCE, priority, (family, FROM_NODE, came_by, source), go_on)
+            yield entry(cookie, d.SOURCE, priority, (family, FROM_NODE, ingress_port, source), go_on)
         if env.local_gateways:  # a sibling's own, or what a sibling relays because it lost the other cluster
             # Replies to what is SNATed here then go to the Node itself: the sibling may take them from us only for
             # its own Pods, and may be about to fail.
-            opener = set_bits(d.CAME_BY, n.ofport)
+            opener = set_bits(d.INGRESS_PORT, n.ofport)
             yield entry(cookie, d.SOURCE, priority, (family, FROM_GATEWAY, source), opener, go_on)
         yield entry(cookie, d.DELIVER, priority, (family, FROM_REMOTE, destination_in(net)), *deliver)
 
@@ -231,7 +232,7 @@ def _other_node(env: Env, n: LocalNode, cookie: int) -> Iterator[Flow]:
 # --- endpoints on this Node ----------------------------------------------------------------------------------
 
 
-def endpoints(found: Iterable[Endpoint]) -> Part:
+def endpoints(found: Iterable[Endpoint]) -> Entries:
     """Hold back what TCP endpoints on this Node send in the middle of a connection that conntrack has lost.
 
     It may be that of a client of the Service, or of one that came to the endpoint's own address: the bytes are the
@@ -249,4 +250,4 @@ def endpoints(found: Iterable[Endpoint]) -> Part:
             tcp_flags("-syn"),
         )
         flows.append(drop(d.DEPARTURE, d.SPECIAL, terms, d.DROP_NO_STATE, d.DEPARTURE.number))
-    return Part(flows=tuple(flows))
+    return Entries(flows=tuple(flows))

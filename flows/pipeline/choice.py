@@ -21,8 +21,8 @@ from flows.fields import (
     Field,
 )
 from flows.flow import Bucket, Group, GroupType
-from flows.mc import declaration as d
-from flows.mc.topology import RemoteGateway, Way
+from flows.pipeline import declaration as d
+from flows.pipeline.values import NextHop, RemoteGateway
 
 # What a choice among gateways is hashed over. UDP ports are left out on purpose: later fragments have none, and
 # all fragments of a datagram must meet at one gateway to be translated (network cards hash UDP like this, too).
@@ -44,7 +44,7 @@ class Candidate:
     standby: bool
 
 
-def candidate(number: int, way: Way | RemoteGateway) -> Candidate:
+def candidate(number: int, way: NextHop | RemoteGateway) -> Candidate:
     """Return the tunnel as a candidate."""
     assert way.ofport is not None
     return Candidate(number=number, ofport=way.ofport, watched=way.watched, standby=way.standby)
@@ -88,7 +88,7 @@ def choose(group_id: int, candidates: Sequence[Candidate], *, ordered: bool, las
         return
     levels = [(d.GROUP_FIRST, first)]
     if rest:
-        levels.append((d.GROUP_RESERVE, rest))
+        levels.append((d.GROUP_STANDBY, rest))
     if last_resort and first:
         # The same numbers: what is hashed to one goes to the same one when it is live again.
         levels.append((d.GROUP_ANY, tuple(replace(one, watched=False) for one in first)))

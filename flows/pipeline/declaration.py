@@ -59,10 +59,14 @@ TRANSLATED = Bits("translated", REGISTERS[0], 4, 4, "this gateway, or one before
 SNAT = Bits("snat", REGISTERS[0], 5, 5, "connections to the destination's cluster take the gateway's address")
 REPLY = Bits("reply", REGISTERS[0], 6, 6, "a reply to a connection that another cluster opened")
 CLUSTER = Bits("cluster", REGISTERS[1], 0, 31, "number of the remote cluster it comes from or goes to")
-CAME_BY = Bits(
-    "came_by", REGISTERS[2], 0, 15, "port it came in by; of what a sibling relays, that to the Node that sent it"
+INGRESS_PORT = Bits(
+    "ingress_port",
+    REGISTERS[2],
+    0,
+    15,
+    "port it came in by; of what a sibling relays, that to the Node that sent it",
 )
-LEAVES_BY = Bits("leaves_by", REGISTERS[3], 0, 15, "port it leaves by")
+EGRESS_PORT = Bits("egress_port", REGISTERS[3], 0, 15, "port it leaves by")
 CLIENT_PORT = Bits(
     "client_port",
     REGISTERS[4],
@@ -110,8 +114,8 @@ LABEL_SERVICE = Bits(
     63,
     "zone SERVICE: number of the Service that was translated; zone ARRIVAL: as the gateway told it",
 )
-SERVICE_NUMBER = Bits(
-    "service_number", ETH_SRC, 0, 31, "between gateway and Node, with MAC `…:f1`: number of the translated Service"
+SERVICE_ID = Bits(
+    "service_id", ETH_SRC, 0, 31, "between gateway and Node, with MAC `…:f1`: number of the translated Service"
 )
 
 ORIGIN_HOST, ORIGIN_NODE, ORIGIN_GATEWAY, ORIGIN_REMOTE = 1, 2, 3, 4
@@ -139,7 +143,7 @@ SOURCE = Table(
     number=10,
     name="Source",
     purpose="Source-address check: a cluster, a Node and the host may send only from addresses that are theirs.",
-    fields=(ETH_TYPE, ORIGIN, CLUSTER, CAME_BY, *_SOURCE),
+    fields=(ETH_TYPE, ORIGIN, CLUSTER, INGRESS_PORT, *_SOURCE),
     next=(20, 30, 60),
 )
 UNTRANSLATE = Table(
@@ -150,9 +154,9 @@ UNTRANSLATE = Table(
     fields=(ETH_TYPE, ETH_DST, ORIGIN, *_DESTINATION),
     next=(22, 23, 26, 40, 60),
 )
-UNSNAT = Table(
+UN_SNAT = Table(
     number=22,
-    name="Unsnat",
+    name="UnSnat",
     purpose="Gateway: replies to connections that this gateway SNATed go to the Node in the connection's label.",
     fields=(ETH_TYPE, CT_STATE, LABEL_PORT),
     next=(70, 90),
@@ -180,12 +184,12 @@ CLIENT = Table(
     fields=(ETH_TYPE, CT_STATE, IP_PROTO, LABEL_CLIENT_PORT, *PORTS_SRC.values()),
     next=(60,),
 )
-UNDNAT = Table(
+UN_DNAT = Table(
     number=26,
-    name="Undnat",
+    name="UnDnat",
     purpose="Gateway: a reply that needs un-translation goes on only translated: by conntrack if that was done "
     "here, else by the number of its Service, if it comes from an endpoint of that. Never raw.",
-    fields=(ETH_TYPE, CT_STATE, SERVICE_NUMBER, IP_PROTO, *PORTS_SRC.values(), *_SOURCE),
+    fields=(ETH_TYPE, CT_STATE, SERVICE_ID, IP_PROTO, *PORTS_SRC.values(), *_SOURCE),
     next=(40,),
 )
 DEPARTURE = Table(
@@ -271,7 +275,7 @@ ARRIVE_STATE = Table(
     number=72,
     name="ArriveState",
     purpose="Keep the gateway that a connection comes in by, and what it translated; then to the kernel.",
-    fields=(ETH_TYPE, CT_STATE, MARK_PORT, MARK_TRANSLATED, CAME_BY, TRANSLATED),
+    fields=(ETH_TYPE, CT_STATE, MARK_PORT, MARK_TRANSLATED, INGRESS_PORT, TRANSLATED),
 )
 OUTPUT = Table(
     number=90,
@@ -281,7 +285,7 @@ OUTPUT = Table(
 )
 
 TABLES = (
-    CLASSIFY, SOURCE, UNTRANSLATE, UNSNAT, ADMIT_SERVICE, SERVICE, CLIENT, UNDNAT, DEPARTURE, ROUTE, RELAY,
+    CLASSIFY, SOURCE, UNTRANSLATE, UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT, UN_DNAT, DEPARTURE, ROUTE, RELAY,
     SNAT_TABLE, SNAT_STATE, EXIT, DELIVER, ARRIVE, ADMIT, ARRIVE_STATE, OUTPUT,
 )  # fmt: skip
 
@@ -291,7 +295,7 @@ TABLES = (
 GROUP_FIRST = GroupKind(
     number=1, name="first", purpose="of a choice with a standby, those to be used (number: that of the choice)"
 )
-GROUP_RESERVE = GroupKind(
+GROUP_STANDBY = GroupKind(
     number=2,
     name="standby",
     purpose="those used only if none of the first is live: not Ready, flapping (number: that of the choice)",
@@ -359,9 +363,9 @@ DROP_REFUSED = _drop(
 # What the lowest flow of a table counts, where it has a better name than "miss".
 MISS = {
     UNTRANSLATE.number: DROP_NOT_PUBLISHED,
-    UNSNAT.number: DROP_NO_STATE,
+    UN_SNAT.number: DROP_NO_STATE,
     SERVICE.number: DROP_INVALID,
-    UNDNAT.number: DROP_NO_STATE,
+    UN_DNAT.number: DROP_NO_STATE,
     DEPARTURE.number: DROP_INVALID,
     ROUTE.number: DROP_NO_ROUTE,
     SNAT_STATE.number: DROP_INVALID,
@@ -381,13 +385,14 @@ PIPELINE = Pipeline(
     name="mcagent",
     tables=TABLES,
     bits=(
-        ORIGIN, TRANSLATED, SNAT, REPLY, CLUSTER, CAME_BY, LEAVES_BY, CLIENT_PORT, MARK_PORT, MARK_TRANSLATED,
-        LABEL_PORT, LABEL_CLIENT_PORT, LABEL_SERVICE, SERVICE_NUMBER,
+        ORIGIN, TRANSLATED, SNAT, REPLY, CLUSTER, INGRESS_PORT, EGRESS_PORT, CLIENT_PORT, MARK_PORT,
+        MARK_TRANSLATED,
+        LABEL_PORT, LABEL_CLIENT_PORT, LABEL_SERVICE, SERVICE_ID,
     ),
     writes=(ETH_DST, ETH_SRC, PKT_MARK, *_SOURCE, *PORTS_SRC.values()),
     zones=(ZONE_ARRIVAL, ZONE_SERVICE, ZONE_SNAT),
     groups=(
-        GROUP_FIRST, GROUP_RESERVE, GROUP_ANY, GROUP_GATEWAYS, GROUP_PREFER, GROUP_CLUSTER, GROUP_RELAY,
+        GROUP_FIRST, GROUP_STANDBY, GROUP_ANY, GROUP_GATEWAYS, GROUP_PREFER, GROUP_CLUSTER, GROUP_RELAY,
         GROUP_REPLY, GROUP_SERVICE,
     ),
     categories=(

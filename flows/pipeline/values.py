@@ -36,7 +36,7 @@ class Env:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class NextHop:
     """A tunnel to a gateway, as one of several that can be chosen.
 
     `watched`: liveness detection knows the peer, so the tunnel counts only while it is up; others are trusted.
@@ -49,16 +49,16 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class NextHopGroup:
     """The gateways of this cluster to choose from; `ordered`: the first live one has all, else a hash decides."""
 
-    ways: tuple[Way, ...]
+    next_hops: tuple[NextHop, ...]
     ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteGateway:
-    """A gateway of a remote cluster; `ofport` of the tunnel to it, None on workers. The rest: see `Way`."""
+    """A gateway of a remote cluster; `ofport` of the tunnel to it, None on workers. The rest: see `NextHop`."""
 
     address: Address
     ofport: int | None
@@ -71,7 +71,8 @@ class RemoteCluster:
     """A remote cluster. `number` (1..2^24-1) is the same on every Node of this cluster.
 
     `snat`: connections from here to there take the address of the gateway they leave by, or `snat_address`
-    (one of `Env.own_gateway_ips`) where that cluster knows the gateway by another one. `ordered`: see `Choice`.
+    (one of `Env.own_gateway_ips`) where that cluster knows the gateway by another one.
+    `ordered`: see `NextHopGroup`.
     `meter`: that of the connections which it opens here; None: there is no limit.
     """
 
@@ -122,7 +123,7 @@ class LocalService:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Entries:
     """Flows and groups that follow from one cause."""
 
     flows: tuple[Flow, ...]

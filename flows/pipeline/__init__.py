@@ -1,33 +1,33 @@
 """The pipeline of mcagent's bridge: its declaration, the topology it is built from, and the builders."""
 
-from flows.mc.base import base
-from flows.mc.declaration import PIPELINE
-from flows.mc.parts import cluster, endpoints, node
-from flows.mc.service import service
-from flows.mc.topology import (
-    Choice,
+from flows.pipeline.base import base
+from flows.pipeline.declaration import PIPELINE
+from flows.pipeline.parts import cluster, endpoints, node
+from flows.pipeline.service import service
+from flows.pipeline.values import (
     Endpoint,
+    Entries,
     Env,
     LocalNode,
     LocalService,
-    Part,
+    NextHop,
+    NextHopGroup,
     RemoteCluster,
     RemoteGateway,
-    Way,
     Zones,
 )
 
 __all__ = [
     "PIPELINE",
-    "Choice",
     "Endpoint",
+    "Entries",
     "Env",
     "LocalNode",
     "LocalService",
-    "Part",
+    "NextHop",
+    "NextHopGroup",
     "RemoteCluster",
     "RemoteGateway",
-    "Way",
     "Zones",
     "base",
     "cluster",
