@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 
 from mcagent.dataplane.netlink import links, routes
 from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
@@ -43,15 +42,10 @@ class Writer:
         self._indexes: dict[str, int] = {}
 
     def write(self, steps: Sequence[Step]) -> list[RefusedError | None]:
-        """Make the steps so, in order, and return why each failed. Raises BackendError for the socket."""
-        outcome: list[RefusedError | None] = []
-        for link, run in groupby(steps, key=lambda step: isinstance(step.new or step.old, Link)):
-            batch = list(run)
-            outcome += [self._link(step) for step in batch] if link else self._bulk(batch)
-        return outcome
+        """Make the steps so, in order, and return why each failed. Raises BackendError for the socket.
 
-    def _bulk(self, steps: Sequence[Step]) -> list[RefusedError | None]:
-        """Send what all steps need first, then what is to follow for those that were not refused."""
+        What all steps need first is sent first, then what follows for those that were not refused.
+        """
         outcome: list[RefusedError | None] = [None] * len(steps)
         first: list[tuple[int, Request]] = []
         following: list[tuple[int, Request]] = []
@@ -69,21 +63,28 @@ class Writer:
             for (place, request), refusal in zip(sent, refusals, strict=True):
                 if refusal is not None and refusal.errno not in _FINE.get(request.type, _ALREADY_THERE):
                     outcome[place] = RefusedError(refusal)
+        for place, step in enumerate(steps):
+            if isinstance(step.new, Link) and outcome[place] is None:
+                outcome[place] = self._differs(step.new)
         return outcome
 
     def _requests(self, step: Step) -> list[Request]:
         """Return what a step needs, the first thing first. Raises RefusedError."""
         new, old = step.new, step.old
         match new or old:
-            case LinkAddress(device=device, address=address, prefixlen=length) if new is not None:
-                return [links.put_address(self._index(device), address, length)]
+            case Link(name=name):
+                index = self._index(name, gone=new is None)
+                if isinstance(new, Link):
+                    return [links.configure_link(index, new)]
+                return [links.release_link(index)] if index else []
             case LinkAddress(device=device, address=address, prefixlen=length):
-                index = self._index(device, gone=True)
-                return [links.delete_address(index, address, length)] if index else []
-            case Neighbour(device=device, address=address, mac=mac) if new is not None:
-                return [links.put_neighbour(self._index(device), address, mac)]
-            case Neighbour(device=device, address=address):
-                index = self._index(device, gone=True)
+                index = self._index(device, gone=new is None)
+                change = links.put_address if new is not None else links.delete_address
+                return [change(index, address, length)] if index else []
+            case Neighbour(device=device, address=address, mac=mac):
+                index = self._index(device, gone=new is None)
+                if new is not None:
+                    return [links.put_neighbour(index, address, mac)]
                 return [links.delete_neighbour(index, address)] if index else []
             case Route() as route:
                 if new is None:
@@ -99,30 +100,16 @@ class Writer:
                 return added
         raise AssertionError(step)
 
-    def _link(self, step: Step) -> RefusedError | None:
-        try:
-            if isinstance(step.new, Link):
-                self._configure(step.new)
-            elif isinstance(step.old, Link) and (index := self._index(step.old.name, gone=True)):
-                self._send(links.release_link(index), _ALREADY_GONE)
-        except RefusedError as refused:
-            return refused
-        return None
-
-    def _configure(self, link: Link) -> None:
-        self._send(links.configure_link(self._index(link.name), link))
+    def _differs(self, link: Link) -> RefusedError | None:
+        """Return what of a device's configuration the kernel took and did not follow."""
         found = links.read_link(self._socket, link.name)
         if found is None:
-            raise RefusedError(Refusal(errno.ENODEV))
+            return RefusedError(Refusal(errno.ENODEV))
         for what in ("mtu", "up", "rp_filter", "forwarding"):
             wanted, value = getattr(link, what), getattr(found, what)
             if wanted != value:
-                raise RefusedError(Refusal(errno.EINVAL, f"{what} stays {value}, {wanted} was asked for"))
-
-    def _send(self, request: Request, fine: frozenset[int] = frozenset()) -> None:
-        refusal = self._socket.request([request])[0]
-        if refusal is not None and refusal.errno not in fine:
-            raise RefusedError(refusal)
+                return RefusedError(Refusal(errno.EINVAL, f"{what} stays {value}, {wanted} was asked for"))
+        return None
 
     def _index(self, device: str, *, gone: bool = False) -> int:
         """Return a device's index; 0 for one that does not exist when `gone`, else RefusedError."""

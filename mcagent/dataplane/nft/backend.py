@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mcagent.dataplane.nft.apply import apply_steps
-from mcagent.dataplane.nft.observe import ELEMENT_TYPES, ListedRule, digest, parse_listing, spellings
+from mcagent.dataplane.nft.observe import ELEMENT_TYPES, ListedRule, Listing, digest, parse_listing, spellings
 from mcagent.dataplane.nft.process import Table
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
@@ -25,7 +25,6 @@ class NftBackend:
     def __init__(self, *, table: str, binary: str = "nft") -> None:
         """Remember what is ours; nothing is run before the first call."""
         self._tables = [Table(family, table, binary) for family in ELEMENT_TYPES]
-        self._there = set(self._tables)  # as far as known: a table that is not is not asked for counters
         # Rules that this version of nft lists in a spelling we do not know: (digest, listed) -> asked for.
         self._learnt: dict[tuple[str, str], str] = {}
 
@@ -33,12 +32,7 @@ class NftBackend:
         """Return the chains and sets of our tables. Raises BackendError when nft cannot be run."""
         found: dict[ResourceKey, Resource] = {}
         for table in self._tables:
-            listed = table.list("-a", "-s", "-y")
-            if listed is None:
-                self._there.discard(table)
-                continue
-            self._there.add(table)
-            listing = parse_listing(listed, table.family, table.name)
+            listing = _list(table)
             found.update({one.key: one for one in listing.resources(self._asked_for)})
         return found
 
@@ -65,9 +59,8 @@ class NftBackend:
         number of peers: 5 ms. Raises BackendError when nft cannot be run.
         """
         found: Counter[str] = Counter()
-        for table in tuple(self._there):
-            listed = table.list("-a", "-t", "-y") or ""
-            found.update(parse_listing(listed, table.family, table.name).counted())
+        for table in self._tables:
+            found.update(_list(table, without="-t").counted())
         return found
 
     def close(self) -> None:
@@ -85,17 +78,20 @@ class NftBackend:
 
     def _look_back(self, table: Table, done: Sequence[Step]) -> None:
         """After a change: learn spellings that are new to us, and remove the table if it is empty now."""
-        listed = table.list("-a", "-s", "-y") if done else None
-        if listed is None:
+        if not done:
             return
-        self._there.add(table)
-        listing = parse_listing(listed, table.family, table.name)
+        listing = _list(table)
         for chain in [step.new for step in done if isinstance(step.new, NftChain)]:
             for text, rule in zip(chain.rules, listing.rules.get(chain.name, ()), strict=False):
                 if rule.digest == digest(text) and text not in spellings(rule.text):
                     self._learnt[rule.digest, rule.text] = text
         if listing.empty and any(step.op is Op.DELETE for step in done):
             table.run(["-f", "-"], f"delete table {table}\n")
+
+
+def _list(table: Table, without: str = "-s") -> Listing:
+    """Return what a table holds, nothing where there is none: without counters (-s) or without elements (-t)."""
+    return parse_listing(table.list("-a", without, "-y") or "", table.family, table.name)
 
 
 def _family(step: Step) -> str:
