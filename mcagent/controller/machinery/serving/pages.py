@@ -84,9 +84,7 @@ def status_of(process: Process) -> dict[str, object]:
         "alive": not process.dead(),
         "checks": [asdict(check) for check in found],
         "lease": {"held": process.leading(), "holder": process.holder(), "error": process.lease_error()},
-        "leader": None
-        if leader is None
-        else {**asdict(leader), "since": rfc3339(leader.since) if leader.since else None},
+        "leader": _leader(leader) if leader is not None else None,
         "reconcilers": {name: {"waiting": count} for name, count in sorted(engine.depths().items())},
         "delayed": later,
         "active": now,
