@@ -20,7 +20,7 @@ from devtools.lab.progress import Progress
 from devtools.lab.topology import Cni, Topology, Underlay, generate
 from devtools.nodes import netns
 from devtools.traffic import matrix
-from mcagent.cli import exit_codes
+from mcagent.cli.common import exit_codes
 from mcagent.cli.main import run_command
 from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.resources import TunnelType

@@ -8,8 +8,8 @@ import json
 import yaml
 
 from mcagent.agent.config_keys import KEYS, Settings
-from mcagent.cli import exit_codes
-from mcagent.cli.settings import add_setting_flags, load_settings
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 from mcagent.model.config import Config
 
 _EPILOG = f"""\

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from mcagent.cli import exit_codes
-from mcagent.cli.settings import add_setting_flags, given
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.setting_flags import add_setting_flags, given
 from mcagent.controller.config import SCHEMA, Role, load
 
 _EPILOG = f"""\

@@ -7,9 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from mcagent.cli import exit_codes
-from mcagent.cli.settings import add_setting_flags, load_settings
-from mcagent.cli.status import ask_agent, table
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.asking import ask_agent
+from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.tables import table
 
 _EPILOG = f"""\
 examples:

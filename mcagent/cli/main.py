@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from mcagent.cli import exit_codes
+from mcagent.cli.common import exit_codes
 from mcagent.model.errors import McagentError
 
 COMMANDS = {

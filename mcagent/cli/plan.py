@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 
-from mcagent.cli import exit_codes
-from mcagent.cli.settings import add_setting_flags, load_settings
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 
 _EPILOG = f"""\
 examples:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
-import socket
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from mcagent.agent.config_keys import Settings
-from mcagent.cli import exit_codes
-from mcagent.cli.settings import add_setting_flags, load_settings
-from mcagent.model.errors import McagentError
-
-TIMEOUT = 10.0  # seconds
-MAX_ANSWER = 64 * 1024 * 1024  # bytes
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.asking import ask_agent
+from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.tables import size, table
 
 _EPILOG = f"""\
 examples:
@@ -44,51 +37,6 @@ def run(args: argparse.Namespace) -> int:
     status = ask_agent(load_settings(args, node_needed=False))
     print(json.dumps(status, indent=2) if args.output == "json" else text(status))
     return exit_codes.OK if status.get("ready") else exit_codes.FAILED
-
-
-def ask_agent(settings: Settings, timeout: float = TIMEOUT) -> Mapping[str, Any]:
-    """Return /status of this Node's agent. Raises McagentError when none answers.
-
-    Where the pages ask others for a token, the agent's own Node has a Unix socket, which is root's.
-    """
-    if settings.status_socket is None:
-        return ask(*settings.listen_address, timeout)
-    return _ask(_UnixConnection(settings.status_socket, timeout), str(settings.status_socket))
-
-
-def ask(host: str, port: int, timeout: float = TIMEOUT) -> Mapping[str, Any]:
-    """Return /status of the agent that listens there in clear text. Raises McagentError when none answers."""
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-    return _ask(http.client.HTTPConnection(host, port, timeout=timeout), f"{host}:{port}")
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect to the socket."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
-def _ask(connection: http.client.HTTPConnection, where: str) -> Mapping[str, Any]:
-    try:
-        connection.request("GET", "/status")
-        text = connection.getresponse().read(MAX_ANSWER + 1)
-        if len(text) > MAX_ANSWER:
-            raise ValueError(f"more than {MAX_ANSWER} bytes")
-        answer = json.loads(text)
-    except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-        raise McagentError(f"no agent answers at {where}: {error}") from None
-    finally:
-        connection.close()
-    if not isinstance(answer, dict):
-        raise McagentError(f"what answers at {where} is no agent")
-    return answer
 
 
 def text(status: Mapping[str, Any]) -> str:
@@ -138,14 +86,6 @@ def text(status: Mapping[str, Any]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return aligned lines."""
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    return [
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)
-    ]
-
-
 def _tunnel(tunnel: Mapping[str, Any]) -> tuple[str, ...]:
     counters = tunnel["statistics"]
     state = "missing" if not tunnel["exists"] else "down" if tunnel["up"] is False else "up"
@@ -159,16 +99,6 @@ def _tunnel(tunnel: Mapping[str, Any]) -> tuple[str, ...]:
         str(counters.get("rx_dropped", 0) + counters.get("tx_dropped", 0)),
         str(counters.get("rx_errors", 0) + counters.get("tx_errors", 0)),
     )
-
-
-def size(count: int) -> str:
-    """Return bytes with a unit: "512 B", "1.5 MiB"."""
-    value = float(count)
-    for unit in _UNITS:
-        if value < 1024 or unit == _UNITS[-1]:
-            break
-        value /= 1024
-    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
 def _because(summary: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from mcagent.cli import exit_codes
+from mcagent.cli.common import exit_codes
 from mcagent.observe.version import version
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from mcagent.agent.config_keys import Settings
 from mcagent.agent.wiring import key_store
-from mcagent.cli import exit_codes
-from mcagent.cli.settings import add_setting_flags, load_settings
-from mcagent.cli.status import ask_agent, size, table
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.asking import ask_agent
+from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+from mcagent.cli.common.tables import size, table
 from mcagent.model.errors import McagentError
 
 LOOK = 0.5  # seconds between looks at how far it is

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mcagent.cli import controller as controller_command
-from mcagent.cli import exit_codes
+from mcagent.cli.common import exit_codes
 from mcagent.controller.config import SCHEMA, Role
 from mcagent.controller.run import TURN
 

@@ -14,8 +14,8 @@ import pytest
 from mcagent.agent.config_keys import Settings
 from mcagent.agent.loop import IDLE_TURN, STALLED
 from mcagent.cli import agent as agent_command
-from mcagent.cli import exit_codes
-from mcagent.cli.settings import load_settings
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.setting_flags import load_settings
 
 UNIT = Path(__file__).parents[2] / "systemd" / "mcagent-agent.service"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mcagent.cli import exit_codes
-from mcagent.cli.kube import add_cluster_flags, open_cluster
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 
 _EPILOG = f"""\
 examples:

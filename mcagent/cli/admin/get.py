@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from mcagent.cli import exit_codes
-from mcagent.cli.kube import add_cluster_flags, open_cluster
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 
 _EPILOG = f"""\
 examples:
@@ -81,7 +81,7 @@ def _join_config(args: argparse.Namespace, namespace: str) -> int:
 
 def show(what: str, found: Sequence[dict[str, Any]], form: str, *, one: bool) -> None:
     """Print objects as a table, JSON or YAML; `one`: the object itself instead of a list."""
-    from mcagent.cli.status import table
+    from mcagent.cli.common.tables import table
     from mcagent.controller.admin import listing
 
     if form == "table":

@@ -1,4 +1,4 @@
-"""The flags that several commands share: one for the file, one for each configuration key. No command itself."""
+"""The flags of the configuration: one for the file, one for each key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flags by which commands reach an API server, and the client they make of them. No command itself."""
+"""The flags by which commands reach an API server, and the client they make of them."""
 
 from __future__ import annotations
 
