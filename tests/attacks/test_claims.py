@@ -13,7 +13,7 @@ import pytest
 from devtools.waiting import wait_until
 from mcagent.controller.contract import names
 from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
-from mcagent.controller.machinery.reconciler import DesiredObjects, Side, Wanted
+from mcagent.controller.machinery.reconciler import DesiredObjects, Index, Wanted
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.core.addresses.underlay import endpoint_of
@@ -370,19 +370,19 @@ class Fast(MemoryView):
     """A view whose indexes are kept until something is written, as the engine's cache keeps them."""
 
     def __init__(self, leader: Leader) -> None:
-        super().__init__(leader.api, namespace=AREA, indexes=ClusterInfoCopy.indexes)
+        super().__init__(leader.api, namespace=AREA)
         self._known: dict[str, dict[str, list[RawObject]]] = {}
         leader.api.watch(lambda *_: self._known.clear())
 
-    def indexed(self, index: str, value: str, side: Side = Side.LOCAL) -> Sequence[RawObject]:
+    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
         """Return the objects that an index files under a value."""
-        if index not in self._known:
+        if index.name not in self._known:
             filed: dict[str, list[RawObject]] = {}
-            for raw in self.list(self.indexes[index, side].kind):
-                for under in self.indexes[index, side].values(raw):
+            for raw in self.list(index.kind):
+                for under in index.values(raw):
                     filed.setdefault(under, []).append(raw)
-            self._known[index] = filed
-        return self._known[index].get(value, ())
+            self._known[index.name] = filed
+        return self._known[index.name].get(value, ())
 
 
 @attack(

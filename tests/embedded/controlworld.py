@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from devtools.apiserver import ApiServer
 from mcagent.controller.machinery.connection.connection import ConnectionTiming
 from mcagent.controller.machinery.engine import EngineTiming
-from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import (
+    Access,
+    DesiredObjects,
+    Index,
+    ObjectChange,
+    Ref,
+    Side,
+    View,
+    Wanted,
+)
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
 from mcagent.kube.sources.informer import Timing
@@ -119,11 +128,13 @@ class Copier:
         self.needs_leader = side is Side.LEADER
         self.target = Kind.RESOURCE_EXPORT if self.needs_leader else Kind.CONFIG_MAP
         exports = frozenset({Kind.SERVICE_EXPORT})
-        self.kinds: Mapping[Side, frozenset[Kind]] = (
-            {Side.LOCAL: exports, Side.LEADER: frozenset({self.target, Kind.RESOURCE_IMPORT})}
-            if self.needs_leader
-            else {Side.LOCAL: exports | {self.target}}
+        here = not self.needs_leader
+        self.reads = (
+            Access(local=exports | {self.target})
+            if here
+            else Access(local=exports, leader={self.target, Kind.RESOURCE_IMPORT})
         )
+        self.writes = Access(local={self.target}) if here else Access(leader={self.target})
         self.indexes: Sequence[Index] = ()
         self.looks: list[str] = []
         self.bad: set[str] = set()  # keys that it trips over

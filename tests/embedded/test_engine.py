@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from devtools.apiserver import GARBAGE, ApiServer, Fault, FaultKind
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.machinery.reconciler import (
+    Access,
     DesiredObjects,
-    Index,
     ObjectChange,
     Reconciler,
     Ref,
@@ -421,12 +421,13 @@ def test_an_answer_that_comes_late_revives_nothing() -> None:
 
 
 class Beats:
-    """Writes something to the leader again and again, and says nothing of it in its kinds, as heartbeats do."""
+    """Writes something to the leader again and again, which it does not read, as heartbeats do."""
 
     name = "beats"
     needs_leader = False
-    kinds: Mapping[Side, frozenset[Kind]] = {Side.LOCAL: frozenset({Kind.CLUSTER_SET})}
-    indexes: Sequence[Index] = ()
+    reads = Access(local={Kind.CLUSTER_SET})
+    writes = Access(leader={Kind.CONFIG_MAP})
+    indexes = ()
 
     def __init__(self, keys: int = 1) -> None:
         self.names = [f"beat-{number}" for number in range(keys)]
@@ -466,7 +467,7 @@ def test_what_is_not_watched_is_not_read_before_each_write(
     assert remote.get(Kind.CONFIG_MAP, "beat-0", COMMON_AREA)["data"]["more"] == "1"
 
 
-def test_who_writes_to_the_leader_without_saying_so_holds_up_nothing_local(
+def test_who_only_writes_to_the_leader_holds_up_nothing_local(
     local: Objects, leader_api: ApiServer, remote: Objects, run: Callable[..., Engine]
 ) -> None:
     """With more such keys than workers and a leader that hangs, local objects are written at once."""

@@ -180,7 +180,7 @@ class Clusters:
 
     def granted(self, namespace: str, values: Iterable[str]) -> Sequence[RawObject]:
         """Return the ResourceImports that are filed under any of these."""
-        rows = [raw for value in values for raw in self.view.indexed(GRANTED.name, value)]
+        rows = [raw for value in values for raw in self.view.indexed(GRANTED, value)]
         return list({raw["metadata"]["name"]: raw for raw in rows}.values())
 
     def cluster_sets(self, namespace: str) -> Sequence[RawObject]:

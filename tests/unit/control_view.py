@@ -21,7 +21,9 @@ from mcagent.controller.machinery.reconciler import (
     Ref,
     Side,
     Wanted,
+    check_writes,
 )
+from mcagent.controller.machinery.view import DeclaredView
 from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS
@@ -241,13 +243,11 @@ class MemoryView:
         namespace: str = "kube-system",
         leader_api: Api | None = None,
         leader: Leader | None = None,
-        indexes: Iterable[Index] = (),
     ) -> None:
         self.namespace = namespace
         self.local = local
         self.leader_api = leader_api
         self.failures: dict[Ref, str] = {}
-        self.indexes = {(index.name, index.side): index for index in indexes}
         self._leader = leader
         self._frozen: dict[Key, RawObject] | None = None
 
@@ -286,14 +286,13 @@ class MemoryView:
         objects = self._objects(side)
         return [objects[key] for key in sorted(objects) if key[0] is kind and namespace in (None, key[1])]
 
-    def indexed(self, index: str, value: str, side: Side = Side.LOCAL) -> Sequence[RawObject]:
+    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
         """Return the objects that an index files under a value."""
-        found = self.indexes[index, side]
-        return [obj for obj in self.list(found.kind, side) if value in set(found.values(obj))]
+        return [obj for obj in self.list(index.kind, index.side) if value in set(index.values(obj))]
 
-    def count(self, index: str, value: str, side: Side = Side.LOCAL) -> int:
+    def count(self, index: Index, value: str) -> int:
         """Return how many objects an index files under a value."""
-        return len(self.indexed(index, value, side))
+        return len(self.indexed(index, value))
 
     def quiet_for(self, ref: Ref) -> float:
         """Return for how many seconds an object has been as it is."""
@@ -319,8 +318,6 @@ class Controller:
         self.looks = 0  # at keys, so far
         self.closed = False  # one that ended sees and does nothing more
         self._queue: dict[tuple[int, str], None] = {}
-        for reconciler in reconcilers:
-            view.indexes |= {(index.name, index.side): index for index in reconciler.indexes}
         view.local.watch(lambda kind, old, new: self._change(Side.LOCAL, kind, old, new))
         if view.leader_api is not None:
             view.leader_api.watch(lambda kind, old, new: self._change(Side.LEADER, kind, old, new))
@@ -333,14 +330,14 @@ class Controller:
             return
         change = ObjectChange(side=side, kind=kind, old=old, new=new)
         for number, reconciler in enumerate(self.reconcilers):
-            if kind in reconciler.kinds.get(side, frozenset()):
-                for key in reconciler.keys(change, self.view):
+            if kind in reconciler.reads.on(side):
+                for key in reconciler.keys(change, DeclaredView(self.view, reconciler)):
                     self._queue[number, key] = None
 
     def enqueue_all(self) -> None:
         """Put every key of every reconciler into the queue, as at start and after a reconnect."""
         for number, reconciler in enumerate(self.reconcilers):
-            for key in reconciler.all_keys(self.view):
+            for key in reconciler.all_keys(DeclaredView(self.view, reconciler)):
                 self._queue[number, key] = None
 
     def step(self, place: int = 0) -> bool:
@@ -354,7 +351,8 @@ class Controller:
         leader = self.view.leader
         if reconciler.needs_leader and (leader is None or not leader.synced):
             return True
-        outcome = reconciler.desired(key, self.view, self.view.local.clock())
+        outcome = reconciler.desired(key, DeclaredView(self.view, reconciler), self.view.local.clock())
+        check_writes(reconciler, outcome)
         self._carry_out(reconciler, key, outcome)
         return True
 

@@ -393,7 +393,7 @@ def test_a_cache_files_what_it_can(objects: list[RawObject]) -> None:
         for obj in kept:
             sink.apply(Kind.RESOURCE_EXPORT, WatchEvent(type=told, object=obj))
     assert cache.count(Side.LOCAL, Kind.RESOURCE_EXPORT) == 0
-    assert not any(cache._tables[Side.LOCAL, Kind.RESOURCE_EXPORT].filed.values())
+    assert not any(cache._stores[Side.LOCAL, Kind.RESOURCE_EXPORT].filed.values())
 
 
 def test_what_nobody_reads_is_not_kept() -> None:

@@ -99,12 +99,12 @@ def test_order_indexes_and_changes_agree_with_the_objects(steps: list[tuple[str,
             there[key] for key in sorted(there) if key[0] == namespace
         ]
     for colour in ("red", "blue"):
-        assert list(cache.indexed("colours", colour, Side.LOCAL)) == [
+        assert list(cache.indexed(COLOURS, colour)) == [
             thing for thing in listed if thing["data"]["colour"] == colour
         ]
-        count = cache.count_indexed("colours", colour, Side.LOCAL)
-        assert count == len(cache.indexed("colours", colour, Side.LOCAL))
-    assert (cache.has_index("colours", Side.LOCAL), cache.has_index("colours", Side.LEADER)) == (True, False)
+        count = cache.count_indexed(COLOURS, colour)
+        assert count == len(cache.indexed(COLOURS, colour))
+    assert (cache.has_index(COLOURS), cache.has_index(replace(COLOURS, side=Side.LEADER))) == (True, False)
 
 
 def test_an_event_older_than_our_own_write_is_passed_over(world: World) -> None:
@@ -188,7 +188,7 @@ def test_quiet_time_begins_with_a_version_and_survives_a_relist(
 ) -> None:
     """It is 0 for what is not there, grows, and starts again with another version only."""
     now = 100.0
-    for module in ("controller.cache", "kube.store"):
+    for module in ("controller.machinery.cache", "kube.store"):
         monkeypatch.setattr(f"mcagent.{module}.time", SimpleNamespace(monotonic=lambda: now))
     assert world.cache.quiet_for(ref("a")) == 0.0
     world.event(EventType.ADDED, obj("a", 1))

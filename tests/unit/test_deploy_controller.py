@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,24 @@ import yaml
 from mcagent.controller.admission.gateway import AGENTS_FIELD
 from mcagent.controller.config import Role, Settings, load
 from mcagent.controller.run import reconcilers_of
+from mcagent.controller.settings import WriteEndpoints
 from mcagent.http.listening import Authentication
 from mcagent.model.kinds import KINDS
+from mcagent.model.objects import Kind
 
 ROOT = Path(__file__).parents[2] / "deploy"
 MULTICLUSTER = "multicluster.crd.antrea.io"
 HOME = {Role.LEADER: "antrea-multicluster", Role.MEMBER: "kube-system"}
+WRITES = {"create", "update", "patch", "delete"}
+RUNNING = {  # what the controller itself writes: Events, its Lease, its certificate, and questions about tokens
+    ("", "events"),
+    ("", "secrets"),
+    ("coordination.k8s.io", "leases"),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("authentication.k8s.io", "tokenreviews"),
+    ("authorization.k8s.io", "subjectaccessreviews"),
+}
 Manifest = dict[str, Any]
 
 
@@ -43,6 +56,11 @@ def rules(role: Role) -> dict[tuple[str, str], set[str]]:
                 for resource in rule["resources"]:
                     granted.setdefault((group, resource), set()).update(rule["verbs"])
     return granted
+
+
+def resources(kinds: Iterable[Kind]) -> set[tuple[str, str]]:
+    """Return kinds as rules of RBAC name them."""
+    return {(KINDS[kind].group, KINDS[kind].plural) for kind in kinds}
 
 
 def test_the_files_are_current() -> None:
@@ -80,19 +98,20 @@ def test_every_object_says_its_namespace_and_whose_it_is(role: Role) -> None:
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_what_reconcilers_read_may_be_read_and_secrets_hardly(role: Role) -> None:
-    """Every kind that is watched has its rule; nothing is granted by wildcard."""
+def test_rights_are_what_reconcilers_declare(role: Role) -> None:
+    """What they read may be listed and watched, what they write written; of other things only what runs them."""
     granted = rules(role)
-    read = {
-        kind
-        for r in reconcilers_of(role, Settings(), "x")
-        for side, kinds in r.kinds.items()
-        for kind in kinds
-        if side == "local"
-    }
-    for kind in read:
-        info = KINDS[kind]
-        assert {"get", "list", "watch"} <= granted[info.group, info.plural], kind
+    found = reconcilers_of(role, Settings(write_endpoints=WriteEndpoints.ALWAYS), "x")
+    watched = {name for name, verbs in granted.items() if {"get", "list", "watch"} <= verbs}
+    written = {(group, name.partition("/")[0]) for (group, name), verbs in granted.items() if verbs & WRITES}
+    assert watched == resources({kind for r in found for kind in r.reads.local})
+    assert written - RUNNING == resources({kind for r in found for kind in r.writes.local})
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_secrets_and_leases_by_name(role: Role) -> None:
+    """Nothing is granted by wildcard."""
+    granted = rules(role)
     assert not any("*" in text for key, verbs in granted.items() for text in (*key, *verbs))
     assert granted["coordination.k8s.io", "leases"] == granted["", "secrets"] == {"get", "update"}
     for rule in one(role, "ClusterRole")["rules"]:
@@ -109,16 +128,19 @@ def test_what_reconcilers_read_may_be_read_and_secrets_hardly(role: Role) -> Non
 def test_a_member_writes_announces_and_exports_and_nothing_else() -> None:
     """The Role that tokens are bound to gives no status, no imports, and no deletecollection."""
     role = one(Role.LEADER, "Role", "antrea-mc-member-cluster-role")
-    writes = {"create", "update", "patch", "delete"}
     for rule in role["rules"]:
         resources = set(rule["resources"])
         assert not {name for name in resources if "/" in name}
         if resources == {"memberclusterannounces", "resourceexports"}:
-            assert set(rule["verbs"]) == writes | {"get", "list", "watch"}
-        elif resources == {"resourceimports"}:
-            assert set(rule["verbs"]) == {"get", "list", "watch"}
+            assert set(rule["verbs"]) == WRITES | {"get", "list", "watch"}
         else:
-            assert (resources, rule["verbs"]) == ({"events"}, ["create"])
+            assert (resources, set(rule["verbs"])) == ({"resourceimports"}, {"get", "list", "watch"})
+    members = reconcilers_of(Role.MEMBER, Settings(), "x")
+    assert {kind for r in members for kind in r.reads.leader} == {Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT}
+    assert {kind for r in members for kind in r.writes.leader} == {
+        Kind.RESOURCE_EXPORT,
+        Kind.MEMBER_CLUSTER_ANNOUNCE,
+    }
 
 
 @pytest.mark.parametrize("role", list(Role))

@@ -313,7 +313,7 @@ def test_no_json_makes_a_reconciler_raise(
     api._objects[kind, raw["metadata"]["namespace"], name] = raw  # as an API server that checks nothing has it
     keys = {r.name: set(r.all_keys(view)) for r in reconcilers}
     for r in reconcilers:
-        if kind in r.kinds.get(side, ()):
+        if kind in r.reads.on(side):
             for old, new in ((None, raw), (raw, None), (raw, dict(raw))):
                 keys[r.name] |= set(r.keys(ObjectChange(side=side, kind=kind, old=old, new=new), view))
         for index in r.indexes:

@@ -9,7 +9,7 @@ import pytest
 from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.machinery.reconciler import Leader
 from mcagent.controller.member import member_reconcilers
-from mcagent.controller.member.membership import PATIENCE
+from mcagent.controller.member.leave import PATIENCE
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView

@@ -7,7 +7,7 @@ member is away, and since when, stands in the ClusterSet's status (`cluster_set`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import FALSE, find, time_of
@@ -15,7 +15,14 @@ from mcagent.controller.contract.raw import is_deleting, text_at
 from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_lost
 from mcagent.controller.leader.exports import BY_CLUSTER, by_cluster, cluster_of
 from mcagent.controller.leader.members import announce_ref, announces
-from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import (
+    Access,
+    DesiredObjects,
+    ObjectChange,
+    Ref,
+    View,
+    Wanted,
+)
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
@@ -29,10 +36,9 @@ class Members:
 
     name = "members"
     needs_leader = False
-    kinds: Mapping[Side, frozenset[Kind]] = {
-        Side.LOCAL: frozenset({Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.RESOURCE_EXPORT, Kind.CLUSTER_SET})
-    }
-    indexes: Sequence[Index] = (BY_CLUSTER,)
+    reads = Access(local={Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.RESOURCE_EXPORT, Kind.CLUSTER_SET})
+    writes = Access(local={Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.RESOURCE_EXPORT})
+    indexes = (BY_CLUSTER,)
 
     def __init__(self, settings: LeaderSettings) -> None:
         self._settings = settings
@@ -71,7 +77,7 @@ class Members:
         finalizers = [f for f in held if isinstance(f, str)] if isinstance(held, list) else []
         cluster = text_at(raw, "clusterID")
         if is_deleting(raw):
-            exports = view.indexed(BY_CLUSTER.name, by_cluster(area, cluster)) if cluster else ()
+            exports = view.indexed(BY_CLUSTER, by_cluster(area, cluster)) if cluster else ()
             left = [_export_ref(export) for export in exports if not is_deleting(export)]
             if exports:
                 return DesiredObjects(steps=left)  # their going calls for this key again

@@ -78,7 +78,7 @@ def problem_of(annotations: Mapping[str, str]) -> str:
 
 def bounds_of(view: View, area: str, cluster_id: str, defaults: Bounds) -> Bounds:
     """Return the bounds of a member. Of several ServiceAccounts that stand for it all count."""
-    accounts = view.indexed(ACCOUNTS_BY_CLUSTER.name, f"{area}/{cluster_id}")
+    accounts = view.indexed(ACCOUNTS_BY_CLUSTER, f"{area}/{cluster_id}")
     return bounds_of_accounts(accounts, defaults)
 
 
@@ -90,7 +90,7 @@ def bounds_of_accounts(accounts: Iterable[RawObject], defaults: Bounds) -> Bound
 
 def named_for(view: View, area: str, namespace: str) -> frozenset[str]:
     """Return the members for which a namespace is named; none: it is shared."""
-    accounts = view.indexed(ACCOUNTS_BY_NAMESPACE.name, f"{area}/{namespace}")
+    accounts = view.indexed(ACCOUNTS_BY_NAMESPACE, f"{area}/{namespace}")
     return frozenset(filter(None, map(stands_for, accounts)))
 
 

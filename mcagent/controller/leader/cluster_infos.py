@@ -7,7 +7,7 @@ what is not is told to the cluster that asked. An export that turned unreadable 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mcagent.controller.contract import names
@@ -20,7 +20,14 @@ from mcagent.controller.leader.ledger import Ledger, granted_in, touched
 from mcagent.controller.leader.members import announces, is_member, not_a_member
 from mcagent.controller.leader.payloads import read_cluster_info
 from mcagent.controller.leader.status import export_ref, failed, reason_of, released, succeeded
-from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import (
+    Access,
+    DesiredObjects,
+    ObjectChange,
+    Ref,
+    View,
+    Wanted,
+)
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
@@ -34,12 +41,11 @@ class ClusterInfoCopy:
 
     name = "cluster-info-copy"
     needs_leader = False
-    kinds: Mapping[Side, frozenset[Kind]] = {
-        Side.LOCAL: frozenset(
-            {Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.SERVICE_ACCOUNT}
-        )
-    }
-    indexes: Sequence[Index] = (CLUSTER_INFOS, BY_CLUSTER, CLAIMED, GRANTED, ACCOUNTS_BY_CLUSTER)
+    reads = Access(
+        local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.SERVICE_ACCOUNT}
+    )
+    writes = Access(local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT})
+    indexes = (CLUSTER_INFOS, BY_CLUSTER, CLAIMED, GRANTED, ACCOUNTS_BY_CLUSTER)
 
     def __init__(self, settings: LeaderSettings) -> None:
         self._settings, self._ledger = settings, Ledger(settings.limits)

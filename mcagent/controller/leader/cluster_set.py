@@ -18,7 +18,14 @@ from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, conditi
 from mcagent.controller.contract.raw import is_deleting, text_at, value_at
 from mcagent.controller.leader.exports import CLUSTER_INFOS, cluster_of
 from mcagent.controller.leader.members import announce_ref, announces, heartbeat
-from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import (
+    Access,
+    DesiredObjects,
+    ObjectChange,
+    Ref,
+    View,
+    Wanted,
+)
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
@@ -70,10 +77,9 @@ class ClusterSetStatus:
 
     name = "cluster-set-status"
     needs_leader = False
-    kinds: Mapping[Side, frozenset[Kind]] = {
-        Side.LOCAL: frozenset({Kind.CLUSTER_SET, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.RESOURCE_EXPORT})
-    }
-    indexes: Sequence[Index] = (CLUSTER_INFOS,)
+    reads = Access(local={Kind.CLUSTER_SET, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.RESOURCE_EXPORT})
+    writes = Access(local={Kind.CLUSTER_SET})
+    indexes = (CLUSTER_INFOS,)
 
     def __init__(self, settings: LeaderSettings) -> None:
         self._settings = settings
@@ -188,9 +194,7 @@ def _encrypts(raw: RawObject | None) -> bool | None:
 
 def _consistent(view: View, area: str, members: set[str], before: object, now: float) -> RawObject:
     infos = [
-        raw
-        for raw in view.indexed(CLUSTER_INFOS.name, area)
-        if cluster_of(raw) in members and not is_deleting(raw)
+        raw for raw in view.indexed(CLUSTER_INFOS, area) if cluster_of(raw) in members and not is_deleting(raw)
     ]
     found = pairs(((cluster_of(raw), claim) for raw in infos for claim in claims_in(raw)), _COUNTED)
     notes = [f"{a} of {one} overlaps {b} of {other}" for one, a, other, b in found[:_SHOWN]]

@@ -46,7 +46,7 @@ class Grants:
 
     def read(self, view: View, area: str) -> Networks:
         """Return all granted CIDRs, owned by clusters' IDs."""
-        infos = view.indexed(GRANTS.name, area)
+        infos = view.indexed(GRANTS, area)
         last = self._last.get(area)
         if last is not None and len(last[0]) == len(infos) and all(map(operator.is_, last[0], infos)):
             return last[1]

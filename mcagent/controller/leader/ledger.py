@@ -121,7 +121,7 @@ class Ledger:
         refused = self.refusals(view, area, cluster_id, claims) if claims else {}
         found = []
         for claim in claims:
-            holders = colliding([claim], area, lambda value: view.indexed(GRANTED.name, value))
+            holders = colliding([claim], area, lambda value: view.indexed(GRANTED, value))
             ids = {text_at(raw, "spec", "clusterinfo", "clusterID") for raw in holders} - {cluster_id}
             asked = set(asked_for(claim))
             if claim.text not in refused and all(asked.isdisjoint(books.held(i)) for i in ids):
@@ -257,13 +257,13 @@ def read_claims(export: RawObject) -> tuple[CidrClaim, ...] | None:
 
 def touched(view: View, area: str, changed: Iterable[CidrClaim]) -> list[str]:
     """Return the names of the exports that ask for what collides with these claims."""
-    found = colliding(changed, area, lambda value: view.indexed(CLAIMED.name, value))
+    found = colliding(changed, area, lambda value: view.indexed(CLAIMED, value))
     return [text_at(raw, "metadata", "name") for raw in found]
 
 
 def _clusters(view: View, area: str, claims: Sequence[CidrClaim]) -> set[str]:
     """Return the clusters that ask for, or were granted, what collides with claims."""
-    exports = colliding(claims, area, lambda value: view.indexed(CLAIMED.name, value))
-    imports = colliding(claims, area, lambda value: view.indexed(GRANTED.name, value))
+    exports = colliding(claims, area, lambda value: view.indexed(CLAIMED, value))
+    imports = colliding(claims, area, lambda value: view.indexed(GRANTED, value))
     ids = {text_at(raw, "spec", "clusterID") for raw in exports}
     return ids | {text_at(value_at(raw, "spec", "clusterinfo"), "clusterID") for raw in imports} - {""}

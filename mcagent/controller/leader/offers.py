@@ -108,9 +108,9 @@ class Offers:
     @staticmethod
     def _is_over(view: View, raw: RawObject, header: Header, limit: int) -> bool:
         value = by_kind(header.area, header.cluster_id, ExportKind.SERVICE)
-        if header.deleting or view.count(BY_KIND.name, value) <= limit:
+        if header.deleting or view.count(BY_KIND, value) <= limit:
             return False
-        return age(raw) not in oldest(view.indexed(BY_KIND.name, value), limit)
+        return age(raw) not in oldest(view.indexed(BY_KIND, value), limit)
 
     def max_exports(self, view: View, area: str, cluster_id: str) -> int:
         """Return how many Services a member may export."""

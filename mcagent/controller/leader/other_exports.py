@@ -6,12 +6,12 @@ that admission asks for would keep it for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from mcagent.controller.contract.raw import is_deleting, text_at
 from mcagent.controller.leader.exports import ExportKind
 from mcagent.controller.leader.status import failed, released
-from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
@@ -23,8 +23,9 @@ class OtherExports:
 
     name = "other-exports"
     needs_leader = False
-    kinds: Mapping[Side, frozenset[Kind]] = {Side.LOCAL: frozenset({Kind.RESOURCE_EXPORT})}
-    indexes: Sequence[Index] = ()
+    reads = Access(local={Kind.RESOURCE_EXPORT})
+    writes = Access(local={Kind.RESOURCE_EXPORT})
+    indexes = ()
 
     def __init__(self, settings: LeaderSettings) -> None:
         self._settings = settings

@@ -8,7 +8,7 @@ else the older export. Which exports take part is decided in `offers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.ranges import blocks_of
@@ -34,7 +34,14 @@ from mcagent.controller.leader.offers import Export, Offers
 from mcagent.controller.leader.payloads import published
 from mcagent.controller.leader.service_imports import imports, key_of_import
 from mcagent.controller.leader.status import export_ref, failed, released, succeeded
-from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import (
+    Access,
+    DesiredObjects,
+    ObjectChange,
+    Ref,
+    View,
+    Wanted,
+)
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
@@ -46,12 +53,11 @@ class ServiceMerge:
 
     name = "service-merge"
     needs_leader = False
-    kinds: Mapping[Side, frozenset[Kind]] = {
-        Side.LOCAL: frozenset(
-            {Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.SERVICE_ACCOUNT}
-        )
-    }
-    indexes: Sequence[Index] = (
+    reads = Access(
+        local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.SERVICE_ACCOUNT}
+    )
+    writes = Access(local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT})
+    indexes = (
         BY_IMPORT,
         BY_CLUSTER,
         BY_KIND,
@@ -96,9 +102,9 @@ class ServiceMerge:
             return ()
         value = by_kind(area, cluster_of(raw), ExportKind.SERVICE)
         limit = self._offers.max_exports(view, area, cluster_of(raw))
-        if view.count(BY_KIND.name, value) < limit:
+        if view.count(BY_KIND, value) < limit:
             return ()
-        there = sorted((r for r in view.indexed(BY_KIND.name, value) if not is_deleting(r)), key=age)
+        there = sorted((r for r in view.indexed(BY_KIND, value) if not is_deleting(r)), key=age)
         return there[max(0, limit - 1) : limit + 1]
 
     def all_keys(self, view: View) -> Iterable[str]:
@@ -119,7 +125,7 @@ class ServiceMerge:
         if not namespace:
             ref = Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name)
             return self._nameless(view.get(ref), view, now)
-        found = view.indexed(BY_IMPORT.name, f"{area}/{namespace}-{name}")
+        found = view.indexed(BY_IMPORT, f"{area}/{namespace}-{name}")
         exports = [self._offers.read(view, raw, _key(raw)) for raw in found]
         mine = [export for export in exports if export.key == key]
         holder = _holder(exports)
@@ -170,11 +176,11 @@ def _with_rivals(view: View, exports: Iterable[RawObject]) -> Iterable[str]:
     for raw in exports:
         yield _key(raw)
         for value in BY_IMPORT.values(raw):
-            yield from map(_key, view.indexed(BY_IMPORT.name, value))
+            yield from map(_key, view.indexed(BY_IMPORT, value))
 
 
 def _of_cluster(view: View, area: str, cluster_id: str) -> Iterable[RawObject]:
-    exports = view.indexed(BY_CLUSTER.name, by_cluster(area, cluster_id))
+    exports = view.indexed(BY_CLUSTER, by_cluster(area, cluster_id))
     return [raw for raw in exports if text_at(raw, "spec", "kind") in SERVICE_KINDS]
 
 
@@ -186,7 +192,7 @@ def _of_networks(view: View, area: str, change: ObjectChange) -> Iterable[RawObj
     for raw in filter(None, (change.old, change.new)):
         yield from _of_cluster(view, area, text_at(raw, "spec", "clusterinfo", "clusterID"))
     for block in blocks_of(old ^ new):
-        yield from view.indexed(BY_BLOCK.name, f"{area}/{block}")
+        yield from view.indexed(BY_BLOCK, f"{area}/{block}")
 
 
 def _of_account(view: View, area: str, change: ObjectChange) -> Iterable[RawObject]:
@@ -197,7 +203,7 @@ def _of_account(view: View, area: str, change: ObjectChange) -> Iterable[RawObje
             yield from _of_cluster(view, area, cluster_id)
         named |= named_namespaces(raw)
     for namespace in named:
-        yield from view.indexed(BY_NAMESPACE.name, f"{area}/{namespace}")
+        yield from view.indexed(BY_NAMESPACE, f"{area}/{namespace}")
 
 
 # --- who has the name, and what becomes of whose export -----------------------------------------------------

@@ -1,6 +1,6 @@
 """The objects of both sides as they were last seen: filled by informers and by the answers to our own writes.
 
-Owns the tables of both sides, and what changed. Nothing goes back in time: an event that is older than the answer
+Owns the stores of both sides, and what changed. Nothing goes back in time: an event that is older than the answer
 to a write of ours is passed over, so a reconciler that looks right after a write sees it. Objects are shared and
 are never changed. Knows no client and no reconciler.
 """
@@ -37,14 +37,14 @@ class Cache:
         self._lock = threading.Lock()
         self._listen = listen
         indexes = list(dict.fromkeys(indexes))  # several reconcilers may declare the same one
-        self._by_name: dict[tuple[Side, str], Kind] = {}
+        self._by_name: set[tuple[Side, str]] = set()
         for index in indexes:
             if index.kind not in set(kinds.get(index.side, ())):
                 raise ValueError(f"index {index.name}: {index.kind} is not read from {index.side}")
             if (index.side, index.name) in self._by_name:
                 raise ValueError(f"index {index.name}: there are two of this name")
-            self._by_name[index.side, index.name] = index.kind
-        self._tables = {
+            self._by_name.add((index.side, index.name))
+        self._stores = {
             (side, kind): Store({i.name: i.values for i in indexes if (i.side, i.kind) == (side, kind)})
             for side, of_side in kinds.items()
             for kind in of_side
@@ -55,60 +55,60 @@ class Cache:
     def get(self, ref: Ref) -> RawObject | None:
         """Return an object, None if there is none."""
         with self._lock:
-            return self._table(ref.side, ref.kind).objects.get((ref.namespace, ref.name))
+            return self._store(ref.side, ref.kind).objects.get((ref.namespace, ref.name))
 
     def list(self, kind: Kind, side: Side, namespace: str | None = None) -> Sequence[RawObject]:
         """Return all objects of a kind, or of one namespace of it, sorted by namespace and name."""
         with self._lock:
-            table = self._table(side, kind)
-            order = table.order
+            store = self._store(side, kind)
+            order = store.order
             if namespace is not None:
                 first = bisect_left(order, (namespace, ""))
                 order = order[first : bisect_left(order, (namespace + "\0", ""))]
-            return [table.objects[key] for key in order]
+            return [store.objects[key] for key in order]
 
-    def indexed(self, index: str, value: str, side: Side) -> Sequence[RawObject]:
-        """Return the objects that an index files under a value. Raises KeyError for an unknown index."""
+    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
+        """Return the objects that an index files under a value. Raises KeyError for one that is not kept."""
         with self._lock:
-            table = self._tables[side, self._by_name[side, index]]
-            return [table.objects[key] for key in table.filed[index].get(value, ())]
+            store = self._store(index.side, index.kind)
+            return [store.objects[key] for key in store.filed[index.name].get(value, ())]
 
-    def has_index(self, index: str, side: Side) -> bool:
+    def has_index(self, index: Index) -> bool:
         """Tell whether an index is kept."""
-        return (side, index) in self._by_name
+        return (index.side, index.name) in self._by_name
 
-    def count_indexed(self, index: str, value: str, side: Side) -> int:
-        """Return how many objects an index files under a value. Raises KeyError for an unknown index."""
+    def count_indexed(self, index: Index, value: str) -> int:
+        """Return how many objects an index files under a value. Raises KeyError for one that is not kept."""
         with self._lock:
-            return len(self._tables[side, self._by_name[side, index]].filed[index].get(value, ()))
+            return len(self._store(index.side, index.kind).filed[index.name].get(value, ()))
 
     def quiet_for(self, ref: Ref) -> float:
         """Return for how many seconds an object has had the version that it has; 0.0: there is none."""
         with self._lock:
-            since = self._table(ref.side, ref.kind).seen.get((ref.namespace, ref.name))
+            since = self._store(ref.side, ref.kind).seen.get((ref.namespace, ref.name))
         return 0.0 if since is None else max(0.0, time.monotonic() - since)
 
     def count(self, side: Side, kind: Kind) -> int:
         """Return how many objects of a kind there are."""
         with self._lock:
-            return len(self._table(side, kind).objects)
+            return len(self._store(side, kind).objects)
 
     def synced(self, side: Side) -> bool:
         """Tell whether all kinds of a side have been listed once."""
         with self._lock:
-            return all(table.synced for (of, _), table in self._tables.items() if of is side)
+            return all(store.synced for (of, _), store in self._stores.items() if of is side)
 
     def unsynced(self, side: Side) -> frozenset[Kind]:
         """Return the kinds of a side that were not listed yet."""
         with self._lock:
-            return frozenset(kind for (of, kind), table in self._tables.items() if of is side and not table.synced)
+            return frozenset(kind for (of, kind), store in self._stores.items() if of is side and not store.synced)
 
     def kinds(self, side: Side) -> frozenset[Kind]:
         """Return the kinds that are kept of a side."""
-        return frozenset(kind for of, kind in self._tables if of is side)
+        return frozenset(kind for of, kind in self._stores if of is side)
 
-    def _table(self, side: Side, kind: Kind) -> Store:
-        return self._tables[side, kind]
+    def _store(self, side: Side, kind: Kind) -> Store:
+        return self._stores[side, kind]
 
     # --- writing ------------------------------------------------------------------------------------------
 
@@ -120,28 +120,28 @@ class Cache:
         """Take all objects of a kind."""
         changes: list[ObjectChange] = []
         with self._lock:
-            table = self._table(side, kind)
-            first = not table.synced
-            table.dead.clear()
+            store = self._store(side, kind)
+            first = not store.synced
+            store.dead.clear()
             incoming = {key_of(obj): obj for obj in objects}
             # Not buried: one that we made while the list was under way is not in it, and its event will come.
             changes.extend(
-                ObjectChange(side=side, kind=kind, old=table.drop(key), new=None)
-                for key in [key for key in table.order if key not in incoming]
+                ObjectChange(side=side, kind=kind, old=store.drop(key), new=None)
+                for key in [key for key in store.order if key not in incoming]
             )
-            table.unconfirmed.clear()
+            store.unconfirmed.clear()
             for key, obj in incoming.items():
-                old = table.objects.get(key)
+                old = store.objects.get(key)
                 # A list is the truth, also when it goes back (a restored etcd); what it missed comes by watch.
                 if old is not None and version_of(old) == version_of(obj) and version_of(old):
                     continue
-                table.put(key, obj)
+                store.put(key, obj)
                 changes.append(ObjectChange(side=side, kind=kind, old=old, new=obj))
         if changes:
             self._listen(changes)
         if first:
             # Only now: else somebody could look at all objects before these changes are told, and once more after.
-            table.synced = True  # of this table, which may be none of ours any more
+            store.synced = True  # of this store, which may be none of ours any more
             self._listen(())
 
     def apply(self, side: Side, kind: Kind, event: WatchEvent) -> None:
@@ -150,17 +150,17 @@ class Cache:
         key = key_of(obj)
         change: ObjectChange | None = None
         with self._lock:
-            table = self._table(side, kind)
-            table.unconfirmed.pop(key, None)
-            old = table.objects.get(key)
+            store = self._store(side, kind)
+            store.unconfirmed.pop(key, None)
+            old = store.objects.get(key)
             if event.type is EventType.DELETED:
-                table.bury(obj)
+                store.bury(obj)
                 # one that was deleted and made again: the event is about the earlier one
                 if old is not None and (uid_of(old) == uid_of(obj) or is_newer(old, obj)):
-                    table.drop(key)
+                    store.drop(key)
                     change = ObjectChange(side=side, kind=kind, old=old, new=None)
-            elif uid_of(obj) not in table.dead and (old is None or is_newer(old, obj)):
-                table.put(key, obj)
+            elif uid_of(obj) not in store.dead and (old is None or is_newer(old, obj)):
+                store.put(key, obj)
                 change = ObjectChange(side=side, kind=kind, old=old, new=obj)
         if change is not None:
             self._listen([change])
@@ -173,23 +173,23 @@ class Cache:
         new = None if obj is None or is_gone(obj) else trim(ref.kind, obj)
         key = (ref.namespace, ref.name)
         with self._lock:
-            table = self._tables.get((ref.side, ref.kind))
-            if table is None:
+            store = self._stores.get((ref.side, ref.kind))
+            if store is None:
                 return
-            old = table.objects.get(key)
+            old = store.objects.get(key)
             if new is None:
                 gone = obj if obj is not None else was
                 if gone is not None:
-                    table.bury(gone)
+                    store.bury(gone)
                 if old is None or gone is None or uid_of(old) != uid_of(gone):
                     return  # what is there now was made while the answer was under way
-                table.drop(key)
-            elif uid_of(new) in table.dead or (old is not None and not is_newer(old, new)):
+                store.drop(key)
+            elif uid_of(new) in store.dead or (old is not None and not is_newer(old, new)):
                 return
             else:
-                table.put(key, new)
+                store.put(key, new)
                 if old is None:
-                    table.unconfirmed[key] = time.monotonic()
+                    store.unconfirmed[key] = time.monotonic()
         self._listen([ObjectChange(side=ref.side, kind=ref.kind, old=old, new=new)])
 
     def doubt(self, seconds: float) -> None:
@@ -200,25 +200,25 @@ class Cache:
         before = time.monotonic() - seconds
         changes: list[ObjectChange] = []
         with self._lock:
-            for (side, kind), table in self._tables.items():
-                doubtful = [key for key, since in table.unconfirmed.items() if since < before]
-                changes += [ObjectChange(side=side, kind=kind, old=table.drop(key), new=None) for key in doubtful]
+            for (side, kind), store in self._stores.items():
+                doubtful = [key for key, since in store.unconfirmed.items() if since < before]
+                changes += [ObjectChange(side=side, kind=kind, old=store.drop(key), new=None) for key in doubtful]
         if changes:
             self._listen(changes)
 
     def absent(self, side: Side, kind: Kind) -> None:
         """Take that the API server does not know a kind: there are no objects of it, and that is all to know."""
         with self._lock:
-            known = self._table(side, kind).synced
+            known = self._store(side, kind).synced
         if not known:
             self.replace(side, kind, ())
 
     def clear(self, side: Side) -> None:
         """Forget a side: it is another API server now. Nobody is told; everything has to be looked at anew."""
         with self._lock:
-            for of, kind in list(self._tables):
+            for of, kind in list(self._stores):
                 if of is side:
-                    self._tables[of, kind] = Store(self._tables[of, kind].indexes)
+                    self._stores[of, kind] = Store(self._stores[of, kind].indexes)
 
 
 class SideSink:

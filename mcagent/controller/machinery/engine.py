@@ -18,9 +18,9 @@ from functools import partial
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.connection.connection import ConnectionTiming, LeaderConnection
 from mcagent.controller.machinery.informers import LocalInformers
-from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Reconciler, Ref, Side
+from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Reconciler, Ref, Side, side_of
 from mcagent.controller.machinery.resyncs import Resyncs
-from mcagent.controller.machinery.view import EngineView
+from mcagent.controller.machinery.view import DeclaredView, EngineView
 from mcagent.controller.machinery.worker import Worker
 from mcagent.controller.machinery.workqueue import KEYS, WorkQueue
 from mcagent.kube.client import Client
@@ -80,8 +80,8 @@ class Engine:
         self._permit, self._record, self._clock = permit, record, clock
         kinds = {Side.LOCAL: set(also), Side.LEADER: set[Kind]()}
         for reconciler in reconcilers:
-            for side, read in reconciler.kinds.items():
-                kinds[side] |= read
+            for side in Side:
+                kinds[side] |= reconciler.reads.on(side)
         if member:
             kinds[Side.LOCAL] |= {Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM}
         self.cache = Cache(
@@ -95,24 +95,20 @@ class Engine:
             else None
         )
         self.view = EngineView(self.cache, namespace or home, self.connection)
+        self._views = {r.name: DeclaredView(self.view, r) for r in reconcilers}
         self.worker = Worker(
             self._reconcilers,
             client=client,
             cache=self.cache,
             view=self.view,
+            views=self._views,
             connection=self.connection,
             gate=self._gate,
             permit=permit,
             clock=clock,
-            writes_to_leader=self._writes_to_leader,
         )
         self._queues = {side: WorkQueue(self._timing.backoff) for side in Side}
-        self._side_of = {
-            reconciler.name: Side.LEADER
-            if reconciler.needs_leader or reconciler.kinds.get(Side.LEADER)
-            else Side.LOCAL
-            for reconciler in reconcilers
-        }
+        self._side_of = {reconciler.name: side_of(reconciler) for reconciler in reconcilers}
         self._local = LocalInformers(
             kinds[Side.LOCAL], client, self.cache, namespace=namespace, timing=self._timing.informers
         )
@@ -223,7 +219,7 @@ class Engine:
     def _route(self, reconciler: Reconciler, changes: Sequence[ObjectChange]) -> None:
         keys: dict[str, None] = {}
         for change in changes:
-            if change.kind in reconciler.kinds.get(change.side, ()):
+            if change.kind in reconciler.reads.on(change.side):
                 found, error = attempt(partial(self._keys, reconciler, change))
                 if error is not None:
                     what = f"keys() of a change of a {change.kind}"
@@ -235,7 +231,7 @@ class Engine:
             self._queues[self._side_of[name]].add((name, key) for key in keys)
 
     def _keys(self, reconciler: Reconciler, change: ObjectChange) -> dict[str, None]:
-        return dict.fromkeys(reconciler.keys(change, self.view))
+        return dict.fromkeys(reconciler.keys(change, self._views[reconciler.name]))
 
     def _leader_changed(self, old: Leader | None, new: Leader | None) -> None:
         """Look anew at whatever the connection concerns."""
@@ -258,7 +254,7 @@ class Engine:
 
     def _everything(self, reconciler: Reconciler, *, urgent: bool = False, spread: float = 0.0) -> None:
         """Ask for all keys of a reconciler: now, or one after the other over so many seconds."""
-        keys, error = attempt(lambda: list(reconciler.all_keys(self.view)))
+        keys, error = attempt(lambda: list(reconciler.all_keys(self._views[reconciler.name])))
         if error is not None:
             log.error("%s: all_keys() failed", reconciler.name, exc_info=error)
             self.worker.statistics.bug(reconciler.name)
@@ -325,12 +321,6 @@ class Engine:
         while (entry := queue.take()) is not None:
             failed = True
             try:
-                own = self._side_of[entry[0]] is side
-                failed = own and not self.worker.work(entry, queue, side)
+                failed = not self.worker.work(entry, queue)
             finally:
                 queue.done(entry, failed=failed)
-            if self._side_of[entry[0]] is not side:  # it turned out to write to the leader
-                self._queues[self._side_of[entry[0]]].add([entry])
-
-    def _writes_to_leader(self, reconciler: str) -> None:
-        self._side_of[reconciler] = Side.LEADER

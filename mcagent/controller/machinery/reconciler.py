@@ -16,12 +16,13 @@ The rules that the engine keeps, and that reconcilers may rely on:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from mcagent.kube.source import RawObject
+from mcagent.model.errors import McagentError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
@@ -94,11 +95,11 @@ class View(Protocol):
         """Return all objects of a kind, those of one namespace if given, sorted by namespace and name."""
         ...
 
-    def indexed(self, index: str, value: str, side: Side = Side.LOCAL) -> Sequence[RawObject]:
-        """Return the objects that an index (declared by the reconciler) files under a value, sorted likewise."""
+    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
+        """Return the objects that an index files under a value, sorted likewise."""
         ...
 
-    def count(self, index: str, value: str, side: Side = Side.LOCAL) -> int:
+    def count(self, index: Index, value: str) -> int:
         """Return how many objects an index files under a value, however many that are at no cost."""
         ...
 
@@ -161,13 +162,50 @@ class DesiredObjects:
     again: float | None = None
 
 
-class Reconciler(Protocol):
-    """One responsibility of the control plane."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Kinds of objects, by side: what a reconciler reads, or what it writes."""
 
-    name: str  # for logs, metrics and /status: "gateway-election"
-    needs_leader: bool
-    kinds: Mapping[Side, frozenset[Kind]]  # what it reads: the engine runs informers for these
-    indexes: Sequence[Index]
+    local: Set[Kind] = frozenset()
+    leader: Set[Kind] = frozenset()
+
+    def on(self, side: Side) -> Set[Kind]:
+        """Return the kinds of one side."""
+        return self.leader if side is Side.LEADER else self.local
+
+
+class Reconciler(Protocol):
+    """One responsibility of the control plane.
+
+    `reads`, `writes` and `indexes` declare all that it has to do with objects; they do not change while it runs.
+    Informers, the side whose workers it gets, and the rights of the manifests follow from them. A look at, or a
+    write of, anything else raises UndeclaredAccessError.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name it for logs, metrics and /status: "gateway-election"."""
+        ...
+
+    @property
+    def needs_leader(self) -> bool:
+        """Tell whether it is called only once the leader's objects are listed."""
+        ...
+
+    @property
+    def reads(self) -> Access:
+        """Name the kinds that the view has for it; a change of one goes through `keys`."""
+        ...
+
+    @property
+    def writes(self) -> Access:
+        """Name the kinds of which it creates, changes (also only a status) or deletes objects."""
+        ...
+
+    @property
+    def indexes(self) -> Sequence[Index]:
+        """Name the indexes that it looks things up in; each over a kind that it reads."""
+        ...
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the keys that a change touches. Cheap; never raises on any JSON object."""
@@ -183,3 +221,21 @@ class Reconciler(Protocol):
         Bad input becomes a condition or an Event, never an exception.
         """
         ...
+
+
+class UndeclaredAccessError(McagentError):
+    """A reconciler reads or writes what it does not declare, which is a bug."""
+
+
+def side_of(reconciler: Reconciler) -> Side:
+    """Return whose workers run it: the leader's if it has anything to do with the leader, which may be slow."""
+    leader = reconciler.needs_leader or reconciler.reads.leader or reconciler.writes.leader
+    return Side.LEADER if leader else Side.LOCAL
+
+
+def check_writes(reconciler: Reconciler, desired: DesiredObjects) -> None:
+    """Raise UndeclaredAccessError if something is to be written that the reconciler does not declare."""
+    for step in desired.steps:
+        ref = step if isinstance(step, Ref) else step.ref
+        if ref.kind not in reconciler.writes.on(ref.side):
+            raise UndeclaredAccessError(f"{reconciler.name} does not declare that it writes {ref}")

@@ -1,4 +1,4 @@
-"""The view that the engine gives to reconcilers: its cache, its connection, and what was refused."""
+"""What reconcilers look at: the cache, the connection, and what was refused; each sees only what it declares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.connection.connection import LeaderConnection
-from mcagent.controller.machinery.reconciler import Leader, Ref, Side
+from mcagent.controller.machinery.reconciler import (
+    Index,
+    Leader,
+    Reconciler,
+    Ref,
+    Side,
+    UndeclaredAccessError,
+    View,
+)
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 
@@ -38,13 +46,13 @@ class EngineView:
         """Return all objects of a kind, those of one namespace if given, sorted by namespace and name."""
         return self._cache.list(kind, side, namespace)
 
-    def indexed(self, index: str, value: str, side: Side = Side.LOCAL) -> Sequence[RawObject]:
+    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
         """Return the objects that an index files under a value, sorted likewise."""
-        return self._cache.indexed(index, value, side)
+        return self._cache.indexed(index, value)
 
-    def count(self, index: str, value: str, side: Side = Side.LOCAL) -> int:
+    def count(self, index: Index, value: str) -> int:
         """Return how many objects an index files under a value."""
-        return self._cache.count_indexed(index, value, side)
+        return self._cache.count_indexed(index, value)
 
     def quiet_for(self, ref: Ref) -> float:
         """Return for how many seconds an object has been as it is; 0.0: no object."""
@@ -73,3 +81,58 @@ class EngineView:
         """Return all writes that were refused last time, with why."""
         with self._lock:
             return dict(self._failures)
+
+
+class DeclaredView:
+    """A view as far as one reconciler declares that it reads. Implements `View`."""
+
+    def __init__(self, view: View, reconciler: Reconciler) -> None:
+        self._view, self._reconciler = view, reconciler
+        self._indexes = {(index.side, index.name) for index in reconciler.indexes}
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of the ClusterSet."""
+        return self._view.namespace
+
+    @property
+    def leader(self) -> Leader | None:
+        """Return the membership."""
+        return self._view.leader
+
+    def get(self, ref: Ref) -> RawObject | None:
+        """Return an object, None if there is none."""
+        self._check(ref.side, ref.kind)
+        return self._view.get(ref)
+
+    def list(self, kind: Kind, side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[RawObject]:
+        """Return all objects of a kind."""
+        self._check(side, kind)
+        return self._view.list(kind, side, namespace)
+
+    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
+        """Return the objects that an index files under a value."""
+        self._check_index(index)
+        return self._view.indexed(index, value)
+
+    def count(self, index: Index, value: str) -> int:
+        """Return how many objects an index files under a value."""
+        self._check_index(index)
+        return self._view.count(index, value)
+
+    def quiet_for(self, ref: Ref) -> float:
+        """Return for how many seconds an object has been as it is."""
+        self._check(ref.side, ref.kind)
+        return self._view.quiet_for(ref)
+
+    def failure(self, ref: Ref) -> str:
+        """Return why the last write of an object was refused."""
+        return self._view.failure(ref)
+
+    def _check(self, side: Side, kind: Kind) -> None:
+        if kind not in self._reconciler.reads.on(side):
+            raise UndeclaredAccessError(f"{self._reconciler.name} does not declare that it reads {kind} ({side})")
+
+    def _check_index(self, index: Index) -> None:
+        if (index.side, index.name) not in self._indexes:
+            raise UndeclaredAccessError(f"{self._reconciler.name} does not declare index {index.name}")

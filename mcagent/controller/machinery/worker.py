@@ -13,7 +13,15 @@ from collections.abc import Callable, Mapping
 from mcagent.controller.machinery.apply import plan
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.connection.connection import LeaderConnection
-from mcagent.controller.machinery.reconciler import DesiredObjects, Reconciler, Ref, Side, Wanted
+from mcagent.controller.machinery.reconciler import (
+    DesiredObjects,
+    Reconciler,
+    Ref,
+    Side,
+    View,
+    Wanted,
+    check_writes,
+)
 from mcagent.controller.machinery.repeats import RepeatedWrites
 from mcagent.controller.machinery.statistics import Statistics
 from mcagent.controller.machinery.view import EngineView
@@ -74,7 +82,8 @@ class Memo:
 class Worker:
     """Works on keys. Safe to use from many threads, for one key by one at a time.
 
-    `gate` tells whether a reconciler may be called, `permit` for how many seconds this replica may write.
+    `views` are what each reconciler looks at. `gate` tells whether one may be called, `permit` for how many
+    seconds this replica may write.
     """
 
     def __init__(
@@ -84,21 +93,15 @@ class Worker:
         client: Client,
         cache: Cache,
         view: EngineView,
+        views: Mapping[str, View],
         connection: LeaderConnection | None,
         gate: Callable[[Reconciler], bool],
         permit: Callable[[], float],
         clock: Callable[[], float],
-        writes_to_leader: Callable[[str], None],
     ) -> None:
-        self._reconcilers, self._client, self._cache, self._view, self._connection = (
-            reconcilers,
-            client,
-            cache,
-            view,
-            connection,
-        )
+        self._reconcilers, self._views = reconcilers, views
+        self._client, self._cache, self._view, self._connection = client, cache, view, connection
         self._gate, self._permit, self._clock = gate, permit, clock
-        self._writes_to_leader = writes_to_leader
         self._memo = Memo()
         self.counts, self.statistics, self.repeats = Counts(), Statistics(), RepeatedWrites()
         self._lock = threading.Lock()
@@ -112,41 +115,38 @@ class Worker:
             dirty, self._events_dirty = self._events_dirty, False
             return frozenset[Event]().union(*self._events.values()) if dirty else None
 
-    def work(self, entry: Entry, queue: WorkQueue, side: Side) -> bool:
+    def work(self, entry: Entry, queue: WorkQueue) -> bool:
         """Work on a key. Returns whether it went well; else it is tried again later.
 
-        `side` is whose worker this is: one of this cluster never waits for the leader. What breaks is a bug, but
-        of one key only.
+        What breaks is a bug, but of one key only.
         """
-        well, error = attempt(lambda: self._work(entry, queue, side))
+        well, error = attempt(lambda: self._work(entry, queue))
         if error is not None:
             log.error("%s: %s failed, which is a bug", *entry, exc_info=error)
             self.statistics.bug(entry[0])
         return bool(well)
 
-    def _work(self, entry: Entry, queue: WorkQueue, side: Side) -> bool:
+    def _work(self, entry: Entry, queue: WorkQueue) -> bool:
         name, key = entry
         reconciler = self._reconcilers[name]
         epoch = self._connection.epoch if self._connection is not None else 0
         if self._permit() <= 0 or not self._gate(reconciler):
             return True  # all keys are looked at when that changes
         began = time.perf_counter()
-        outcome = reconciler.desired(key, self._view, self._clock())
+        desired = reconciler.desired(key, self._views[name], self._clock())
         if self._connection is not None and self._connection.epoch != epoch:
             return True  # it was about another leader
-        if side is Side.LOCAL and any(_ref_of(step).side is Side.LEADER for step in outcome.steps):
-            self._writes_to_leader(name)
-            return True
-        self._remember_events(entry, outcome)
-        result = self._carry_out(entry, queue, outcome, epoch)
+        check_writes(reconciler, desired)
+        self._remember_events(entry, desired)
+        result = self._carry_out(entry, queue, desired, epoch)
         if result in _WELL and (refused := self._refused.pop(entry, None)) is not None:
             self._view.succeeded(refused)  # it may not be wanted any more
         self.statistics.worked(name, result, time.perf_counter() - began)
-        if outcome.again is not None:
-            queue.add_after(entry, outcome.again)
+        if desired.again is not None:
+            queue.add_after(entry, desired.again)
         return result in _WELL
 
-    def _carry_out(self, entry: Entry, queue: WorkQueue, outcome: DesiredObjects, epoch: int) -> str:
+    def _carry_out(self, entry: Entry, queue: WorkQueue, desired: DesiredObjects, epoch: int) -> str:
         """Write what is wanted, in order. Returns how it went, as metrics name it."""
         result = "unchanged"
         writer = self._writer(epoch)
@@ -154,7 +154,7 @@ class Worker:
         def took(ref: Ref, obj: RawObject | None, was: RawObject | None) -> None:
             self._took(ref, obj, was, epoch)
 
-        for step in outcome.steps:
+        for step in desired.steps:
             ref, present = _ref_of(step), None
             try:
                 present = self._present(writer, ref, epoch)
@@ -219,10 +219,10 @@ class Worker:
         if self._view.succeeded(ref):
             queue.add([entry])  # what reported the failure must go
 
-    def _remember_events(self, entry: Entry, outcome: DesiredObjects) -> None:
+    def _remember_events(self, entry: Entry, desired: DesiredObjects) -> None:
         with self._lock:
             before = self._events.get(entry, frozenset())
-            events = frozenset(outcome.events)
+            events = frozenset(desired.events)
             if events == before:
                 return
             if events:

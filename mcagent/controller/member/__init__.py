@@ -8,6 +8,7 @@ from mcagent.controller.member.cleanup import Cleanup
 from mcagent.controller.member.cluster_info import ClusterInfoExport
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.gateways import GatewayElection
+from mcagent.controller.member.leave import Leave
 from mcagent.controller.member.membership import MemberClusterSet
 from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.member.services.service_import import ServiceImports
@@ -20,6 +21,7 @@ def member_reconcilers(settings: MemberSettings) -> list[Reconciler]:
         MemberClusterSet(settings),
         Announce(settings),
         Cleanup(settings),
+        Leave(settings),
         GatewayElection(settings),
         ClusterInfoExport(settings),
         ClusterInfoImports(settings),

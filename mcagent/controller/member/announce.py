@@ -7,13 +7,13 @@ clusters are spread over the period by their IDs. The object is not watched: it 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.machinery.reconciler import (
+    Access,
     DesiredObjects,
-    Index,
     Leader,
     ObjectChange,
     Ref,
@@ -34,8 +34,9 @@ class Announce:
 
     name = "announce"
     needs_leader = False
-    kinds: Mapping[Side, frozenset[Kind]] = {Side.LOCAL: frozenset({Kind.CLUSTER_SET})}
-    indexes: Sequence[Index] = ()
+    reads = Access(local={Kind.CLUSTER_SET})
+    writes = Access(leader={Kind.MEMBER_CLUSTER_ANNOUNCE})
+    indexes = ()
 
     def __init__(self, settings: MemberSettings) -> None:
         self._period = settings.heartbeat_period

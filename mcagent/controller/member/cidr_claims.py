@@ -76,7 +76,7 @@ def addresses_of(raw: RawObject | None) -> frozenset[str]:
 
 
 def _api_servers(view: View) -> Iterable[CidrClaim]:
-    for raw in view.indexed(SLICES_BY_SERVICE.name, API_SERVER):
+    for raw in view.indexed(SLICES_BY_SERVICE, API_SERVER):
         yield from filter(None, map(gateway_claim, sorted(addresses_of(raw))))
 
 
@@ -86,7 +86,7 @@ def _nodes(view: View, claim: CidrClaim) -> Iterable[tuple[CidrClaim, str]]:
     version, first, last = claim.range
     short = last - first > 0xFFFF
     value = f"{first:x}" if version == 6 else f"{first >> 24}/8" if short else f"{first >> 16}/16"
-    for raw in view.indexed(NODES_BY_PREFIX.name, value):
+    for raw in view.indexed(NODES_BY_PREFIX, value):
         for address in filter(None, map(gateway_claim, sorted(addresses_of(raw)))):
             yield address, f"an address of Node {name_of(raw)} of this cluster"
 

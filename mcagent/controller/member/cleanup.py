@@ -7,11 +7,18 @@ while the ClusterSet is being deleted, and at start when there is none any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.raw import is_deleting, name_of, namespace_of, text_at
-from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import (
+    Access,
+    DesiredObjects,
+    ObjectChange,
+    Ref,
+    View,
+    Wanted,
+)
 from mcagent.controller.member.services.imported import ImportedService, is_imported, is_our_import, owner_of
 from mcagent.controller.member.state import is_joined
 from mcagent.controller.settings import MemberSettings
@@ -32,8 +39,9 @@ class Cleanup:
 
     name = "cleanup"
     needs_leader = False
-    kinds: Mapping[Side, frozenset[Kind]] = {Side.LOCAL: frozenset({*OWNED, Kind.CLUSTER_SET})}
-    indexes: Sequence[Index] = ()
+    reads = Access(local={*OWNED, Kind.CLUSTER_SET})
+    writes = Access(local={*OWNED, Kind.ENDPOINTS})
+    indexes = ()
 
     def __init__(self, settings: MemberSettings) -> None:
         """Nothing of the settings is needed."""

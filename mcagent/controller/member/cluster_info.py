@@ -7,11 +7,18 @@ over them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.raw import is_deleting, name_of, namespace_of
-from mcagent.controller.machinery.reconciler import DesiredObjects, Index, Leader, ObjectChange, Ref, Side, View
+from mcagent.controller.machinery.reconciler import (
+    Access,
+    DesiredObjects,
+    Leader,
+    ObjectChange,
+    Ref,
+    View,
+)
 from mcagent.controller.member.election import relevant
 from mcagent.controller.member.exports import (
     CLUSTER_INFO,
@@ -39,11 +46,9 @@ class ClusterInfoExport:
 
     name = "cluster-info-export"
     needs_leader = True
-    kinds: Mapping[Side, frozenset[Kind]] = {
-        Side.LOCAL: frozenset({Kind.NODE, Kind.GATEWAY, Kind.CLUSTER_SET}),
-        Side.LEADER: frozenset({Kind.RESOURCE_EXPORT}),
-    }
-    indexes: Sequence[Index] = ()
+    reads = Access(local={Kind.NODE, Kind.GATEWAY, Kind.CLUSTER_SET}, leader={Kind.RESOURCE_EXPORT})
+    writes = Access(leader={Kind.RESOURCE_EXPORT})
+    indexes = ()
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings

@@ -8,7 +8,7 @@ this cluster's own API servers or Nodes, or the leader, is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, product
 
 from mcagent.controller.contract import names
@@ -27,8 +27,8 @@ from mcagent.controller.contract.cidr_claims import (
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition
 from mcagent.controller.contract.raw import annotation, items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.machinery.reconciler import (
+    Access,
     DesiredObjects,
-    Index,
     Leader,
     ObjectChange,
     Ref,
@@ -70,13 +70,12 @@ class ClusterInfoImports:
 
     name = "cluster-info-import"
     needs_leader = True
-    kinds: Mapping[Side, frozenset[Kind]] = {
-        Side.LOCAL: frozenset(
-            {Kind.CLUSTER_INFO_IMPORT, Kind.GATEWAY, Kind.CLUSTER_SET, Kind.NODE, Kind.ENDPOINT_SLICE}
-        ),
-        Side.LEADER: frozenset({Kind.RESOURCE_IMPORT}),
-    }
-    indexes: Sequence[Index] = (CLUSTER_INFOS, IMPORTED, NODES_BY_PREFIX, SLICES_BY_SERVICE)
+    reads = Access(
+        local={Kind.CLUSTER_INFO_IMPORT, Kind.GATEWAY, Kind.CLUSTER_SET, Kind.NODE, Kind.ENDPOINT_SLICE},
+        leader={Kind.RESOURCE_IMPORT},
+    )
+    writes = Access(local={Kind.CLUSTER_INFO_IMPORT})
+    indexes = (CLUSTER_INFOS, IMPORTED, NODES_BY_PREFIX, SLICES_BY_SERVICE)
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
@@ -106,7 +105,7 @@ class ClusterInfoImports:
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all clusters that are or were imported."""
-        imports = view.indexed(CLUSTER_INFOS.name, CLUSTER_INFO, Side.LEADER)
+        imports = view.indexed(CLUSTER_INFOS, CLUSTER_INFO)
         there = view.list(Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace)
         return dict.fromkeys(name_of(raw) for raw in (*imports, *there))
 
@@ -243,7 +242,7 @@ def _colliding(claims: Iterable[CidrClaim], view: View) -> list[RawObject]:
     leader = view.leader
     if leader is None:
         return []
-    return colliding(claims, leader.namespace, lambda value: view.indexed(IMPORTED.name, value, Side.LEADER))
+    return colliding(claims, leader.namespace, lambda value: view.indexed(IMPORTED, value))
 
 
 def _encrypts(gateway: object) -> bool:

@@ -6,11 +6,18 @@ made before old ones are deleted, so that there is always one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.raw import name_of, namespace_of
-from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import (
+    Access,
+    DesiredObjects,
+    ObjectChange,
+    Ref,
+    View,
+    Wanted,
+)
 from mcagent.controller.member.election import addresses, by_age, candidate, elect, relevant
 from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, is_joined
 from mcagent.controller.settings import MemberSettings
@@ -25,8 +32,9 @@ class GatewayElection:
 
     name = "gateway-election"
     needs_leader = False
-    kinds: Mapping[Side, frozenset[Kind]] = {Side.LOCAL: frozenset({Kind.NODE, Kind.GATEWAY, Kind.CLUSTER_SET})}
-    indexes: Sequence[Index] = ()
+    reads = Access(local={Kind.NODE, Kind.GATEWAY, Kind.CLUSTER_SET})
+    writes = Access(local={Kind.GATEWAY})
+    indexes = ()
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings

@@ -1,14 +1,12 @@
-"""The reconciler of a member's ClusterSet: its status, and leaving.
+"""The reconciler of a member's ClusterSet: its status, its finalizer, and the ID of this cluster.
 
-A key is the ClusterSet's name. It owns its status, its finalizer, and an empty `spec.clusterID`, which it fills
-from the ClusterClaim that held it in older versions. The finalizer is what makes leaving complete: it keeps the
-ClusterSet, and with it who the leader is, until all that was made here is gone and the leader has been told, even
-if this controller did not run when it was deleted. A leader that cannot be reached does not hold it up for long.
+A key is the ClusterSet's name. It fills an empty `spec.clusterID` from the ClusterClaim that held it in older
+versions. What happens once the ClusterSet is deleted is in `leave`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, find
@@ -23,8 +21,8 @@ from mcagent.controller.contract.raw import (
 )
 from mcagent.controller.machinery.connection.membership import claimed, membership
 from mcagent.controller.machinery.reconciler import (
+    Access,
     DesiredObjects,
-    Index,
     Leader,
     ObjectChange,
     Ref,
@@ -32,9 +30,6 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.announce import announce_ref
-from mcagent.controller.member.cleanup import OWNED, owned
-from mcagent.controller.member.exports import BY_CLUSTER, export_ref
 from mcagent.controller.member.state import cluster_set_of
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
@@ -42,17 +37,15 @@ from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
-PATIENCE = 60.0  # seconds that a leader which cannot be reached holds up leaving
-LOOK = 1.0  # seconds between looks at what is left while leaving
-
 
 class MemberClusterSet:
-    """Keeps the ClusterSet's status, and lets it go when all it brought has gone."""
+    """Keeps the ClusterSet's status."""
 
     name = "membership"
     needs_leader = False
-    kinds: Mapping[Side, frozenset[Kind]] = {Side.LOCAL: frozenset({Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM, *OWNED})}
-    indexes: Sequence[Index] = ()
+    reads = Access(local={Kind.CLUSTER_SET, Kind.CLUSTER_CLAIM})
+    writes = Access(local={Kind.CLUSTER_SET})
+    indexes = ()
 
     def __init__(self, settings: MemberSettings) -> None:
         """Nothing of the settings is needed."""
@@ -68,7 +61,7 @@ class MemberClusterSet:
         return [name_of(raw) for raw in view.list(Kind.CLUSTER_SET, namespace=view.namespace)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
-        """Return the ClusterSet's status, or the next step of leaving."""
+        """Return the ClusterSet's status."""
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=view.namespace, name=key)
         raw, chosen = view.get(ref), cluster_set_of(view)
         if raw is None:
@@ -78,9 +71,7 @@ class MemberClusterSet:
             return _not_chosen(raw, ref, chosen, now)
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
         if is_deleting(raw):
-            return (
-                _leave(ref, finalizers, leader, view) if names.MEMBER_FINALIZER in finalizers else DesiredObjects()
-            )
+            return DesiredObjects()  # `leave` has it
         body: RawObject = {}
         if names.MEMBER_FINALIZER not in finalizers:
             body["metadata"] = {"finalizers": [*finalizers, names.MEMBER_FINALIZER]}
@@ -159,24 +150,3 @@ def _not_chosen(raw: RawObject, ref: Ref, chosen: RawObject | None, now: float) 
         [Event(subject=str(ref), reason="AnotherClusterSet", message=message)] if not find(before, "Ready") else []
     )
     return DesiredObjects(steps=[Wanted(ref=ref, status=status, create=False)], events=events)
-
-
-def _leave(ref: Ref, finalizers: Sequence[str], leader: Leader | None, view: View) -> DesiredObjects:
-    """Return the next step of leaving: wait for the clean-up here, tell the leader, let the ClusterSet go."""
-    if next(owned(view), None) is not None:
-        return DesiredObjects(again=LOOK)
-    rest = [text for text in finalizers if text != names.MEMBER_FINALIZER]
-    released = Wanted(ref=ref, body={"metadata": {"finalizers": rest or None}}, create=False)
-    late = view.quiet_for(ref) >= PATIENCE
-    if leader is not None and leader.connected and leader.synced and not late:
-        # With the announcement the leader deletes what was exported; what came after that goes like this.
-        exports = view.indexed(BY_CLUSTER.name, leader.cluster_id, Side.LEADER)
-        left = [export_ref(leader, name_of(raw)) for raw in exports if not is_deleting(raw)]
-        last = [] if exports else [released]
-        return DesiredObjects(steps=[*left, announce_ref(leader), *last], again=LOOK)
-    if not late:
-        return DesiredObjects(again=LOOK)
-    message = "the leader could not be told: it removes this cluster when no heartbeat has come for a day"
-    return DesiredObjects(
-        steps=[released], events=[Event(subject=str(ref), reason="LeaderNotTold", message=message)]
-    )

@@ -42,18 +42,18 @@ class ClusterLookup:
 
     def count_exports(self, namespace: str, cluster_id: str, kind: str) -> int:
         """Return how many ResourceExports of a kind a member has, as far as they were read; 0 on a member."""
-        if not self._cache.has_index(BY_KIND.name, Side.LOCAL):
+        if not self._cache.has_index(BY_KIND):
             return 0
-        return self._cache.count_indexed(BY_KIND.name, by_kind(namespace, cluster_id, kind), Side.LOCAL)
+        return self._cache.count_indexed(BY_KIND, by_kind(namespace, cluster_id, kind))
 
     def granted(self, namespace: str, values: Iterable[str]) -> Sequence[RawObject]:
         """Return the ResourceImports that `cluster_claims.GRANTED` files under any of these.
 
         Only what was read already: none on a member, and none in a namespace that the leader does not look after.
         """
-        if not self._cache.has_index(GRANTED.name, Side.LOCAL):
+        if not self._cache.has_index(GRANTED):
             return ()
-        rows = (raw for value in values for raw in self._cache.indexed(GRANTED.name, value, Side.LOCAL))
+        rows = (raw for value in values for raw in self._cache.indexed(GRANTED, value))
         return list({name_of(raw): raw for raw in rows if namespace_of(raw) == namespace}.values())
 
     def service_account(self, namespace: str, name: str) -> RawObject | None:

@@ -10,7 +10,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.ranges import Networks, address_of
 from mcagent.controller.contract.raw import annotation, items_at, text_at, texts_at
 from mcagent.controller.contract.services import Ports
-from mcagent.controller.machinery.reconciler import Leader, Ref, Side, View
+from mcagent.controller.machinery.reconciler import Leader, Ref, View
 from mcagent.controller.member.exports import ENDPOINTS, export_ref
 from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS
 from mcagent.controller.member.networks import cidrs_of, cluster_of, networks
@@ -57,7 +57,7 @@ class KnownNetworks:
 
     def read(self, view: View, leader: Leader) -> tuple[Networks, Networks]:
         """Return this cluster's networks, and those of others."""
-        infos = view.indexed(CLUSTER_INFOS.name, CLUSTER_INFO, Side.LEADER)
+        infos = view.indexed(CLUSTER_INFOS, CLUSTER_INFO)
         last = self._last
         if last is not None and last[0] == leader.cluster_id and _same(last[1], infos):
             return last[2]
@@ -113,7 +113,7 @@ def accept(
             elif number is None:
                 unknown.append(text)
                 continue
-            elif mine.owners(number) or text in servers or view.indexed(NODES_BY_ADDRESS.name, text):
+            elif mine.owners(number) or text in servers or view.indexed(NODES_BY_ADDRESS, text):
                 ours.append(text)
                 continue
             elif text in leaders:

@@ -87,14 +87,14 @@ def is_our_import(raw: RawObject, service: RawObject | None) -> bool:
 
 def our_slices(target: ImportedService, view: View) -> list[RawObject]:
     """Return the EndpointSlices that we made."""
-    found = view.indexed(SLICES_BY_SERVICE.name, f"{target.namespace}/{target.service.name}")
+    found = view.indexed(SLICES_BY_SERVICE, f"{target.namespace}/{target.service.name}")
     label = names.SLICE_MANAGED_BY_LABEL
     return [r for r in found if text_at(r, "metadata", "labels", label) == names.SLICE_MANAGED_BY]
 
 
 def is_mirrored(target: ImportedService, view: View) -> bool:
     """Tell whether Kubernetes mirrors Endpoints into slices, which somebody else must have made."""
-    found = view.indexed(SLICES_BY_SERVICE.name, f"{target.namespace}/{target.service.name}")
+    found = view.indexed(SLICES_BY_SERVICE, f"{target.namespace}/{target.service.name}")
     label = names.SLICE_MANAGED_BY_LABEL
     return any(text_at(raw, "metadata", "labels", label) == names.SLICE_MIRRORED_BY for raw in found)
 

@@ -34,7 +34,7 @@ def behind_own_address(
     for ports, addresses in subsets.items():
         if kept := [text for text in addresses if text not in ours]:
             found.setdefault(ports, {}).update(dict.fromkeys(kept))
-    slices = view.indexed(SLICES_BY_SERVICE.name, f"{namespace}/{name}")
+    slices = view.indexed(SLICES_BY_SERVICE, f"{namespace}/{name}")
     for ports, pods in _behind(pod_ip_subsets(service, slices)):
         found.setdefault(ports, {}).update(dict.fromkeys(pods))
     return {ports: tuple(addresses) for ports, addresses in found.items()}

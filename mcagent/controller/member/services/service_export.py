@@ -23,6 +23,7 @@ from mcagent.controller.contract.raw import (
     value_at,
 )
 from mcagent.controller.machinery.reconciler import (
+    Access,
     DesiredObjects,
     Index,
     Leader,
@@ -78,11 +79,12 @@ class ServiceExports:
 
     name = "service-export"
     needs_leader = True
-    kinds: Mapping[Side, frozenset[Kind]] = {
-        Side.LOCAL: frozenset({Kind.SERVICE_EXPORT, Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.CLUSTER_SET}),
-        Side.LEADER: frozenset({Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT}),
-    }
-    indexes: Sequence[Index] = (BY_EXPORT_NAME, SLICES_BY_SERVICE, BY_CLUSTER)
+    reads = Access(
+        local={Kind.SERVICE_EXPORT, Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.CLUSTER_SET},
+        leader={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT},
+    )
+    writes = Access(local={Kind.SERVICE_EXPORT}, leader={Kind.RESOURCE_EXPORT})
+    indexes = (BY_EXPORT_NAME, SLICES_BY_SERVICE, BY_CLUSTER)
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
@@ -115,7 +117,7 @@ class ServiceExports:
         """Return the names of all that is or was exported."""
         found = {key: None for raw in view.list(Kind.SERVICE_EXPORT) for key in _by_export_name(raw)}
         if view.leader is not None:
-            for raw in view.indexed(BY_CLUSTER.name, view.leader.cluster_id, Side.LEADER):
+            for raw in view.indexed(BY_CLUSTER, view.leader.cluster_id):
                 found |= dict.fromkeys(_key_of_export(raw, view.leader))
         return found
 
@@ -124,7 +126,7 @@ class ServiceExports:
         leader = membership(view)
         if leader is None:
             return DesiredObjects()
-        exports = sorted((r for r in view.indexed(BY_EXPORT_NAME.name, key) if not is_deleting(r)), key=age)
+        exports = sorted((r for r in view.indexed(BY_EXPORT_NAME, key) if not is_deleting(r)), key=age)
         refs = (
             export_ref(leader, f"{leader.cluster_id}-{key}-service"),
             export_ref(leader, f"{leader.cluster_id}-{key}-endpoints"),
@@ -188,7 +190,7 @@ class ServiceExports:
                 f"together about {names.MAX_NAME - len('---endpoints')}"
             )
             return ExportDecision(reason="NameTooLong", message=message)
-        slices = view.indexed(SLICES_BY_SERVICE.name, f"{namespace}/{name}")
+        slices = view.indexed(SLICES_BY_SERVICE, f"{namespace}/{name}")
         if by_cluster_ip:
             subsets = cluster_ip_subsets(service) if has_endpoints(slices) else []
         else:

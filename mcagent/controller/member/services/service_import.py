@@ -7,7 +7,7 @@ the EndpointSlices with our label (and Endpoints where wanted), and the ServiceI
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -16,7 +16,15 @@ from mcagent.controller.contract.conditions import TRUE, find
 from mcagent.controller.contract.ranges import blocks_of
 from mcagent.controller.contract.raw import age, is_deleting, items_at, name_of, namespace_of, text_at
 from mcagent.controller.contract.services import ServiceSpec
-from mcagent.controller.machinery.reconciler import DesiredObjects, Index, ObjectChange, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import (
+    Access,
+    DesiredObjects,
+    ObjectChange,
+    Ref,
+    Side,
+    View,
+    Wanted,
+)
 from mcagent.controller.member.indexes import (
     CLUSTER_INFOS,
     IMPORTED,
@@ -77,20 +85,19 @@ class ServiceImports:
 
     name = "service-import"
     needs_leader = True
-    kinds: Mapping[Side, frozenset[Kind]] = {
-        Side.LOCAL: frozenset(
-            {
-                Kind.SERVICE,
-                Kind.SERVICE_IMPORT,
-                Kind.ENDPOINT_SLICE,
-                Kind.NAMESPACE,
-                Kind.NODE,
-                Kind.CLUSTER_SET,
-            }
-        ),
-        Side.LEADER: frozenset({Kind.RESOURCE_IMPORT, Kind.RESOURCE_EXPORT}),
-    }
-    indexes: Sequence[Index] = (
+    reads = Access(
+        local={
+            Kind.SERVICE,
+            Kind.SERVICE_IMPORT,
+            Kind.ENDPOINT_SLICE,
+            Kind.NAMESPACE,
+            Kind.NODE,
+            Kind.CLUSTER_SET,
+        },
+        leader={Kind.RESOURCE_IMPORT, Kind.RESOURCE_EXPORT},
+    )
+    writes = Access(local={Kind.SERVICE, Kind.ENDPOINT_SLICE, Kind.ENDPOINTS, Kind.SERVICE_IMPORT})
+    indexes = (
         SLICES_BY_SERVICE,
         NODES_BY_ADDRESS,
         IMPORTED_SERVICES,
@@ -104,7 +111,7 @@ class ServiceImports:
         self._settings = settings
         self._known = KnownNetworks(settings)
         if settings.write_endpoints is WriteEndpoints.ALWAYS:
-            self.kinds = {**self.kinds, Side.LOCAL: self.kinds[Side.LOCAL] | {Kind.ENDPOINTS}}
+            self.reads = Access(local={*self.reads.local, Kind.ENDPOINTS}, leader=self.reads.leader)
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the Services that a change touches."""
@@ -119,10 +126,7 @@ class ServiceImports:
             case Kind.NAMESPACE:
                 if change.old is not None and change.new is not None:
                     return []
-                return {
-                    import_target(found)
-                    for found in view.indexed(IMPORTS_BY_NAMESPACE.name, name_of(raw), Side.LEADER)
-                }
+                return {import_target(found) for found in view.indexed(IMPORTS_BY_NAMESPACE, name_of(raw))}
             case Kind.CLUSTER_SET:
                 return self.all_keys(view) if concerns_membership(change) else []
             case _:
@@ -146,7 +150,7 @@ class ServiceImports:
         found = {import_target(change.old), import_target(change.new)} - {""}
         blocks = blocks_of(set(cidrs_of(change.old)) ^ set(cidrs_of(change.new)))
         for block in blocks:
-            found |= {import_target(raw) for raw in view.indexed(IMPORTS_BY_BLOCK.name, block, Side.LEADER)}
+            found |= {import_target(raw) for raw in view.indexed(IMPORTS_BY_BLOCK, block)}
         return found - {""}
 
     def all_keys(self, view: View) -> Iterable[str]:
@@ -168,7 +172,7 @@ class ServiceImports:
         about = cluster_set_ref(cluster_set, view)
         imports = {
             text_at(raw, "spec", "kind"): raw
-            for raw in view.indexed(IMPORTS_BY_TARGET.name, key, Side.LEADER)
+            for raw in view.indexed(IMPORTS_BY_TARGET, key)
             if is_for(raw, leader)
         }
         raw = imports.get(SERVICE_IMPORT)
@@ -196,7 +200,7 @@ class ServiceImports:
     def _full(self, target: ImportedService, view: View, about: Ref) -> Event | None:
         """Return that there are as many imported Services as there may be; those that are here stay."""
         most = self._settings.max_imported_services
-        if view.get(target.service) is not None or view.count(IMPORTED_SERVICES.name, IMPORTED) < most:
+        if view.get(target.service) is not None or view.count(IMPORTED_SERVICES, IMPORTED) < most:
             return None
         message = (
             f"Service {target.namespace}/{target.name} is not imported: there are {most} imported Services here, "
@@ -207,7 +211,7 @@ class ServiceImports:
     def _next(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the imports that take the places of imported Services that went: the oldest that wait."""
         most = self._settings.max_imported_services
-        count = view.count(IMPORTED_SERVICES.name, IMPORTED)
+        count = view.count(IMPORTED_SERVICES, IMPORTED)
         if change.new is not None or not is_imported(change.old) or not most - _REFILLED <= count < most:
             return ()
         waiting = (
