@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -183,6 +184,32 @@ def test_lost_events_wake_for_a_full_observation_and_watching_goes_on(
     finally:
         go_on.set()
         monitor.stop()
+    assert all(one.fileno() == -1 for sockets in opened for one in sockets), "a socket was left open"
+
+
+def test_after_any_other_error_watching_begins_anew(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sockets that fail are replaced after a while, and a full observation follows; later changes wake too."""
+    woken = threading.Event()
+    monitor = NetlinkMonitor(woken.set, route_tables=(TABLE,), route_protocol=PROTOCOL, devices=(DEVICE,))
+    opened: list[list[socket.socket]] = []
+    watch = monitor._watch
+
+    def fail_once(sockets: list[socket.socket]) -> None:
+        opened.append(sockets)
+        if len(opened) == 1:
+            raise OSError(errno.EBADF, "bad descriptor")
+        watch(sockets)
+
+    monkeypatch.setattr(monitor, "_watch", fail_once)
+    netns.call(node, monitor.start)
+    try:
+        assert woken.wait(WAKE_WITHIN)
+        settle(woken)
+        netns.ip(node, "route", "delete", "10.20.0.0/16", "table", str(TABLE))
+        assert woken.wait(WAKE_WITHIN)
+    finally:
+        monitor.stop()
+    assert len(opened) == 2
     assert all(one.fileno() == -1 for sockets in opened for one in sockets), "a socket was left open"
 
 

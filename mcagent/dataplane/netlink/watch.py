@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import select
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from itertools import count
 
 from mcagent.dataplane.netlink import messages as nl
 from mcagent.dataplane.netlink.connection import NETLINK_NETFILTER, NetlinkSocket, open_events
 from mcagent.dataplane.netlink.links import NDMSG, RawLink, parse_address, parse_link, read_addresses, read_links
 from mcagent.dataplane.netlink.messages import attributes, messages
 from mcagent.dataplane.netlink.routes import RT_TABLE_COMPAT, RTMSG, parse_route, parse_rule
-from mcagent.model.backoff import Backoff
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
 
-log = logging.getLogger(__name__)
-
 BURST = 1000  # events read before the loop is told
-RETRY = Backoff(first=0.5, most=30.0)  # between attempts to open sockets again
 # Multicast groups of linux/rtnetlink.h as bits: LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE,
 # IPV6_IFADDR, IPV6_ROUTE, IPV6_RULE.
 RTNETLINK_GROUPS = sum(1 << (group - 1) for group in (1, 3, 5, 7, 8, 9, 11, 19))
@@ -65,16 +59,20 @@ class NetlinkMonitor:
         self._nft_name = nft_table.encode() + b"\0" if nft_table else b""
         self._ours: set[int] = set()  # indexes of our devices
         self._mtus: dict[int, int] = {}  # of foreign devices that have an address: one of them is the uplink
+        self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
         self._stop_reader, self._stop_writer = socket.socketpair()
 
     def start(self) -> None:
         """Start watching. Raises BackendError when the kernel gives no sockets."""
-        self._thread = Supervised(self._run, args=(self._open(),), name="netlink-monitor")
+        self._sockets = self._open()
+        self._thread = Supervised(self._run, name="netlink-monitor", until=self._stopping)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread and close everything; `wake` is not called any more afterwards."""
+        self._stopping.set()
         with contextlib.suppress(OSError):
             self._stop_writer.send(b"x")
         if self._thread is not None:
@@ -108,41 +106,28 @@ class NetlinkMonitor:
 
     # --- the thread -------------------------------------------------------------------------------------
 
-    def _run(self, sockets: list[socket.socket]) -> None:
+    def _run(self) -> None:
+        """Watch until told to stop. After an error Supervised begins anew, with sockets of its own."""
         while True:
-            stopped = False
+            if not self._sockets:
+                self._sockets = self._open()
+                self._wake()  # whatever was lost, a full observation finds
             try:
-                stopped = self._watch(sockets)
+                return self._watch(self._sockets)
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
-                    log.warning("netlink events: %s; opening the sockets again", error)
-            for one in sockets:
-                one.close()
-            if stopped:
-                return
-            sockets = self._reopen()
-            if not sockets:
-                return
-            self._wake()  # whatever was lost, a full observation finds
+                    raise
+            finally:
+                for one in self._sockets:
+                    one.close()
+                self._sockets = []
 
-    def _reopen(self) -> list[socket.socket]:
-        """Open the sockets, tried until it works; none when told to stop."""
-        for failures in count(1):
-            try:
-                return self._open()
-            except BackendError as error:
-                delay = RETRY.delay(failures)
-                log.warning("%s; next attempt in %g s", error, delay)
-                if select.select([self._stop_reader], [], [], delay)[0]:
-                    break
-        return []
-
-    def _watch(self, sockets: list[socket.socket]) -> bool:
-        """Read events until told to stop (True). OSError ENOBUFS means that events were lost."""
+    def _watch(self, sockets: list[socket.socket]) -> None:
+        """Read events until told to stop. Raises OSError; ENOBUFS means that events were lost."""
         while True:
             ready = select.select([*sockets, self._stop_reader], [], [])[0]
             if self._stop_reader in ready:
-                return True
+                return
             wake = False
             for reader in ready:
                 concerns = self._concerns if reader is sockets[0] else self._concerns_nft
@@ -163,7 +148,7 @@ class NetlinkMonitor:
         )
 
     def _concerns(self, data: bytes) -> bool:
-        port = nl.NLMSGHDR.unpack_from(data)[4]
+        port = nl.NLMSGHDR.unpack_from(data)[4] if len(data) >= nl.NLMSGHDR.size else 0
         found = False
         for kind, _, _, body in messages(data):
             # No short cut: every message may change what later ones are compared with.
