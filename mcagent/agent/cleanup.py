@@ -10,7 +10,7 @@ from pathlib import Path
 from mcagent.agent.config_keys import Settings
 from mcagent.agent.lock import NodeLock
 from mcagent.agent.wiring import make_facilities
-from mcagent.core.diff import diff
+from mcagent.core.plan.diff import diff
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Desired, Step

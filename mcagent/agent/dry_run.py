@@ -6,12 +6,12 @@ import threading
 import time
 
 from mcagent.agent.config_keys import Settings
-from mcagent.agent.inbox import Inbox
-from mcagent.agent.reconcile import Reconciler
+from mcagent.agent.control_loop.reconciler import Reconciler
+from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_source, selectors
 from mcagent.core.compile import compile_desired
-from mcagent.core.diff import diff
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED
+from mcagent.core.plan.diff import diff
 from mcagent.model.config import DatapathChoice
 from mcagent.model.errors import SourceError
 from mcagent.model.facts import DatapathType, Facts
@@ -56,8 +56,8 @@ class _Listing:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._changed = threading.Event()
-        self._inbox = Inbox(self._changed.set)
-        self._source, self.api = make_source(settings, self._inbox, self._changed.set)
+        self._store = SnapshotStore(self._changed.set)
+        self._source, self.api = make_source(settings, self._store, self._changed.set)
 
     def snapshot(self, facts: Facts, timeout: float) -> Snapshot:
         """List everything that this Node's role needs."""
@@ -67,7 +67,7 @@ class _Listing:
         try:
             while True:
                 changed.clear()
-                snapshot = self._inbox.take()
+                snapshot = self._store.take()
                 needs = compile_desired(snapshot, facts, settings.core).needs
                 source.set_kinds(sorted(needs), selectors(needs, settings.core.node_name))
                 missing = needs - snapshot.synced

@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from mcagent.agent.config_keys import KEYS, Settings
-from mcagent.agent.counters import drop_counts, nft_drop_counts, tunnel_samples
-from mcagent.agent.inbox import Inbox
+from mcagent.agent.control_loop.loop import Loop
+from mcagent.agent.control_loop.reconciler import Reconciler
+from mcagent.agent.control_loop.schedule import Timing
 from mcagent.agent.lock import NodeLock
-from mcagent.agent.loop import Loop
-from mcagent.agent.reconcile import Reconciler
-from mcagent.agent.reporting import Reporter
-from mcagent.agent.schedule import Timing
-from mcagent.agent.serving import Servers
-from mcagent.agent.telling import Teller
+from mcagent.agent.reports.counters import drop_counts, nft_drop_counts, tunnel_samples
+from mcagent.agent.reports.recorder import NodeRecorder
+from mcagent.agent.reports.reporter import Reporter
+from mcagent.agent.reports.servers import Servers
+from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.agent.wireguard import wireguard_report
 from mcagent.agent.wiring import (
     Api,
@@ -85,9 +85,11 @@ class Agent:
         """Put it together; nothing is connected or changed yet. Raises SourceError, BackendError, OSError."""
         self.settings = settings
         self._facilities = make_facilities(settings, self._wireguard_changed)
-        self._inbox = Inbox(self._changed)
-        self._source, self._api = make_source(settings, self._inbox, self._changed)
-        self._teller = Teller(settings.core.node_name, self._api.events.record) if self._api is not None else None
+        self._store = SnapshotStore(self._changed)
+        self._source, self._api = make_source(settings, self._store, self._changed)
+        self._recorder = (
+            NodeRecorder(settings.core.node_name, self._api.events.record) if self._api is not None else None
+        )
         self._wanted: frozenset[Kind] = ALWAYS_NEEDED
         self._guessed = False  # this Node's role, by an object of its name
         self._snapshot = Snapshot()
@@ -225,7 +227,7 @@ class Agent:
 
     def take(self) -> Snapshot:
         """Return the latest snapshot."""
-        self._snapshot = self._inbox.take()
+        self._snapshot = self._store.take()
         own = self.settings.core.node_name
         if not self._guessed and any(one.meta.name == own for one in self._snapshot.gateways.values()):
             # To be listed while the first pass computes. Once: what follows from the role is that pass's to say.
@@ -242,8 +244,8 @@ class Agent:
 
     def _turned(self, report: Report) -> None:
         self._watch(report)
-        if self._teller is not None:
-            self._teller.turned(report, self.live.report.draining)
+        if self._recorder is not None:
+            self._recorder.turned(report, self.live.report.draining)
         if not gc.isenabled() and (report.desired is not None or time.monotonic() - self._began > STARTUP):
             # What was made so far stays: the collector need not look at it again with every generation.
             gc.collect()

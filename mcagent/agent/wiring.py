@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from flows.pipeline.declaration import ORIGIN_NODE, ORIGIN_REMOTE, SOURCE
 from mcagent.agent.config_keys import Settings, WireGuardChoice
-from mcagent.agent.inbox import Inbox
+from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.agent.wireguard import FactsReader
-from mcagent.core.draining import Packets
-from mcagent.core.liveness import Damping
+from mcagent.core.failover.draining import Packets
+from mcagent.core.failover.liveness import Damping
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
@@ -24,7 +24,7 @@ from mcagent.model.resources import Backend
 from mcagent.model.wireguard import WireGuardImplementation
 
 if TYPE_CHECKING:
-    from mcagent.agent.live import Live
+    from mcagent.agent.failover import Failover
     from mcagent.agent.probing import Prober
     from mcagent.dataplane.netlink.backend import NetlinkBackend
     from mcagent.dataplane.netlink.watch import NetlinkMonitor
@@ -135,7 +135,9 @@ def key_store(settings: Settings) -> KeyStore:
     return KeyStore(Path(settings.wireguard_key_dir) / f"{settings.core.wireguard_device}.json")
 
 
-def make_source(settings: Settings, inbox: Inbox, changed: Callable[[], None]) -> tuple[Source, Api | None]:
+def make_source(
+    settings: Settings, store: SnapshotStore, changed: Callable[[], None]
+) -> tuple[Source, Api | None]:
     """Return the source of objects, and what writes to the API where there is one; neither is started.
 
     Raises SourceError when credentials cannot be read.
@@ -147,7 +149,7 @@ def make_source(settings: Settings, inbox: Inbox, changed: Callable[[], None]) -
         from mcagent.kube.sources.directory import DirectorySource
 
         path = Path(settings.source.removeprefix("dir:"))
-        source = DirectorySource(path, inbox, namespace=namespace, changed=changed)
+        source = DirectorySource(path, store, namespace=namespace, changed=changed)
     else:
         from mcagent.kube.client import Client
         from mcagent.kube.events import EventRecorder
@@ -155,13 +157,13 @@ def make_source(settings: Settings, inbox: Inbox, changed: Callable[[], None]) -
         from mcagent.kube.sources.apiserver import ApiServerSource
 
         client = Client(settings.kubeconfig)
-        source = ApiServerSource(client, inbox, namespace=namespace)
+        source = ApiServerSource(client, store, namespace=namespace)
         api = Api(
             events=EventRecorder(client, node=settings.core.node_name),
             publisher=Publisher(client),
             servers=lambda: client.addresses,
         )
-    inbox.source_problems = source.problems
+    store.source_problems = source.problems
     return source, api
 
 
@@ -202,9 +204,9 @@ def make_live(
     settings: Settings,
     facilities: Facilities,
     gateway_lost: Callable[[int, Desired | None], None] = lambda *_: None,
-) -> Live:
+) -> Failover:
     """Return what knows of BFD and drain on this Node; `gateway_lost`: see there."""
-    from mcagent.agent.live import Live
+    from mcagent.agent.failover import Failover
 
     def packets() -> Packets | None:
         try:
@@ -213,7 +215,7 @@ def make_live(
             log.debug("%s", error)
             return None
 
-    return Live(
+    return Failover(
         state=facilities.ovsdb.liveness,
         packets=packets,
         damping=Damping(initial=settings.damping_initial, longest=settings.damping_max),

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Remove, and tell."""
     from mcagent.agent.cleanup import clean_up
-    from mcagent.agent.reporting import step_text
+    from mcagent.agent.reports.reporter import step_text
 
     outcome = clean_up(load_settings(args, node_needed=False), dry_run=args.dry_run)
     for step in outcome.done:

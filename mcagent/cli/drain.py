@@ -15,7 +15,7 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask, ask_agent
 from mcagent.cli.common.cluster_flags import usual_kubeconfig
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
-from mcagent.core.draining import NO_GATEWAY, Phase
+from mcagent.core.failover.draining import NO_GATEWAY, Phase
 from mcagent.model.errors import McagentError
 from mcagent.model.parse import DRAIN_ANNOTATION
 

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compute and print."""
     from mcagent.agent.dry_run import dry_run
-    from mcagent.core import render
+    from mcagent.core.plan import render
 
     settings = load_settings(args)
     desired, plan = dry_run(settings, offline=args.offline, timeout=args.timeout)

@@ -37,7 +37,7 @@ class Facts:
     table's default routes) and `api_servers` are what it cannot do without, on whatever network. A remote cluster
     may take none of these.
 
-    `bfd_seen` are the tunnel ports whose peer has ever answered BFD (others are used without it), `held` those
+    `bfd_seen` are the tunnel ports whose peer has ever answered BFD (others are used without it), `damped` those
     that flap damping keeps on standby, `bfd_begins` those whose session is half up while they are badly needed:
     no other gateway that could stand in is live. `drain` is of this very Node. `isolated`: it is a gateway that
     reaches no other cluster, and another gateway of this cluster is there. `active_order` counts with
@@ -58,7 +58,7 @@ class Facts:
     api_servers: tuple[Address, ...] = ()
     ofports: Mapping[str, int] = field(default_factory=dict)
     bfd_seen: frozenset[str] = frozenset()
-    held: frozenset[str] = frozenset()
+    damped: frozenset[str] = frozenset()
     bfd_begins: frozenset[str] = frozenset()
     drain: Drain = Drain.NONE
     isolated: bool = False

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from mcagent.core.draining import Phase
-from mcagent.core.liveness import Cause
-from mcagent.core.observations import group_of
+from mcagent.core.failover.draining import Phase
+from mcagent.core.failover.liveness import Cause
+from mcagent.core.failover.observations import group_of
 from mcagent.model.resources import PeerKind
 from mcagent.observe.families import counter, gauge
 from mcagent.observe.gateways import LiveReport, TunnelCounters, share_of

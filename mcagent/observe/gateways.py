@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mcagent.core.draining import Draining, Phase
-from mcagent.core.liveness import Cause, Peer
-from mcagent.core.observations import OWN_CLUSTER, gateway_name, group_of
+from mcagent.core.failover.draining import Draining, Phase
+from mcagent.core.failover.liveness import Cause, Peer
+from mcagent.core.failover.observations import OWN_CLUSTER, gateway_name, group_of
 from mcagent.model.resources import PeerKind, TunnelPort
 from mcagent.observe.standard import rfc3339
 
@@ -26,7 +26,7 @@ class LiveReport:
 
     peers: Mapping[str, Peer] = field(default_factory=dict)
     ports: Mapping[str, TunnelPort] = field(default_factory=dict)
-    held: frozenset[str] = frozenset()
+    damped: frozenset[str] = frozenset()
     draining: Draining = field(default_factory=Draining)
     isolated: bool = False  # see Facts
     active_order: tuple[str, ...] = ()
@@ -100,7 +100,7 @@ def _gateway(
         "why": peer.text,
         "since": rfc3339(peer.since + live.epoch, digits=3),
         "bfd": "off" if port.bfd is None else "answers" if peer.answering else "seen" if peer.seen else "never",
-        "held": port.name in live.held,
+        "damped": port.name in live.damped,
         "gone": peer.gone,
         "flaps": peer.flaps,
         "packetsSent": found.get("tx_packets", 0),
@@ -137,7 +137,7 @@ def _own(live: LiveReport, name: str) -> dict[str, object]:
         "why": why,
         "since": rfc3339(state.since + live.epoch, digits=3) if state.since else None,
         "bfd": "",
-        "held": False,
+        "damped": False,
         "gone": False,
         "flaps": 0,
         "packetsSent": 0,

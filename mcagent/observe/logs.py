@@ -25,7 +25,7 @@ def _one_line(text: str) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-02T03:04:05.678Z warning agent.loop: message`."""
+    """`2026-01-02T03:04:05.678Z warning agent.control_loop.loop: message`."""
 
     def __init__(self, *, times: bool) -> None:
         super().__init__()

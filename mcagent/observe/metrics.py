@@ -79,7 +79,7 @@ class Sources:
 
 
 class Metrics:
-    """The registry, and the counters that passes feed (`mcagent.agent.reporting.PassMetrics`)."""
+    """The registry, and the counters that passes feed (`mcagent.agent.reports.reporter.PassMetrics`)."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from mcagent.core.render import problem_json, state_json
+from mcagent.core.plan.render import problem_json, state_json
 from mcagent.http.server import Pages
 from mcagent.model.node_state import Role
 from mcagent.model.resources import TunnelPort

@@ -50,7 +50,7 @@ class PassReport:
     steps: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     drift: str = ""  # what somebody else had changed and was put back
-    fights: tuple[str, ...] = ()  # what is left alone for a while, because it is changed again and again
+    contended: tuple[str, ...] = ()  # what is left alone for a while, because it is changed again and again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from mcagent.agent.config_keys import Settings
-from mcagent.agent.serving import Servers
+from mcagent.agent.reports.servers import Servers
 from mcagent.http.server import Page, Pages
 from mcagent.model.config import Config
 

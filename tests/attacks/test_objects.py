@@ -17,7 +17,7 @@ import pytest
 
 from devtools.apiserver import ApiServer
 from devtools.waiting import wait_until
-from mcagent.agent.inbox import Inbox
+from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.controller.admission.decision import ALLOWED
 from mcagent.controller.config import Role
 from mcagent.controller.contract import names
@@ -235,11 +235,11 @@ def test_a_nested_service_export_does_not_blind_an_agent() -> None:
     plain = f'{{"kind": "ServiceExport", {meta}}}'
     items = (plain.replace("NAME", "one"), bad.replace("NAME", "two"), plain.replace("NAME", "three"))
     added = (f'{{"type": "ADDED", "object": {text}}}\n' for text in (bad, plain))
-    inbox = Inbox(lambda: None)
+    store = SnapshotStore(lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = f"http://127.0.0.1:{listener.getsockname()[1]}"
         client = Client(token_kubeconfig(server, b"", "token"))
-        source = ApiServerSource(client, inbox, timing=QUICK)
+        source = ApiServerSource(client, store, timing=QUICK)
         source.start([Kind.SERVICE_EXPORT])
         try:
             with answered(listener, listed(Kind.SERVICE_EXPORT, *items)) as connection:
@@ -249,9 +249,9 @@ def test_a_nested_service_export_does_not_blind_an_agent() -> None:
                 text.replace("NAME", name) for text, name in zip(added, ("four", "five"), strict=True)
             )
             with answered(listener, events.encode()):
-                wait_until(lambda: "shop/five" in inbox.take().service_exports, "the event after it", timeout=10)
+                wait_until(lambda: "shop/five" in store.take().service_exports, "the event after it", timeout=10)
             known = {f"shop/{name}" for name in ("one", "two", "three", "four", "five")}
-            assert set(inbox.take().service_exports) == known
+            assert set(store.take().service_exports) == known
             assert dead() == []
         finally:
             source.stop()
@@ -324,19 +324,19 @@ def test_walls_of_brackets_cost_little() -> None:
 )
 def test_a_service_of_twenty_thousand_endpoints() -> None:
     """The Service is programmed with what fits into an OpenFlow message, and so is the other one."""
-    inbox = Inbox(lambda: None)
+    store = SnapshotStore(lambda: None)
     for kind, obj in (
         (Kind.NODE, agentworld.node() | {"spec": {"podCIDRs": ["10.10.0.0/16"]}}),
         (Kind.GATEWAY, agentworld.gateway()),
         (Kind.CLUSTER_INFO_IMPORT, agentworld.cluster(1)),
     ):
-        inbox.replace(kind, [obj])
-    inbox.replace(Kind.SERVICE, [_service("huge", 8), _service("web", 9)])
-    inbox.replace(Kind.SERVICE_EXPORT, [agentworld.raw(Kind.SERVICE_EXPORT, name) for name in ("huge", "web")])
-    inbox.replace(
+        store.replace(kind, [obj])
+    store.replace(Kind.SERVICE, [_service("huge", 8), _service("web", 9)])
+    store.replace(Kind.SERVICE_EXPORT, [agentworld.raw(Kind.SERVICE_EXPORT, name) for name in ("huge", "web")])
+    store.replace(
         Kind.ENDPOINT_SLICE, [_slice("huge", number) for number in range(20)] + [_slice("web", 0, count=1)]
     )
-    desired = compile_desired(inbox.take(), Facts(), Config(node_name="a1", cluster_id="home")).desired
+    desired = compile_desired(store.take(), Facts(), Config(node_name="a1", cluster_id="home")).desired
     services = {name: fragment for name, fragment in desired.fragments.items() if name.startswith("service/")}
     assert len(services) == 2
     for fragment in services.values():

@@ -16,7 +16,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 from mcagent.core.compile import Compiled, Compiler, compile_desired
-from mcagent.core.diff import diff, diff_desired
+from mcagent.core.plan.diff import diff, diff_desired
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
 from mcagent.model.objects import ApiObject, ClusterInfoImport, Snapshot

@@ -12,8 +12,8 @@ import pytest
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
 from mcagent.core.compile import Compiled, Compiler, compile_desired
-from mcagent.core.diff import diff, diff_desired
-from mcagent.core.render import plan_text
+from mcagent.core.plan.diff import diff, diff_desired
+from mcagent.core.plan.render import plan_text
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.dataplane.openflow import OpenFlowBackend
@@ -148,7 +148,7 @@ def test_ways_change_in_place(world: World, on: str) -> None:
     apply(world, diff(observe(world), compile_desired(source, facts_of(world), plain).desired))
     facts = facts_of(world)
     seen = replace(facts, bfd_seen=frozenset(facts.ofports))
-    held = replace(seen, held=frozenset(sorted(facts.ofports)[:1]))
+    held = replace(seen, damped=frozenset(sorted(facts.ofports)[:1]))
     for objects, known, settings in (
         (source, facts, plain),
         (source, seen, plain),

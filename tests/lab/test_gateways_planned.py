@@ -17,7 +17,7 @@ from devtools.lab.objects import NAMESPACE, gateway_object, import_object
 from devtools.lab.topology import Topology
 from devtools.traffic.load import Load
 from devtools.waiting import wait_until
-from mcagent.core.liveness import GRACE
+from mcagent.core.failover.liveness import GRACE
 from tests import failover
 from tests.failover import INTERVALS, Volume, words
 
@@ -152,7 +152,7 @@ def test_a_new_gateway_is_not_used_before_it_answers(lab: Lab, settled: Settled)
         found = told(lab, observer, str(nobody))
         if time.monotonic() - begin < GRACE:  # else this machine is too slow to see it
             assert not found["live"]
-            assert found["held"]
+            assert found["damped"]
             assert "it is new" in found["why"]
         wait_until(lambda: told(lab, observer, str(nobody))["live"], "the end of the grace", timeout=GRACE + 10)
         assert time.monotonic() - begin > GRACE

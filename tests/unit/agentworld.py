@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from devtools.fake_backend import FakeBackend
-from mcagent.agent.inbox import Inbox
-from mcagent.agent.loop import Loop
-from mcagent.agent.reconcile import Compile, Reconciler
-from mcagent.agent.reporting import Reporter
-from mcagent.agent.schedule import Timing
+from mcagent.agent.control_loop.loop import Loop
+from mcagent.agent.control_loop.reconciler import Compile, Reconciler
+from mcagent.agent.control_loop.schedule import Timing
+from mcagent.agent.reports.reporter import Reporter
+from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.model.config import Config
@@ -96,7 +96,7 @@ class World:
     def __init__(self, facilities: Mapping[Backend, Facility] | None = None, timing: Timing | None = None) -> None:
         self.facilities = dict(facilities or {name: Facility(name) for name in Backend})
         self.wanted: list[frozenset[Kind]] = []
-        self.inbox = Inbox(self._changed)
+        self.store = SnapshotStore(self._changed)
         self.reporter = Reporter(self.facilities)
         self.compile: Compile = Compiler().compile
         self.facts_error: BackendError | None = None
@@ -136,7 +136,7 @@ class World:
 
     def take(self) -> Snapshot:
         """The snapshot."""
-        return self.inbox.take()
+        return self.store.take()
 
     def want(self, kinds: frozenset[Kind]) -> None:
         """Remember what was asked for."""
@@ -145,14 +145,14 @@ class World:
     def list_all(self, clusters: int = 3, gateways: Sequence[RawObject] = ()) -> None:
         """Tell the complete input: a Node, which is a gateway, and so many clusters."""
         for kind in (Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE):
-            self.inbox.replace(kind, [])
-        self.inbox.replace(Kind.NODE, [node()])
-        self.inbox.replace(Kind.GATEWAY, list(gateways) or [gateway()])
-        self.inbox.replace(Kind.CLUSTER_INFO_IMPORT, [cluster(number) for number in range(clusters)])
+            self.store.replace(kind, [])
+        self.store.replace(Kind.NODE, [node()])
+        self.store.replace(Kind.GATEWAY, list(gateways) or [gateway()])
+        self.store.replace(Kind.CLUSTER_INFO_IMPORT, [cluster(number) for number in range(clusters)])
 
     def tell(self, kind: Kind, type_: str, obj: RawObject) -> None:
         """Tell one change."""
-        self.inbox.apply(kind, watch_event(type_, obj))
+        self.store.apply(kind, watch_event(type_, obj))
 
     def start(self) -> None:
         """Let the loop run."""

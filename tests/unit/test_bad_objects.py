@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcagent.agent.inbox import Inbox
+from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.controller.admin.listing import LISTINGS, rows
 from mcagent.controller.admission import mutate, review
 from mcagent.controller.admission.accounts import NODE_CLAIM
@@ -159,17 +159,17 @@ AGENT_BAD: Sequence[RawObject] = (
 
 def programmed(*bad: RawObject) -> dict[str, Any]:
     """Return the units that a Node programs, by name, with more objects than the good ones."""
-    inbox = Inbox(lambda: None)
+    store = SnapshotStore(lambda: None)
     for kind in Kind:
         if kind in ATTRIBUTE:
             these = [trim(kind, received(obj)) for obj in AGENT if obj["kind"] == kind]
-            inbox.replace(kind, these)
+            store.replace(kind, these)
     for obj in bad:
         kind = Kind(obj["kind"])
         for told in (EventType.ADDED, EventType.MODIFIED):
-            inbox.apply(kind, WatchEvent(type=told, object=trim(kind, received(obj))))
+            store.apply(kind, WatchEvent(type=told, object=trim(kind, received(obj))))
     config = Config(node_name="a1", cluster_id="home")
-    return dict(compile_desired(inbox.take(), Facts(), config).desired.fragments)
+    return dict(compile_desired(store.take(), Facts(), config).desired.fragments)
 
 
 @given(bad=st.sampled_from(AGENT_BAD).flatmap(spoiled))

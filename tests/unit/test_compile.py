@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcagent.core.compile import Compiled, Compiler, compile_desired
-from mcagent.core.diff import diff, diff_desired
 from mcagent.core.ids import assign_ids, assign_ofports
+from mcagent.core.plan.diff import diff, diff_desired
 from mcagent.core.snapshot import Upsert, apply_changes
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import DatapathType, Drain, Facts
@@ -406,7 +406,7 @@ def test_incremental_equals_cold_whatever_is_said_of_tunnels(
     names = sorted(ports)
     facts = replace(NO_FACTS, ofports=ports)
     for seen, held, drain in moments:
-        facts = replace(facts, bfd_seen=_chosen(names, seen), held=_chosen(names, held), drain=drain)
+        facts = replace(facts, bfd_seen=_chosen(names, seen), damped=_chosen(names, held), drain=drain)
         after = compiler.compile(source, facts, made)
         assert after.desired == compile_desired(source, facts, made).desired
         if drain is not Drain.NONE:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from flows import parse_group
 from flows.flow import Bucket, GroupType
 from mcagent.core.compile import Compiled, Compiler, compile_desired
-from mcagent.core.diff import diff_desired
 from mcagent.core.local_cluster.gateways import Lingering
+from mcagent.core.plan.diff import diff_desired
 from mcagent.model.config import Config, GatewayMode, GatewaySelection
 from mcagent.model.facts import Drain, Facts
 from mcagent.model.objects import ApiObject, Node, Snapshot
@@ -99,7 +99,7 @@ def held(found: Compiled, *ends: str) -> Facts:
     """Return facts in which these tunnels are held, and all peers seen."""
     ports = tunnels(found)
     seen = frozenset(port.name for port in ports.values())
-    return Facts(bfd_seen=seen, held=frozenset(ports[end].name for end in ends))
+    return Facts(bfd_seen=seen, damped=frozenset(ports[end].name for end in ends))
 
 
 G1, G2, G3 = "192.0.2.1", "192.0.2.2", "192.0.2.4"
@@ -325,7 +325,7 @@ def _worlds(draw: st.DrawFn) -> tuple[Snapshot, Facts]:
     some = st.frozensets(st.sampled_from(names))
     order = st.lists(st.sampled_from(["g1", "g2", "g3", "gone", "203.0.113.2", "203.0.113.9"]), unique=True)
     facts = Facts(
-        bfd_seen=draw(some), held=draw(some), drain=draw(st.sampled_from(Drain)), active_order=tuple(draw(order))
+        bfd_seen=draw(some), damped=draw(some), drain=draw(st.sampled_from(Drain)), active_order=tuple(draw(order))
     )
     return source, facts
 
@@ -350,10 +350,10 @@ def test_whatever_is_held_every_candidate_is_there_once(
                 levels = choice(after, CLUSTER, remote.cluster_id)
                 flat = [end.rstrip("!") for level in levels for end in level]
                 assert sorted(flat) == sorted(map(str, remote.gateway_ips))
-                marks = [ports[end].name in facts.held for end in flat]
+                marks = [ports[end].name in facts.damped for end in flat]
                 assert all(marks) or mode is GatewayMode.ACTIVE_ACTIVE or marks == sorted(marks)
                 for level in levels if not all(marks) else []:
-                    assert len({ports[end.rstrip("!")].name in facts.held for end in level}) == 1
+                    assert len({ports[end.rstrip("!")].name in facts.damped for end in level}) == 1
                 for level in levels:
                     for end in level:
                         assert end.endswith("!") is (ports[end.rstrip("!")].name not in facts.bfd_seen)

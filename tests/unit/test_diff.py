@@ -8,8 +8,8 @@ from ipaddress import ip_address, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.core.diff import diff, diff_desired
-from mcagent.core.render import desired_json, desired_text, plan_json, plan_text
+from mcagent.core.plan.diff import diff, diff_desired
+from mcagent.core.plan.render import desired_json, desired_text, plan_json, plan_text
 from mcagent.model.facts import DatapathType
 from mcagent.model.plan import Actual, Desired, Fragment, Op, Plan
 from mcagent.model.resources import (

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.core.draining import SETTLE, Draining, Packets, Phase, advance
+from mcagent.core.failover.draining import SETTLE, Draining, Packets, Phase, advance
 from mcagent.model.facts import Drain
 
 

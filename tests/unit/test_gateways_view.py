@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from mcagent.agent.telling import Teller
+from mcagent.agent.reports.recorder import NodeRecorder
 from mcagent.cli import gateways as command
-from mcagent.core.draining import NO_GATEWAY, Draining, Phase
-from mcagent.core.liveness import Advance, Damping, Liveness, Observation, advance
-from mcagent.core.observations import group_of
+from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
+from mcagent.core.failover.liveness import Advance, Damping, Liveness, Observation, advance
+from mcagent.core.failover.observations import group_of
 from mcagent.model.event import Event
 from mcagent.model.resources import PeerKind
 from mcagent.observe.gateway_metrics import liveness_metrics
@@ -50,7 +50,7 @@ def looks(now: float, before: Liveness, down: str = "") -> Advance:
 def live() -> LiveReport:
     """A gateway whose tunnel mc-4 was lost two seconds after its start."""
     last = looks(12.0, looks(10.0, Liveness()).liveness, down="mc-4")
-    return LiveReport(peers=last.liveness.peers, ports=PORTS, held=last.held, epoch=1_000_000.0)
+    return LiveReport(peers=last.liveness.peers, ports=PORTS, damped=last.damped, epoch=1_000_000.0)
 
 
 def test_each_gateway_is_told_with_cause_time_and_share(live: LiveReport) -> None:
@@ -97,23 +97,23 @@ def test_metrics_follow_the_same_state(live: LiveReport) -> None:
 
 
 def test_what_happens_is_told_once() -> None:
-    """Drift, fights and the steps of a drain; nothing twice, and nothing of workers that are cordoned."""
+    """Drift, contended and the steps of a drain; nothing twice, and nothing of workers that are cordoned."""
     told: list[Event] = []
-    teller = Teller("node-1", told.append)
+    recorder = NodeRecorder("node-1", told.append)
     quiet = PassReport(at=1.0, trigger="", result="unchanged")
-    teller.turned(Report(passes=1, last_pass=quiet), Draining())
+    recorder.turned(Report(passes=1, last_pass=quiet), Draining())
     assert told == []
     drift = replace(quiet, drift="netlink: put back what was gone: route 10.0.0.0/8")
     for _ in range(3):
-        teller.turned(Report(passes=2, last_pass=drift), Draining())
-    fight = replace(quiet, fights=("somebody else",))
-    teller.turned(Report(passes=3, last_pass=fight), Draining())
-    teller.turned(Report(passes=4, last_pass=fight), Draining(phase=Phase.REMOTE, why="asked"))
-    teller.turned(Report(passes=5, last_pass=quiet), Draining(phase=Phase.LOCAL, why="asked"))
-    teller.turned(Report(passes=6, last_pass=quiet), Draining(phase=Phase.DRAINED, why="asked"))
-    teller.turned(Report(passes=7, last_pass=quiet), Draining())
-    teller.turned(Report(passes=8, last_pass=quiet), Draining(why="asked", refused=NO_GATEWAY))
-    teller.turned(Report(passes=9, last_pass=quiet), Draining(why="asked", refused="no other"))
+        recorder.turned(Report(passes=2, last_pass=drift), Draining())
+    fight = replace(quiet, contended=("somebody else",))
+    recorder.turned(Report(passes=3, last_pass=fight), Draining())
+    recorder.turned(Report(passes=4, last_pass=fight), Draining(phase=Phase.REMOTE, why="asked"))
+    recorder.turned(Report(passes=5, last_pass=quiet), Draining(phase=Phase.LOCAL, why="asked"))
+    recorder.turned(Report(passes=6, last_pass=quiet), Draining(phase=Phase.DRAINED, why="asked"))
+    recorder.turned(Report(passes=7, last_pass=quiet), Draining())
+    recorder.turned(Report(passes=8, last_pass=quiet), Draining(why="asked", refused=NO_GATEWAY))
+    recorder.turned(Report(passes=9, last_pass=quiet), Draining(why="asked", refused="no other"))
     assert [event.reason for event in told] == [
         "DriftCorrected",
         "ChangedAgainAndAgain",

@@ -9,8 +9,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.core.liveness import (
-    ASIDE_AFTER,
+from mcagent.core.failover.liveness import (
+    DAMPED_AFTER,
     FORGET_AFTER,
     GRACE,
     HISTORY,
@@ -60,7 +60,7 @@ def test_a_peer_that_never_answered_is_trusted_and_told_so() -> None:
     assert peer.cause is Cause.API
     assert "never answered" in peer.text
     assert found.seen == frozenset()
-    assert found.held == frozenset()
+    assert found.damped == frozenset()
 
 
 def test_a_new_gateway_is_used_when_it_answers_or_after_a_grace() -> None:
@@ -68,15 +68,15 @@ def test_a_new_gateway_is_used_when_it_answers_or_after_a_grace() -> None:
     story = Story()
     story.at(0.0, up("a"))
     found = story.at(10.0, up("a"), down("b"), down("c"))
-    assert found.held == {"b", "c"}
+    assert found.damped == {"b", "c"}
     assert found.wake == 10.0 + GRACE
     assert "new" in found.liveness.peers["b"].text
-    assert story.at(11.0, up("a"), up("b"), down("c")).held == {"c"}
+    assert story.at(11.0, up("a"), up("b"), down("c")).damped == {"c"}
     late = story.at(10.0 + GRACE, up("a"), up("b"), down("c"))
-    assert late.held == frozenset()
+    assert late.damped == frozenset()
     assert late.liveness.peers["c"].live
     assert late.liveness.peers["c"].cause is Cause.API
-    assert story.at(20.0, up("a"), up("b"), down("c"), down("d", "west")).held == frozenset()  # the only one
+    assert story.at(20.0, up("a"), up("b"), down("c"), down("d", "west")).damped == frozenset()  # the only one
 
 
 def test_a_peer_known_from_before_a_restart_is_not_trusted_blindly() -> None:
@@ -94,16 +94,16 @@ def test_a_loss_and_a_return_are_transitions_with_cause_and_time() -> None:
     story.at(0.0, up("a"), up("b"))
     lost = story.at(5.0, down("a"), up("b"))
     assert [(p.port, t.live, t.cause, t.at) for p, t in lost.transitions] == [("a", False, Cause.BFD, 5.0)]
-    assert lost.wake == 5.0 + ASIDE_AFTER
-    aside = story.at(lost.wake, down("a"), up("b"))
-    assert aside.held == {"a"}
-    assert aside.wake == math.inf
+    assert lost.wake == 5.0 + DAMPED_AFTER
+    standby = story.at(lost.wake, down("a"), up("b"))
+    assert standby.damped == {"a"}
+    assert standby.wake == math.inf
     back = story.at(7.0, up("a"), up("b"))
     assert back.liveness.peers["a"].cause is Cause.DAMPING
-    assert back.held == {"a"}
+    assert back.damped == {"a"}
     assert back.wake == 8.0  # damping.initial, no more
     again = story.at(8.0, up("a"), up("b"))
-    assert again.held == frozenset()
+    assert again.damped == frozenset()
     assert [t.cause for t in again.liveness.peers["a"].transitions] == [Cause.BFD, Cause.DAMPING, Cause.BFD]
     assert again.liveness.peers["a"].since == 8.0
     assert again.liveness.peers["a"].flaps == 1
@@ -115,10 +115,10 @@ def test_what_was_just_lost_is_left_to_open_vswitch_for_a_moment() -> None:
     story.at(0.0, up("a"), up("b"))
     for tenths in range(4):
         now = 5.0 + tenths / 10
-        assert story.at(now, up("a") if tenths % 2 else down("a"), up("b")).held == frozenset()
-    assert story.at(5.0 + ASIDE_AFTER, up("a"), up("b")).held == {"a"}
-    assert story.at(7.5, down("a"), up("b")).held == {"a"}
-    assert story.at(7.6, up("a"), up("b")).held == {"a"}
+        assert story.at(now, up("a") if tenths % 2 else down("a"), up("b")).damped == frozenset()
+    assert story.at(5.0 + DAMPED_AFTER, up("a"), up("b")).damped == {"a"}
+    assert story.at(7.5, down("a"), up("b")).damped == {"a"}
+    assert story.at(7.6, up("a"), up("b")).damped == {"a"}
 
 
 def test_holds_grow_with_every_loss_up_to_the_longest() -> None:
@@ -130,7 +130,7 @@ def test_holds_grow_with_every_loss_up_to_the_longest() -> None:
         story.at(now, down("a"), up("b"))
         now += 0.1
         found = story.at(now, up("a"), up("b"))
-        until = found.liveness.peers["a"].held_until
+        until = found.liveness.peers["a"].damped_until
         assert until is not None
         holds.append(until - now)
         now = until
@@ -145,7 +145,7 @@ def test_flaps_between_two_looks_count() -> None:
     found = story.at(1.0, up("a", flap_count=5), up("b"))
     assert found.liveness.peers["a"].flaps == 2
     held = story.at(found.wake, up("a", flap_count=5), up("b"))
-    assert held.held == {"a"}
+    assert held.damped == {"a"}
     assert held.wake == 3.0
 
 
@@ -162,7 +162,7 @@ def test_what_is_drained_is_left_without_being_damped() -> None:
     story.at(0.0, up("a"), up("b"))
     left = story.at(1.0, up("a", forwarding=False, remote_diagnostic="Concatenated Path Down"), up("b"))
     assert (left.liveness.peers["a"].live, left.liveness.peers["a"].cause) == (False, Cause.DRAIN)
-    assert left.held == frozenset()
+    assert left.damped == frozenset()
     assert story.at(2.0, up("a"), up("b")).liveness.peers["a"].live
 
 
@@ -171,13 +171,13 @@ def test_the_last_of_a_group_is_never_held_and_stays_in_use() -> None:
     story = Story()
     story.at(0.0, up("a"), up("b"))
     story.at(1.0, down("a"), up("b"))
-    assert story.at(1.5, up("a"), up("b")).held == {"a"}
-    assert story.at(1.6, up("a"), down("b")).held == frozenset()
+    assert story.at(1.5, up("a"), up("b")).damped == {"a"}
+    assert story.at(1.6, up("a"), down("b")).damped == frozenset()
     alone = story.at(2.0, up("a"), down("b"))
-    assert alone.held == {"b"}
+    assert alone.damped == {"b"}
     assert alone.liveness.peers["a"].live
     back = story.at(2.1, up("a"), up("b"))
-    assert back.held == {"b"}
+    assert back.damped == {"b"}
     assert back.liveness.peers["a"].live
 
 
@@ -185,10 +185,10 @@ def test_all_gone_at_once_are_not_held() -> None:
     """While nothing of a group is up every bucket stays: the first that returns is used at once."""
     story = Story()
     story.at(0.0, up("a"), up("b"))
-    assert story.at(1.0, down("a"), down("b")).held == frozenset()
+    assert story.at(1.0, down("a"), down("b")).damped == frozenset()
     first = story.at(2.0, up("a"), down("b"))
     assert first.liveness.peers["a"].live
-    assert first.held == {"b"}
+    assert first.damped == {"b"}
 
 
 def test_while_none_is_live_those_that_were_lost_last_are_used() -> None:
@@ -196,20 +196,20 @@ def test_while_none_is_live_those_that_were_lost_last_are_used() -> None:
     story = Story()
     story.at(0.0, up("a"), up("b"), up("c"))
     story.at(5.0, down("a"), up("b"), up("c"))
-    assert story.at(6.0, down("a"), up("b"), up("c")).held == {"a"}
-    assert story.at(7.0, down("a"), down("b"), up("c")).held == {"a"}
+    assert story.at(6.0, down("a"), up("b"), up("c")).damped == {"a"}
+    assert story.at(7.0, down("a"), down("b"), up("c")).damped == {"a"}
     for now in (7.1, 9.0, 100.0):
-        assert story.at(now, down("a"), down("b"), down("c")).held == {"a"}
+        assert story.at(now, down("a"), down("b"), down("c")).damped == {"a"}
     back = story.at(101.0, up("a"), down("b"), down("c"))
     assert back.liveness.peers["a"].live
-    assert back.held == {"b", "c"}
+    assert back.damped == {"b", "c"}
 
 
 def test_groups_do_not_stand_in_for_each_other() -> None:
     """A live gateway of another cluster is no reason to hold one of this."""
     story = Story()
     story.at(0.0, up("a", "east"), up("b", "west"))
-    assert story.at(1.0, down("a", "east"), up("b", "west")).held == frozenset()
+    assert story.at(1.0, down("a", "east"), up("b", "west")).damped == frozenset()
 
 
 def test_node_readiness_decides_where_bfd_is_fine() -> None:
@@ -247,7 +247,7 @@ def test_damping_can_be_turned_off() -> None:
     story = Story(Damping(initial=0.0, longest=0.0))
     story.at(0.0, up("a"), up("b"))
     for now in range(1, 20, 2):
-        assert story.at(float(now), down("a"), up("b")).held == frozenset()
+        assert story.at(float(now), down("a"), up("b")).damped == frozenset()
         assert story.at(float(now + 1), up("a"), up("b")).liveness.peers["a"].live
 
 
@@ -289,25 +289,25 @@ def test_whatever_happens_the_machine_keeps_its_promises(
         assert found == twin.at(now, *reversed(looks))  # deterministic, and order does not matter
         peers = found.liveness.peers
         wanted = {look.port for look in looks}
-        assert found.held <= wanted
+        assert found.damped <= wanted
         assert found.seen <= wanted
-        for group in {_GROUP[name] for name in found.held}:
-            others = [p for p in peers.values() if p.group == group and p.port not in found.held and not p.gone]
-            held = max(peers[name].held_from for name in found.held if _GROUP[name] == group)
-            assert any(p.live or p.held_from > held for p in others), "held without another to stand in"
+        for group in {_GROUP[name] for name in found.damped}:
+            others = [p for p in peers.values() if p.group == group and p.port not in found.damped and not p.gone]
+            held = max(peers[name].damped_from for name in found.damped if _GROUP[name] == group)
+            assert any(p.live or p.damped_from > held for p in others), "held without another to stand in"
         assert found.wake > now
         for peer in peers.values():
-            assert not (peer.live and peer.port in found.held)
+            assert not (peer.live and peer.port in found.damped)
             assert peer.hold == 0 or initial <= peer.hold <= damping.longest
             # what is new is held until it answers, for GRACE at most
             longest = max(damping.longest, GRACE) + 1e-6  # sums of floats
-            assert peer.held_until in (None, math.inf) or peer.held_until - now <= longest
+            assert peer.damped_until in (None, math.inf) or peer.damped_until - now <= longest
             assert len(peer.transitions) <= HISTORY
             assert all(one.at <= two.at for one, two in pairwise(peer.transitions))
             assert not peer.transitions or peer.transitions[-1].live == peer.live
         # looking again at once changes nothing and tells nothing
         again = advance(machine.state, looks, now, damping)
-        assert (again.held, again.seen, again.transitions) == (found.held, found.seen, ())
+        assert (again.damped, again.seen, again.transitions) == (found.damped, found.seen, ())
 
 
 @given(losses=st.lists(st.floats(0.0, 600.0), min_size=1, max_size=50))

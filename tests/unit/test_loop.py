@@ -9,8 +9,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from mcagent.agent.schedule import Timing
-from mcagent.core.fights import AT_ONCE
+from mcagent.agent.control_loop.schedule import Timing
+from mcagent.core.plan.contention import AT_ONCE
 from mcagent.model.errors import BackendError, InputError
 from mcagent.model.facts import DatapathType
 from mcagent.model.objects import Kind
@@ -61,20 +61,20 @@ def test_nothing_is_touched_before_all_needed_kinds_are_listed(world: World) -> 
     """While input is incomplete nothing is removed, and nothing added but the bare bridge; then it happens."""
     stranger = FlowEntry(table=9, priority=1, match="ip", cookie=1, actions="drop")
     world.facilities[Backend.OPENFLOW].world[stranger.key] = stranger
-    world.inbox.replace(Kind.NODE, [node()])
-    world.inbox.replace(Kind.CLUSTER_INFO_IMPORT, [cluster(0)])
+    world.store.replace(Kind.NODE, [node()])
+    world.store.replace(Kind.CLUSTER_INFO_IMPORT, [cluster(0)])
     world.start()
     world.wait(lambda: world.loop.report.waiting_for == ("Gateway",))
     world.wait(lambda: not world.loop.pending)
     assert world.applied == []
     assert world.loop.report.backends[0].synced is False
-    world.inbox.replace(Kind.GATEWAY, [gateway()])
+    world.store.replace(Kind.GATEWAY, [gateway()])
     world.wait(lambda: "Service" in world.loop.report.waiting_for)  # it is a gateway, and needs more
     assert {type(step.new) for step in world.applied} == {Bridge, HostPort}
     assert {step.op for step in world.applied} == {Op.ADD}
     assert Kind.SERVICE in world.wanted[-1]
     for kind in (Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE):
-        world.inbox.replace(kind, [])
+        world.store.replace(kind, [])
     world.wait(world.settled)
     assert stranger.key not in world.facilities[Backend.OPENFLOW].world
 

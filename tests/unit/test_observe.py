@@ -274,13 +274,13 @@ def test_a_page_that_breaks_costs_only_that_request() -> None:
 
 def record(message: str) -> logging.LogRecord:
     """Return a log record."""
-    return logging.LogRecord("mcagent.agent.loop", logging.WARNING, "f", 1, message, None, None)
+    return logging.LogRecord("mcagent.agent.control_loop.loop", logging.WARNING, "f", 1, message, None, None)
 
 
 def test_text_logs_cannot_be_forged() -> None:
     """A line feed or an escape sequence in an object's name does not make a line or colour of its own."""
     line = TextFormatter(times=False).format(record("cluster x\n2026 error: all lost\x1b[31m"))
-    assert line == "warning agent.loop: cluster x\\n2026 error: all lost\\x1b[31m"
+    assert line == "warning agent.control_loop.loop: cluster x\\n2026 error: all lost\\x1b[31m"
 
 
 def test_json_logs_are_one_object_a_line() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from mcagent.agent.schedule import (
+from mcagent.agent.control_loop.schedule import (
     Agenda,
     Pace,
     Retry,

@@ -16,7 +16,7 @@ import pytest
 
 from mcagent.agent.config_keys import Settings
 from mcagent.agent.lock import NodeLock
-from mcagent.agent.serving import Servers
+from mcagent.agent.reports.servers import Servers
 from mcagent.cli.common.asking import ask_agent
 from mcagent.http.certificates import Kept, self_signed
 from mcagent.http.listening import Authentication, is_loopback, oldest_of_most, source_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.agent.counters import NFT_DROP_REASONS
+from mcagent.agent.reports.counters import NFT_DROP_REASONS
 from mcagent.core.addresses.rules import merged
 from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.fragments.tunnel_guard import CLEAR, FORGED, TO_TUNNEL, TO_WIREGUARD, _hosts

@@ -75,7 +75,9 @@ class PathState:
         """Return the tunnels whose `port` may not be what `before` said; None where that may be any."""
         if self.bfd != before.bfd or self.ordered != before.ordered or self.ranks != before.ranks:
             return None
-        moved = set(self.facts.held ^ before.facts.held) if self.facts.held is not before.facts.held else set()
+        moved = (
+            set(self.facts.damped ^ before.facts.damped) if self.facts.damped is not before.facts.damped else set()
+        )
         if self.facts.bfd_seen is not before.facts.bfd_seen:
             moved |= self.facts.bfd_seen ^ before.facts.bfd_seen
         moved |= self.facts.bfd_begins ^ before.facts.bfd_begins
@@ -92,7 +94,7 @@ class PathState:
             ofport=self.ofports[tunnel.name],
             bfd=bfd,
             watched=bfd is not None and tunnel.name in self.facts.bfd_seen,
-            standby=standby or tunnel.name in self.facts.held,
+            standby=standby or tunnel.name in self.facts.damped,
             rank=self.ranks.get(name, len(self.ranks) + place) if self.ordered else 0,
         )
 

@@ -10,7 +10,7 @@ import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from mcagent.core.render import resource_text
+from mcagent.core.plan.render import resource_text
 from mcagent.dataplane.netlink.apply import RefusedError, Writer
 from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
 from mcagent.dataplane.netlink.observe import observe

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 HISTORY = 10  # transitions remembered of a port
-ASIDE_AFTER = 0.4  # seconds after its loss from which a port is held: before a session can be up again for long
+DAMPED_AFTER = 0.4  # seconds after its loss from which a port is held: before a session can be up again for long
 GRACE = 3.0  # seconds that a new port has to answer BFD for the first time before it is used without
 FORGET_AFTER = 600.0  # seconds that a port which is no longer wanted is still told of ...
 FORGOTTEN_BEYOND = 256  # ... and how many of them at most
@@ -86,7 +86,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """What is remembered of one port. `held_until` is None unless damping keeps it out; inf while it is down."""
+    """What is remembered of one port. `damped_until` is None unless damping keeps it out; inf while it is down."""
 
     port: str
     group: str
@@ -100,8 +100,8 @@ class Peer:
     flaps: int = 0  # losses since the agent knows the port
     hold: float = 0.0
     lost_at: float = -math.inf
-    held_until: float | None = None
-    held_from: float = -math.inf  # counts where `held_until` does
+    damped_until: float | None = None
+    damped_from: float = -math.inf  # counts where `damped_until` does
     gone: bool = False  # no longer wanted
     last: Observation | None = None
     transitions: tuple[Transition, ...] = ()
@@ -119,7 +119,7 @@ class Advance:
     """The next state and what follows from it. `wake`: when to look again though nothing is told; may be inf."""
 
     liveness: Liveness
-    held: frozenset[str]
+    damped: frozenset[str]
     seen: frozenset[str]
     transitions: tuple[tuple[Peer, Transition], ...]  # new ones, with the peer as it is now
     wake: float
@@ -133,15 +133,15 @@ def advance(state: Liveness, observations: Iterable[Observation], now: float, da
         peer, verdict = _look(state.peers.get(observation.port), observation, now, damping, new=bool(state.peers))
         looked[peer.port], raw[peer.port] = peer, verdict
     # Groups that can do without those that are held.
-    usable = {peer.group for name, peer in looked.items() if raw[name][0] and peer.held_until is None}
+    usable = {peer.group for name, peer in looked.items() if raw[name][0] and peer.damped_until is None}
     peers: dict[str, Peer] = {}
     told: list[tuple[Peer, Transition]] = []
     for name, looked_at in looked.items():
         up, cause, text = raw[name]
         peer = looked_at
-        if up and (peer.held_until is None or peer.group not in usable):
+        if up and (peer.damped_until is None or peer.group not in usable):
             # What is the last one in its group is released for good: it is not to come and go by our doing.
-            peer = peer if peer.held_until is None else replace(peer, held_until=None)
+            peer = peer if peer.damped_until is None else replace(peer, damped_until=None)
         elif up:
             up, cause = False, Cause.DAMPING
             text = f"it flaps: kept out until it stayed up for {peer.hold:g} s"
@@ -149,31 +149,33 @@ def advance(state: Liveness, observations: Iterable[Observation], now: float, da
                 text = f"it is new: kept out until it answers BFD, or for {GRACE:g} s"
         peers[name] = _settle(peer, state.peers.get(name), (up, cause, text), now, told)
     for name in sorted(state.peers.keys() - looked.keys()):
-        old = replace(state.peers[name], gone=True, answering=False, held_until=None)
+        old = replace(state.peers[name], gone=True, answering=False, damped_until=None)
         peers[name] = _settle(old, state.peers[name], (False, Cause.API, "no longer announced"), now, told)
     peers = _forget(peers, now)
     damped = _damped(peers.values())
-    aside = frozenset(name for name in damped if peers[name].held_from <= now)
+    standby = frozenset(name for name in damped if peers[name].damped_from <= now)
     return Advance(
         liveness=Liveness(peers=peers),
-        held=aside,
+        damped=standby,
         seen=frozenset(peer.port for peer in peers.values() if peer.seen and not peer.gone),
         transitions=tuple(told),
-        wake=min((*damped.values(), *(peers[name].held_from for name in damped.keys() - aside)), default=math.inf),
+        wake=min(
+            (*damped.values(), *(peers[name].damped_from for name in damped.keys() - standby)), default=math.inf
+        ),
     )
 
 
 def _damped(peers: Collection[Peer]) -> dict[str, float]:
     """Return the ports that are, or soon will be, on standby, with the end of their holds."""
     usable = {peer.group for peer in peers if peer.live}
-    held = [(peer, peer.held_until) for peer in peers if peer.held_until is not None]
+    held = [(peer, peer.damped_until) for peer in peers if peer.damped_until is not None]
     latest: dict[str, float] = {}
     for peer, _ in held:
-        latest[peer.group] = max(peer.held_from, latest.get(peer.group, -math.inf))
+        latest[peer.group] = max(peer.damped_from, latest.get(peer.group, -math.inf))
     return {
         peer.port: until
         for peer, until in held
-        if peer.group in usable or peer.held_from < latest[peer.group] - ASIDE_AFTER
+        if peer.group in usable or peer.damped_from < latest[peer.group] - DAMPED_AFTER
     }
 
 
@@ -194,7 +196,7 @@ def _look(
 
     `new`: a port that is not known was made just now (at the first look of an agent they may have been there).
     """
-    if before is not None and before.last == seen_now and before.held_until is None and not before.gone:
+    if before is not None and before.last == seen_now and before.damped_until is None and not before.gone:
         return before, (before.live, before.cause, before.text)
     peer = before or Peer(
         port=seen_now.port, group=seen_now.group, live=False, cause=Cause.API, text="", since=now
@@ -209,23 +211,23 @@ def _look(
         losses = 1
     elif peer.answering and answering:
         losses = max(0, seen_now.flap_count - peer.flap_count) // 2  # down and up again between two looks
-    hold, lost_at, held_until, held_from = peer.hold, peer.lost_at, peer.held_until, peer.held_from
-    if losses and held_until is None:
-        held_from = now + ASIDE_AFTER
+    hold, lost_at, damped_until, damped_from = peer.hold, peer.lost_at, peer.damped_until, peer.damped_from
+    if losses and damped_until is None:
+        damped_from = now + DAMPED_AFTER
     for _ in range(min(losses, 64)):
         hold, lost_at = hold_after_loss(hold, now - lost_at, damping), now
-        held_until = math.inf if hold else None
+        damped_until = math.inf if hold else None
     if before is None and new and seen_now.bfd and not peer.seen and damping.initial > 0:
-        held_until = now + GRACE
-    if held_until is not None and not hold:
-        if answering or held_until <= now or not seen_now.bfd:
-            held_until = None
-    elif answering and held_until == math.inf:
-        held_until = now + hold
-    elif not seen_now.bfd or (held_until is not None and held_until <= now):
-        held_until = None
-    elif held_until is not None and not answering and not leaving:
-        held_until = math.inf
+        damped_until = now + GRACE
+    if damped_until is not None and not hold:
+        if answering or damped_until <= now or not seen_now.bfd:
+            damped_until = None
+    elif answering and damped_until == math.inf:
+        damped_until = now + hold
+    elif not seen_now.bfd or (damped_until is not None and damped_until <= now):
+        damped_until = None
+    elif damped_until is not None and not answering and not leaving:
+        damped_until = math.inf
     peer = replace(
         peer,
         answering=answering,
@@ -233,8 +235,8 @@ def _look(
         flaps=peer.flaps + losses,
         hold=hold,
         lost_at=lost_at,
-        held_until=held_until,
-        held_from=held_from,
+        damped_until=damped_until,
+        damped_from=damped_from,
         last=seen_now,
     )
     return peer, verdict

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from mcagent.agent.applying import Failure
-from mcagent.agent.reconcile import Outcome
-from mcagent.agent.schedule import Retry
-from mcagent.core.render import resource_text
+from mcagent.agent.control_loop.apply import Failure
+from mcagent.agent.control_loop.reconciler import Outcome
+from mcagent.agent.control_loop.schedule import Retry
+from mcagent.core.plan.render import resource_text
 from mcagent.model.plan import Step
 from mcagent.model.resources import Backend
 from mcagent.observe.report import BackendReport, PassReport, Report
@@ -76,7 +76,7 @@ class Reporter:
             changes={f"{backend} {kind} {op}": count for (backend, kind, op), count in sorted(counts.items())},
             steps=_named(outcome.done),
             drift=_listing(outcome.drift),
-            fights=tuple(text for found in outcome.fights.values() for text in found)[:TOLD],
+            contended=tuple(text for found in outcome.contended.values() for text in found)[:TOLD],
             errors=(*((error,) if error else ()), *_errors(outcome.failures.values())),
         )
         self._metrics.passed(result, outcome.phases, now)
@@ -99,9 +99,9 @@ class Reporter:
         self, name: Backend, outcome: Outcome, retries: Mapping[Backend, Retry], now: float
     ) -> BackendReport:
         retry = retries.get(name)
-        fights = outcome.fights.get(name, ())
-        if retry is None and fights:
-            return BackendReport(name=name, errors=_cut(fights))
+        contended = outcome.contended.get(name, ())
+        if retry is None and contended:
+            return BackendReport(name=name, errors=_cut(contended))
         if retry is None:
             return BackendReport(name=name, synced=outcome.desired is not None)
         failure = outcome.failures.get(name)
@@ -130,10 +130,10 @@ class Reporter:
             log.debug("%s", step_text(step))
         for name in self._backends:
             failure = outcome.failures.get(name)
-            fights = _cut(outcome.fights.get(name, ()))
-            for text in fights if fights != self._fights.get(name, ()) else ():
+            contended = _cut(outcome.contended.get(name, ()))
+            for text in contended if contended != self._fights.get(name, ()) else ():
                 log.warning("%s", text)
-            self._fights[name] = fights
+            self._fights[name] = contended
             if failure is None and (name in retries or outcome.desired is None):
                 continue  # not tried in this pass
             errors = _errors([failure]) if failure else ()

@@ -1,7 +1,7 @@
 """Liveness, damping and drain in the loop: fills what of `Facts` comes from BFD and from whoever asks to drain.
 
-`Live.facts` is called by the loop's thread in every pass; `report` and `hand_over` by any. What is decided is
-decided by `mcagent.core.liveness` and `mcagent.core.draining`; this holds their states and the clock.
+`Failover.facts` is called by the loop's thread in every pass; `report` and `hand_over` by any. What is decided is
+decided by `mcagent.core.failover`; this holds the states and the clock.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from mcagent.core import draining, liveness
-from mcagent.core.draining import NO_GATEWAY, Draining, Packets, Phase
-from mcagent.core.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
+from mcagent.core.failover import draining, liveness
+from mcagent.core.failover.draining import NO_GATEWAY, Draining, Packets, Phase
+from mcagent.core.failover.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
+from mcagent.core.failover.observations import OWN_CLUSTER, active_order, beginning, isolated, observations
 from mcagent.core.local_cluster.gateways import Lingering
-from mcagent.core.observations import OWN_CLUSTER, active_order, beginning, isolated, observations
 from mcagent.dataplane.ovsdb_liveness import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Facts
@@ -30,7 +30,7 @@ from mcagent.observe.gateways import LiveReport
 log = logging.getLogger(__name__)
 
 
-class Live:
+class Failover:
     """The states of liveness and drain of this Node."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Live:
         self._damping, self._drain_timeout, self._clock = damping, drain_timeout, clock
         self._gateway_lost = gateway_lost
         self._advance = Advance(
-            liveness=Liveness(), held=frozenset(), seen=frozenset(), transitions=(), wake=math.inf
+            liveness=Liveness(), damped=frozenset(), seen=frozenset(), transitions=(), wake=math.inf
         )
         self._draining: Draining | None = None
         self._lingering = Lingering()
@@ -108,7 +108,7 @@ class Live:
         found = replace(
             facts,
             bfd_seen=self._advance.seen,
-            held=self._advance.held,
+            damped=self._advance.damped,
             bfd_begins=self._begins,
             drain=self._draining.tells,
             isolated=self._isolated,
@@ -210,7 +210,7 @@ class Live:
         self.report = LiveReport(
             peers=peers,
             ports={**ports, **gone},
-            held=self._advance.held,
+            damped=self._advance.damped,
             draining=self._draining,
             isolated=self._isolated,
             active_order=self._order or (),

@@ -7,12 +7,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.core.fights import AT_ONCE, MOST, PAUSE_MAX, WITHIN, Fights
+from mcagent.core.plan.contention import AT_ONCE, MOST, PAUSE_MAX, WITHIN, Contention
 
 
 def test_the_first_times_it_is_put_back_at_once_then_with_growing_pauses() -> None:
     """A writer that answers at once gets slower and slower answers."""
-    fights, now, put_back = Fights(), 0.0, []
+    fights, now, put_back = Contention(), 0.0, []
     while now < 300.0:
         fights, alone = fights.judge(["route"], now)
         if not alone:
@@ -26,7 +26,7 @@ def test_the_first_times_it_is_put_back_at_once_then_with_growing_pauses() -> No
 
 def test_peace_is_remembered() -> None:
     """After a quiet minute it begins anew; other things are not concerned."""
-    fights = Fights()
+    fights = Contention()
     for _ in range(AT_ONCE):
         fights, _ = fights.judge(["route"], 0.0)
     assert fights.judge(["route", "rule"], 1.0)[1].keys() == {"route"}
@@ -38,7 +38,7 @@ def test_peace_is_remembered() -> None:
 @given(st.lists(st.tuples(st.floats(0, 100), st.sets(st.integers(0, 5))), max_size=60))
 def test_nothing_is_left_alone_for_long(steps: list[tuple[float, set[int]]]) -> None:
     """Whatever happens: pauses are bounded, and what was left alone comes back."""
-    fights, now = Fights(), 0.0
+    fights, now = Contention(), 0.0
     for wait, changed in steps:
         now += wait
         fights, alone = fights.judge(changed, now)
@@ -48,5 +48,5 @@ def test_nothing_is_left_alone_for_long(steps: list[tuple[float, set[int]]]) -> 
 
 def test_memory_is_bounded() -> None:
     """A whole table that is flushed is not remembered for ever."""
-    fights, _ = Fights().judge(range(5 * MOST), 0.0)
+    fights, _ = Contention().judge(range(5 * MOST), 0.0)
     assert len(fights.by_key) == MOST

@@ -1,14 +1,14 @@
 """One pass: compile, look where that is needed, compare, apply. Remembers what each backend is known to hold.
 
 `Reconciler` is used by one thread and is the only caller of the backends' `observe` and `apply`. It decides no
-times (`mcagent.agent.schedule`) and knows no API, thread or socket.
+times (`schedule`) and knows no API, thread or socket.
 
 What keeps a dataplane from being taken away by mistake:
 - nothing is done before every kind that the role needs has been listed completely once, except that the bridge is
   made, which is there whatever the role; from then on desired is complete: additions and deletions go together;
 - a pass that cannot be computed (an input that breaks `compile`, facts that cannot be read) changes nothing;
 - tunnels are deleted only in a pass whose flow changes went in, because until then flows may use them;
-- peers are asked to send nothing by a tunnel before the flows are there (`mcagent.core.path_down`).
+- peers are asked to send nothing by a tunnel before the flows are there (`mcagent.core.plan.path_down`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from mcagent.agent.applying import Failure, Phases, apply_plan
-from mcagent.agent.drift import Content, Drift, content, drifted
+from mcagent.agent.control_loop.apply import Failure, Phases, apply_plan
+from mcagent.agent.control_loop.drift import Content, Drift, content, drifted
 from mcagent.core.compile import Compiled, Compiler, compile_desired
-from mcagent.core.diff import diff, diff_desired
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED
-from mcagent.core.path_down import flows_first, takes_into_use
+from mcagent.core.plan.diff import diff, diff_desired
+from mcagent.core.plan.path_down import flows_first, takes_into_use
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
@@ -47,7 +47,7 @@ Compile = Callable[[Snapshot, Facts, Config], Compiled]
 
 
 class LiveFacts(Protocol):
-    """What knows of BFD and drain (`mcagent.agent.live.Live`)."""
+    """What knows of BFD and drain (`mcagent.agent.failover.Failover`)."""
 
     @property
     def wake(self) -> float:
@@ -71,7 +71,7 @@ class Outcome:
     done: tuple[Step, ...] = ()
     drift: tuple[Step, ...] = ()  # the part of `done` that put back what somebody else had changed
     failures: Mapping[Backend, Failure] = field(default_factory=dict)
-    fights: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)  # what is left alone for a while
+    contended: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)  # what is left alone for a while
     observed: frozenset[Backend] = frozenset()  # read again in this pass, or tried to
     phases: Mapping[str, float] = field(
         default_factory=dict
@@ -173,13 +173,13 @@ class Reconciler:
         plan = self._plan(desired, seen)
         lasts = {name: content(self._last[name], name) for name in seen.keys() & self._last.keys()}
         drift = drifted(plan, lasts) - {(Backend.OVSDB, key) for key in self._held_back}
-        plan, fights = self._drift.leave_alone(plan, drift, lasts, time.monotonic())
+        plan, contended = self._drift.leave_alone(plan, drift, lasts, time.monotonic())
         blank = _blank(seen, failures)
         plan = flows_first(plan, self._tunnels(seen), blank=blank)
         left_alone = blocked | frozenset(failures)
         done = (*self._early, *apply_plan(self._backends, plan, left_alone, failures, phases))
         self._early = ()
-        self._learn(plan, desired, left_alone | fights.keys(), failures, done)
+        self._learn(plan, desired, left_alone | contended.keys(), failures, done)
         # The kernel's conntrack outlives ovs-vswitchd; that of the userspace datapath is part of its process.
         flows = failures.get(Backend.OPENFLOW)
         back = blank and (flows is None or not flows.unreachable)
@@ -192,7 +192,7 @@ class Reconciler:
             done=done,
             drift=tuple(step for step in done if (step.backend, step.key) in drift),
             failures=failures,
-            fights=fights,
+            contended=contended,
             observed=read,
             phases=phases.end(),
             converged=all(self._known.get(backend) is desired for backend in self._backends),

@@ -1,7 +1,7 @@
 """Applies a plan: stage by stage, and side by side where stages do not need each other.
 
 Every backend is used by one thread at a time, and what one refuses stops no other. Decides no order
-(`mcagent.core.diff`) and remembers nothing.
+(`mcagent.core.plan.diff`) and remembers nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from mcagent.core.path_down import Lane, needs_flows, takes_into_use, turns
+from mcagent.core.plan.path_down import Lane, needs_flows, takes_into_use, turns
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Plan, Stage, Step

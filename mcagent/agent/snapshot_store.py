@@ -21,7 +21,7 @@ from mcagent.supervised import attempt
 log = logging.getLogger(__name__)
 
 
-class Inbox:
+class SnapshotStore:
     """A `mcagent.kube.source.Sink`. Its methods may be called from any thread, `take` from one only."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:

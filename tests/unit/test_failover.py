@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import ip_address
 
-from mcagent.agent.live import Live
-from mcagent.core.draining import Packets, Phase
-from mcagent.core.liveness import ASIDE_AFTER, Cause, Damping
+from mcagent.agent.failover import Failover
+from mcagent.core.failover.draining import Packets, Phase
+from mcagent.core.failover.liveness import DAMPED_AFTER, Cause, Damping
 from mcagent.dataplane.ovsdb_liveness import BridgeState, TunnelState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Drain, Facts
@@ -66,7 +66,7 @@ class Place:
         self.desired: Desired | None = None
         self._state: BridgeState | None = None
         self.lost: list[int] = []
-        self.live = Live(
+        self.live = Failover(
             state=self.state,
             packets=lambda: self.packets,
             damping=Damping(initial=1.0, longest=60.0),
@@ -109,7 +109,7 @@ def test_facts_are_the_same_object_while_nothing_changes() -> None:
     first = place.facts()
     assert place.facts(5.0) is first
     assert first.bfd_seen == {"mc-2", "mc-3", "mc-4"}
-    assert first.held == frozenset()
+    assert first.damped == frozenset()
     assert first.drain is Drain.NONE
 
 
@@ -118,14 +118,14 @@ def test_a_lost_gateway_is_held_and_released_when_the_time_is_over() -> None:
     place = Place()
     place.facts()
     place.say(3, DOWN)
-    assert place.facts(1.0).held == frozenset()  # Open vSwitch has left it by itself
-    assert place.live.wake == place.now + ASIDE_AFTER
-    assert place.facts(ASIDE_AFTER).held == {"mc-3"}
+    assert place.facts(1.0).damped == frozenset()  # Open vSwitch has left it by itself
+    assert place.live.wake == place.now + DAMPED_AFTER
+    assert place.facts(DAMPED_AFTER).damped == {"mc-3"}
     assert place.live.report.failovers == {("remote", Cause.BFD): 1}
     place.say(3, UP)
-    assert place.facts(1.0).held == {"mc-3"}
+    assert place.facts(1.0).damped == {"mc-3"}
     assert place.live.wake == place.now + 1.0
-    assert place.facts(1.0).held == frozenset()
+    assert place.facts(1.0).damped == frozenset()
     assert place.live.report.peers["mc-3"].live
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from mcagent.core.diff import STAGES
+from mcagent.core.plan.diff import STAGES
 from mcagent.model.plan import Op, Plan, Stage, Step
 from mcagent.model.resources import Backend, Resource, TunnelPort
 

@@ -16,7 +16,7 @@ MOST = 1000  # things remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fight:
+class Contended:
     """One thing that was put back `count` times, last at `at`; it is left alone until `until`."""
 
     count: int
@@ -25,18 +25,18 @@ class Fight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fights:
+class Contention:
     """All that was put back lately."""
 
-    by_key: Mapping[Hashable, Fight] = field(default_factory=dict)
+    by_key: Mapping[Hashable, Contended] = field(default_factory=dict)
 
-    def judge(self, changed: Iterable[Hashable], now: float) -> tuple[Fights, Mapping[Hashable, Fight]]:
+    def judge(self, changed: Iterable[Hashable], now: float) -> tuple[Contention, Mapping[Hashable, Contended]]:
         """Return the next state, given what somebody changed, and what of it is to be left alone for now.
 
         What is not left alone counts as put back now.
         """
         known = {key: fight for key, fight in self.by_key.items() if now <= fight.until + WITHIN}
-        alone: dict[Hashable, Fight] = {}
+        alone: dict[Hashable, Contended] = {}
         for key in changed:
             fight = known.get(key)
             if fight is not None and now < fight.until:
@@ -44,8 +44,8 @@ class Fights:
                 continue
             count = fight.count + 1 if fight is not None else 1
             pause = 0.0 if count < AT_ONCE else min(PAUSE * 2.0 ** min(count - AT_ONCE, 16), PAUSE_MAX)
-            known[key] = Fight(count=count, at=now, until=now + pause)
+            known[key] = Contended(count=count, at=now, until=now + pause)
         if len(known) > MOST:
             oldest = sorted(known, key=lambda key: known[key].at)[: len(known) - MOST]
             known = {key: fight for key, fight in known.items() if key not in set(oldest)}
-        return Fights(by_key=known), alone
+        return Contention(by_key=known), alone

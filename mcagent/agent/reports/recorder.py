@@ -1,16 +1,16 @@
-"""Which happenings become Events of this Node: drift put back, fights, how far a drain is. Writes none itself."""
+"""What becomes an Event of this Node: drift that is corrected, contention, steps of a drain."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from mcagent.core.draining import NO_GATEWAY, Draining, Phase
+from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.observe.report import Report
 
 
-class Teller:
+class NodeRecorder:
     """Hands an Event to `tell` once for each thing that happens."""
 
     def __init__(self, node: str, tell: Callable[[Event], None]) -> None:
@@ -26,9 +26,9 @@ class Teller:
             self._passes = report.passes
             if last.drift:
                 self._say("DriftCorrected", last.drift)
-            if last.fights and last.fights != self._fights:
-                self._say("ChangedAgainAndAgain", "; ".join(last.fights))
-            self._fights = last.fights
+            if last.contended and last.contended != self._fights:
+                self._say("ChangedAgainAndAgain", "; ".join(last.contended))
+            self._fights = last.contended
         before, self._drain = self._drain, drain
         if drain.refused and drain.refused not in (before.refused, NO_GATEWAY):
             self._say("DrainRefused", f"nothing is handed over though {drain.why}: {drain.refused}")

@@ -40,8 +40,10 @@ STAGES = (
     StageKind(backend=Backend.NFT, title="set packet marks and NAT rules"),
     StageKind(backend=Backend.OPENFLOW, title="program flows"),
     StageKind(backend=Backend.NETLINK, title="add routes"),
-    StageKind(backend=Backend.OVSDB, title="create tunnels of an empty bridge"),  # see `mcagent.core.path_down`
-    StageKind(backend=Backend.OVSDB, title="take tunnels into use"),  # see `mcagent.core.path_down`
+    StageKind(
+        backend=Backend.OVSDB, title="create tunnels of an empty bridge"
+    ),  # see `mcagent.core.plan.path_down`
+    StageKind(backend=Backend.OVSDB, title="take tunnels into use"),  # see `mcagent.core.plan.path_down`
     StageKind(backend=Backend.NETLINK, title="remove routes"),
     StageKind(backend=Backend.OVSDB, title="remove tunnels"),
     StageKind(backend=Backend.WIREGUARD, title="remove encryption"),

@@ -1,6 +1,6 @@
 """What somebody else changed: which steps put it back, and what is left alone for a while because it is a fight.
 
-Remembers the fights of one loop. Applies nothing; who fights is judged by `mcagent.core.fights`.
+Remembers the contended of one loop. Applies nothing; who contended is judged by `mcagent.core.plan.contention`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mcagent.agent.applying import error_for
-from mcagent.core.fights import Fights
+from mcagent.agent.control_loop.apply import error_for
+from mcagent.core.plan.contention import Contention
 from mcagent.model.plan import Desired, Plan
 from mcagent.model.resources import Backend, Resource, ResourceKey
 
@@ -44,10 +44,10 @@ def drifted(plan: Plan, lasts: Mapping[Backend, Content]) -> set[Place]:
 
 
 class Drift:
-    """The fights under way. `peace`: when the next thing is put back that is left alone now; may be inf."""
+    """The contended under way. `peace`: when the next thing is put back that is left alone now; may be inf."""
 
     def __init__(self) -> None:
-        self._fights = Fights()
+        self._fights = Contention()
         self.peace = math.inf
 
     def leave_alone(

@@ -1,8 +1,8 @@
 """The loop of the agent: the only thread that changes the dataplane.
 
 Everybody else calls `changed` (there is new input), `suspect` (somebody else may have touched a facility) or
-`stop`. Owns the thread, the clock and back-off; what a pass does is `mcagent.agent.reconcile`, when it is due is
-`mcagent.agent.schedule`. A pass that breaks is told, changes nothing more, and is tried again with back-off.
+`stop`. Owns the thread, the clock and back-off; what a pass does is `reconciler`, when it is due is `schedule`.
+A pass that breaks is logged, changes nothing more, and is tried again with back-off.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from mcagent.agent import schedule
-from mcagent.agent.reconcile import Outcome, Reconciler
-from mcagent.agent.reporting import Reporter
-from mcagent.agent.schedule import Agenda, Timing
+from mcagent.agent.control_loop import schedule
+from mcagent.agent.control_loop.reconciler import Outcome, Reconciler
+from mcagent.agent.control_loop.schedule import Agenda, Timing
+from mcagent.agent.reports.reporter import Reporter
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError
 from mcagent.model.objects import Kind, Snapshot

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mcagent.core.liveness import Advance, Observation
+from mcagent.core.failover.liveness import Advance, Observation
 from mcagent.model.objects import Node
 from mcagent.model.resources import PeerKind, TunnelPort
 
@@ -61,7 +61,7 @@ def active_order(
     usable: dict[str, set[str]] = {}
     for port in ports:
         peer = advance.liveness.peers.get(port.name)
-        if peer is not None and peer.live and port.name not in advance.held:
+        if peer is not None and peer.live and port.name not in advance.damped:
             usable.setdefault(group_of(port), set()).add(gateway_name(port))
     order: list[str] = []
     for group, names in sorted(announced.items()):
