@@ -1,18 +1,35 @@
 """Which server pages get: clear text on the loopback, TLS and tokens for everybody else. Fails closed.
 
-Knows addresses and choices; who vouches for a token is told as a guard.
+Knows addresses and choices; who vouches for a token is passed as a guard.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
+from mcagent.http.connections import Limits
 from mcagent.http.listening import Authentication, is_loopback
-from mcagent.http.server import Guard, HttpServer, Pages
+from mcagent.http.server import Guard, HttpServer, Page, Pages, answer_of
 
 log = logging.getLogger(__name__)
+
+HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
+HEALTH_LIMITS = Limits(slots=64, ask=3.0, answer=3.0)
+
+
+def serve_health(address: tuple[str, int], pages: Pages) -> HttpServer:
+    """Serve those of `pages` that are about health, in clear text. Raises OSError when the address cannot be had.
+
+    Off the loopback only the status is shown: why something is not ready names objects and servers, which is
+    nobody else's matter.
+    """
+    found = {path: pages[path] for path in HEALTH_PATHS if path in pages}
+    if not is_loopback(address[0]):
+        found = {path: _terse(page) for path, page in found.items()}
+    return HttpServer(address, found, limits=HEALTH_LIMITS)
 
 
 def serve_pages(
@@ -48,3 +65,11 @@ def serve_pages(
 
 def _nobody(_token: str, _path: str, _source: str) -> int:
     return 403
+
+
+def _terse(page: Callable[[], Page]) -> Callable[[], Page]:
+    def shown() -> Page:
+        status = answer_of(page).status
+        return Page(body="ok\n" if status == 200 else "not ok: see /status or the log\n", status=status)
+
+    return shown

@@ -20,8 +20,8 @@ from mcagent.controller.webhook import certs
 from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
 from mcagent.http.certificates import context_of
 from mcagent.http.connections import Limits
-from mcagent.http.health import SLOTS, HealthServer
 from mcagent.http.server import HttpServer, Page
+from mcagent.http.serving import HEALTH_LIMITS, serve_health
 from tests.apiservers import Cluster, refusal
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.http_clients import PAGES, Idle, connect, crowd, exchange, get, served, unverified
@@ -32,9 +32,9 @@ FEW = Limits(slots=4, ask=1.0, answer=10.0)
 
 
 @pytest.fixture
-def health() -> Iterator[HealthServer]:
+def health() -> Iterator[HttpServer]:
     """Give a health server as a Pod of a controller has it."""
-    made = HealthServer(("0.0.0.0", 0), PAGES, terse=True)
+    made = serve_health(("0.0.0.0", 0), PAGES)
     yield made
     made.close()
 
@@ -100,11 +100,11 @@ def review(name: str = "x", *, close: bool = False, more: str = "") -> bytes:
     Group.HTTP,
     Attacker.POD,
     wants="have the agent restarted: its probes find every slot taken by connections that drip bytes",
-    stopped_by="a health server of its own, without slots to hold: the oldest of the greediest source gives way",
+    stopped_by="a server of its own for health, where the oldest connection of the greediest source gives way",
 )
-def test_bytes_that_drip_do_not_occupy_health(health: HealthServer) -> None:
+def test_bytes_that_drip_do_not_occupy_health(health: HttpServer) -> None:
     """More dripping connections than it takes; each probe is answered at once."""
-    with Idle(health.port, SLOTS + 20, begin=b"G", drip=b"E"):
+    with Idle(health.port, HEALTH_LIMITS.slots + 20, begin=b"G", drip=b"E"):
         for _ in range(5):
             assert get(health.port, "/healthz", timeout=3.0)[0] == 200
 
@@ -175,7 +175,7 @@ def test_handshakes_without_end_hold_up_nobody(hook: Hook) -> None:
     wants="exhaust health, pages and webhook with a thousand idle connections",
     stopped_by="a bound on connections, the oldest of the greediest source giving way",
 )
-def test_a_thousand_idle_connections(health: HealthServer, hook: Hook, tmp_path: Path) -> None:
+def test_a_thousand_idle_connections(health: HttpServer, hook: Hook, tmp_path: Path) -> None:
     """Each server has a thousand connections made to it, and answers those who ask."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8192)), hard))
@@ -267,13 +267,13 @@ def test_an_api_server_is_answered_among_slow_clients(cluster: Cluster, hook: Ho
     Group.HTTP,
     Attacker.POD,
     wants="fill memory with a header that never ends",
-    stopped_by="a bound of 16 KiB on the head (4 KiB for health), and of 64 headers",
+    stopped_by="a bound of 16 KiB on the head, and of 64 headers",
 )
-def test_endless_headers_are_refused(pages: HttpServer, health: HealthServer) -> None:
+def test_endless_headers_are_refused(pages: HttpServer, health: HttpServer) -> None:
     """One long header, and many short ones: refused with 431."""
     assert exchange(pages.port, HEAD + b"X: " + b"a" * (17 * 1024)).startswith(b"HTTP/1.1 431")
     assert exchange(pages.port, HEAD + b"X: a\r\n" * 100 + b"\r\n").startswith(b"HTTP/1.1 431")
-    assert exchange(health.port, b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 4096).startswith(b"HTTP/1.1 431")
+    assert exchange(health.port, b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 17 * 1024).startswith(b"HTTP/1.1 431")
 
 
 @attack(
@@ -351,7 +351,7 @@ def test_ambiguous_lengths_are_refused(hook: Hook, headers: str) -> None:
     wants="get hidden pages by odd paths and methods: dots, doubled or quoted slashes, whole URLs, TRACE, CONNECT",
     stopped_by="pages that have one spelling, two methods, and a token asked for before any is made",
 )
-def test_odd_paths_and_methods_get_nothing(tmp_path: Path, health: HealthServer) -> None:
+def test_odd_paths_and_methods_get_nothing(tmp_path: Path, health: HttpServer) -> None:
     """No spelling but the page's own is found, and that one takes a token."""
     paths = [
         "/../status",

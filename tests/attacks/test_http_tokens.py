@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from mcagent.http.health import HealthServer
 from mcagent.http.server import HttpServer
+from mcagent.http.serving import serve_health
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import ApiUnreachableError
@@ -26,9 +26,9 @@ HEAD = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 
 
 @pytest.fixture
-def health() -> Iterator[HealthServer]:
+def health() -> Iterator[HttpServer]:
     """Give a health server as a Pod of a controller has it."""
-    made = HealthServer(("0.0.0.0", 0), PAGES, terse=True)
+    made = serve_health(("0.0.0.0", 0), PAGES)
     yield made
     made.close()
 
@@ -240,7 +240,7 @@ def test_without_an_api_server_pages_are_nobodys(tmp_path: Path) -> None:
     wants="learn from /readyz of a controller which objects exist and where its API servers are",
     stopped_by="health that tells its status only, off the loopback",
 )
-def test_health_tells_no_reasons(health: HealthServer) -> None:
+def test_health_tells_no_reasons(health: HttpServer) -> None:
     """The status is that of the page; the reasons are for those who may read /status."""
     status, body = get(health.port, "/readyz")
     assert status == 503

@@ -10,10 +10,9 @@ from contextlib import ExitStack
 
 from mcagent.agent.config_keys import Settings
 from mcagent.config.values import listen_address
-from mcagent.http.health import HealthServer
 from mcagent.http.listening import Authentication, is_loopback
 from mcagent.http.server import Guard, HttpServer, Pages
-from mcagent.http.serving import serve_pages
+from mcagent.http.serving import serve_health, serve_pages
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +22,6 @@ class Servers:
 
     def __init__(self, settings: Settings, pages: Pages) -> None:
         """Listen. Raises OSError when an address cannot be had, SourceError without usable credentials."""
-        self._health: HealthServer | None = None
         with ExitStack() as opened:
             if settings.status_socket is not None:
                 try:
@@ -41,9 +39,7 @@ class Servers:
             )
             opened.callback(self._pages.close)
             if settings.health_listen != "0":
-                address = listen_address(settings.health_listen)
-                health = HealthServer(address, pages, terse=not is_loopback(address[0]))
-                opened.callback(health.close)
+                opened.callback(serve_health(listen_address(settings.health_listen), pages).close)
             self._opened = opened.pop_all()
 
     @property

@@ -9,10 +9,9 @@ from contextlib import ExitStack
 
 from mcagent.config.values import listen_address
 from mcagent.controller.config import Settings
-from mcagent.http.health import PATHS, HealthServer
 from mcagent.http.listening import is_loopback
 from mcagent.http.server import HttpServer, Pages
-from mcagent.http.serving import serve_pages
+from mcagent.http.serving import HEALTH_PATHS, serve_health, serve_pages
 from mcagent.kube.client import Client
 from mcagent.kube.reviews import Reviewer
 
@@ -25,14 +24,13 @@ class Servers:
         self._metrics: HttpServer | None = None
         with ExitStack() as opened:
             address = listen_address(settings.listen)
-            self._health: HealthServer | HttpServer = (
-                HttpServer(address, pages) if is_loopback(address[0]) else HealthServer(address, pages, terse=True)
-            )
+            near = is_loopback(address[0])
+            self._health = HttpServer(address, pages) if near else serve_health(address, pages)
             opened.callback(self._health.close)
             if settings.metrics_listen != "0":
                 self._metrics = serve_pages(
                     listen_address(settings.metrics_listen),
-                    {path: page for path, page in pages.items() if path not in PATHS},
+                    {path: page for path, page in pages.items() if path not in HEALTH_PATHS},
                     authentication=settings.metrics_authentication,
                     guard=Reviewer(client),
                     certificates=settings.metrics_cert_dir,
