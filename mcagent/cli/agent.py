@@ -7,7 +7,7 @@ import argparse
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   mcagent agent --config /etc/mcagent/agent.yaml --node-name node-1
   mcagent agent --node-name node-1 --cluster-id west --kubeconfig /etc/mcagent/kubeconfig
@@ -15,8 +15,6 @@ examples:
 
 The agent runs until SIGTERM or SIGINT, and leaves the dataplane as it is; `mcagent cleanup` removes it. SIGHUP
 makes it read its configuration again.
-
-{exit_codes.EXPLAINED}
 """
 
 

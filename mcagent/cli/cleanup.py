@@ -8,7 +8,7 @@ import sys
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   mcagent cleanup --dry-run
   mcagent cleanup --config /etc/mcagent/agent.yaml
@@ -16,8 +16,6 @@ examples:
 Finds what is ours by the names and tags of the configuration (bridge, routeTable, routeProtocol, nftTable, ...),
 needs no API server, and removes only that: first the routes, so that no packet comes any more, last the bridge.
 Refuses while an agent runs on this Node, which would put everything back.
-
-{exit_codes.EXPLAINED}
 """
 
 
@@ -30,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Remove, and tell."""
+    """Remove, and print what was removed."""
     from mcagent.agent.cleanup import clean_up
     from mcagent.agent.reports.reporter import step_text
 

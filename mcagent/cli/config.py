@@ -12,13 +12,11 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 from mcagent.model.config import Config
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   mcagent config check /etc/mcagent/agent.yaml
   mcagent config show --config /etc/mcagent/agent.yaml --node-name node-1
   mcagent config show -o json
-
-{exit_codes.EXPLAINED}
 """
 
 

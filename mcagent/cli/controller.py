@@ -9,15 +9,13 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, given
 from mcagent.controller.config import SCHEMA, Role, load
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   mcagent controller member --config /etc/mcagent/controller.yaml
   mcagent controller leader --namespace antrea-multicluster --kubeconfig /etc/mcagent/kubeconfig
 
 Several replicas may run; the one that holds a Lease writes. SIGTERM or SIGINT ends it: what is being written is
 finished, and the Lease is given up so that another replica goes on at once.
-
-{exit_codes.EXPLAINED}
 """
 
 

@@ -35,8 +35,6 @@ First the gateways of other clusters move away, then the Nodes of this cluster; 
 the Node does it, and goes on until `mcagent undrain`. It refuses when no other gateway of the cluster is live.
 
 The progress is read from the agent itself where it can be reached, else from the Events of the Node.
-
-{exit_codes.EXPLAINED}
 """
 
 
@@ -76,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A Node that can be asked, and told of. `progress` yields /status' `drain`, or {} while nothing is known."""
+    """A Node that can be asked to hand over. `progress` yields /status' `drain`, or {} while nothing is known."""
 
     name: str
     set: Callable[[bool], None]
@@ -136,7 +134,7 @@ def _by_api(node: str, settings: Settings) -> Target:
         host = next((a["address"] for a in addresses if a.get("type") == "InternalIP"), "")
         while True:
             direct = _drain(lambda: ask(host, settings.listen_address[1], ASK_TIMEOUT)) if host else {}
-            yield direct or _told(client, node, since)
+            yield direct or _by_events(client, node, since)
 
     return Target(name=f"Node {node}", set=put, progress=progress)
 
@@ -149,7 +147,7 @@ def _drain(status: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _told(client: Client, node: str, since: datetime) -> Mapping[str, Any]:
+def _by_events(client: Client, node: str, since: datetime) -> Mapping[str, Any]:
     """Return how far it is by the Events that the Node's agent made since then."""
     query = {"fieldSelector": f"involvedObject.kind=Node,involvedObject.name={node}"}
     items = client.request("GET", "/api/v1/namespaces/default/events", query).get("items", [])
@@ -168,14 +166,14 @@ def _told(client: Client, node: str, since: datetime) -> Mapping[str, Any]:
 
 def _wait(progress: Iterator[Mapping[str, Any]], name: str, timeout: float) -> int:
     deadline = time.monotonic() + timeout
-    told = ""
+    last = ""
     refusals = 0
     while True:
         found = next(progress)
         phase = str(found.get("phase", ""))
-        if phase and phase not in (told, str(Phase.SERVING), str(Phase.DRAINED)):
+        if phase and phase not in (last, str(Phase.SERVING), str(Phase.DRAINED)):
             print(f"{name}: {phase}", flush=True)
-        told = phase or told
+        last = phase or last
         if phase == str(Phase.DRAINED):
             how = "no packet comes any more" if found.get("clean", True) else "some packets still came to the end"
             print(f"{name}: drained; {how}")
@@ -187,6 +185,6 @@ def _wait(progress: Iterator[Mapping[str, Any]], name: str, timeout: float) -> i
         if refusals >= 2:  # the first may be from before it was asked
             raise RefusedError(f"{name} is not drained, and no longer asked to: {found['refused']}")
         if time.monotonic() >= deadline:
-            reason = f"still {told}" if told else "its agent tells nothing"
+            reason = f"still {last}" if last else "its agent says nothing"
             raise McagentError(f"{name} is not drained after {timeout:g} s: {reason}")
         time.sleep(LOOK)

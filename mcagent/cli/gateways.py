@@ -12,7 +12,7 @@ from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 from mcagent.cli.common.tables import table
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   mcagent gateways
   mcagent gateways --history
@@ -22,10 +22,7 @@ DECIDED BY says whose word counts: BFD (measured), Node readiness, API, drain, o
 SENT and RECEIVED count packets of the tunnel, BFD's own included. SHARE is its part of what was sent to all
 gateways of that cluster.
 The exit code is 1 when a cluster has gateways and none is live.
-
-{exit_codes.EXPLAINED}
 """
-
 
 _HEAD = (
     "CLUSTER", "GATEWAY", "ADDRESS", "STATE", "DECIDED BY", "SINCE", "FLAPS", "SENT", "RECEIVED", "SHARE", "WHY",
@@ -35,7 +32,7 @@ _HEAD = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the form of the answer, and the configuration that says where the agent listens."""
     parser.description = (
-        "Tell which gateways this Node has for each cluster: live or why not, since when, who decided."
+        "Show which gateways this Node has for each cluster: live or why not, since when, who decided."
     )
     parser.epilog = _EPILOG
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
@@ -74,20 +71,7 @@ def text(found: Mapping[str, Any], *, history: bool = False) -> str:
                 ]
     if not rows:
         return lines[0] + "\n\nno gateways are known"
-    head = (
-        "CLUSTER",
-        "GATEWAY",
-        "ADDRESS",
-        "STATE",
-        "DECIDED BY",
-        "SINCE",
-        "FLAPS",
-        "SENT",
-        "RECEIVED",
-        "SHARE",
-        "WHY",
-    )
-    return "\n".join(line.rstrip() for line in [*lines, *table(head, rows), *transitions])
+    return "\n".join(line.rstrip() for line in [*lines, *table(_HEAD, rows), *transitions])
 
 
 def _row(cluster: str, gateway: Mapping[str, Any]) -> tuple[str, ...]:

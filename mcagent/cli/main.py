@@ -18,12 +18,12 @@ from mcagent.model.errors import McagentError
 COMMANDS = {
     "agent": "run the agent of this Node",
     "controller": "run the control plane of this cluster, as member or as leader",
-    "status": "tell how the agent of this Node is doing",
-    "gateways": "tell which gateways are used, live or why not, since when and who decided",
+    "status": "show how the agent of this Node is doing",
+    "gateways": "show which gateways are used, live or why not, since when and who decided",
     "drain": "let other gateways take over from a Node, without losing a packet",
     "undrain": "let a drained Node be a gateway again",
     "wireguard": "show the encryption between clusters, or change this Node's key without loss",
-    "plan": "tell what the agent would change now, and change nothing",
+    "plan": "show what the agent would change now, and change nothing",
     "cleanup": "remove everything from this Node that is mcagent's, and only that",
     "config": "check a configuration, or show the one in force",
     "clusterset": "make, join, leave or destroy a ClusterSet",
@@ -45,7 +45,7 @@ class Command(Protocol):
     """What the module of a command offers."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare flags and arguments; set `description` and `epilog`."""
+        """Declare flags and arguments; set `description` and, with examples, `epilog`."""
 
     def run(self, args: argparse.Namespace) -> int:
         """Do it; return the exit code. McagentError and OSError become messages."""
@@ -82,6 +82,8 @@ def run_command(command: Command, program: str, argv: Sequence[str]) -> int:
         prog=program, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     command.add_arguments(parser)
+    if exit_codes.EXPLAINED not in (parser.epilog or ""):
+        parser.epilog = f"{parser.epilog or ''}\n{exit_codes.EXPLAINED}\n"
     args = parser.parse_args(argv)
     try:
         return command.run(args)

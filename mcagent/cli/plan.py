@@ -8,7 +8,7 @@ import json
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   mcagent plan --config /etc/mcagent/agent.yaml --node-name node-1
   mcagent plan --node-name node-1 --source dir:/etc/mcagent/manifests -o json
@@ -17,14 +17,12 @@ examples:
 
 Reads the objects and the Node, and prints the steps that the agent would take now. Changes nothing; it may run
 beside the agent. With --offline the Node is not read: the plan is for one that has nothing yet.
-
-{exit_codes.EXPLAINED}
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare flags."""
-    parser.description = "Tell what the agent would change now, and change nothing."
+    parser.description = "Show what the agent would change now, and change nothing."
     parser.epilog = _EPILOG
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the plan")
     parser.add_argument("--offline", action="store_true", help="do not read the Node: plan for an empty one")

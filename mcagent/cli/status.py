@@ -12,21 +12,19 @@ from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 from mcagent.cli.common.tables import size, table
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   mcagent status
   mcagent status --listen 127.0.0.1:10351
   mcagent status -o json | jq .tunnels
 
 The exit code is 0 when the agent is ready, 1 when it is not or does not answer.
-
-{exit_codes.EXPLAINED}
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the form of the answer, and the configuration that says where the agent listens."""
-    parser.description = "Tell how the agent of this Node is doing."
+    parser.description = "Show how the agent of this Node is doing."
     parser.epilog = _EPILOG
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
     add_setting_flags(parser)
@@ -75,7 +73,7 @@ def text(status: Mapping[str, Any]) -> str:
     if encryption["mode"] != "none":
         from mcagent.cli.wireguard import text as encryption_text
 
-        lines += ["", encryption_text(encryption, not_used=False)]  # the problems below tell it
+        lines += ["", encryption_text(encryption, not_used=False)]  # they are among the problems below
     dropped = {reason: count for reason, count in status.get("nftDrops", {}).items() if count}
     if dropped:
         lines += ["", "packets that nft dropped (docs/operations.md says what each reason means):"]

@@ -8,14 +8,12 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 from mcagent.cli.drain import add_target, target_of
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   mcagent undrain node-3
   mcagent undrain --local                       what `mcagent drain --local` asked for
 
 Takes back what `mcagent drain` asked for; a Node that is cordoned stays drained.
-
-{exit_codes.EXPLAINED}
 """
 
 

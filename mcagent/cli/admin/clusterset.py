@@ -8,7 +8,7 @@ from pathlib import Path
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   mcagent clusterset init -n mcagent --clusterset blue --clusterid north -j join.yaml    on the leader
   mcagent clusterset join -f join.yaml --clusterid east --token-secret-file east.yaml    on a member
@@ -17,8 +17,6 @@ examples:
 
 Whatever fails takes back what it made. `mcagent membertoken create` makes the Secret that a member joins with.
 Antrea's controllers and files are understood: `antctl mc` and these commands can be mixed.
-
-{exit_codes.EXPLAINED}
 """
 _RAW = argparse.RawDescriptionHelpFormatter
 

@@ -1,4 +1,4 @@
-"""`mcagent get`: the objects of a ClusterSet, as tables that tell what is wrong."""
+"""`mcagent get`: the objects of a ClusterSet, as tables that show what is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   mcagent get clusterset
   mcagent get resourceexport -n mcagent --clusterid east
@@ -22,8 +22,6 @@ examples:
 kinds:
   clusterset, serviceexport (svcex), resourceexport (re), resourceimport (ri), gateway, clusterinfoimport,
   membertoken (the ServiceAccounts that stand for member clusters; never a token), joinconfig
-
-{exit_codes.EXPLAINED}
 """
 JOIN_CONFIG = "joinconfig"
 

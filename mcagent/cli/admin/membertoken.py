@@ -8,7 +8,7 @@ from pathlib import Path
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 
-_EPILOG = f"""\
+_EPILOG = """\
 examples:
   mcagent membertoken create east -n mcagent --cluster-id east -o east.yaml
   mcagent membertoken create west -n mcagent --cluster-id west -o west.yaml \
@@ -22,8 +22,6 @@ it may write. --allow-cidr, --allow-namespace and --max-exports become the annot
 mcagent.io/allowed-namespaces and mcagent.io/max-exports, which kubectl annotate changes at any time. A namespace
 that is named for a member is reserved: members for which it is not named cannot export Services of it. Files with
 a token are readable by their owner only, and never written over.
-
-{exit_codes.EXPLAINED}
 """
 
 
