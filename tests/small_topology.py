@@ -32,14 +32,14 @@ def remote(number: int, *, gateway: bool, snat: bool) -> pipeline.RemoteCluster:
         for k in (1, 2)
     )
     cidrs = (ip_network(f"10.{20 + number}.0.0/16"), ip_network(f"10.{120 + number}.0.0/16"))
-    return pipeline.RemoteCluster(number=100 + number, cidrs=cidrs, gateways=gateways, snat=snat)
+    return pipeline.RemoteCluster(id=100 + number, cidrs=cidrs, gateways=gateways, snat=snat)
 
 
 def nodes(*, gateway: bool, siblings: tuple[int, ...]) -> list[pipeline.LocalNode]:
     """Return this Node (port 1) and those behind the ports 2 and 3."""
     return [
         pipeline.LocalNode(
-            number=k,
+            id=k,
             ofport=k,
             gateway=gateway if k == 1 else k in siblings,
             networks=(ip_network(f"10.10.{k}.0/24"), ip_network(f"10.9.0.1{k}/32")),
@@ -51,7 +51,7 @@ def nodes(*, gateway: bool, siblings: tuple[int, ...]) -> list[pipeline.LocalNod
 def service(number: int, protocol: str, *, endpoints: int, affinity: bool = False) -> pipeline.LocalService:
     """Return a Service at 10.96.0.NUMBER, port 80."""
     return pipeline.LocalService(
-        number=number,
+        id=number,
         address=ip_address(f"10.96.0.{number}"),
         protocol=protocol,
         port=80,

@@ -20,7 +20,7 @@ from flows.simulate import Network, Packet, Switch
 from flows.simulate.packet import PROTOCOL_NAMES
 
 ZONES = pipeline.Zones(arrival=100, service=101, snat=102)
-PLAIN, TRANSLATED, REPLY = (f"aa:bb:cc:dd:ee:f{n}" for n in range(3))  # see flows.pipeline.declaration
+PLAIN, TRANSLATED, REPLY = (f"aa:bb:cc:dd:ee:f{n}" for n in range(3))  # see flows.pipeline.registers
 HOST_MAC = "0a:6d:63:00:00:01"
 
 
@@ -239,7 +239,7 @@ class World:
                 yield pipeline.cluster(
                     env,
                     pipeline.RemoteCluster(
-                        number=there.number,
+                        id=there.number,
                         cidrs=self.accepted(here, there),
                         gateways=tuple(remotes),
                         snat=self.snat(here, there),
@@ -252,7 +252,7 @@ class World:
                 ofport = 1 if peer is node else self.ports[node.name, peer.name]
                 yield pipeline.node(
                     env,
-                    pipeline.LocalNode(number=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks),
+                    pipeline.LocalNode(id=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks),
                 )
         yield pipeline.endpoints(
             pipeline.Endpoint(address=a, port=p)
@@ -265,7 +265,7 @@ class World:
                 yield pipeline.service(
                     env,
                     pipeline.LocalService(
-                        number=number,
+                        id=number,
                         address=service.address,
                         protocol=PROTOCOL_NAMES[service.protocol],
                         port=service.port,

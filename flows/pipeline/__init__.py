@@ -1,9 +1,7 @@
 """The pipeline of mcagent's bridge: its declaration, the topology it is built from, and the builders."""
 
-from flows.pipeline.base import base
 from flows.pipeline.declaration import PIPELINE
-from flows.pipeline.parts import cluster, endpoints, node
-from flows.pipeline.service import service
+from flows.pipeline.owners import base, cluster, endpoints, node, service
 from flows.pipeline.values import (
     Endpoint,
     Entries,

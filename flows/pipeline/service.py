@@ -1,4 +1,4 @@
-"""Builds what follows from one port of an exported Service: its translation on gateways, and how it is undone.
+"""Gateway, tables AdmitService, Service and UnDnat: exported Services are translated, and their replies back.
 
 Every gateway of a cluster builds the same, so that a connection gets the same endpoint wherever it comes by.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flows.actions import Ct, Goto, Move, Nat, ToGroup, set_bits, set_whole
+from flows.actions import Action, Ct, Meter, Nat, ToGroup, set_bits, set_whole
 from flows.errors import FlowError
 from flows.fields import (
     ETH_SRC,
     IP_PROTO,
-    IP_TCP,
     IPV4_DST,
     IPV4_SRC,
     IPV6_DST,
@@ -21,114 +20,126 @@ from flows.fields import (
     PORTS_SRC,
     PROTOCOLS,
     Address,
-    Bits,
     Field,
     Term,
     destination_is,
     eth_type_of,
     exact,
     source_is,
-    tcp_flags,
 )
-from flows.flow import Bucket, Flow
+from flows.flow import Bucket, Flow, Group
 from flows.pipeline import declaration as d
-from flows.pipeline.base import STATE_NEW, UNTRANSLATED, drop, entry
-from flows.pipeline.choice import bucket_ids, select
-from flows.pipeline.values import Endpoint, Entries, Env, LocalService
+from flows.pipeline import registers as r
+from flows.pipeline import tables as t
+from flows.pipeline.entries import (
+    DNATED,
+    NEW,
+    REPLY,
+    UNTRANSLATED,
+    WITH_SERVICE_ID,
+    base_entry,
+    drop,
+    entry,
+    goto,
+)
+from flows.pipeline.groups import bucket_ids, select
+from flows.pipeline.values import Endpoint, Env, LocalService, RemoteCluster
 
 
-def service(env: Env, s: LocalService) -> Entries:
-    """Return the translation of one port of an exported Service; on workers there is none.
+def base() -> Iterator[Flow]:
+    """What every connection to a Service does; one that is not exported is dropped."""
+    for family in r.FAMILIES:
+        yield base_entry(t.ADMIT_SERVICE, d.ELSE, (family,), goto(t.SERVICE))
+        # Not "established": the userspace datapath translates, but calls a UDP connection new until a reply.
+        known = (set_bits(r.TRANSLATED, 1), *WITH_SERVICE_ID)
+        yield base_entry(t.SERVICE, d.EXACT, (family, DNATED), *known, goto(t.CLIENT))
+        yield drop(t.SERVICE, d.ELSE, (family, NEW), d.DROP_NOT_EXPORTED)
+        yield base_entry(t.UN_DNAT, d.NORMAL, (family, REPLY), *UNTRANSLATED, goto(t.ROUTE))
 
-    FlowError: unknown protocol, an endpoint of another family than the Service, a number that does not fit.
-    """
-    if not env.gateway:
-        return Entries(flows=())
+
+def cluster(c: RemoteCluster, cookie: int) -> Iterator[Flow]:
+    """What would become a new entry of conntrack passes the cluster's meter."""
+    if c.meter is not None:
+        for family in r.FAMILIES:
+            terms = (family, NEW, r.LABEL_SERVICE.is_(0), r.CLUSTER.is_(c.id))
+            yield entry(cookie, t.ADMIT_SERVICE, d.NORMAL, terms, Meter(c.meter), goto(t.SERVICE))
+
+
+def protocol_of(s: LocalService) -> int:
+    """Return the IP protocol of a Service; FlowError when it is unknown."""
     if s.protocol not in PROTOCOLS:
-        raise FlowError(d.SERVICE.name, "protocol", f'"{s.protocol}" is none of {", ".join(PROTOCOLS)}')
-    protocol = PROTOCOLS[s.protocol]
-    if not s.endpoints:
-        return Entries(flows=(drop(d.SERVICE, d.NORMAL, _new(s, protocol), d.DROP_NO_ENDPOINT, s.number),))
-    cookie = d.COOKIES.cookie(d.FOR_SERVICE, s.number)
-    group = select(_group_id(s), tuple(_endpoint_buckets(env, s, protocol)), _hashed(s, protocol))
-    return Entries(
-        flows=(*_to_endpoint(env, s, protocol, cookie), *_undo_by_number(s, protocol, cookie)), groups=(group,)
-    )
+        raise FlowError(t.SERVICE.name, "protocol", f'"{s.protocol}" is none of {", ".join(PROTOCOLS)}')
+    return PROTOCOLS[s.protocol]
 
 
-def _group_id(s: LocalService) -> int:
-    return d.GROUP_SERVICE.group_id(s.number)
-
-
-def _new(s: LocalService, protocol: int) -> tuple[Term, ...]:
+def new_connections(s: LocalService) -> tuple[Term, ...]:
+    """Return the condition on what begins a connection to the Service, or continues one that nobody knows."""
+    protocol = protocol_of(s)
     service_port = exact(PORTS_DST[protocol], s.port)
-    return (eth_type_of(s.address), exact(IP_PROTO, protocol), destination_is(s.address), service_port, STATE_NEW)
+    return (eth_type_of(s.address), exact(IP_PROTO, protocol), destination_is(s.address), service_port, NEW)
 
 
-def _to_endpoint(env: Env, s: LocalService, protocol: int, cookie: int) -> Iterator[Flow]:
-    """New connections get an endpoint; `_client_port` says which of them keep their client's port."""
-    terms = _new(s, protocol)
-    numbered = set_whole(ETH_SRC, d.MAC_SERVICE | s.number)
-    choose = (set_bits(d.TRANSLATED, 1), numbered, ToGroup(_group_id(s)))
-    yield entry(cookie, d.SERVICE, d.NORMAL, terms, *choose)
-    if _client_port(env, s, protocol) == d.CLIENT_PORT:
-        keep = Move(d.SOURCE_PORTS[protocol], d.CLIENT_PORT)
-        yield entry(cookie, d.SERVICE, d.NORMAL + 1, (*terms, tcp_flags("-syn")), keep, *choose)
+def to_endpoint(s: LocalService) -> tuple[Action, ...]:
+    """Return the actions that give a connection its endpoint."""
+    with_id = set_whole(ETH_SRC, r.MAC_SERVICE | s.id)
+    return (set_bits(r.TRANSLATED, 1), with_id, ToGroup(d.GROUP_SERVICE.group_id(s.id)))
 
 
-def _client_port(env: Env, s: LocalService, protocol: int) -> Bits | None:
-    """Return where the port is that clients are to keep, or None: they have what conntrack gives them.
+def service(s: LocalService, cookie: int) -> Iterator[Flow]:
+    """New connections get an endpoint; replies from endpoints get the Service's address back."""
+    terms = new_connections(s)
+    if not s.endpoints:
+        yield drop(t.SERVICE, d.NORMAL, terms, d.DROP_NO_ENDPOINT, s.id)
+        return
+    yield entry(cookie, t.SERVICE, d.NORMAL, terms, *to_endpoint(s))
+    yield from _un_dnat_by_id(s, cookie)
 
-    To the userspace datapath's conntrack, what is left of an earlier connection with the same addresses and ports
-    (expired and not swept, or closed a moment ago) is another one, for which it finds this one a free port
-    (nat_get_unique_tuple in OVS' lib/conntrack.c). The next gateway would not know of that port. But two
-    connections may really be meant, where two Services have the same endpoint: there one that begins may have
-    another port, and what keeps its own is TCP that comes in mid-connection. (Nobody sees that of a UDP sender.)
+
+def endpoints_group(env: Env, s: LocalService) -> Group:
+    """Return the group that chooses an endpoint by a hash of the connection, or of the client alone.
+
+    FlowError: unknown protocol, an endpoint of another family than the Service.
     """
-    if not env.client_ports_move or protocol not in d.SOURCE_PORTS:
-        return None
-    if not s.shares_endpoints:
-        return d.SOURCE_PORTS[protocol]
-    return d.CLIENT_PORT if protocol == IP_TCP else None
-
-
-def _endpoint_buckets(env: Env, s: LocalService, protocol: int) -> Iterator[Bucket]:
     by_name: dict[str, Endpoint] = {f"{endpoint.address} {endpoint.port}": endpoint for endpoint in s.endpoints}
-    numbers = bucket_ids(by_name)
-    port = _client_port(env, s, protocol)
-    keep = (set_bits(d.LABEL_SERVICE, s.number), *((Move(port, d.LABEL_CLIENT_PORT),) if port else ()))
-    for name in sorted(by_name, key=numbers.__getitem__):
+    ids = bucket_ids(by_name)
+    keep = (set_bits(r.LABEL_SERVICE, s.id),)
+    buckets = []
+    for name in sorted(by_name, key=ids.__getitem__):
         endpoint = by_name[name]
         if endpoint.address.version != s.address.version:
-            raise FlowError(d.SERVICE.name, str(endpoint.address), f"is not of the family of {s.address}")
+            raise FlowError(t.SERVICE.name, str(endpoint.address), f"is not of the family of {s.address}")
         nat = Nat("dst", endpoint.address, endpoint.port)
-        translate = Ct(env.zones.service, d.CLIENT.number, commit=True, nat=nat, exec_=keep)
-        yield Bucket(numbers[name], (translate,))
+        buckets.append(
+            Bucket(ids[name], (Ct(env.zones.service, t.CLIENT.number, commit=True, nat=nat, exec_=keep),))
+        )
+    return select(d.GROUP_SERVICE.group_id(s.id), tuple(buckets), _hashed(s))
 
 
-def _undo_by_number(s: LocalService, protocol: int, cookie: int) -> Iterator[Flow]:
+def _hashed(s: LocalService) -> tuple[Field, ...]:
+    source, destination = (IPV4_SRC, IPV4_DST) if s.address.version == 4 else (IPV6_SRC, IPV6_DST)
+    if s.client_ip_affinity:
+        return (source,)
+    protocol = protocol_of(s)
+    return (source, destination, PORTS_SRC[protocol], PORTS_DST[protocol])
+
+
+def _un_dnat_by_id(s: LocalService, cookie: int) -> Iterator[Flow]:
     """Un-translate replies that another gateway translated, which was lost: without state, from endpoints only.
 
     Whatever conntrack says of them: new (loose pick-up), or invalid (a SYN+ACK or RST out of the blue). The
     userspace datapath un-translates what it calls invalid as well: packets of a connection that went on by another
     gateway for a while, until its window was past the one remembered here.
     """
+    protocol, route = protocol_of(s), goto(t.ROUTE)
     source = IPV4_SRC if s.address.version == 4 else IPV6_SRC
-    done = _reply(s, protocol, s.address, s.port)
-    yield entry(cookie, d.UN_DNAT, d.ELSE, done, *UNTRANSLATED, Goto(d.ROUTE.number))
+    yield entry(cookie, t.UN_DNAT, d.ELSE, _reply(s, s.address, s.port), *UNTRANSLATED, route)
     undo = (set_whole(source, int(s.address)), set_whole(PORTS_SRC[protocol], s.port), *UNTRANSLATED)
     for endpoint in sorted(set(s.endpoints), key=lambda one: (int(one.address), one.port)):
-        reply = _reply(s, protocol, endpoint.address, endpoint.port)
-        yield entry(cookie, d.UN_DNAT, d.ELSE, reply, *undo, Goto(d.ROUTE.number))
+        yield entry(cookie, t.UN_DNAT, d.ELSE, _reply(s, endpoint.address, endpoint.port), *undo, route)
 
 
-def _reply(s: LocalService, protocol: int, address: Address, port: int) -> tuple[Term, ...]:
-    family, source_port = eth_type_of(address), exact(PORTS_SRC[protocol], port)
-    return (family, exact(IP_PROTO, protocol), source_is(address), source_port, d.SERVICE_ID.is_(s.number))
-
-
-def _hashed(s: LocalService, protocol: int) -> tuple[Field, ...]:
-    source, destination = (IPV4_SRC, IPV4_DST) if s.address.version == 4 else (IPV6_SRC, IPV6_DST)
-    if s.client_ip_affinity:
-        return (source,)
-    return (source, destination, PORTS_SRC[protocol], PORTS_DST[protocol])
+def _reply(s: LocalService, address: Address, port: int) -> tuple[Term, ...]:
+    protocol = protocol_of(s)
+    source_port = exact(PORTS_SRC[protocol], port)
+    of = r.SERVICE_ID.is_(s.id)
+    return (eth_type_of(address), exact(IP_PROTO, protocol), source_is(address), source_port, of)

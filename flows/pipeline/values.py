@@ -68,7 +68,7 @@ class RemoteGateway:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteCluster:
-    """A remote cluster. `number` (1..2^24-1) is the same on every Node of this cluster.
+    """A remote cluster. `id` (1..2^24-1) is the same on every Node of this cluster.
 
     `snat`: connections from here to there take the address of the gateway they leave by, or `snat_address`
     (one of `Env.own_gateway_ips`) where that cluster knows the gateway by another one.
@@ -76,7 +76,7 @@ class RemoteCluster:
     `meter`: that of the connections which it opens here; None: there is no limit.
     """
 
-    number: int
+    id: int
     cidrs: tuple[Network, ...]
     gateways: tuple[RemoteGateway, ...]
     snat: bool
@@ -92,7 +92,7 @@ class LocalNode:
     `networks` (Pod CIDRs, Pods, the Node's own addresses) are delivered to it, and are what may come from it.
     """
 
-    number: int
+    id: int
     ofport: int
     gateway: bool
     networks: tuple[Network, ...]
@@ -113,7 +113,7 @@ class LocalService:
     `shares_endpoints`: another exported port of the same protocol leads to one of these endpoints.
     """
 
-    number: int
+    id: int
     address: Address
     protocol: str
     port: int

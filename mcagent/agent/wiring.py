@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flows.pipeline.declaration import ORIGIN_NODE, ORIGIN_REMOTE, SOURCE
+from flows.pipeline.registers import ORIGIN_NODE, ORIGIN_REMOTE
+from flows.pipeline.tables import SOURCE
 from mcagent.agent.config_keys import Settings, WireGuardChoice
 from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.agent.wireguard import FactsReader

@@ -12,7 +12,7 @@ to the server by a Service or by its own address is not known any more, so what 
 (`pipeline.endpoints`) until the client has been heard. One that only receives would never be. So it is asked in
 both ways: by the server's address, and by each Service of which that is an endpoint. It answers the one that it
 knows with an ACK, which tells; the other one with a reset, which repeats the question's type of service and is
-dropped by that (`TOS_ASKED`).
+dropped by that (`TOS_PROBE`).
 
 Why a SYN+ACK: any other segment must have the right numbers to pass the kernel's connection tracking.
 
@@ -25,7 +25,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flows.pipeline.declaration import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_ASKED
+from flows.pipeline.registers import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_PROBE
 from mcagent.core.addresses.underlay import source_of
 from mcagent.model.net import Network, NetworkSet, host_network, internet_checksum
 from mcagent.model.node_state import AcceptedCluster, ExportedPort
@@ -96,7 +96,7 @@ def questions(connection: Connection, services: Services) -> list[bytes]:
     """Return the frames that ask the client of a lost connection, as a Node sends replies to a gateway."""
     numbers = services[connection.server, connection.server_port]
     ways = [(MAC_REPLY, HOST_MAC), *((MAC_TRANSLATED, MAC_SERVICE | number) for number in numbers)]
-    return [probe(connection, to=to, source=source, tos=TOS_ASKED) for to, source in ways]
+    return [probe(connection, to=to, source=source, tos=TOS_PROBE) for to, source in ways]
 
 
 def probe(connection: Connection, *, to: int = MAC_PLAIN, source: int = HOST_MAC, tos: int = 0) -> bytes:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.waiting import wait_until
-from flows.pipeline.declaration import TOS_ASKED
+from flows.pipeline.registers import TOS_PROBE
 from mcagent.agent.probing import Prober
 from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
 from mcagent.model.errors import BackendError
@@ -90,7 +90,7 @@ def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> Non
         "aa:bb:cc:dd:ee:f1:0a:6d:00:01:02:03",
     ]
     assert len(once) == 2
-    assert {frame[12:] for frame in twice} == {probe(asked[0], tos=TOS_ASKED)[12:]}
+    assert {frame[12:] for frame in twice} == {probe(asked[0], tos=TOS_PROBE)[12:]}
 
 
 def sums_up(data: bytes) -> bool:

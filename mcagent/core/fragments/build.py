@@ -173,7 +173,7 @@ class _Builder:
         number = self.numbers["node"][peer.name]
 
         def make() -> list[Resource]:
-            node = pipeline.LocalNode(number=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks)
+            node = pipeline.LocalNode(id=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks)
             return _entries(pipeline.node(env, node))
 
         return (peer, ofport, number), make
@@ -270,7 +270,7 @@ class _Builder:
                 ),
             )
             cluster = pipeline.RemoteCluster(
-                number=number,
+                id=number,
                 cidrs=remote.cidrs,
                 gateways=gateways,
                 snat=remote.snat,
@@ -306,7 +306,7 @@ class _Builder:
 
         def make() -> list[Resource]:
             service = pipeline.LocalService(
-                number=number,
+                id=number,
                 address=port.address,
                 protocol=port.protocol,
                 port=port.port,

@@ -1,4 +1,4 @@
-"""Builds groups that choose one of several gateways, by liveness alone: no agent is needed when one dies."""
+"""Groups that choose one of several gateways, by liveness alone: no agent is needed when one dies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from flows.fields import (
 )
 from flows.flow import Bucket, Group, GroupType
 from flows.pipeline import declaration as d
-from flows.pipeline.values import NextHop, RemoteGateway
+from flows.pipeline import registers as r
+from flows.pipeline.entries import LOCAL_GATEWAYS, un_dnat
+from flows.pipeline.values import Env, NextHop, NextHopGroup, RemoteGateway
 
 # What a choice among gateways is hashed over. UDP ports are left out on purpose: later fragments have none, and
 # all fragments of a datagram must meet at one gateway to be translated (network cards hash UDP like this, too).
@@ -108,7 +110,7 @@ def watching(number: int, ofport: int, watched: bool, *actions: act.Action) -> B
     Such a bucket must watch something (ofp-group.c, ofputil_check_group_mod): where liveness is not known, our
     own port, which is there as long as there is anything to send.
     """
-    return Bucket(number, actions, watch_port=ofport if watched else d.HOST_PORT)
+    return Bucket(number, actions, watch_port=ofport if watched else r.HOST_PORT)
 
 
 def passing_on(number: int, group_id: int) -> Bucket:
@@ -139,3 +141,17 @@ def _by_hash(group_id: int, candidates: Sequence[Candidate]) -> Group:
             for one in ordered
         ),
     )
+
+
+def local_gateways(env: Env, group: NextHopGroup) -> Iterator[Group]:
+    """Yield the groups that choose a gateway of this cluster, and that prefer the one behind a port."""
+    if env.gateway and not group.next_hops:
+        return
+    candidates = [candidate(hop.ofport, hop) for hop in group.next_hops]
+    # A gateway is one itself: while no other one is live it needs none (`route.cluster_groups`).
+    yield from choose(LOCAL_GATEWAYS, candidates, ordered=group.ordered, last_resort=not env.gateway)
+    other = watching(1, r.HOST_PORT, True, un_dnat(env)) if env.gateway else passing_on(1, LOCAL_GATEWAYS)
+    for hop in sorted(group.next_hops, key=lambda hop: hop.ofport):
+        # Also to one on standby: a reply follows the last request, and other gateways may not know the connection.
+        buckets = (watching(0, hop.ofport, hop.watched, Output(hop.ofport)), other)
+        yield d.PIPELINE.group(Group(d.GROUP_PREFER.group_id(hop.ofport), GroupType.FAST_FAILOVER, buckets))

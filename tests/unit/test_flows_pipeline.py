@@ -11,7 +11,9 @@ from flows import Flow, FlowError, pipeline
 from flows import actions as act
 from flows.pipeline import PIPELINE
 from flows.pipeline import declaration as d
-from flows.pipeline.choice import bucket_ids
+from flows.pipeline import registers as r
+from flows.pipeline import tables as t
+from flows.pipeline.groups import bucket_ids
 from tests import small_topology as small
 
 ROLES = [(True, ()), (True, (3,)), (True, (3, 4)), (False, ()), (False, (3,)), (False, (3, 4))]
@@ -73,7 +75,7 @@ def test_every_table_ends_in_a_counted_drop(gateway: bool, siblings: tuple[int, 
 def test_no_mark_of_the_kernel_goes_into_a_tunnel(gateway: bool, siblings: tuple[int, ...]) -> None:
     """Whatever port a packet comes by, its kernel mark is cleared first: the reply rule would catch the tunnel."""
     parts = small.parts(gateway=gateway, siblings=siblings)
-    entries = [flow for flow in small.flows_of(parts) if flow.table == d.CLASSIFY.number and flow.actions]
+    entries = [flow for flow in small.flows_of(parts) if flow.table == t.CLASSIFY.number and flow.actions]
     assert entries
     assert all(flow.actions_text.startswith("set_field:0->pkt_mark,") for flow in entries)
 
@@ -87,7 +89,7 @@ def test_a_remote_cluster_may_send_from_its_own_addresses_only() -> None:
     """Every source that passes is bound to the cluster's number, and the rest is counted for it."""
     shared = small.env(gateway=True, siblings=())
     part = pipeline.cluster(shared, small.remote(1, gateway=True, snat=False))
-    sources = texts(part, d.SOURCE.number)
+    sources = texts(part, t.SOURCE.number)
     assert sources == [
         "ip,reg0=0x4/0xf,reg1=0x65,nw_src=10.21.0.0/16 -> goto_table:20",
         "ip,reg0=0x4/0xf,reg1=0x65,nw_src=10.121.0.0/16 -> goto_table:20",
@@ -101,7 +103,7 @@ def test_a_node_may_send_from_its_own_addresses_only() -> None:
     """A Node's sources are bound to the port of its tunnel."""
     shared = small.env(gateway=True, siblings=())
     part = pipeline.node(shared, small.nodes(gateway=True, siblings=())[1])
-    assert texts(part, d.SOURCE.number) == [
+    assert texts(part, t.SOURCE.number) == [
         "ip,reg0=0x2/0xf,reg2=0x2/0xffff,nw_src=10.10.2.0/24 -> goto_table:20",
         "ip,reg0=0x2/0xf,reg2=0x2/0xffff,nw_src=10.9.0.12 -> goto_table:20",
     ]
@@ -120,8 +122,8 @@ def test_traffic_of_other_clusters_is_handed_to_the_kernel_only() -> None:
     """The only way to the host port is table ArriveState, with the MAC of the host port."""
     for gateway in (True, False):
         for flow in small.flows_of(small.parts(gateway=gateway)):
-            if act.Output(d.HOST_PORT) in flow.actions:
-                assert flow.table == d.ARRIVE_STATE.number
+            if act.Output(r.HOST_PORT) in flow.actions:
+                assert flow.table == t.ARRIVE_STATE.number
                 assert "set_field:0a:6d:63:00:00:01->eth_dst,output:1" in flow.actions_text
 
 
@@ -130,7 +132,7 @@ def test_only_what_leaves_to_another_cluster_counts_the_ttl_down_and_has_the_pla
     shared = small.env(gateway=True, siblings=(3,))
     part = pipeline.cluster(shared, small.remote(1, gateway=True, snat=False))
     out = "set_field:aa:bb:cc:dd:ee:f0->eth_dst,dec_ttl"
-    assert texts(part, d.EXIT.number) == [f"ip,reg1=0x65 -> {out},group:{d.GROUP_CLUSTER.group_id(101)}"]
+    assert texts(part, t.EXIT.number) == [f"ip,reg1=0x65 -> {out},group:{d.GROUP_CLUSTER.group_id(101)}"]
     reply_groups = [group for group in part.groups if group.group_id >> 24 == d.GROUP_REPLY.number]
     assert len(reply_groups) == 2
     assert all(f"actions={out},output:" in group.body_text for group in reply_groups)
@@ -141,7 +143,7 @@ def test_a_cluster_without_a_gateway_drops_and_says_so() -> None:
     for gateway in (True, False):
         shared = small.env(gateway=gateway, siblings=(3,))
         part = pipeline.cluster(shared, replace(small.remote(1, gateway=gateway, snat=False), gateways=()))
-        routes = [flow for flow in part.flows if flow.table == d.ROUTE.number]
+        routes = [flow for flow in part.flows if flow.table == t.ROUTE.number]
         assert {flow.actions_text for flow in routes} == {"drop"}
         assert {flow.cookie for flow in routes} == {d.COOKIES.cookie(d.DROP_NO_GATEWAY, 101)}
         assert part.groups == ()
@@ -196,7 +198,7 @@ def test_no_builder_assumes_ipv4() -> None:
     shared = replace(small.env(gateway=True, siblings=(3,)), service_cidrs=(ip_network("fd00:96::/108"),))
     v6 = ip_network("fd00:21::/64")
     gateway = pipeline.RemoteGateway(address=ip_address("fd00:9::1"), ofport=1001)
-    cluster = pipeline.RemoteCluster(number=1, cidrs=(v6,), gateways=(gateway,), snat=False)
+    cluster = pipeline.RemoteCluster(id=1, cidrs=(v6,), gateways=(gateway,), snat=False)
     flows: list[Flow] = [*pipeline.base(shared).flows, *pipeline.cluster(shared, cluster).flows]
     endpoint = pipeline.Endpoint(address=ip_address("fd00:10::2"), port=8080)
     service = replace(

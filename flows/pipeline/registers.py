@@ -1,0 +1,104 @@
+"""What a packet carries through the bridge: registers, marks, labels, MACs on tunnels, conntrack zones, port 1."""
+
+from __future__ import annotations
+
+from flows.declare import Zone
+from flows.fields import CT_LABEL, CT_MARK, ETH_SRC, IP_TCP, IP_UDP, IPV4_ONLY, PORTS_SRC, REGISTERS, Bits
+
+# Families that are programmed. Nothing else here or in the builders assumes IPv4.
+FAMILIES = (IPV4_ONLY,)
+
+HOST_PORT = 1  # the OpenFlow port of mc-gw0
+HOST_MAC = 0x0A6D63000001  # of mc-gw0
+
+# The destination MAC on our tunnels says what a packet is; nothing is ever looked up by it.
+MAC_PLAIN = 0xAABBCCDDEEF0  # nothing special; the only one that leaves to another cluster
+MAC_TRANSLATED = 0xAABBCCDDEEF1  # gateway to Node: a Service was translated here; Node to gateway: undo it
+MAC_REPLY = 0xAABBCCDDEEF2  # Node to gateway: a reply to a connection from another cluster, no translation
+
+# The type of service of a question to a client (the agent's probes), which its kernel repeats in the reset of a
+# connection that it does not have (tcp_v4_send_reset in Linux' net/ipv4/tcp_ipv4.c). A code point for local use
+# (RFC 2474, section 6).
+TOS_PROBE = 0b101011 << 2
+
+# With MAC_TRANSLATED, the source MAC holds the Service in its lower 32 bits. Unicast, locally administered, and
+# never the MAC of a host port, since numbers of Services have 24 bits.
+MAC_SERVICE = 0x0A6D00000000
+
+ORIGIN = Bits("origin", REGISTERS[0], 0, 3, "where the packet came from: 1 host, 2 node, 3 gateway, 4 remote")
+TRANSLATED = Bits("translated", REGISTERS[0], 4, 4, "this gateway, or one before it, translated a Service")
+SNAT = Bits("snat", REGISTERS[0], 5, 5, "connections to the destination's cluster take the gateway's address")
+REPLY = Bits("reply", REGISTERS[0], 6, 6, "a reply to a connection that another cluster opened")
+CLUSTER = Bits("cluster", REGISTERS[1], 0, 31, "number of the remote cluster it comes from or goes to")
+INGRESS_PORT = Bits(
+    "ingress_port",
+    REGISTERS[2],
+    0,
+    15,
+    "port it came in by; of what a sibling relays, that to the Node that sent it",
+)
+EGRESS_PORT = Bits("egress_port", REGISTERS[3], 0, 15, "port it leaves by")
+CLIENT_PORT = Bits(
+    "client_port",
+    REGISTERS[4],
+    0,
+    15,
+    "source port of a request, met in mid-connection, to a Service that shares endpoints; else 0",
+)
+# Where it is taken from, and put back; and the part of it by which another port is told: conntrack takes the next
+# one that is free (nat_get_unique_l4 in OVS' lib/conntrack.c).
+SOURCE_PORTS = {
+    protocol: Bits("source_port", PORTS_SRC[protocol], 0, 15, "of a request") for protocol in (IP_TCP, IP_UDP)
+}
+LOW_BITS = 4
+LOW_OF_SOURCE_PORTS = {
+    protocol: Bits("low_of_source_port", PORTS_SRC[protocol], 0, LOW_BITS - 1, "its lowest bits")
+    for protocol in SOURCE_PORTS
+}
+MARK_PORT = Bits(
+    "mark_port",
+    CT_MARK,
+    0,
+    15,
+    "zone ARRIVAL: tunnel that the connection last came in by; 1: this Node is the gateway",
+)
+MARK_TRANSLATED = Bits(
+    "mark_translated", CT_MARK, 16, 16, "zone ARRIVAL: its Service was translated by that gateway"
+)
+LABEL_PORT = Bits(
+    "label_port", CT_LABEL, 0, 15, "zone SNAT: port to the Node that opened the connection; 1: this Node"
+)
+LABEL_CLIENT_PORT = Bits(
+    "label_client_port",
+    CT_LABEL,
+    16,
+    31,
+    "zone SERVICE: source port that the client has, where conntrack may have given it another one; else 0",
+)
+LOW_OF_LABEL = Bits(
+    "low_of_client_port", CT_LABEL, LABEL_CLIENT_PORT.low, LABEL_CLIENT_PORT.low + LOW_BITS - 1, "its lowest bits"
+)
+LABEL_SERVICE = Bits(
+    "label_service",
+    CT_LABEL,
+    32,
+    63,
+    "zone SERVICE: number of the Service that was translated; zone ARRIVAL: as the gateway told it",
+)
+SERVICE_ID = Bits(
+    "service_id", ETH_SRC, 0, 31, "between gateway and Node, with MAC `…:f1`: number of the translated Service"
+)
+
+ORIGIN_HOST, ORIGIN_NODE, ORIGIN_GATEWAY, ORIGIN_REMOTE = 1, 2, 3, 4
+
+ZONE_ARRIVAL = Zone(
+    offset=0, name="ARRIVAL", purpose="every Node: which side opened a connection, and the gateway it came in by"
+)
+ZONE_SERVICE = Zone(offset=1, name="SERVICE", purpose="gateways: destination NAT of exported Services")
+ZONE_SNAT = Zone(offset=2, name="SNAT", purpose="gateways: source NAT towards other clusters, and the way back")
+
+BITS = (
+    ORIGIN, TRANSLATED, SNAT, REPLY, CLUSTER, INGRESS_PORT, EGRESS_PORT, CLIENT_PORT, MARK_PORT, MARK_TRANSLATED,
+    LABEL_PORT, LABEL_CLIENT_PORT, LABEL_SERVICE, SERVICE_ID,
+)  # fmt: skip
+ZONES = (ZONE_ARRIVAL, ZONE_SERVICE, ZONE_SNAT)
