@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.controller.contract.services import endpoint_subsets
 from mcagent.controller.member.services.backends import MAX_SIZE, cluster_ip_subsets, limited, pod_ip_subsets
 from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.settings import EndpointIpType, MemberSettings
@@ -375,15 +376,10 @@ def test_subsets_hold_each_address_and_port_once(found: list[tuple[list[str], li
     slices = [slice_of("web", *addresses, ports=tuple(ports)) for addresses, ports in found]
     made = pod_ip_subsets(web, slices)
     assert made == pod_ip_subsets(web, slices[::-1])
-    pairs = [
-        (a["ip"], p.get("name", ""), p["port"])
-        for subset in made
-        for a in subset["addresses"]
-        for p in subset["ports"]
-    ]
+    pairs = [(text, name, port) for ports, texts in made.items() for text in texts for name, _, port in ports]
     assert len(set(pairs)) == len(pairs)
     assert set(pairs) == {(a, name, port) for addresses, ports in found for a in addresses for name, port in ports}
-    addresses_made = [a["ip"] for subset in made for a in subset["addresses"]]
+    addresses_made = [text for texts in made.values() for text in texts]
     assert len(set(addresses_made)) == len(addresses_made)
 
 
@@ -391,9 +387,8 @@ def test_limits_count_what_is_written() -> None:
     """What is kept is smaller than the limit as JSON, and nearly as large."""
     import json
 
-    made = [{"addresses": [{"ip": f"10.{a}.{b}.{c}"} for a in range(5) for b in range(100) for c in range(100)],
-             "ports": [{"port": 80}]}]  # fmt: skip
-    kept, dropped = limited(made)
-    assert 0.95 * MAX_SIZE < len(json.dumps(kept)) <= MAX_SIZE
-    assert dropped == 50_000 - len(kept[0]["addresses"])
-    assert cluster_ip_subsets(service("web", cluster_ip="None")) == []
+    ports = (("", "TCP", 80),)
+    kept, dropped = limited({ports: [f"10.{a}.{b}.{c}" for a in range(5) for b in range(100) for c in range(100)]})
+    assert 0.95 * MAX_SIZE < len(json.dumps(endpoint_subsets(kept))) <= MAX_SIZE
+    assert dropped == 50_000 - len(kept[ports])
+    assert cluster_ip_subsets(service("web", cluster_ip="None")) == {}

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.member.networks import networks
+from mcagent.controller.member.services.imported import MOST, WHOLE, slices
 from mcagent.controller.member.services.service_import import ServiceImports
-from mcagent.controller.member.services.slices import MOST, WHOLE, slices
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind

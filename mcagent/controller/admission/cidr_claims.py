@@ -20,9 +20,9 @@ from mcagent.controller.contract.cidr_claims import (
     place,
     without,
 )
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import text_at
 from mcagent.controller.leader.bounds import bounds_of_accounts, defaults_of, stands_for
-from mcagent.controller.leader.exports import ExportKind
 from mcagent.controller.leader.ledger import allowed_ranges, granted_in, refusals
 from mcagent.controller.leader.payloads import read_cluster_info
 from mcagent.model.errors import InputError

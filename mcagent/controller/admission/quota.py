@@ -7,6 +7,7 @@ exports can be older than the bounds.
 from __future__ import annotations
 
 from mcagent.controller.admission.decision import Decision, Lookup, Operation, Request, denied
+from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.raw import items_at, text_at
 from mcagent.controller.contract.services import MAX_PORTS
 from mcagent.controller.leader.bounds import (
@@ -16,7 +17,6 @@ from mcagent.controller.leader.bounds import (
     refuse_namespace,
     stands_for,
 )
-from mcagent.controller.leader.exports import SERVICE_KINDS, ExportKind
 from mcagent.controller.leader.offers import over_quota, too_large
 from mcagent.model.field import printable
 

@@ -21,8 +21,8 @@ from mcagent.controller.admission.decision import (
 from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.admission.quota import refuse_bounds, refuse_size
 from mcagent.controller.contract import names
+from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.raw import is_deleting, text_at
-from mcagent.controller.leader.exports import SERVICE_KINDS, ExportKind
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import items_at, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.machinery.reconciler import Index, Side
 from mcagent.core.addresses.rules import SHORTEST_PREFIX, PrefixRange, prefix_range, refuse_network
@@ -21,7 +22,6 @@ from mcagent.model.objects import Kind
 MAX_CIDRS = 256  # Pod CIDRs that a cluster may ask for
 MAX_GATEWAYS = 64
 _MOST = 1024  # CIDRs that are read: what stands was asked for when more were allowed
-CLUSTER_INFO = "ClusterInfo"  # spec.kind
 _LONGEST = 64  # characters of a CIDR, an address or a key
 _KEY = 44  # characters of a WireGuard public key: base64 of 32 bytes
 
@@ -92,7 +92,7 @@ def claims_of(info: object) -> tuple[CidrClaim, ...]:
 
 def claims_in(raw: object) -> tuple[CidrClaim, ...]:
     """Return the claims of a ResourceExport or ResourceImport of kind ClusterInfo; none of anything else."""
-    if text_at(raw, "spec", "kind") != CLUSTER_INFO:
+    if text_at(raw, "spec", "kind") != ExportKind.CLUSTER_INFO:
         return ()
     return claims_of(value_at(raw, "spec", "clusterInfo") or value_at(raw, "spec", "clusterinfo"))
 

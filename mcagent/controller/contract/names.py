@@ -8,6 +8,19 @@ multicluster/controllers/multicluster/common; object names are concatenated, so 
 from __future__ import annotations
 
 import re
+from enum import StrEnum
+
+
+class ExportKind(StrEnum):
+    """`spec.kind` of the ResourceExports that leaders merge. ResourceImports have the same, but for Services."""
+
+    SERVICE = "Service"
+    ENDPOINTS = "Endpoints"
+    CLUSTER_INFO = "ClusterInfo"
+
+
+SERVICE_KINDS = frozenset({ExportKind.SERVICE, ExportKind.ENDPOINTS})
+SERVICE_IMPORT = "ServiceImport"  # `spec.kind` of the ResourceImport of a Service
 
 GATEWAY_ANNOTATION = "multicluster.antrea.io/gateway"
 GATEWAY_IP_ANNOTATION = "multicluster.antrea.io/gateway-ip"

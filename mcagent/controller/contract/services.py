@@ -1,15 +1,17 @@
-"""A Service and its endpoints as ResourceExports and ResourceImports carry them, checked: nobody's word is taken.
+"""A Service and its endpoints as ResourceExports and ResourceImports carry them, and as Kubernetes has them.
 
 The payload is the same on both ways (core/v1 ServiceSpec, EndpointSubset), so leader and members read it by the
-same rules. Pure: raw objects to frozen values with known fields only. Raises only InputError.
+same rules and write it by the same functions. What is read is checked: it becomes frozen values with known fields
+only. Pure. Raises only InputError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.controller.contract import names
+from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, printable
 from mcagent.model.objects import IpProtocol
@@ -39,7 +41,12 @@ class ServiceSpec:
     affinity_seconds: int | None = None
 
 
-Ports = tuple[tuple[str, str, int], ...]  # name, protocol, number; sorted
+EndpointPort = tuple[str, str, int]  # name, protocol, number
+Ports = tuple[EndpointPort, ...]  # sorted
+Subsets = Mapping[Ports, Sequence[str]]  # addresses by the ports that they serve
+
+
+# --- reading ----------------------------------------------------------------------------------------------
 
 
 def read_service_spec(spec: Field) -> ServiceSpec:
@@ -112,3 +119,37 @@ def _app_protocol(field: Field) -> str:
     if text and not (names.is_label(name.lower()) and (not domain or names.is_subdomain(domain))):
         raise InputError(field.subject, field.path, f'not an appProtocol: "{printable(text)}"')
     return text
+
+
+# --- writing ----------------------------------------------------------------------------------------------
+
+
+def port_entry(port: object, protocol: str, name: str = "", app_protocol: str = "") -> RawObject:
+    """Return a port; what is empty is left out."""
+    entry: RawObject = {"port": port, "protocol": str(protocol)}
+    return entry | ({"name": name} if name else {}) | ({"appProtocol": app_protocol} if app_protocol else {})
+
+
+def service_ports(spec: ServiceSpec) -> list[RawObject]:
+    """Return the ports of a Service."""
+    return [port_entry(p.port, p.protocol, p.name, p.app_protocol) for p in spec.ports]
+
+
+def session_affinity(seconds: int | None, none: str | None = None) -> RawObject:
+    """Return the fields about session affinity. Without it they are named, so that they go; `none` is its word."""
+    if seconds is None:
+        return {"sessionAffinity": none, "sessionAffinityConfig": None}
+    return {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}}}
+
+
+def endpoint_ports(ports: Ports) -> list[RawObject]:
+    """Return the ports of a subset."""
+    return [port_entry(number, protocol, name) for name, protocol, number in ports]
+
+
+def endpoint_subsets(subsets: Subsets) -> list[RawObject]:
+    """Return the subsets of endpoints, sorted by their ports."""
+    return [
+        {"addresses": [{"ip": text} for text in addresses], "ports": endpoint_ports(ports)}
+        for ports, addresses in sorted(subsets.items())
+    ]

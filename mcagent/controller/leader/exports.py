@@ -8,26 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.ranges import block_of
 from mcagent.controller.contract.raw import is_deleting, items_at, text_at
 from mcagent.controller.machinery.reconciler import Index, Side
 from mcagent.kube.source import RawObject
 from mcagent.model.field import Field, printable
 from mcagent.model.objects import Kind
-
-
-class ExportKind(StrEnum):
-    """What stands in `spec.kind` of the ResourceExports that a leader merges."""
-
-    SERVICE = "Service"
-    ENDPOINTS = "Endpoints"
-    CLUSTER_INFO = "ClusterInfo"
-
-
-SERVICE_KINDS = frozenset({ExportKind.SERVICE, ExportKind.ENDPOINTS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

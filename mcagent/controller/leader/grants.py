@@ -10,10 +10,10 @@ import operator
 from collections.abc import Callable, Sequence
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, networks_of, range_of
 from mcagent.controller.contract.raw import text_at
 from mcagent.controller.leader.bounds import Bounds
-from mcagent.controller.leader.exports import ExportKind
 from mcagent.controller.leader.payloads import published
 from mcagent.controller.machinery.reconciler import Index, Ref, Side, View
 from mcagent.controller.settings import LeaderSettings

@@ -11,11 +11,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mcagent.controller.contract.services import MAX_SUBSETS, Ports, ServicePort, ServiceSpec
+from mcagent.controller.contract.services import (
+    MAX_SUBSETS,
+    Ports,
+    ServicePort,
+    ServiceSpec,
+    Subsets,
+    endpoint_ports,
+)
 from mcagent.controller.leader.exports import Header
 from mcagent.controller.leader.payloads import Backends
 from mcagent.controller.leader.status import CONFLICT
-from mcagent.kube.source import RawObject
 from mcagent.model.net import Address
 
 MAX_SUBSETS_SIZE = 1_000_000  # bytes of JSON; etcd takes 1.5 MiB for an object with all its metadata
@@ -45,7 +51,7 @@ class Merged:
     """What is imported, and the verdict on each cluster's two exports, by cluster ID."""
 
     definition: ServiceSpec | None = None
-    subsets: Sequence[RawObject] | None = None
+    subsets: Subsets | None = None
     services: Mapping[str, MergeResult] = field(default_factory=dict)
     endpoints: Mapping[str, MergeResult] = field(default_factory=dict)
 
@@ -109,7 +115,7 @@ def _number(port: ServicePort) -> str:
     return f"{port.port}/{port.protocol}"
 
 
-def union(offers: Sequence[tuple[str, Backends]]) -> tuple[list[RawObject], dict[str, MergeResult]]:
+def union(offers: Sequence[tuple[str, Backends]]) -> tuple[Subsets, dict[str, MergeResult]]:
     """Return the subsets of all clusters together, and the verdict on each.
 
     What would make the ResourceImport too large is left out, the youngest export's last addresses first.
@@ -121,7 +127,7 @@ def union(offers: Sequence[tuple[str, Backends]]) -> tuple[list[RawObject], dict
         dropped = 0
         for ports in sorted(backends.subsets):
             fresh = sorted(backends.subsets[ports] - found.get(ports, set()), key=_address_key)
-            head = 0 if ports in found else len(json.dumps(_ports(ports))) + 32
+            head = 0 if ports in found else len(json.dumps(endpoint_ports(ports))) + 32
             if ports not in found and len(found) == MAX_SUBSETS:
                 dropped += len(fresh)
                 continue
@@ -133,13 +139,8 @@ def union(offers: Sequence[tuple[str, Backends]]) -> tuple[list[RawObject], dict
                 size, head = size + cost, 0
                 found.setdefault(ports, set()).add(address)
         verdicts[cluster] = _told(backends, dropped)
-    return [
-        {
-            "addresses": [{"ip": str(address)} for address in sorted(found[ports], key=_address_key)],
-            "ports": _ports(ports),
-        }
-        for ports in sorted(found)
-    ], verdicts
+    subsets = {ports: tuple(map(str, sorted(some, key=_address_key))) for ports, some in found.items()}
+    return subsets, verdicts
 
 
 def _told(backends: Backends, dropped: int) -> MergeResult:
@@ -155,12 +156,6 @@ def _told(backends: Backends, dropped: int) -> MergeResult:
     if dropped:
         notes.append(f"{dropped} endpoints are left out: the ResourceImport would be larger than an object may be")
     return MergeResult(taken=not backends.left_out or backends.count > 0, note=", ".join(notes))
-
-
-def _ports(ports: Ports) -> list[RawObject]:
-    return [
-        ({"name": name} if name else {}) | {"port": port, "protocol": protocol} for name, protocol, port in ports
-    ]
 
 
 def _address_key(address: Address) -> tuple[int, int]:

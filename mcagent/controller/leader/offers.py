@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import age, is_deleting
 from mcagent.controller.contract.services import ServiceSpec
 from mcagent.controller.contract.size import object_size
 from mcagent.controller.leader.bounds import bounds_of, defaults_of, named_for, refuse_namespace
-from mcagent.controller.leader.exports import BY_KIND, ExportKind, Header, by_kind, read_header
+from mcagent.controller.leader.exports import BY_KIND, Header, by_kind, read_header
 from mcagent.controller.leader.grants import Grants
 from mcagent.controller.leader.members import is_member, not_a_member
 from mcagent.controller.leader.merge import MergeResult, Offer

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import is_deleting, text_at
-from mcagent.controller.leader.exports import ExportKind
 from mcagent.controller.leader.status import failed, released
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View
 from mcagent.controller.settings import LeaderSettings

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mcagent.controller.contract.cidr_claims import MAX_CIDRS, MAX_GATEWAYS
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import text_at
 from mcagent.controller.contract.services import Ports, ServiceSpec, read_service_spec, read_subsets
-from mcagent.controller.leader.exports import ExportKind, cluster_of, subject
+from mcagent.controller.leader.exports import cluster_of, subject
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.core.addresses.underlay import refuse_underlay
 from mcagent.kube.source import RawObject

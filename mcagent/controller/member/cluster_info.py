@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import is_deleting, name_of, namespace_of
 from mcagent.controller.machinery.reconciler import (
     Access,
@@ -21,7 +22,6 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.member.election import relevant
 from mcagent.controller.member.exports import (
-    CLUSTER_INFO,
     WIREGUARD_FIELDS,
     export_ref,
     published_settings,
@@ -96,7 +96,7 @@ class ClusterInfoExport:
             "clusterID": leader.cluster_id,
             "name": leader.cluster_id,
             "namespace": view.namespace,
-            "kind": CLUSTER_INFO,
+            "kind": ExportKind.CLUSTER_INFO,
             "clusterInfo": self._info(leader, gateways),
         }
         return DesiredObjects(

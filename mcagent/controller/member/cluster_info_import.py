@@ -25,6 +25,7 @@ from mcagent.controller.contract.cidr_claims import (
     without,
 )
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import annotation, items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.machinery.reconciler import (
     Access,
@@ -47,7 +48,6 @@ from mcagent.controller.member.cidr_claims import (
 from mcagent.controller.member.exports import WIREGUARD_FIELDS, published_settings, wireguard_fields
 from mcagent.controller.member.indexes import CLUSTER_INFOS, SLICES_BY_SERVICE
 from mcagent.controller.member.networks import cluster_of
-from mcagent.controller.member.services.import_content import CLUSTER_INFO
 from mcagent.controller.member.state import (
     cluster_set_of,
     cluster_set_ref,
@@ -85,7 +85,7 @@ class ClusterInfoImports:
         raw = change.new or change.old or {}
         match change.kind:
             case Kind.RESOURCE_IMPORT:
-                if CLUSTER_INFO not in (text_at(o, "spec", "kind") for o in (change.old, change.new)):
+                if ExportKind.CLUSTER_INFO not in (text_at(o, "spec", "kind") for o in (change.old, change.new)):
                     return []
                 changed = set(claims_in(change.old)) ^ set(claims_in(change.new))
                 return {name_of(raw), *map(name_of, _colliding(changed, view))}
@@ -105,7 +105,7 @@ class ClusterInfoImports:
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all clusters that are or were imported."""
-        imports = view.indexed(CLUSTER_INFOS, CLUSTER_INFO)
+        imports = view.indexed(CLUSTER_INFOS, ExportKind.CLUSTER_INFO)
         there = view.list(Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace)
         return dict.fromkeys(name_of(raw) for raw in (*imports, *there))
 
@@ -117,7 +117,7 @@ class ClusterInfoImports:
         ref = Ref(kind=Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace, name=key)
         there = view.get(ref)
         raw = view.get(Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key))
-        if raw is None or text_at(raw, "spec", "kind") != CLUSTER_INFO or not is_for(raw, leader):
+        if raw is None or text_at(raw, "spec", "kind") != ExportKind.CLUSTER_INFO or not is_for(raw, leader):
             ours = text_at(there, "metadata", "labels", names.MANAGED_BY_LABEL) == names.MANAGED_BY
             return DesiredObjects(steps=[ref] if ours else [])
         cluster_id = cluster_of(raw)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import texts_at, value_at
 from mcagent.controller.machinery.reconciler import Index, Leader, Ref, Side, Wanted
 from mcagent.controller.settings import MemberSettings
@@ -25,7 +26,7 @@ def resource_export(
     `there` is the object as it is; finalizers of others stay.
     """
     labels = {names.LABEL_SOURCE_KIND: spec["kind"], names.LABEL_SOURCE_CLUSTER_ID: spec["clusterID"]}
-    if spec["kind"] != CLUSTER_INFO:
+    if spec["kind"] != ExportKind.CLUSTER_INFO:
         labels |= {names.LABEL_SOURCE_NAMESPACE: spec["namespace"], names.LABEL_SOURCE_NAME: spec["name"]}
     held = texts_at(there, "metadata", "finalizers")
     finalizers = held if names.EXPORT_FINALIZER in held else [*held, names.EXPORT_FINALIZER]
@@ -54,7 +55,6 @@ def published_settings(settings: MemberSettings) -> dict[str, str | None]:
 
 
 WIREGUARD_FIELDS = ("publicKey", "nextPublicKey", "port")
-SERVICE, ENDPOINTS, CLUSTER_INFO = "Service", "Endpoints", "ClusterInfo"  # spec.kind
 
 
 def _by_cluster(obj: RawObject) -> Iterable[str]:

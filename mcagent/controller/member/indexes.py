@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.names import SERVICE_IMPORT, ExportKind
 from mcagent.controller.contract.raw import annotation, items_at, name_of, namespace_of, text_at
 from mcagent.controller.machinery.reconciler import Index, Side
-from mcagent.controller.member.services.import_content import CLUSTER_INFO, ENDPOINTS, SERVICE_IMPORT
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 
@@ -19,7 +19,7 @@ def import_target(raw: RawObject | None) -> str:
     names are concatenated, and two objects must not stand for one Service.
     """
     kind, namespace, name = (text_at(raw, "spec", field) for field in ("kind", "namespace", "name"))
-    named = {SERVICE_IMPORT: names.service_import, ENDPOINTS: names.endpoints_import}.get(kind)
+    named = {SERVICE_IMPORT: names.service_import, ExportKind.ENDPOINTS: names.endpoints_import}.get(kind)
     if named is None or not names.is_label(namespace) or not names.is_label(name):
         return ""
     return f"{namespace}/{name}" if name_of(raw) == named(namespace, name) else ""
@@ -41,7 +41,7 @@ def _by_namespace(obj: RawObject) -> Iterable[str]:
 
 
 def _by_block(obj: RawObject) -> Iterable[str]:
-    if text_at(obj, "spec", "kind") != ENDPOINTS:
+    if text_at(obj, "spec", "kind") != ExportKind.ENDPOINTS:
         return []
     return {
         ".".join(text_at(address, "ip").split(".")[:2])
@@ -51,7 +51,7 @@ def _by_block(obj: RawObject) -> Iterable[str]:
 
 
 def _cluster_infos(obj: RawObject) -> Iterable[str]:
-    return [CLUSTER_INFO] if text_at(obj, "spec", "kind") == CLUSTER_INFO else []
+    return [ExportKind.CLUSTER_INFO] if text_at(obj, "spec", "kind") == ExportKind.CLUSTER_INFO else []
 
 
 def _by_address(obj: RawObject) -> Iterable[str]:

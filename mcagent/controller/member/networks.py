@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, range_of
 from mcagent.controller.contract.raw import text_at, texts_at
-from mcagent.controller.member.services.import_content import CLUSTER_INFO
 from mcagent.kube.source import RawObject
 
 Announced = tuple[tuple[str, tuple[str, ...]], ...]  # cluster ID and CIDRs, of all other clusters
@@ -18,7 +18,7 @@ Announced = tuple[tuple[str, tuple[str, ...]], ...]  # cluster ID and CIDRs, of 
 
 def cidrs_of(raw: RawObject | None) -> tuple[str, ...]:
     """Return the CIDRs in a ResourceImport of kind ClusterInfo as they are written; none for anything else."""
-    if raw is None or text_at(raw, "spec", "kind") != CLUSTER_INFO:
+    if raw is None or text_at(raw, "spec", "kind") != ExportKind.CLUSTER_INFO:
         return ()
     service = text_at(raw, "spec", "clusterinfo", "serviceCIDR")
     return tuple(t for t in (service, *texts_at(raw, "spec", "clusterinfo", "podCIDRs")) if t)

@@ -7,19 +7,26 @@ serve while none is ready, as kube-proxy has it (KEP-1669).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address
 
 from mcagent.controller.contract.raw import items_at, text_at, texts_at, value_at
+from mcagent.controller.contract.services import (
+    EndpointPort,
+    Ports,
+    Subsets,
+    endpoint_ports,
+    port_entry,
+    session_affinity,
+)
 from mcagent.core.addresses.rules import refuse_address
 from mcagent.kube.source import RawObject
 from mcagent.model.net import parse_address
 
 MAX_SIZE = 240_000  # bytes of JSON that the subsets may have: leaders refuse exports of more than 256 KiB
-Port = tuple[str, str, int]  # name, protocol, number
 
 
-def ports_of(service: RawObject) -> list[Port]:
+def ports_of(service: RawObject) -> list[EndpointPort]:
     """Return the ports of a Service, in its order."""
     return [
         (text_at(item, "name"), text_at(item, "protocol") or "TCP", number)
@@ -30,18 +37,20 @@ def ports_of(service: RawObject) -> list[Port]:
 
 def service_spec(service: RawObject) -> RawObject:
     """Return the payload of the Service export. Fields that are not set are named, so that they go."""
-    ports = []
-    for item in items_at(service, "spec", "ports"):
-        protocol = text_at(item, "protocol") or "TCP"
-        optional = {key: text for key in ("name", "appProtocol") if (text := text_at(item, key))}
-        ports.append({"port": item.get("port"), "protocol": protocol} | optional)
+    ports = [
+        port_entry(
+            item.get("port"),
+            text_at(item, "protocol") or "TCP",
+            text_at(item, "name"),
+            text_at(item, "appProtocol"),
+        )
+        for item in items_at(service, "spec", "ports")
+    ]
     affinity = text_at(service, "spec", "sessionAffinity") == "ClientIP"
     seconds = value_at(service, "spec", "sessionAffinityConfig", "clientIP", "timeoutSeconds")
-    return {
-        "ports": ports,
-        "sessionAffinity": "ClientIP" if affinity else None,
-        "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}} if affinity and seconds else None,
-    }
+    if affinity and not seconds:
+        return {"ports": ports, "sessionAffinity": "ClientIP", "sessionAffinityConfig": None}
+    return {"ports": ports, **session_affinity(seconds if affinity else None)}
 
 
 def cluster_ips(service: RawObject) -> list[str]:
@@ -50,16 +59,16 @@ def cluster_ips(service: RawObject) -> list[str]:
     return [text for text in dict.fromkeys(given) if _address(text) is not None]
 
 
-def cluster_ip_subsets(service: RawObject) -> list[RawObject]:
+def cluster_ip_subsets(service: RawObject) -> Subsets:
     """Return the subset of a Service that is reached by its ClusterIP."""
     return _subsets({ip: set(ports_of(service)) for ip in cluster_ips(service)})
 
 
-def pod_ip_subsets(service: RawObject, slices: Iterable[RawObject]) -> list[RawObject]:
+def pod_ip_subsets(service: RawObject, slices: Iterable[RawObject]) -> Subsets:
     """Return the subsets of a Service whose endpoints are reached directly."""
     wanted = {(name, protocol) for name, protocol, _ in ports_of(service)}
-    ready: dict[str, set[Port]] = {}
-    serving: dict[str, set[Port]] = {}
+    ready: dict[str, set[EndpointPort]] = {}
+    serving: dict[str, set[EndpointPort]] = {}
     for found in slices:
         if text_at(found, "addressType") != "IPv4":
             continue
@@ -91,24 +100,24 @@ def has_endpoints(slices: Iterable[RawObject]) -> bool:
     )
 
 
-def limited(subsets: Sequence[RawObject]) -> tuple[list[RawObject], int]:
+def limited(subsets: Subsets) -> tuple[Subsets, int]:
     """Return the subsets as far as they fit into one object, and how many addresses that leaves out.
 
     The wire contract has one Endpoints export for a Service, by name, so there is no second one to go on in.
     """
     room = MAX_SIZE
-    kept: list[RawObject] = []
+    kept: dict[Ports, tuple[str, ...]] = {}
     dropped = 0
-    for subset in subsets:
-        room -= len(json.dumps(subset["ports"])) + 40
-        addresses = []
-        for item in subset["addresses"]:
-            room -= len(item["ip"]) + 12  # {"ip": "..."}, and the comma
+    for ports, addresses in subsets.items():
+        room -= len(json.dumps(endpoint_ports(ports))) + 40
+        taken = []
+        for text in addresses:
+            room -= len(text) + 12  # {"ip": "..."}, and the comma
             if room >= 0:
-                addresses.append(item)
-        dropped += len(subset["addresses"]) - len(addresses)
-        if addresses:
-            kept.append(subset | {"addresses": addresses})
+                taken.append(text)
+        dropped += len(addresses) - len(taken)
+        if taken:
+            kept[ports] = tuple(taken)
     return kept, dropped
 
 
@@ -121,21 +130,15 @@ def _serves(endpoint: RawObject) -> bool:
     return value_at(endpoint, "conditions", "serving") is True
 
 
-def _subsets(found: dict[str, set[Port]]) -> list[RawObject]:
-    groups: dict[tuple[Port, ...], list[str]] = {}
+def _subsets(found: Mapping[str, set[EndpointPort]]) -> Subsets:
+    groups: dict[Ports, list[str]] = {}
     for address, ports in found.items():
-        groups.setdefault(tuple(sorted(ports)), []).append(address)
-    return [
-        {
-            "addresses": [{"ip": text} for text in sorted(addresses, key=lambda text: int(IPv4Address(text)))],
-            "ports": [
-                ({"name": name} if name else {}) | {"port": number, "protocol": protocol}
-                for name, protocol, number in ports
-            ],
-        }
+        if ports:
+            groups.setdefault(tuple(sorted(ports)), []).append(address)
+    return {
+        ports: tuple(sorted(addresses, key=lambda text: int(IPv4Address(text))))
         for ports, addresses in sorted(groups.items())
-        if ports
-    ]
+    }
 
 
 def _address(text: str) -> IPv4Address | None:

@@ -1,20 +1,21 @@
-"""Which endpoints of an import are taken over, by `networks` and what this cluster itself exports. Pure."""
+"""Which endpoints of an import are used, by `networks` and by what this cluster itself exports. Pure."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, address_of
 from mcagent.controller.contract.raw import annotation, items_at, text_at, texts_at
-from mcagent.controller.contract.services import Ports
+from mcagent.controller.contract.services import Ports, Subsets
 from mcagent.controller.machinery.reconciler import Leader, Ref, View
-from mcagent.controller.member.exports import ENDPOINTS, export_ref
-from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS
+from mcagent.controller.member.exports import export_ref
+from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS, SLICES_BY_SERVICE
 from mcagent.controller.member.networks import cidrs_of, cluster_of, networks
-from mcagent.controller.member.services.import_content import CLUSTER_INFO, Subsets
+from mcagent.controller.member.services.backends import cluster_ips, pod_ip_subsets
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
@@ -27,7 +28,7 @@ _SHOWN = 3  # addresses of a refusal that are named
 class Accepted:
     """The endpoints that are used, whose they are by their addresses, and what is refused, in words."""
 
-    subsets: Mapping[Ports, tuple[str, ...]]
+    subsets: Subsets
     clusters: tuple[str, ...]
     refused: tuple[str, ...]
 
@@ -35,7 +36,7 @@ class Accepted:
 def own_addresses(view: View, leader: Leader, namespace: str, name: str) -> frozenset[str] | None:
     """Return the addresses that this cluster exports for a Service; None when it does not export it."""
     raw = view.get(export_ref(leader, names.endpoints_export(leader.cluster_id, namespace, name)))
-    spec = {"clusterID": leader.cluster_id, "namespace": namespace, "name": name, "kind": ENDPOINTS}
+    spec = {"clusterID": leader.cluster_id, "namespace": namespace, "name": name, "kind": ExportKind.ENDPOINTS}
     if raw is None or any(text_at(raw, "spec", field) != text for field, text in spec.items()):
         return None
     return frozenset(
@@ -57,7 +58,7 @@ class KnownNetworks:
 
     def read(self, view: View, leader: Leader) -> tuple[Networks, Networks]:
         """Return this cluster's networks, and those of others."""
-        infos = view.indexed(CLUSTER_INFOS, CLUSTER_INFO)
+        infos = view.indexed(CLUSTER_INFOS, ExportKind.CLUSTER_INFO)
         last = self._last
         if last is not None and last[0] == leader.cluster_id and _same(last[1], infos):
             return last[2]
@@ -155,3 +156,27 @@ def _named(addresses: list[str]) -> str:
     shown = ", ".join(printable(text) for text in sorted(set(addresses))[:_SHOWN])
     more = len(set(addresses)) - _SHOWN
     return f"endpoints {shown}" + (f" and {more} more" if more > 0 else "")
+
+
+def behind_own_address(
+    subsets: Subsets, own: frozenset[str] | None, view: View, namespace: str, name: str
+) -> Subsets:
+    """Return the endpoints with this cluster's ClusterIPs of the Service replaced by what is behind them.
+
+    Every exporter's ClusterIP is an endpoint of the imported Service. kube-proxy, in every mode, translates a
+    connection once: one that chose the ClusterIP of its own cluster would leave with that address as its
+    destination, and go nowhere. So in the exporting cluster itself the Service's own ready endpoints stand in its
+    place. `own` are the addresses that this cluster exports; None: it exports none.
+    """
+    service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name))
+    ours = frozenset(cluster_ips(service) if service is not None and own else ()) & (own or frozenset())
+    if service is None or not any(ours.intersection(addresses) for addresses in subsets.values()):
+        return subsets
+    found: dict[Ports, dict[str, None]] = {}
+    for ports, addresses in subsets.items():
+        if kept := [text for text in addresses if text not in ours]:
+            found.setdefault(ports, {}).update(dict.fromkeys(kept))
+    slices = view.indexed(SLICES_BY_SERVICE, f"{namespace}/{name}")
+    for ports, pods in pod_ip_subsets(service, slices).items():
+        found.setdefault(ports, {}).update(dict.fromkeys(pods))
+    return {ports: tuple(addresses) for ports, addresses in found.items()}

@@ -5,16 +5,11 @@ Pure: raw objects to frozen values with known fields only. Raises only InputErro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from mcagent.controller.contract.services import Ports, ServiceSpec, read_service_spec
+from mcagent.controller.contract.services import Ports, ServiceSpec, Subsets, read_service_spec
 from mcagent.controller.contract.services import read_subsets as subsets_of
 from mcagent.kube.source import RawObject
 from mcagent.model.field import Field, printable
 from mcagent.model.objects import Kind
-
-SERVICE_IMPORT, ENDPOINTS, CLUSTER_INFO = "ServiceImport", "Endpoints", "ClusterInfo"  # spec.kind
-Subsets = Mapping[Ports, tuple[str, ...]]  # addresses as they were written, in their order, each once
 
 
 def field_of(raw: RawObject) -> Field:
@@ -30,7 +25,10 @@ def read_service(raw: RawObject) -> ServiceSpec:
 
 
 def read_subsets(raw: RawObject) -> Subsets:
-    """Return the endpoints of a ResourceImport of kind Endpoints by the ports they serve. Raises InputError."""
+    """Return the endpoints of a ResourceImport of kind Endpoints by the ports they serve. Raises InputError.
+
+    Addresses stay as they were written, in their order, each once.
+    """
     found: dict[Ports, dict[str, None]] = {}
     for _, ports, addresses in subsets_of(field_of(raw).get("spec").get("endpoints")):
         kept = found.setdefault(ports, {}) if ports else {}

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.raw import annotation, is_deleting, name_of, namespace_of, text_at, texts_at
-from mcagent.controller.contract.services import ServiceSpec
+from mcagent.controller.contract.services import (
+    Ports,
+    ServiceSpec,
+    Subsets,
+    endpoint_subsets,
+    service_ports,
+    session_affinity,
+)
 from mcagent.controller.machinery.reconciler import Ref, View, Wanted
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE
-from mcagent.controller.member.services.import_content import Subsets
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
+
+WHOLE = 100  # so many endpoints are one slice in any case
+CUT = 64  # one in so many hashes begins a slice
+MOST = 1000  # what the API takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,53 +119,79 @@ def _marks() -> RawObject:
 
 def service_of(target: ImportedService, wanted: ServiceSpec) -> Wanted:
     """Return the Service."""
-    ports = [
-        ({"name": p.name} if p.name else {})
-        | {"port": p.port, "protocol": str(p.protocol), "targetPort": p.port}
-        | ({"appProtocol": p.app_protocol} if p.app_protocol else {})
-        for p in wanted.ports
-    ]
-    spec = {"type": "ClusterIP", "selector": None, "ports": ports, **_affinity(wanted)}
+    ports = [entry | {"targetPort": entry["port"]} for entry in service_ports(wanted)]
+    affinity = session_affinity(wanted.affinity_seconds, "None")
+    spec = {"type": "ClusterIP", "selector": None, "ports": ports, **affinity}
     return Wanted(ref=target.service, body={"metadata": _marks(), "spec": spec})
-
-
-def _affinity(wanted: ServiceSpec) -> RawObject:
-    if wanted.affinity_seconds is None:
-        return {"sessionAffinity": "None", "sessionAffinityConfig": None}
-    config = {"clientIP": {"timeoutSeconds": wanted.affinity_seconds}}
-    return {"sessionAffinity": "ClientIP", "sessionAffinityConfig": config}
 
 
 def endpoints_of(target: ImportedService, found: Subsets) -> Wanted:
     """Return the Endpoints, which Kubernetes is told not to mirror: the slices are there already."""
     meta = _marks()
     meta["labels"] |= {names.SKIP_MIRROR_LABEL: "true"}
-    subsets = [
-        {
-            "addresses": [{"ip": text} for text in addresses],
-            "ports": [
-                ({"name": name} if name else {}) | {"port": port, "protocol": protocol}
-                for name, protocol, port in ports
-            ],
-        }
-        for ports, addresses in sorted(found.items())
-    ]
-    return Wanted(ref=target.endpoints, body={"metadata": meta, "subsets": subsets})
+    return Wanted(ref=target.endpoints, body={"metadata": meta, "subsets": endpoint_subsets(found)})
 
 
 def service_import_of(
     target: ImportedService, wanted: ServiceSpec, address: str, clusters: Iterable[str]
 ) -> Wanted:
     """Return the ServiceImport, with the address of the Service once there is one."""
-    ports = [
-        ({"name": p.name} if p.name else {})
-        | {"port": p.port, "protocol": str(p.protocol)}
-        | ({"appProtocol": p.app_protocol} if p.app_protocol else {})
-        for p in wanted.ports
-    ]
-    spec = {"type": "ClusterSetIP", "ips": [address] if address else [], "ports": ports, **_affinity(wanted)}
+    spec = {
+        "type": "ClusterSetIP",
+        "ips": [address] if address else [],
+        "ports": service_ports(wanted),
+        **session_affinity(wanted.affinity_seconds, "None"),
+    }
     return Wanted(
         ref=target.service_import,
         body={"metadata": {"labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY}}, "spec": spec},
         status={"clusters": [{"cluster": cluster} for cluster in clusters]},
     )
+
+
+# --- EndpointSlices -----------------------------------------------------------------------------------------
+
+
+def slices(service: str, subsets: Subsets) -> dict[str, RawObject]:
+    """Return the EndpointSlices of a Service by name, the same whatever was there before. Addresses are IPv4.
+
+    Endpoints that serve the same ports are sorted by a hash of their address and cut where the hash itself says
+    so, in slices of about 64: a change of one endpoint changes one slice (or joins two, or cuts one in two),
+    however many there are. Nothing has to be remembered for that: every controller cuts alike.
+    """
+    found: dict[str, RawObject] = {}
+    for ports, addresses in sorted(subsets.items()):
+        group = _digest("|".join(f"{name}/{protocol}/{port}" for name, protocol, port in ports))[:8]
+        for mark, members in _cut(addresses):
+            name = f"{service}-{group}" + (f"-{mark}" if mark else "")
+            found[name] = _slice(service, ports, members)
+    return found
+
+
+def _slice(service: str, ports: Ports, addresses: Iterable[str]) -> RawObject:
+    labels = {names.SERVICE_NAME_LABEL: service, names.SLICE_MANAGED_BY_LABEL: names.SLICE_MANAGED_BY}
+    return {
+        "metadata": {"labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [text], "conditions": {"ready": True}} for text in addresses],
+        "ports": [{"name": name, "port": port, "protocol": protocol} for name, protocol, port in ports],  # "" too
+    }
+
+
+def _cut(addresses: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the chunks, each with what names it: the hash of its first address, "" for what comes first."""
+    if len(addresses) <= WHOLE:
+        if addresses:
+            yield "", sorted(addresses)
+        return
+    mark, members = "", list[str]()
+    for digest, text in sorted((_digest(text), text) for text in addresses):
+        if members and (int(digest[-4:], 16) % CUT == 0 or len(members) == MOST):
+            yield mark, sorted(members)
+            mark, members = digest[:10], []
+        members.append(text)
+    yield mark, sorted(members)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2s(text.encode(), digest_size=10).hexdigest()

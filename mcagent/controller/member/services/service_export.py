@@ -8,10 +8,11 @@ ResourceExports, and the conditions Valid and Conflict of all ServiceExports of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition, find
+from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import (
     age,
     annotation,
@@ -22,6 +23,7 @@ from mcagent.controller.contract.raw import (
     text_at,
     value_at,
 )
+from mcagent.controller.contract.services import Subsets, endpoint_subsets
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -33,7 +35,7 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.exports import BY_CLUSTER, ENDPOINTS, SERVICE, export_ref, resource_export
+from mcagent.controller.member.exports import BY_CLUSTER, export_ref, resource_export
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE
 from mcagent.controller.member.services.backends import (
     cluster_ip_subsets,
@@ -71,7 +73,7 @@ class ExportDecision:
     reason: str
     message: str = ""
     spec: RawObject | None = None
-    subsets: Sequence[RawObject] = ()
+    subsets: Subsets = field(default_factory=dict)
 
 
 class ServiceExports:
@@ -149,8 +151,8 @@ class ServiceExports:
             return DesiredObjects(steps=[*steps, *_removals(view, leader, refs)], events=events)
         own = {"clusterID": leader.cluster_id, "namespace": namespace_of(export), "name": name_of(export)}
         payloads = (
-            {"kind": SERVICE, "service": {"serviceSpec": verdict.spec}},
-            {"kind": ENDPOINTS, "endpoints": {"subsets": list(verdict.subsets)}},
+            {"kind": ExportKind.SERVICE, "service": {"serviceSpec": verdict.spec}},
+            {"kind": ExportKind.ENDPOINTS, "endpoints": {"subsets": endpoint_subsets(verdict.subsets)}},
         )
         for ref, raw, payload in zip(refs, there, payloads, strict=True):
             if raw is not None and is_deleting(raw):
@@ -192,7 +194,7 @@ class ServiceExports:
             return ExportDecision(reason="NameTooLong", message=message)
         slices = view.indexed(SLICES_BY_SERVICE, f"{namespace}/{name}")
         if by_cluster_ip:
-            subsets = cluster_ip_subsets(service) if has_endpoints(slices) else []
+            subsets = cluster_ip_subsets(service) if has_endpoints(slices) else {}
         else:
             subsets = pod_ip_subsets(service, slices)
         if not subsets:
@@ -209,7 +211,7 @@ def _key_of_export(raw: RawObject, leader: Leader | None) -> list[str]:
     if leader is None or text_at(raw, "spec", "clusterID") != leader.cluster_id:
         return []
     kind, name, prefix = text_at(raw, "spec", "kind"), name_of(raw), f"{leader.cluster_id}-"
-    suffix = {SERVICE: "-service", ENDPOINTS: "-endpoints"}.get(kind, "")
+    suffix = "-service" if kind == ExportKind.SERVICE else "-endpoints" if kind == ExportKind.ENDPOINTS else ""
     if not suffix or not name.startswith(prefix) or not name.endswith(suffix):
         return []
     return [name[len(prefix) : -len(suffix)]]

@@ -13,6 +13,7 @@ from itertools import islice
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import TRUE, find
+from mcagent.controller.contract.names import SERVICE_IMPORT, ExportKind
 from mcagent.controller.contract.ranges import blocks_of
 from mcagent.controller.contract.raw import age, is_deleting, items_at, name_of, namespace_of, text_at
 from mcagent.controller.contract.services import ServiceSpec
@@ -41,15 +42,11 @@ from mcagent.controller.member.services.endpoints import (
     Accepted,
     KnownNetworks,
     accept,
+    behind_own_address,
     exporters_of,
     own_addresses,
 )
-from mcagent.controller.member.services.import_content import (
-    ENDPOINTS,
-    SERVICE_IMPORT,
-    read_service,
-    read_subsets,
-)
+from mcagent.controller.member.services.import_content import read_service, read_subsets
 from mcagent.controller.member.services.imported import (
     ImportedService,
     endpoints_of,
@@ -61,9 +58,8 @@ from mcagent.controller.member.services.imported import (
     removals,
     service_import_of,
     service_of,
+    slices,
 )
-from mcagent.controller.member.services.own_endpoints import behind_own_address
-from mcagent.controller.member.services.slices import slices
 from mcagent.controller.member.state import (
     cluster_set_of,
     cluster_set_ref,
@@ -121,7 +117,7 @@ class ServiceImports:
                 return self._keys_of_import(change, view)
             case Kind.RESOURCE_EXPORT:
                 own = view.leader is not None and text_at(raw, "spec", "clusterID") == view.leader.cluster_id
-                endpoints = own and text_at(raw, "spec", "kind") == ENDPOINTS
+                endpoints = own and text_at(raw, "spec", "kind") == ExportKind.ENDPOINTS
                 return [f"{text_at(raw, 'spec', 'namespace')}/{text_at(raw, 'spec', 'name')}"] if endpoints else []
             case Kind.NAMESPACE:
                 if change.old is not None and change.new is not None:
@@ -180,7 +176,7 @@ class ServiceImports:
             return DesiredObjects(steps=removals(target, view))
         try:
             wanted = read_service(raw)
-            given = read_subsets(imports[ENDPOINTS]) if ENDPOINTS in imports else {}
+            given = read_subsets(imports[ExportKind.ENDPOINTS]) if ExportKind.ENDPOINTS in imports else {}
         except InputError as err:
             message = f"Service {key} is not imported as it is now: {err}"
             return DesiredObjects(events=[Event(subject=str(about), reason="InvalidImport", message=message)])
@@ -188,7 +184,9 @@ class ServiceImports:
         if obstacle is not None:
             return DesiredObjects(events=[obstacle])
         own = own_addresses(view, leader, namespace, name)
-        accepted = accept(given, own, view, leader, self._known, exporters=exporters_of(imports.get(ENDPOINTS)))
+        accepted = accept(
+            given, own, view, leader, self._known, exporters=exporters_of(imports.get(ExportKind.ENDPOINTS))
+        )
         subsets = behind_own_address(accepted.subsets, own, view, namespace, name)
         accepted = replace(accepted, subsets=subsets)
         outcome = self._outcome(target, wanted, accepted, _clusters(imports) or accepted.clusters, view)
@@ -281,12 +279,12 @@ def _obstacle(target: ImportedService, view: View, about: Ref) -> Event | None:
 
 def _clusters(imports: Mapping[str, RawObject]) -> list[str]:
     """Return the exporting clusters by what the leader says; Antrea's says it only after a change."""
-    if ENDPOINTS not in imports:
+    if ExportKind.ENDPOINTS not in imports:
         return []
     return sorted(
         {
             text_at(item, "clusterID")
-            for item in items_at(imports[ENDPOINTS], "status", "clusterStatuses")
+            for item in items_at(imports[ExportKind.ENDPOINTS], "status", "clusterStatuses")
             if text_at(find(item.get("conditions"), "Succeeded"), "status") == TRUE
             and names.is_subdomain(text_at(item, "clusterID"))
         }
