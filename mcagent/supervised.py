@@ -32,12 +32,12 @@ def attempt(work: Callable[[], _Result]) -> tuple[_Result | None, Exception | No
     """Return the result of `work`, or the exception that it raised: here alone every exception is caught."""
     try:
         return work(), None
-    except Exception as error:  # noqa: BLE001 (a bug, of which the rest must not die; the caller tells it)
+    except Exception as error:  # noqa: BLE001 (a bug, of which the rest must not die; the caller reports it)
         return None, error
 
 
 class Supervised(threading.Thread):
-    """A daemon thread whose end by an exception is logged and told by `dead`.
+    """A daemon thread whose end by an exception is logged, and reported by `dead`.
 
     With `until` it is run again after a while, until that event is set: for loops that keep what they know in
     their object, and can begin anew at any point.

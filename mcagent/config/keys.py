@@ -62,7 +62,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """All that a process can be told.
+    """All that can be configured of a process.
 
     Variables are `prefix` and a key's own; those in `others` and those with such a prefix are somebody else's.
     `elsewhere` says of keys that are not ours what to do about them. Keys may also stand below `nested`, if it is

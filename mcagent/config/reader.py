@@ -1,7 +1,7 @@
 """Reads a configuration: one YAML file, then environment, then flags. Nothing is guessed.
 
-Owns the precedence and how findings are told; the keys are a `Schema`. An unknown key or a wrong value is
-refused, and all errors are told at once.
+Owns the precedence and how findings are worded; the keys are a `Schema`. An unknown key or a wrong value is
+refused, and all errors are reported at once.
 """
 
 from __future__ import annotations
@@ -138,28 +138,28 @@ def _read_file(reading: Reading, file: Path) -> None:
 def _read_mapping(
     reading: Reading, content: Mapping[object, object], subject: str, prefix: str, section: str
 ) -> None:
-    """`prefix` is how the place is told ("multicluster."), `section` what is looked up ("wireGuard.")."""
+    """`prefix` is shown before a key's path ("multicluster."); `section` is a part of the path ("wireGuard.")."""
     schema = reading.schema
     by_path = {key.path: key for key in schema.keys}
     sections = {path[:place] for path in by_path for place, letter in enumerate(path) if letter == "."}
     for name, raw in content.items():
-        path, told = f"{section}{name}", f"{prefix}{section}{name}"
+        path, shown = f"{section}{name}", f"{prefix}{section}{name}"
         if raw is None:
             raw = {} if path in sections else raw  # noqa: PLW2901 - an empty section is an empty mapping
         if path in sections:
             if isinstance(raw, dict):
                 _read_mapping(reading, raw, subject, prefix, f"{path}.")
             else:
-                reading.errors.append(InputError(subject, told, "must be a mapping of keys to values"))
+                reading.errors.append(InputError(subject, shown, "must be a mapping of keys to values"))
         elif path not in by_path:
             reason = schema.elsewhere.get(path) or f"unknown key{did_you_mean(path, [*by_path, *sections])}"
-            reading.errors.append(InputError(subject, told, reason))
+            reading.errors.append(InputError(subject, shown, reason))
         elif reading.origin.get(path) == subject:
             reading.errors.append(
-                InputError(subject, told, f"is given at top level and below {schema.nested}: keep one")
+                InputError(subject, shown, f"is given at top level and below {schema.nested}: keep one")
             )
         elif raw is not None:  # "key:" with nothing after it means the default
-            reading.put(by_path[path], raw, subject, told, text=False)
+            reading.put(by_path[path], raw, subject, shown, text=False)
 
 
 def _read_environment(reading: Reading, environ: Mapping[str, str]) -> None:

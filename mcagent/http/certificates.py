@@ -1,7 +1,7 @@
-"""Certificates of the servers for pages: made in memory, or read from a directory and read again when they change.
+"""Certificates of the servers for pages: made in memory, or read from a directory, again when they change.
 
-A certificate made here proves nothing; it keeps tokens and pages from whoever listens on the way. Who wants to
-know whom they talk to puts a certificate into the directory.
+A certificate made here proves nothing about the server; it hides tokens and pages from others on the network.
+A certificate that clients can verify is put into the directory.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def self_signed(name: str, now: datetime.datetime) -> tuple[bytes, bytes]:
     return made.public_bytes(encoding), private
 
 
-class Made:
+class SelfSigned:
     """A self-signed certificate in memory, made anew when two thirds of its life are over."""
 
     def __init__(self, name: str) -> None:
@@ -79,7 +79,7 @@ class Made:
             return self._context
 
 
-class Kept:
+class FromDirectory:
     """The certificate in a directory: tls.crt and tls.key, as a mounted Secret has them."""
 
     def __init__(

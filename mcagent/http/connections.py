@@ -1,9 +1,9 @@
-"""A listening socket whose connections cannot hold it up: hands each to a thread, and ends those that are late.
+"""A listening socket that slow or many connections cannot block: a thread for each, with deadlines and slots.
 
-Owns sockets, threads and the limits in time, number and bytes. Every stage of a connection has one deadline for
-the whole of it (handshake and request; work and answer), however many bytes drip in meanwhile. When all slots are
-taken the oldest connection that has not sent a whole request gives way, of the source that has the most of them:
-the connections of one Pod push each other out, and nobody else's. Knows nothing of what is served.
+Owns sockets, threads and the limits in time, number and bytes. Every stage of a connection (handshake and request;
+work and answer) has one deadline, however many bytes drip in meanwhile. When all slots are taken, the source with
+the most connections loses the oldest of those that have not sent a whole request: the connections of one Pod push
+each other out, and nobody else's. Knows nothing of what is served.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Listener:
 
     @property
     def alive(self) -> bool:
-        """Tell whether its thread runs."""
+        """Whether its thread runs."""
         return self._thread.is_alive()
 
     def close(self) -> None:

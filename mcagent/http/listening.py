@@ -1,4 +1,4 @@
-"""Listening sockets, who may ask there, who a connection counts as, and which one gives way. Keeps no state."""
+"""Listening sockets, the source that a connection counts for, and which connection gives way. Keeps no state."""
 
 from __future__ import annotations
 

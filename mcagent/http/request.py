@@ -1,7 +1,7 @@
-"""The head of an HTTP/1.x request, read strictly (RFC 9112). Pure: bytes in, value or refusal out.
+"""The head of an HTTP/1.x request, read strictly (RFC 9112). Pure: bytes in, a value or a refusal out.
 
-What two readers could understand differently is refused: two lengths, a transfer coding, folded lines, bare line
-ends, spaces before a colon. Nobody who asks for our pages, and no API server, sends that.
+A request that two parsers could read differently is refused: two lengths, a transfer coding, folded lines, bare
+line ends, spaces before a colon. Prometheus, kubelet and API servers send none of these.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Head:
 
     def length(self, most: int) -> int:
         """Return how long the body is, in bytes. Raises BadRequestError without a length, or above `most`."""
-        told = self.headers.get("content-length", "")
-        if not (told.isascii() and told.isdigit()):
+        text = self.headers.get("content-length", "")
+        if not (text.isascii() and text.isdigit()):
             raise BadRequestError("a body needs a Content-Length", 411)
-        if len(told) > 16 or int(told) > most:
+        if len(text) > 16 or int(text) > most:
             raise BadRequestError(f"the body is larger than {most} bytes", 413)
-        return int(told)
+        return int(text)
 
 
 def parse_head(text: bytes) -> Head:
@@ -68,6 +68,6 @@ def parse_head(text: bytes) -> Head:
         headers[name] = value
     if "transfer-encoding" in headers:
         raise BadRequestError("a body needs a Content-Length", 411)
-    told = headers.get("connection", "").lower()
-    keeps = "close" not in told if request[3] == b"1" else "keep-alive" in told
+    connection = headers.get("connection", "").lower()
+    keeps = "close" not in connection if request[3] == b"1" else "keep-alive" in connection
     return Head(method=request[1].decode(), target=request[2].decode(), headers=headers, keeps=keeps)

@@ -1,7 +1,7 @@
 """A small HTTP server for GET: path to page. Knows nothing of what the pages say.
 
-One request for each connection. With a guard every page needs a bearer token that the guard lets pass; what is no
-page is not found without asking it.
+One request for each connection. With a guard every page needs a bearer token that the guard accepts; a path
+without a page is not found, and the guard is not asked.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class HttpServer:
 
 
 def answer_of(page: Callable[[], Page]) -> Page:
-    """Return a page; one that breaks is told in the log, and is an error for who asks."""
+    """Return a page; one that raises is logged, and is an error for the client."""
     found, error = attempt(page)
     if error is not None:
         log.error("a page broke, which is a bug", exc_info=error)

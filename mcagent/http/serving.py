@@ -57,9 +57,9 @@ def serve_pages(
             "the loopback, or set metricsAuthentication: none",
             where,
         )
-    from mcagent.http.certificates import Kept, Made
+    from mcagent.http.certificates import FromDirectory, SelfSigned
 
-    context = Kept(Path(certificates)) if certificates else Made(socket.gethostname())
+    context = FromDirectory(Path(certificates)) if certificates else SelfSigned(socket.gethostname())
     return HttpServer(address, pages, guard=guard or _nobody, context=context)
 
 

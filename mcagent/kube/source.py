@@ -94,7 +94,7 @@ class Source(Protocol):
         ...
 
     def set_kinds(self, kinds: Sequence[Kind], field_selectors: Mapping[Kind, str] | None = None) -> None:
-        """Read exactly these kinds from now on; the sink is told to forget those no longer read.
+        """Read exactly these kinds from now on; the sink forgets those no longer read.
 
         `field_selectors` narrow kinds down ("spec.nodeName=node-1"); a kind whose selector changes is read
         anew. A source may deliver more than was selected.

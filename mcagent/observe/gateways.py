@@ -1,6 +1,6 @@
-"""The gateways as people see them: which there are, which are live or why not, since when, and who decided.
+"""The gateways as /status and `mcagent gateways` show them: live or not, why, since when, and who decided.
 
-Turns the state of liveness and drain into plain values for /status and `mcagent gateways`. Decides nothing.
+Turns the state of liveness and drain into plain values. Decides nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def gateways_of(
 ) -> list[dict[str, object]]:
     """Return the clusters with their gateways; `own_gateway` is this Node's name if it is one.
 
-    `ends` tells the gatewayIP of tunnel endpoints that are none (encryption).
+    `ends` has the gatewayIP of each tunnel endpoint that is another address (encryption).
     """
     groups: dict[str, list[TunnelPort]] = {}
     for port in sorted(live.ports.values(), key=lambda one: (one.peer, str(one.remote_ip), one.name)):

@@ -41,5 +41,5 @@ class Notifier:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
             try:
                 client.sendto("\n".join(lines).encode(), self._address)
-            except OSError:  # systemd restarts its socket when it re-executes; the next turn tells it again
+            except OSError:  # systemd restarts its socket when it re-executes; the next turn sends it again
                 self._status = ""

@@ -18,7 +18,7 @@ from mcagent.agent.config_keys import Settings
 from mcagent.agent.lock import NodeLock
 from mcagent.agent.reports.servers import Servers
 from mcagent.cli.common.asking import ask_agent
-from mcagent.http.certificates import Kept, self_signed
+from mcagent.http.certificates import FromDirectory, self_signed
 from mcagent.http.listening import Authentication, is_loopback, oldest_of_most, source_of
 from mcagent.http.request import BadRequestError, parse_head
 from mcagent.http.server import Page, bearer
@@ -104,7 +104,7 @@ def test_sources_are_addresses_or_prefixes() -> None:
 
 def test_a_kept_certificate_is_read_again(tmp_path: Path) -> None:
     """None until there is one, a new one when it changes, the old one when the new one is unusable."""
-    kept = Kept(tmp_path, look=0.0)
+    kept = FromDirectory(tmp_path, look=0.0)
     assert kept() is None
     found: list[ssl.SSLContext | None] = []
     for _ in range(2):
