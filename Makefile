@@ -64,8 +64,7 @@ bench: setup ## Measurements: printed, not asserted (root)
 
 docs: setup ## Write the generated pages again (tests fail when they are stale)
 	@$(PY) -m flows.docs > docs/pipeline.md
-	@$(PY) -m mcagent.agent.config_doc docs/configuration.md
-	@$(PY) -m mcagent.controller.config_doc docs/configuration.md
+	@$(PY) -m devtools.configuration_tables docs/configuration.md
 	@$(PY) -m tests.attacks.security_page docs/security.md
 	@$(PY) deploy/generate
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from mcagent.model.objects import Kind
 
@@ -24,84 +23,62 @@ class KindInfo:
 
     @property
     def api_version(self) -> str:
-        """Return what stands in `apiVersion`: "v1", "discovery.k8s.io/v1", ..."""
+        """What stands in `apiVersion`: "v1", "discovery.k8s.io/v1", ..."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def base_path(self) -> str:
-        """Return the URL path of the group and version: "/api/v1", "/apis/discovery.k8s.io/v1", ..."""
+        """The URL path of the group and version: "/api/v1", "/apis/discovery.k8s.io/v1", ..."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
 
 _ANTREA = "multicluster.crd.antrea.io"
 _MCS = "multicluster.x-k8s.io"
+_RBAC = "rbac.authorization.k8s.io"
+_WEBHOOKS = "admissionregistration.k8s.io"
 
-KINDS: Mapping[Kind, KindInfo] = MappingProxyType(
+_NAMES: Mapping[Kind, tuple[str, str, str]] = {  # group, version, plural
+    Kind.GATEWAY: (_ANTREA, "v1alpha1", "gateways"),
+    Kind.CLUSTER_INFO_IMPORT: (_ANTREA, "v1alpha1", "clusterinfoimports"),
+    Kind.NODE: ("", "v1", "nodes"),
+    Kind.POD: ("", "v1", "pods"),
+    Kind.SERVICE: ("", "v1", "services"),
+    Kind.ENDPOINT_SLICE: ("discovery.k8s.io", "v1", "endpointslices"),
+    Kind.SERVICE_EXPORT: (_MCS, "v1alpha1", "serviceexports"),
+    Kind.CLUSTER_SET: (_ANTREA, "v1alpha2", "clustersets"),
+    Kind.CLUSTER_CLAIM: (_ANTREA, "v1alpha2", "clusterclaims"),
+    Kind.MEMBER_CLUSTER_ANNOUNCE: (_ANTREA, "v1alpha1", "memberclusterannounces"),
+    Kind.RESOURCE_EXPORT: (_ANTREA, "v1alpha1", "resourceexports"),
+    Kind.RESOURCE_IMPORT: (_ANTREA, "v1alpha1", "resourceimports"),
+    Kind.SERVICE_IMPORT: (_MCS, "v1alpha1", "serviceimports"),
+    Kind.ENDPOINTS: ("", "v1", "endpoints"),
+    Kind.NAMESPACE: ("", "v1", "namespaces"),
+    Kind.SECRET: ("", "v1", "secrets"),
+    Kind.SERVICE_ACCOUNT: ("", "v1", "serviceaccounts"),
+    Kind.ROLE: (_RBAC, "v1", "roles"),
+    Kind.ROLE_BINDING: (_RBAC, "v1", "rolebindings"),
+    Kind.CONFIG_MAP: ("", "v1", "configmaps"),
+    Kind.LEASE: ("coordination.k8s.io", "v1", "leases"),
+    Kind.EVENT: ("", "v1", "events"),
+    Kind.SERVICE_CIDR: ("networking.k8s.io", "v1", "servicecidrs"),
+    Kind.VALIDATING_WEBHOOK_CONFIGURATION: (_WEBHOOKS, "v1", "validatingwebhookconfigurations"),
+    Kind.MUTATING_WEBHOOK_CONFIGURATION: (_WEBHOOKS, "v1", "mutatingwebhookconfigurations"),
+    Kind.CUSTOM_RESOURCE_DEFINITION: ("apiextensions.k8s.io", "v1", "customresourcedefinitions"),
+}
+_CLUSTER_SCOPED = frozenset(
     {
-        info.kind: info
-        for info in (
-            KindInfo(kind=Kind.GATEWAY, group=_ANTREA, version="v1alpha1", plural="gateways"),
-            KindInfo(
-                kind=Kind.CLUSTER_INFO_IMPORT, group=_ANTREA, version="v1alpha1", plural="clusterinfoimports"
-            ),
-            KindInfo(kind=Kind.NODE, group="", version="v1", plural="nodes", namespaced=False),
-            KindInfo(kind=Kind.POD, group="", version="v1", plural="pods"),
-            KindInfo(kind=Kind.SERVICE, group="", version="v1", plural="services"),
-            KindInfo(kind=Kind.ENDPOINT_SLICE, group="discovery.k8s.io", version="v1", plural="endpointslices"),
-            KindInfo(kind=Kind.SERVICE_EXPORT, group=_MCS, version="v1alpha1", plural="serviceexports"),
-            KindInfo(kind=Kind.CLUSTER_SET, group=_ANTREA, version="v1alpha2", plural="clustersets"),
-            KindInfo(kind=Kind.CLUSTER_CLAIM, group=_ANTREA, version="v1alpha2", plural="clusterclaims"),
-            KindInfo(
-                kind=Kind.MEMBER_CLUSTER_ANNOUNCE,
-                group=_ANTREA,
-                version="v1alpha1",
-                plural="memberclusterannounces",
-            ),
-            KindInfo(kind=Kind.RESOURCE_EXPORT, group=_ANTREA, version="v1alpha1", plural="resourceexports"),
-            KindInfo(kind=Kind.RESOURCE_IMPORT, group=_ANTREA, version="v1alpha1", plural="resourceimports"),
-            KindInfo(kind=Kind.SERVICE_IMPORT, group=_MCS, version="v1alpha1", plural="serviceimports"),
-            KindInfo(kind=Kind.ENDPOINTS, group="", version="v1", plural="endpoints"),
-            KindInfo(kind=Kind.NAMESPACE, group="", version="v1", plural="namespaces", namespaced=False),
-            KindInfo(kind=Kind.SECRET, group="", version="v1", plural="secrets"),
-            KindInfo(kind=Kind.SERVICE_ACCOUNT, group="", version="v1", plural="serviceaccounts"),
-            KindInfo(kind=Kind.ROLE, group="rbac.authorization.k8s.io", version="v1", plural="roles"),
-            KindInfo(
-                kind=Kind.ROLE_BINDING, group="rbac.authorization.k8s.io", version="v1", plural="rolebindings"
-            ),
-            KindInfo(kind=Kind.CONFIG_MAP, group="", version="v1", plural="configmaps"),
-            KindInfo(kind=Kind.LEASE, group="coordination.k8s.io", version="v1", plural="leases"),
-            KindInfo(kind=Kind.EVENT, group="", version="v1", plural="events"),
-            KindInfo(
-                kind=Kind.SERVICE_CIDR,
-                group="networking.k8s.io",
-                version="v1",
-                plural="servicecidrs",
-                namespaced=False,
-            ),
-            KindInfo(
-                kind=Kind.VALIDATING_WEBHOOK_CONFIGURATION,
-                group="admissionregistration.k8s.io",
-                version="v1",
-                plural="validatingwebhookconfigurations",
-                namespaced=False,
-            ),
-            KindInfo(
-                kind=Kind.MUTATING_WEBHOOK_CONFIGURATION,
-                group="admissionregistration.k8s.io",
-                version="v1",
-                plural="mutatingwebhookconfigurations",
-                namespaced=False,
-            ),
-            KindInfo(
-                kind=Kind.CUSTOM_RESOURCE_DEFINITION,
-                group="apiextensions.k8s.io",
-                version="v1",
-                plural="customresourcedefinitions",
-                namespaced=False,
-            ),
-        )
+        Kind.NODE,
+        Kind.NAMESPACE,
+        Kind.SERVICE_CIDR,
+        Kind.VALIDATING_WEBHOOK_CONFIGURATION,
+        Kind.MUTATING_WEBHOOK_CONFIGURATION,
+        Kind.CUSTOM_RESOURCE_DEFINITION,
     }
 )
+KINDS: Mapping[Kind, KindInfo] = {
+    kind: KindInfo(kind=kind, group=group, version=version, plural=plural, namespaced=kind not in _CLUSTER_SCOPED)
+    for kind, (group, version, plural) in _NAMES.items()
+}
 
 AGENT_KINDS = frozenset(
     {

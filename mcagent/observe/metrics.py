@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import Metric
@@ -17,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from mcagent.model.node_state import Role
 from mcagent.model.plan import Desired
-from mcagent.model.resources import PeerKind, TunnelPort
+from mcagent.model.resources import Backend, PeerKind, Resource, TunnelPort
 from mcagent.observe.families import by_word, counter, gauge, single
 from mcagent.observe.gateway_metrics import liveness_metrics
 from mcagent.observe.gateways import LiveReport
@@ -25,18 +26,11 @@ from mcagent.observe.report import BackendReport, InformerReport, Report
 from mcagent.observe.standard import process_metrics
 from mcagent.observe.wireguard import WireGuardReport, wireguard_metrics
 
-BACKENDS = ("ovsdb", "openflow", "netlink", "nft", "wireguard")
+BACKENDS = tuple(Backend)
 PHASES = ("facts", "compile", "observe", "diff", *(f"apply_{name}" for name in BACKENDS))
 RESULTS = ("unchanged", "changed", "failed", "waiting")
-KINDS = (
-    "Bridge", "HostPort", "TunnelPort", "FlowEntry", "GroupEntry", "MeterEntry",
-    "Link", "LinkAddress", "Neighbour", "Route", "Rule", "NftChain", "NftSet",
-    "WireGuardDevice", "WireGuardPeer",
-)  # fmt: skip
-_COUNTS = (3, 3, 5, 2, 2)  # of kinds of each facility, in order
-_BACKEND_OF = dict(
-    zip(KINDS, (name for name, n in zip(BACKENDS, _COUNTS, strict=True) for _ in range(n)), strict=True)
-)
+_BACKEND_OF = {kind.__name__: str(kind.backend) for kind in get_args(Resource)}
+KINDS = tuple(_BACKEND_OF)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 # Interface.statistics of ovs-vswitchd.conf.db(5) -> metric and its direction.

@@ -12,12 +12,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.agent import config_doc
+from devtools.configuration_tables import filled
 from mcagent.agent.config import load
 from mcagent.agent.config_keys import KEYS
 from mcagent.config.keys import Key, LogFormat
 from mcagent.config.reader import ConfigError
-from mcagent.controller import config_doc as controller_doc
 from mcagent.model.config import SourceNat
 from mcagent.model.resources import Bfd, TunnelType
 
@@ -242,17 +241,10 @@ def test_no_file_makes_anything_but_settings_or_a_refusal(content: dict[str, obj
             assert load(file, {}, {"nodeName": "n1"}).core.node_name == "n1"
 
 
-def test_the_documented_table_is_current() -> None:
-    """docs/configuration.md shows every key as the program has it."""
+def test_the_documented_tables_are_current() -> None:
+    """docs/configuration.md shows every key of agent and controller as the program has it."""
     text = (REPOSITORY / "docs/configuration.md").read_text(encoding="utf-8")
-    assert config_doc.PAGE.filled(text) == text, "run: python -m mcagent.agent.config_doc docs/configuration.md"
-
-
-def test_the_documented_table_of_the_controller_is_current() -> None:
-    """docs/configuration.md shows every key of the controller as the program has it."""
-    text = (REPOSITORY / "docs/configuration.md").read_text(encoding="utf-8")
-    page = controller_doc.PAGE
-    assert page.filled(text) == text, "run: python -m mcagent.controller.config_doc docs/configuration.md"
+    assert filled(text) == text, "run: python -m devtools.configuration_tables docs/configuration.md"
 
 
 def test_variables_of_the_lab_and_the_tests_are_none_of_the_agents() -> None:
