@@ -74,7 +74,7 @@ class _Listing:
                 if not missing:
                     return snapshot
                 if not changed.wait(max(0.0, deadline - time.monotonic())):
-                    reasons = {kind: state.last_error for kind, state in source.state().items()}
+                    reasons = {kind: state.error for kind, state in source.state().items()}
                     told = "; ".join(f"{kind}: {reasons.get(kind) or 'no answer'}" for kind in sorted(missing))
                     raise SourceError(f"not listed within {timeout:g} s: {told}")
         finally:

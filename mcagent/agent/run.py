@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from mcagent.agent.config_keys import KEYS, Settings
@@ -41,13 +42,14 @@ from mcagent.core.local_cluster.topology import ALWAYS_NEEDED, SERVICE_NEEDS
 from mcagent.core.snapshot import ATTRIBUTE
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError, McagentError
+from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired
 from mcagent.model.problem import Problem
 from mcagent.model.resources import Backend
 from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
-from mcagent.observe.report import InformerReport, Report
+from mcagent.observe.report import Report
 from mcagent.observe.systemd import Notifier
 from mcagent.observe.version import version
 from mcagent.supervised import Supervised, dead
@@ -294,20 +296,10 @@ class Agent:
 
     # --- what pages ask for: any thread ------------------------------------------------------------------
 
-    def informers(self) -> Iterable[InformerReport]:
+    def informers(self) -> Iterable[InformerState]:
         """Return how reading goes, by kind."""
         return [
-            InformerReport(
-                kind=kind,
-                synced=state.synced,
-                connected=state.connected,
-                objects=len(getattr(self._snapshot, ATTRIBUTE[kind])),
-                lists=state.lists,
-                events=state.events,
-                restarts=state.restarts,
-                last_event=state.last_event,
-                error=state.last_error,
-            )
+            replace(state, objects=len(getattr(self._snapshot, ATTRIBUTE[kind])))
             for kind, state in sorted(self._source.state().items())
         ]
 

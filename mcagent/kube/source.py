@@ -7,10 +7,11 @@ fields that are read) to a sink. It must not know what becomes of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 
@@ -72,20 +73,6 @@ class Sink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindState:
-    """How reading one kind goes, for metrics and /status. Times are seconds since the epoch; 0.0: never."""
-
-    kind: Kind
-    synced: bool = False  # listed completely at least once
-    connected: bool = False  # a watch is open (a directory: readable) now
-    last_event: float = 0.0  # when the source last said anything about this kind
-    last_error: str = ""  # plain words; "" while all is well
-    lists: int = 0
-    events: int = 0
-    restarts: Mapping[str, int] = field(default_factory=dict)  # by reason
-
-
 class Source(Protocol):
     """A source of objects: an API server or a directory of manifests."""
 
@@ -105,7 +92,7 @@ class Source(Protocol):
         """Stop within about a second; nothing is delivered afterwards."""
         ...
 
-    def state(self) -> Mapping[Kind, KindState]:
+    def state(self) -> Mapping[Kind, InformerState]:
         """Return how reading goes, by kind."""
         ...
 

@@ -16,13 +16,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import Role
 from mcagent.model.plan import Desired
 from mcagent.model.resources import Backend, PeerKind, Resource, TunnelPort
 from mcagent.observe.families import by_word, counter, gauge, single
 from mcagent.observe.gateway_metrics import liveness_metrics
 from mcagent.observe.gateways import LiveReport
-from mcagent.observe.report import BackendReport, InformerReport, Report
+from mcagent.observe.report import BackendReport, Report
 from mcagent.observe.standard import process_metrics
 from mcagent.observe.wireguard import WireGuardReport, wireguard_metrics
 
@@ -63,7 +64,7 @@ class Sources:
     """Where the state comes from at scrape time. None of them raises or blocks for long."""
 
     report: Callable[[], Report]
-    informers: Callable[[], Iterable[InformerReport]]
+    informers: Callable[[], Iterable[InformerState]]
     ready: Callable[[], bool]
     tunnels: Callable[[], Iterable[TunnelSample]]
     drops: Callable[[], Mapping[str, int]]  # packets by reason
@@ -175,7 +176,7 @@ def _of_backends(backends: Iterable[BackendReport]) -> Iterator[Metric]:
     yield gauge("mcagent_backend_consecutive_failures", text, label, [([b.name], b.failures) for b in backends])
 
 
-def _of_informers(informers: Iterable[InformerReport]) -> Iterator[Metric]:
+def _of_informers(informers: Iterable[InformerState]) -> Iterator[Metric]:
     label = ["resource"]
     text = "1 when a kind was listed completely."
     yield gauge("mcagent_informer_synced", text, label, [([i.kind], i.synced) for i in informers])

@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass
 
 from mcagent.core.plan.render import problem_json, state_json
 from mcagent.http.server import Pages
+from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import Role
 from mcagent.model.resources import TunnelPort
 from mcagent.observe.gateways import drain_of, gateways_of
 from mcagent.observe.metrics import Metrics, Sources, TunnelSample
-from mcagent.observe.report import InformerReport, PassReport, Report
+from mcagent.observe.report import PassReport, Report
 from mcagent.observe.standard import Check, rfc3339, standard_pages
 from mcagent.observe.version import version
 from mcagent.observe.wireguard import encryption_of, ends_of, summary_of
@@ -36,7 +37,7 @@ class Identity:
     started_at: float
 
 
-def checks(report: Report, informers: Iterable[InformerReport], *, pending: bool) -> tuple[Check, ...]:
+def checks(report: Report, informers: Iterable[InformerState], *, pending: bool) -> tuple[Check, ...]:
     """Return every condition of being ready, in the order in which they become true at start."""
     informers = tuple(informers)
     unsynced = sorted({i.kind for i in informers if not i.synced} | set(report.waiting_for))

@@ -24,21 +24,6 @@ class BackendReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InformerReport:
-    """The source of one kind. `connected`: changes of it would be noticed now."""
-
-    kind: str
-    synced: bool = False
-    connected: bool = False
-    objects: int = 0
-    lists: int = 0
-    events: int = 0
-    restarts: Mapping[str, int] = field(default_factory=dict)  # of the watch, by reason
-    last_event: float = 0.0
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PassReport:
     """One pass of the loop. `changes` counts "backend kind op"; `steps` is for people, cut to a length."""
 

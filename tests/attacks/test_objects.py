@@ -627,7 +627,7 @@ def test_a_reader_that_breaks_begins_anew(tmp_path: Path) -> None:
         try:
             wait_until(lambda: informer.state().connected, "the watch", timeout=20)
             put(api, Kind.GATEWAY, "poison")
-            wait_until(lambda: "RuntimeError" in informer.state().last_error, "the break to be told", timeout=20)
+            wait_until(lambda: "RuntimeError" in informer.state().error, "the break to be told", timeout=20)
             assert not informer.state().connected
             put(api, Kind.GATEWAY, "after")
             wait_until(lambda: mirror.names() == {"poison", "after"}, "another list", timeout=20)

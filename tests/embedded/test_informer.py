@@ -170,7 +170,7 @@ def test_it_lists_in_pages_and_then_follows(
     state = informer.state()
     assert state.synced
     assert state.connected
-    assert (state.lists, state.events, state.last_error) == (1, 3, "")
+    assert (state.lists, state.events, state.error) == (1, 3, "")
 
 
 @pytest.mark.parametrize("kind", sorted(AGENT_KINDS))
@@ -209,7 +209,7 @@ def test_a_delete_while_disconnected_is_not_missed(
     api.refuse()
     remove(api, Kind.GATEWAY, "a")
     put(api, Kind.GATEWAY, "c")
-    until(lambda: "refused" in informer.state().last_error)
+    until(lambda: "refused" in informer.state().error)
     assert not informer.state().connected
     assert mirror.names(Kind.GATEWAY) == {"a", "b"}
     api.refuse(False)
@@ -444,7 +444,7 @@ def test_a_missing_definition_is_told_plainly(api: ApiServer, start: Callable[..
     """When the API has no such resource, the state says so, in words that name the cure."""
     api.registry._types.pop(("multicluster.x-k8s.io", "serviceexports"))
     informer = start(Kind.SERVICE_EXPORT)
-    until(lambda: "are the CRDs installed" in informer.state().last_error)
+    until(lambda: "are the CRDs installed" in informer.state().error)
     assert not informer.state().synced
 
 

@@ -217,9 +217,9 @@ def test_a_directory_that_goes_leaves_everything(case: Case, tmp_path: Path) -> 
     case.mirror.wait_keys(Kind.GATEWAY, "kube-system/n1")
     away = tmp_path.rename(tmp_path.with_name("away"))
     end = time.monotonic() + 10
-    while not (state := case.source.state()[Kind.GATEWAY]).last_error and time.monotonic() < end:
+    while not (state := case.source.state()[Kind.GATEWAY]).error and time.monotonic() < end:
         case.news.acquire(timeout=0.1)
-    assert "No such file or directory" in state.last_error
+    assert "No such file or directory" in state.error
     assert not state.connected
     assert set(case.mirror.objects[Kind.GATEWAY]) == {"kube-system/n1"}
     away.rename(tmp_path)

@@ -16,14 +16,16 @@ import pytest
 from mcagent.agent.lock import BusyError, NodeLock
 from mcagent.cli.status import text
 from mcagent.http.server import HttpServer, Page
+from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import NodeState, Role
+from mcagent.model.objects import Kind
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import Problem
 from mcagent.model.resources import PeerKind, TunnelPort, TunnelType
 from mcagent.observe.logs import JsonFormatter, TextFormatter
 from mcagent.observe.metrics import Metrics, Sources, TunnelSample
 from mcagent.observe.pages import Identity, checks, make_pages
-from mcagent.observe.report import BackendReport, InformerReport, PassReport, Report
+from mcagent.observe.report import BackendReport, PassReport, Report
 from mcagent.observe.systemd import Notifier
 
 TUNNEL = TunnelPort(
@@ -49,7 +51,7 @@ GOOD = Report(
     last_pass=PassReport(at=1.0, trigger="input", result="changed", phases={"diff": 0.1}),
 )
 SAMPLE = TunnelSample(name=TUNNEL.name, statistics={"rx_bytes": 12, "tx_packets": 3}, up=True)
-INFORMERS: tuple[InformerReport, ...] = (InformerReport(kind="Gateway", synced=True, connected=True, objects=1),)
+INFORMERS: tuple[InformerState, ...] = (InformerState(kind=Kind.GATEWAY, synced=True, connected=True, objects=1),)
 
 
 def get(port: int, path: str, method: str = "GET") -> tuple[int, str, str]:
@@ -122,10 +124,10 @@ def test_ready_when_all_is_well(agent: Agent) -> None:
     [
         (Report(), INFORMERS, False, "nothing was computed yet"),
         (Report(waiting_for=("Node",)), INFORMERS, False, "not listed yet: Node"),
-        (GOOD, (InformerReport(kind="Node"),), False, "not listed yet: Node"),
+        (GOOD, (InformerState(kind=Kind.NODE),), False, "not listed yet: Node"),
         (
             GOOD,
-            (InformerReport(kind="Node", synced=True, error="connection refused"),),
+            (InformerState(kind=Kind.NODE, synced=True, error="connection refused"),),
             False,
             "connection refused",
         ),
@@ -141,7 +143,7 @@ def test_ready_when_all_is_well(agent: Agent) -> None:
     ],
 )
 def test_not_ready_says_why(
-    agent: Agent, report: Report, informers: tuple[InformerReport, ...], pending: bool, text: str
+    agent: Agent, report: Report, informers: tuple[InformerState, ...], pending: bool, text: str
 ) -> None:
     """Each condition that fails is named in the answer; being alive is another question."""
     agent.report, agent.informers, agent.pending = report, informers, pending

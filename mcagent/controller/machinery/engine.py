@@ -24,10 +24,10 @@ from mcagent.controller.machinery.view import DeclaredView, EngineView
 from mcagent.controller.machinery.worker import Worker
 from mcagent.controller.machinery.workqueue import KEYS, WorkQueue
 from mcagent.kube.client import Client
-from mcagent.kube.source import KindState
 from mcagent.kube.sources.informer import Timing
 from mcagent.model.backoff import Backoff
 from mcagent.model.event import Event
+from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind
 from mcagent.supervised import Supervised, attempt
 
@@ -181,7 +181,7 @@ class Engine:
             dead.append("leader-connection")
         return dead
 
-    def informers(self) -> Mapping[Side, Sequence[KindState]]:
+    def informers(self) -> Mapping[Side, Sequence[InformerState]]:
         """Return how reading goes."""
         return {
             Side.LOCAL: self._local.state(),

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.reconciler import Side
 from mcagent.kube.client import Client
-from mcagent.kube.source import KindState
 from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.kube.trim import trim
+from mcagent.model.informer_state import InformerState
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 
@@ -70,7 +70,7 @@ class LocalInformers:
         for informer in self._informers:
             informer.signal_stop()
 
-    def state(self) -> Sequence[KindState]:
+    def state(self) -> Sequence[InformerState]:
         """Return how reading goes, by kind."""
         return [informer.state() for informer in self._informers]
 

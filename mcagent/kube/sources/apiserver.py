@@ -6,8 +6,9 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from mcagent.kube.client import Client
-from mcagent.kube.source import KindState, Sink
+from mcagent.kube.source import Sink
 from mcagent.kube.sources.informer import Informer, Timing
+from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 
@@ -71,7 +72,7 @@ class ApiServerSource:
         for informer in informers:
             informer.stop(timeout=0.2)
 
-    def state(self) -> Mapping[Kind, KindState]:
+    def state(self) -> Mapping[Kind, InformerState]:
         """Return how reading goes, by kind."""
         with self._lock:
             return {kind: informer.state() for kind, (_, informer) in self._informers.items()}

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcagent.kube.source import EventType, KindState, RawObject, Sink, WatchEvent, object_key
+from mcagent.kube.source import EventType, RawObject, Sink, WatchEvent, object_key
 from mcagent.kube.sources.apiserver import IN_NAMESPACE
 from mcagent.kube.sources.manifests import SUFFIXES, read_manifests
 from mcagent.kube.trim import trim
 from mcagent.model.errors import SourceError
+from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem, Severity
 from mcagent.supervised import Supervised
@@ -100,16 +101,16 @@ class DirectorySource:
         if self._thread.is_alive():
             self._thread.join(timeout=1.0)
 
-    def state(self) -> Mapping[Kind, KindState]:
+    def state(self) -> Mapping[Kind, InformerState]:
         """Return how reading goes, by kind; all kinds come from the same files."""
         with self._lock:
             return {
-                kind: KindState(
+                kind: InformerState(
                     kind=kind,
                     synced=kind in self._delivered,
                     connected=self._complete and not self._error,
                     last_event=self._last_event,
-                    last_error=self._error,
+                    error=self._error,
                     lists=self._lists,
                     events=self._events.get(kind, 0),
                 )

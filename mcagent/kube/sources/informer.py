@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ExpiredError, metric_word
-from mcagent.kube.source import EventType, KindState, RawObject, Sink, WatchEvent
+from mcagent.kube.source import EventType, RawObject, Sink, WatchEvent
 from mcagent.kube.sources.lister import PAGE, PAGE_BYTES, TOO_DEEP, Lister, display_name
 from mcagent.kube.sources.watch import BadLineError, read_line
 from mcagent.kube.stream import MAX_LINE, Stream
@@ -25,6 +25,7 @@ from mcagent.kube.trim import trim
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
+from mcagent.model.informer_state import InformerState
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from mcagent.supervised import Supervised, attempt
@@ -102,7 +103,7 @@ class Informer:
         # Any thread's:
         self._lock = threading.Lock()
         self._stream: Stream | None = None
-        self._state = KindState(kind=kind)
+        self._state = InformerState(kind=kind)
 
     def start(self) -> None:
         """Begin to read. Returns at once."""
@@ -127,13 +128,13 @@ class Informer:
         with self._delivery:  # a delivery under way ends; none begins any more
             pass
 
-    def state(self) -> KindState:
+    def state(self) -> InformerState:
         """Return how reading goes."""
         broken = self._thread.cause
         with self._lock:
             state = self._state
         if broken:
-            return replace(state, connected=False, last_error=f"the informer's thread broke: {broken}")
+            return replace(state, connected=False, error=f"the informer's thread broke: {broken}")
         return state
 
     # --- the loop -----------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ class Informer:
         # A server that ends every watch at once must not make us spin.
         wait = self._pause(error) if error is not None or not steady else 0.0
         text = str(error or "")
-        if text and text != self._state.last_error:
+        if text and text != self._state.error:
             log.warning("%s: %s", self.kind, text)
         self._connected(None, error=text)
         self._count(reason)
@@ -197,7 +198,7 @@ class Informer:
     def _connected(self, stream: Stream | None, error: str = "") -> None:
         with self._lock:
             self._stream = stream
-            self._state = replace(self._state, connected=stream is not None, last_error=error)
+            self._state = replace(self._state, connected=stream is not None, error=error)
 
     def _count(self, reason: str) -> None:
         with self._lock:
@@ -215,7 +216,7 @@ class Informer:
         self._version = version
         with self._lock:
             now, lists = time.time(), self._state.lists + 1
-            self._state = replace(self._state, synced=True, lists=lists, last_event=now, last_error="")
+            self._state = replace(self._state, synced=True, lists=lists, last_event=now, error="")
 
     def _kept(self, obj: RawObject) -> RawObject | None:
         """Return what is kept of an object; None where that cannot be made, which is reported."""

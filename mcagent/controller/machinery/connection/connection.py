@@ -25,11 +25,12 @@ from mcagent.controller.machinery.writer import AwayError
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
-from mcagent.kube.source import KindState, RawObject
+from mcagent.kube.source import RawObject
 from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.kube.trim import trim
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import InputError, SourceError
+from mcagent.model.informer_state import InformerState
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from mcagent.supervised import Supervised
@@ -143,7 +144,7 @@ class LeaderConnection:
             self._publish()
             self._wake.set()
 
-    def state(self) -> Sequence[KindState]:
+    def state(self) -> Sequence[InformerState]:
         """Return how reading goes, by kind."""
         with self._lock:
             return [informer.state() for informer in self._informers]
@@ -304,7 +305,7 @@ class LeaderConnection:
         if wanted is None:
             return None
         states = self.state()
-        errors = [f"{state.kind}: {state.last_error}" for state in states if state.last_error]
+        errors = [f"{state.kind}: {state.error}" for state in states if state.error]
         error = self._problem or self._failure or next(iter(errors), "")
         connected = self._client is not None and not error and self._succeeded > 0.0
         new = Leader(

@@ -50,7 +50,7 @@ class SecretWatch:
         """Return why it could not be read yet; "" if it could, or nobody tried."""
         if self._informer is None or self._sink is None or self._sink.known:
             return ""
-        return self._informer.state().last_error
+        return self._informer.state().error
 
     def stop(self) -> None:
         """Read no more, and forget what was read."""

@@ -43,9 +43,9 @@ def checks(process: Process) -> tuple[Check, ...]:
     engine = process.engine
     unsynced = sorted(engine.cache.unsynced(Side.LOCAL))
     states = engine.informers()[Side.LOCAL]
-    errors = {state.kind: state.last_error for state in states if state.last_error}
+    errors = {state.kind: state.error for state in states if state.error}
     lost = [
-        f"{state.kind}: {state.last_error or 'not connected'}"
+        f"{state.kind}: {state.error or 'not connected'}"
         for state in states
         if state.synced and not state.connected and state.kind not in OPTIONAL
     ]
@@ -96,7 +96,7 @@ def status_of(process: Process) -> dict[str, object]:
             for ref, count in sorted(engine.worker.repeats.repeated().items())[:SHOWN]
         ],
         "informers": [
-            {"side": side, "objects": engine.cache.count(side, state.kind), **asdict(state)}
+            {"side": side, **asdict(state), "objects": engine.cache.count(side, state.kind)}
             for side, states in engine.informers().items()
             for state in states
         ],
