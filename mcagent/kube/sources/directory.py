@@ -27,20 +27,24 @@ from mcagent.supervised import Supervised
 log = logging.getLogger(__name__)
 
 Signature = tuple[int, int, int, int]  # device, inode, size, mtime in ns
+_NEVER: Signature = (0, 0, 0, 0)
+Objects = Mapping[Kind, Mapping[str, RawObject]]  # by kind and key
 
 
 @dataclass(slots=True)
 class _File:
     """What is known of one file."""
 
-    seen: Signature  # at the last look
+    seen: Signature = _NEVER  # at the last look
     read: Signature | None = None  # what `content` or `error` is of
-    content: list[tuple[Kind, RawObject]] | None = None  # the last good one
+    content: Sequence[tuple[Kind, RawObject]] | None = None  # the last good one
     error: str = ""
 
-
-def _nothing() -> None:
-    """Do nothing."""
+    def at_rest(self, signature: Signature, interval: float) -> bool:
+        """Take what a look found. Returns whether the file has stopped changing."""
+        still = self.seen == signature or time.time_ns() - signature[3] > interval * 1e9
+        self.seen = signature
+        return still
 
 
 class DirectorySource:
@@ -58,19 +62,18 @@ class DirectorySource:
         *,
         namespace: str = "",
         interval: float = 0.2,
-        changed: Callable[[], None] = _nothing,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._path, self._sink, self._namespace = path, sink, namespace
         self._interval, self._changed = interval, changed
         self._lock = threading.Lock()  # held over a look, with its deliveries, and over a change of kinds
         self._files: dict[str, _File] = {}
-        self._delivered: dict[Kind, dict[str, RawObject]] = {}
-        self._kinds: tuple[Kind, ...] = ()
         self._complete = False  # every file has been read, or found unreadable, once
-        self._error = ""
-        self._problems: tuple[Problem, ...] = ()
-        self._lists = self._reads = 0
+        self._kinds: tuple[Kind, ...] = ()
+        self._delivered: dict[Kind, Mapping[str, RawObject]] = {}
         self._events: dict[Kind, int] = {}
+        self._error = ""  # of the directory itself
+        self._problems: tuple[Problem, ...] = ()
         self._last_event = 0.0
         self._stopping = threading.Event()
         self._thread = Supervised(self._run, name="manifests", until=self._stopping)
@@ -85,10 +88,9 @@ class DirectorySource:
         with self._lock:
             if self._stopping.is_set():
                 return
-            for kind in self._kinds:
-                if kind not in kinds:
-                    self._delivered.pop(kind, None)
-                    self._sink.forget(kind)
+            for kind in set(self._kinds) - set(kinds):
+                self._delivered.pop(kind, None)
+                self._sink.forget(kind)
             self._kinds = tuple(kinds)
             if self._complete:
                 self._deliver()
@@ -111,7 +113,7 @@ class DirectorySource:
                     connected=self._complete and not self._error,
                     last_event=self._last_event,
                     error=self._error,
-                    lists=self._lists,
+                    lists=int(kind in self._delivered),
                     events=self._events.get(kind, 0),
                 )
                 for kind in self._kinds
@@ -143,9 +145,9 @@ class DirectorySource:
     def _look(self) -> None:
         """Look at all files, read those that changed and are at rest, deliver what follows."""
         try:
-            found = self._stat()
+            found = self._signatures()
         except OSError as err:
-            # everything known stays: an unmounted directory is no order to take the dataplane down
+            # Everything known stays: an unmounted directory is no order to take the dataplane down.
             self._fail(f"directory {self._path}: {err.strerror}")
             return
         self._fail("")
@@ -154,11 +156,8 @@ class DirectorySource:
             del self._files[name]
             news = True
         for name, signature in sorted(found.items()):
-            file = self._files.get(name)
-            if file is None:
-                file = self._files[name] = _File(seen=(0, 0, 0, 0))
-            at_rest = file.seen == signature or time.time_ns() - signature[3] > self._interval * 1e9
-            file.seen = signature
+            file = self._files.setdefault(name, _File())
+            at_rest = file.at_rest(signature, self._interval)
             if signature == file.read:
                 continue
             if at_rest:
@@ -170,7 +169,7 @@ class DirectorySource:
             self._complete = True
             self._deliver()
 
-    def _stat(self) -> dict[str, Signature]:
+    def _signatures(self) -> Mapping[str, Signature]:
         found: dict[str, Signature] = {}
         for entry in self._path.iterdir():
             if entry.suffix not in SUFFIXES or entry.name.startswith("."):
@@ -186,7 +185,8 @@ class DirectorySource:
         file.read = file.seen
         self._last_event = time.time()
         try:
-            file.content = read_manifests(self._path / name, self._namespace or "default")
+            content = read_manifests(self._path / name, self._namespace or "default")
+            file.content = [(kind, trim(kind, obj)) for kind, obj in content]
             file.error = ""
         except SourceError as err:
             file.error = str(err)
@@ -199,12 +199,11 @@ class DirectorySource:
 
     def _deliver(self) -> None:
         """Hand what the files say now to the sink: all of a kind at first, then only what changed."""
-        wanted, self._problems = self._merge()
+        wanted, self._problems = _merged(self._files, self._namespace)
         for kind in self._kinds:
             new, old = wanted.get(kind, {}), self._delivered.get(kind)
             self._delivered[kind] = new
             if old is None:
-                self._lists += 1
                 self._sink.replace(kind, list(new.values()))
                 continue
             events = [
@@ -217,34 +216,33 @@ class DirectorySource:
                 self._sink.apply(kind, event)
             self._events[kind] = self._events.get(kind, 0) + len(events)
 
-    def _merge(self) -> tuple[dict[Kind, dict[str, RawObject]], tuple[Problem, ...]]:
-        """Return the objects of all files by kind and key, and the problems. The first file (by name) wins."""
-        objects: dict[Kind, dict[str, RawObject]] = {}
-        origin: dict[tuple[Kind, str], str] = {}
-        problems: list[Problem] = []
-        for name, file in sorted(self._files.items()):
-            subject = f"file {name}"
-            if file.error:
-                kept = "; its last good content stays" if file.content is not None else ""
-                problems.append(
-                    Problem(subject=subject, path="", reason="UnreadableManifest", message=file.error + kept)
-                )
-            if file.content is None:
+
+def _merged(files: Mapping[str, _File], namespace: str) -> tuple[Objects, tuple[Problem, ...]]:
+    """Return the objects of all files, and the problems. Of two with one key the first file's is used."""
+    objects: dict[Kind, dict[str, RawObject]] = {}
+    origin: dict[tuple[Kind, str], str] = {}
+    problems: list[Problem] = []
+    for name, file in sorted(files.items()):
+        subject = f"file {name}"
+        if file.error:
+            message = file.error + ("" if file.content is None else "; its last good content stays")
+            problems.append(Problem(subject=subject, path="", reason="UnreadableManifest", message=message))
+        for kind, obj in file.content or ():
+            key = object_key(obj)
+            if kind in IN_NAMESPACE and namespace not in ("", obj["metadata"]["namespace"]):
                 continue
-            for kind, obj in file.content:
-                key = object_key(obj)
-                if kind in IN_NAMESPACE and self._namespace not in ("", obj["metadata"]["namespace"]):
-                    continue
-                if (first := origin.setdefault((kind, key), name)) != name or key in objects.get(kind, {}):
-                    problems.append(
-                        Problem(
-                            subject=subject,
-                            path="",
-                            reason="DuplicateManifest",
-                            message=f"{kind} {key} is already in file {first}: that one is used",
-                            severity=Severity.WARNING,
-                        )
+            if (kind, key) in origin:
+                message = f"{kind} {key} is already in file {origin[kind, key]}: that one is used"
+                problems.append(
+                    Problem(
+                        subject=subject,
+                        path="",
+                        reason="DuplicateManifest",
+                        message=message,
+                        severity=Severity.WARNING,
                     )
-                    continue
-                objects.setdefault(kind, {})[key] = trim(kind, obj)
-        return objects, tuple(sorted(problems))
+                )
+                continue
+            origin[kind, key] = name
+            objects.setdefault(kind, {})[key] = obj
+    return objects, tuple(sorted(problems))
