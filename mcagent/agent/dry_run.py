@@ -8,7 +8,7 @@ import time
 from mcagent.agent.config_keys import Settings
 from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.snapshot_store import SnapshotStore
-from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_source, selectors
+from mcagent.agent.wiring import facts_reader, field_selectors, make_facilities, make_live, make_source
 from mcagent.core.compile import compile_desired
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED
 from mcagent.core.plan.diff import diff
@@ -68,8 +68,9 @@ class _Listing:
             while True:
                 changed.clear()
                 snapshot = self._store.take()
-                needs = compile_desired(snapshot, facts, settings.core).needs
-                source.set_kinds(sorted(needs), selectors(needs, settings.core.node_name))
+                found = compile_desired(snapshot, facts, settings.core)
+                needs, role = found.needs, found.desired.state.role
+                source.set_kinds(sorted(needs), field_selectors(role, settings.core.node_name))
                 missing = needs - snapshot.synced
                 if not missing:
                     return snapshot

@@ -7,12 +7,11 @@ configuration again; what can change while running is taken over, for the rest t
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from mcagent.agent.config_keys import KEYS, Settings
 from mcagent.agent.control_loop.loop import Loop
 from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.control_loop.schedule import Timing
+from mcagent.agent.control_loop.startup import Startup, collector_off, collector_on
 from mcagent.agent.lock import NodeLock
 from mcagent.agent.reports.counters import drop_counts, nft_drop_counts, tunnel_samples
 from mcagent.agent.reports.recorder import NodeRecorder
@@ -30,19 +30,20 @@ from mcagent.agent.wireguard import wireguard_report
 from mcagent.agent.wiring import (
     Api,
     facts_reader,
+    field_selectors,
     make_facilities,
     make_live,
     make_monitor,
     make_prober,
     make_source,
     make_wireguard_watch,
-    selectors,
 )
-from mcagent.core.local_cluster.topology import ALWAYS_NEEDED, SERVICE_NEEDS
+from mcagent.core.local_cluster.topology import ALWAYS_NEEDED
 from mcagent.core.snapshot import ATTRIBUTE
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError, McagentError
 from mcagent.model.informer_state import InformerState
+from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired
 from mcagent.model.problem import Problem
@@ -74,7 +75,7 @@ RELOADABLE = frozenset(
         "logLevel",
     }
 )
-STARTUP = 60.0  # seconds for which the garbage collector stays off at most
+STARTUP = 60.0  # seconds after which start-up counts as over, whatever is still waited for
 TURN = 5.0  # seconds between two looks whether the loop still runs
 HAND_OVER_MORE = 3.0  # seconds beside the two time-outs of a drain after which the process ends anyway
 HAND_OVER_LOOK = 0.05
@@ -92,13 +93,12 @@ class Agent:
         self._recorder = (
             NodeRecorder(settings.core.node_name, self._api.events.record) if self._api is not None else None
         )
-        self._wanted: frozenset[Kind] = ALWAYS_NEEDED
-        self._guessed = False  # this Node's role, by an object of its name
+        self._wanted: tuple[frozenset[Kind], Mapping[Kind, str]] = (ALWAYS_NEEDED, {})
         self._snapshot = Snapshot()
         self._notifier = Notifier()
-        self._watching = False
+        self._starting = True
         self._began = time.monotonic()
-        self._told: tuple[Problem, ...] = ()
+        self._reported: tuple[Problem, ...] = ()
         self._monitor = make_monitor(settings, self._facilities, self._kernel_changed)
         self._wireguard = make_wireguard_watch(settings, self._facilities, self._wireguard_changed)
         self.metrics = Metrics()
@@ -110,12 +110,17 @@ class Agent:
             read_facts=facts_reader(settings, self._facilities, self._api),
             config=settings.core,
             live=self.live,
-            flows_there=self._facilities.openflow.has_flows,
             state_lost=self._prober.state_lost,
         )
         self.loop = Loop(
             source=self,
             reconciler=self._reconciler,
+            startup=Startup(
+                self._reconciler,
+                backends=self._facilities.by_name,
+                flows_there=self._facilities.openflow.has_flows,
+                want=self.want,
+            ),
             reporter=self._reporter,
             timing=Timing(resync=settings.resync_period),
             on_turn=self._turned,
@@ -230,31 +235,27 @@ class Agent:
     def take(self) -> Snapshot:
         """Return the latest snapshot."""
         self._snapshot = self._store.take()
-        own = self.settings.core.node_name
-        if not self._guessed and any(one.meta.name == own for one in self._snapshot.gateways.values()):
-            # To be listed while the first pass computes. Once: what follows from the role is that pass's to say.
-            self._guessed = True
-            self.want(self._wanted | SERVICE_NEEDS)
         return self._snapshot
 
-    def want(self, kinds: frozenset[Kind]) -> None:
-        """Read these kinds; the role decides which."""
-        if kinds and kinds != self._wanted:
+    def want(self, kinds: frozenset[Kind], role: Role) -> None:
+        """Read these kinds, as far as a Node of this role needs them. No kinds: as before."""
+        selectors = field_selectors(role, self.settings.core.node_name)
+        wanted = (kinds, {kind: text for kind, text in selectors.items() if kind in kinds})
+        if kinds and wanted != self._wanted:
             log.info("objects needed now: %s", ", ".join(sorted(kinds)))
-            self._wanted = kinds
-            self._source.set_kinds(sorted(kinds), selectors(kinds, self.settings.core.node_name))
+            self._wanted = wanted
+            self._source.set_kinds(sorted(kinds), selectors)
 
     def _turned(self, report: Report) -> None:
-        self._watch(report)
+        whole_pass = report.passes > 0 and not report.waiting_for
+        if self._starting and (whole_pass or time.monotonic() - self._began > STARTUP):
+            self._starting = False
+            self._watch()
+            collector_on()
         if self._recorder is not None:
             self._recorder.turned(report, self.live.report.draining)
-        if not gc.isenabled() and (report.desired is not None or time.monotonic() - self._began > STARTUP):
-            # What was made so far stays: the collector need not look at it again with every generation.
-            gc.collect()
-            gc.freeze()
-            gc.enable()
         if self._api is not None and report.desired is not None:
-            self._tell_api(self._api, report.desired)
+            self._write_to_api(self._api, report.desired)
         ready = report.converged
         if report.error:
             status = f"nothing is changed: {report.error}"
@@ -268,19 +269,16 @@ class Agent:
         if not dead():  # else the watchdog ends the process
             self._notifier.turn(ready=ready, status=status[:500])
 
-    def _tell_api(self, api: Api, desired: Desired) -> None:
-        if desired.problems != self._told:
-            self._told = desired.problems
-            api.events.problems(self._told)
+    def _write_to_api(self, api: Api, desired: Desired) -> None:
+        if desired.problems != self._reported:
+            self._reported = desired.problems
+            api.events.problems(self._reported)
         found = desired.state.encryption.publication
         if found is not None:
             api.publisher.want(found.meta, found.there, found.wanted)
 
-    def _watch(self, report: Report) -> None:
-        """Begin to watch the facilities after the first whole pass: what changed before is told at once then."""
-        if self._watching or report.passes == 0 or report.waiting_for:
-            return
-        self._watching = True
+    def _watch(self) -> None:
+        """Begin to watch the facilities: what changed before is reported at once then."""
         self._facilities.ovsdb.watch(lambda: self.loop.suspect(Backend.OVSDB), self.loop.live_changed)
         # With ovs-vswitchd all flows go; on the userspace datapath the host port and its routes, too.
         lost = (Backend.OPENFLOW, Backend.OVSDB, Backend.NETLINK)
@@ -320,7 +318,7 @@ def run_agent(settings: Settings, *, reload: Callable[[], Settings]) -> None:
 
     for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(which, on_signal)
-    gc.disable()  # until something was programmed: all that is made before that is kept
+    collector_off()
     agent = Agent(settings)
     log.info("mcagent %s on Node %s, objects from %s", version(), settings.core.node_name, settings.source)
     agent.start()

@@ -19,6 +19,7 @@ from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address
+from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Desired
 from mcagent.model.resources import Backend
@@ -168,11 +169,9 @@ def make_source(
     return source, api
 
 
-def selectors(kinds: frozenset[Kind], node_name: str) -> Mapping[Kind, str]:
-    """Return what narrows kinds down: who is no gateway needs to know only the Pods of its own Node."""
-    if Kind.POD in kinds and Kind.SERVICE not in kinds:
-        return {Kind.POD: f"spec.nodeName={node_name}"}
-    return {}
+def field_selectors(role: Role, node_name: str) -> Mapping[Kind, str]:
+    """Return what narrows kinds down: only a gateway needs to know the Pods of other Nodes than its own."""
+    return {} if role is Role.GATEWAY else {Kind.POD: f"spec.nodeName={node_name}"}
 
 
 def facts_reader(

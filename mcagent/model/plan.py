@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum
+from graphlib import TopologicalSorter
 
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import NodeState
@@ -57,18 +58,63 @@ class Step:
     owner: str = ""
 
 
+class StageKind(Enum):
+    """The stages of a plan: which backend applies each, and its title for people. `AFTER` orders them."""
+
+    ENCRYPTION = (Backend.WIREGUARD, "set up encryption")
+    ROOM_FOR_TUNNELS = (Backend.OVSDB, "make room for tunnels")
+    TUNNELS = (Backend.OVSDB, "create bridge and tunnels")
+    DEVICES = (Backend.NETLINK, "set up devices")
+    NFT = (Backend.NFT, "set packet marks and NAT rules")
+    FLOWS = (Backend.OPENFLOW, "program flows")
+    ROUTES = (Backend.NETLINK, "add routes")
+    FIRST_TUNNELS = (Backend.OVSDB, "create tunnels of an empty bridge")  # see `mcagent.core.plan.path_down`
+    TUNNELS_IN_USE = (Backend.OVSDB, "take tunnels into use")  # see `mcagent.core.plan.path_down`
+    OLD_ROUTES = (Backend.NETLINK, "remove routes")
+    OLD_TUNNELS = (Backend.OVSDB, "remove tunnels")
+    OLD_ENCRYPTION = (Backend.WIREGUARD, "remove encryption")
+
+    def __init__(self, backend: Backend, title: str) -> None:
+        self.backend = backend
+        self.title = title
+
+
+# What must stand before what, and what must be gone before what. OpenFlow is one bundle: its adds, changes and
+# deletes are seen at once.
+_K = StageKind
+AFTER: Mapping[StageKind, tuple[StageKind, ...]] = {
+    _K.ENCRYPTION: (),
+    _K.ROOM_FOR_TUNNELS: (),
+    _K.TUNNELS: (_K.ENCRYPTION, _K.ROOM_FOR_TUNNELS),  # tunnels may end behind the WireGuard device
+    _K.DEVICES: (_K.TUNNELS,),  # the host port's device is a port of the bridge
+    _K.NFT: (_K.DEVICES,),  # rules name devices
+    _K.FLOWS: (_K.TUNNELS, _K.DEVICES, _K.NFT),  # flows send to tunnels, by routes to their ends
+    _K.ROUTES: (_K.FLOWS,),  # routes send packets to the flows
+    _K.FIRST_TUNNELS: (_K.FLOWS, _K.ROUTES),
+    _K.TUNNELS_IN_USE: (_K.FLOWS, _K.ROUTES),
+    _K.OLD_ROUTES: (_K.ROUTES, _K.FIRST_TUNNELS, _K.TUNNELS_IN_USE),  # make before break
+    _K.OLD_TUNNELS: (_K.FLOWS, _K.OLD_ROUTES),
+    _K.OLD_ENCRYPTION: (_K.OLD_TUNNELS,),
+}
+ORDER = tuple(TopologicalSorter(AFTER).static_order())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """Steps of one backend that may be applied together, in the order given."""
 
-    backend: Backend
-    title: str  # "create tunnels", "program flows", ... for people
+    kind: StageKind
     steps: tuple[Step, ...]
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that applies it."""
+        return self.kind.backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Ordered stages. An empty plan means that the world is right: nothing is done."""
+    """Stages in `ORDER`. An empty plan means that the dataplane is as it should be."""
 
     stages: tuple[Stage, ...] = ()
 

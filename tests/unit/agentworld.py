@@ -11,6 +11,7 @@ from devtools.fake_backend import FakeBackend
 from mcagent.agent.control_loop.loop import Loop
 from mcagent.agent.control_loop.reconciler import Compile, Reconciler
 from mcagent.agent.control_loop.schedule import Timing
+from mcagent.agent.control_loop.startup import Startup
 from mcagent.agent.reports.reporter import Reporter
 from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.core.compile import Compiled, Compiler
@@ -20,7 +21,7 @@ from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
 from mcagent.model.kinds import KINDS
 from mcagent.model.net import Address
-from mcagent.model.node_state import NodeState
+from mcagent.model.node_state import NodeState, Role
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import (
@@ -105,14 +106,22 @@ class World:
         self.timing = timing or Timing(
             retry_first=0.02, unreachable_max=0.05, retry_on_change=0.05, suspect_delay=0.02
         )
+        reconciler = Reconciler(
+            backends=self.facilities,
+            read_facts=self._facts,
+            compiler=self._compile,
+            config=Config(node_name=NODE),
+            state_lost=self._state_lost,
+        )
+        flows = self.facilities[Backend.OPENFLOW]
         self.loop = Loop(
             source=self,
-            reconciler=Reconciler(
+            reconciler=reconciler,
+            startup=Startup(
+                reconciler,
                 backends=self.facilities,
-                read_facts=self._facts,
-                compiler=self._compile,
-                config=Config(node_name=NODE),
-                state_lost=self._state_lost,
+                flows_there=lambda: bool(flows.observe()),
+                want=self.want,
             ),
             reporter=self.reporter,
             timing=self.timing,
@@ -138,7 +147,7 @@ class World:
         """The snapshot."""
         return self.store.take()
 
-    def want(self, kinds: frozenset[Kind]) -> None:
+    def want(self, kinds: frozenset[Kind], role: Role) -> None:
         """Remember what was asked for."""
         self.wanted.append(kinds)
 

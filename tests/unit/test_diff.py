@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcagent.core.plan.diff import diff, diff_desired
 from mcagent.core.plan.render import desired_json, desired_text, plan_json, plan_text
 from mcagent.model.facts import DatapathType
-from mcagent.model.plan import Actual, Desired, Fragment, Op, Plan
+from mcagent.model.plan import AFTER, ORDER, Actual, Desired, Fragment, Op, Plan, StageKind
 from mcagent.model.resources import (
     Backend,
     Bridge,
@@ -248,11 +248,17 @@ def test_a_tunnel_to_the_same_end_under_another_name_makes_room_first() -> None:
     old = [tunnel(1, 2), tunnel(2, 3)]
     new: list[Resource] = [tunnel(1, 4, PeerKind.GATEWAY, "mcg-1")]
     plan = diff(actual_of(world_of([*old])), desired_of(world_of(new), [0]))
-    assert [(s.title, [(step.op, step.key[2]) for step in s.steps]) for s in plan.stages] == [
-        ("make room for tunnels", [(Op.DELETE, "mcn-1")]),
-        ("create bridge and tunnels", [(Op.ADD, "mcg-1")]),
-        ("remove tunnels", [(Op.DELETE, "mcn-2")]),
+    assert [(s.kind, [(step.op, step.key[2]) for step in s.steps]) for s in plan.stages] == [
+        (StageKind.ROOM_FOR_TUNNELS, [(Op.DELETE, "mcn-1")]),
+        (StageKind.TUNNELS, [(Op.ADD, "mcg-1")]),
+        (StageKind.OLD_TUNNELS, [(Op.DELETE, "mcn-2")]),
     ]
+
+
+def test_every_stage_has_its_place_after_what_it_needs() -> None:
+    """The order of stages keeps every dependency."""
+    assert set(ORDER) == set(AFTER) == set(StageKind)
+    assert all(ORDER.index(before) < ORDER.index(kind) for kind, befores in AFTER.items() for before in befores)
 
 
 def test_a_plan_is_told_to_people() -> None:

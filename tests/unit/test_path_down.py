@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.plan.diff import diff
-from mcagent.core.plan.path_down import flows_first, needs_flows, path_down, takes_into_use, turns
+from mcagent.core.plan.path_down import flows_first, path_down, takes_into_use, turns
 from mcagent.model.facts import DatapathType
-from mcagent.model.plan import Desired, Fragment, Op, Plan
+from mcagent.model.plan import Desired, Fragment, Op, Plan, StageKind
 from mcagent.model.resources import (
     Backend,
     Bfd,
@@ -79,7 +79,7 @@ def test_no_tunnel_is_used_before_the_flows_are_there(before: World, after: Worl
     plan = flows_first(diff(found, desired_of(after)), found[Backend.OVSDB].values(), blank=blank)
     world, opened = dict(before), False
     for stage in plan.stages:
-        opened = opened or stage.title in ("take tunnels into use", "create tunnels of an empty bridge")
+        opened = opened or stage.kind in (StageKind.TUNNELS_IN_USE, StageKind.FIRST_TUNNELS)
         for step in stage.steps:
             assert world.get((step.backend, step.key)) == step.old
             if step.new is None:
@@ -90,12 +90,12 @@ def test_no_tunnel_is_used_before_the_flows_are_there(before: World, after: Worl
             in_use = isinstance(was, TunnelPort) and not (was.bfd and was.bfd.cpath_down) and not blank
             if isinstance(step.new, TunnelPort) and not opened and not in_use:
                 assert path_down(step.new) == step.new
-        if blank and stage.title == "program flows":
+        if blank and stage.kind is StageKind.FLOWS:
             ports = [one for one in world.values() if isinstance(one, TunnelPort)]
             wanted = {one.key for one in after.values() if isinstance(one, TunnelPort)}
             assert all(path_down(one) == one for one in ports if one.key in wanted)
     assert world == after
-    late = [step for stage in plan.stages if stage.title == "take tunnels into use" for step in stage.steps]
+    late = [step for stage in plan.stages if stage.kind is StageKind.TUNNELS_IN_USE for step in stage.steps]
     assert all(map(takes_into_use, late))
 
 
@@ -108,15 +108,14 @@ def test_an_empty_bridge_gets_its_tunnels_when_all_else_is_there() -> None:
     worlds: tuple[dict[ResourceKey, Resource], ...] = ({}, {bridge.key: bridge})
     for found in worlds:
         plan = flows_first(diff({Backend.OVSDB: found}, wanted), found.values(), blank=True)
-        order = [[[stage.title for stage in lane] for lane in turn] for turn in turns(plan)]
+        order = [[[stage.kind for stage in lane] for lane in turn] for turn in turns(plan)]
         assert order == [
-            *([] if found else [[["create bridge and tunnels"]]]),
-            [["program flows"], ["set packet marks and NAT rules"]],
-            [["add routes"]],
-            [["create tunnels of an empty bridge"]],
+            *([] if found else [[[StageKind.TUNNELS]]]),
+            [[StageKind.FLOWS], [StageKind.NFT]],
+            [[StageKind.ROUTES]],
+            [[StageKind.FIRST_TUNNELS]],
         ]
         assert [step.new for step in plan.stages[-1].steps] == [tunnel(1)]
-        assert needs_flows(plan.stages[-1])
 
 
 @given(WORLDS)
@@ -132,9 +131,9 @@ def test_a_bridge_that_lost_its_flows_says_so_by_every_tunnel() -> None:
     ports: dict[ResourceKey, Resource] = {p.key: p for p in (tunnel(1), tunnel(2), tunnel(3, bfd=None))}
     desired = Desired(fragments={"u": Fragment(owner="u", resources=(*ports.values(), FLOW))})
     plan = flows_first(diff({Backend.OVSDB: ports}, desired), ports.values(), blank=True)
-    assert [(stage.title, len(stage.steps)) for stage in plan.stages] == [
-        ("create bridge and tunnels", 2),
-        ("program flows", 1),
-        ("take tunnels into use", 2),
+    assert [(stage.kind, len(stage.steps)) for stage in plan.stages] == [
+        (StageKind.TUNNELS, 2),
+        (StageKind.FLOWS, 1),
+        (StageKind.TUNNELS_IN_USE, 2),
     ]
     assert {step.op for step in plan.stages[0].steps} == {Op.REPLACE}

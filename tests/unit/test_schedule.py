@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from mcagent.agent.control_loop.schedule import (
-    Agenda,
     Pace,
+    Queue,
     Retry,
     Timing,
     after_change,
@@ -19,7 +19,7 @@ from mcagent.agent.control_loop.schedule import (
 from mcagent.model.resources import Backend
 
 TIMING = Timing()
-QUIET = Agenda(resync_at=100.0)
+QUIET = Queue(resync_at=100.0)
 
 
 def retry(previous: Retry | None, *, unreachable: bool = False, retryable: bool = True, now: float = 0.0) -> Retry:
@@ -85,32 +85,32 @@ def test_what_cannot_succeed_waits_for_new_input() -> None:
     """A refusal that will be the same again is not repeated for its own sake; new input may try."""
     found = retry(None, retryable=False)
     assert found.at == math.inf
-    agenda = replace(QUIET, changes=1, retries={Backend.NFT: found})
-    assert plan_pass(agenda, now=0.0, timing=TIMING).blocked == {Backend.NFT}
-    assert plan_pass(agenda, now=found.on_change_at, timing=TIMING).blocked == frozenset()
+    queue = replace(QUIET, changes=1, retries={Backend.NFT: found})
+    assert plan_pass(queue, now=0.0, timing=TIMING).blocked == {Backend.NFT}
+    assert plan_pass(queue, now=found.on_change_at, timing=TIMING).blocked == frozenset()
     assert after_change(found).at == found.on_change_at
 
 
 def test_a_failing_backend_is_left_alone_until_its_time() -> None:
     """Other work goes on meanwhile."""
-    agenda = replace(QUIET, retries={Backend.NFT: Retry(failures=5, at=4.0, on_change_at=1.0)})
-    assert due(agenda, TIMING) == 4.0
-    assert plan_pass(agenda, now=0.5, timing=TIMING).blocked == {Backend.NFT}
-    assert plan_pass(agenda, now=4.0, timing=TIMING).blocked == frozenset()
+    queue = replace(QUIET, retries={Backend.NFT: Retry(failures=5, at=4.0, on_change_at=1.0)})
+    assert due(queue, TIMING) == 4.0
+    assert plan_pass(queue, now=0.5, timing=TIMING).blocked == {Backend.NFT}
+    assert plan_pass(queue, now=4.0, timing=TIMING).blocked == frozenset()
 
 
 def test_suspects_are_read_again_after_a_short_delay() -> None:
     """The echo of own changes is gathered; changes are not held up by it."""
-    agenda = replace(QUIET, suspects={Backend.NETLINK: 5.0})
-    assert due(agenda, TIMING) == 5.0 + TIMING.suspect_delay
-    assert plan_pass(agenda, now=5.0, timing=TIMING).observe == frozenset()
-    assert plan_pass(agenda, now=5.3, timing=TIMING).observe == {Backend.NETLINK}
+    queue = replace(QUIET, suspects={Backend.NETLINK: 5.0})
+    assert due(queue, TIMING) == 5.0 + TIMING.suspect_delay
+    assert plan_pass(queue, now=5.0, timing=TIMING).observe == frozenset()
+    assert plan_pass(queue, now=5.3, timing=TIMING).observe == {Backend.NETLINK}
 
 
 def test_a_resync_reads_everything_and_tries_everything() -> None:
     """The safety net has no holes."""
-    agenda = Agenda(resync_at=1.0, retries={Backend.NFT: Retry(failures=1, at=math.inf, on_change_at=9.0)})
-    todo = plan_pass(agenda, now=1.0, timing=TIMING)
+    queue = Queue(resync_at=1.0, retries={Backend.NFT: Retry(failures=1, at=math.inf, on_change_at=9.0)})
+    todo = plan_pass(queue, now=1.0, timing=TIMING)
     assert todo.observe == frozenset(Backend)
     assert todo.blocked == frozenset()
     assert todo.resync

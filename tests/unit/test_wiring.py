@@ -8,17 +8,32 @@ import pytest
 
 from mcagent.agent.config import load
 from mcagent.agent.dry_run import dry_run
-from mcagent.agent.wiring import make_facilities, selectors
+from mcagent.agent.wiring import field_selectors, make_facilities
+from mcagent.core.compile import compile_desired
+from mcagent.model.config import PodRouting
 from mcagent.model.errors import SourceError
+from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind
+from tests.unit.core_inputs import config, gateway, node, snapshot
 
 
-def test_only_a_gateway_reads_the_pods_of_all_nodes() -> None:
-    """A worker that needs Pods asks for its own; a gateway for all."""
-    worker = frozenset({Kind.NODE, Kind.POD})
-    assert selectors(worker, "n1") == {Kind.POD: "spec.nodeName=n1"}
-    assert selectors(worker | {Kind.SERVICE}, "n1") == {}
-    assert selectors(frozenset({Kind.NODE}), "n1") == {}
+@pytest.mark.parametrize("role", Role)
+def test_only_a_gateway_reads_the_pods_of_all_nodes(role: Role) -> None:
+    """Any other Node that needs Pods asks for its own."""
+    assert field_selectors(role, "n1") == ({} if role is Role.GATEWAY else {Kind.POD: "spec.nodeName=n1"})
+
+
+def test_a_userspace_worker_reads_services_and_the_pods_of_its_own_node() -> None:
+    """It needs the kinds that a gateway does, but is none."""
+    found = compile_desired(
+        snapshot(node("g1", "172.18.0.1"), node("w1", "172.18.0.2"), gateway("g1", "172.18.0.1", "172.18.0.1")),
+        Facts(datapath=DatapathType.NETDEV),
+        config("w1", pod_routing=PodRouting.PER_POD),
+    )
+    assert {Kind.POD, Kind.SERVICE} <= found.needs
+    assert found.desired.state.role is Role.WORKER
+    assert field_selectors(found.desired.state.role, "w1") == {Kind.POD: "spec.nodeName=w1"}
 
 
 def test_the_bridges_socket_is_beside_the_databases() -> None:

@@ -18,11 +18,14 @@ from functools import partial
 from typing import Protocol
 
 from mcagent.agent.control_loop import schedule
-from mcagent.agent.control_loop.reconciler import Outcome, Reconciler
-from mcagent.agent.control_loop.schedule import Agenda, Timing
+from mcagent.agent.control_loop.outcome import Outcome
+from mcagent.agent.control_loop.reconciler import Reconciler
+from mcagent.agent.control_loop.schedule import Queue, Timing
+from mcagent.agent.control_loop.startup import Startup
 from mcagent.agent.reports.reporter import Reporter
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError
+from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.resources import Backend
 from mcagent.observe.report import Report
@@ -40,12 +43,15 @@ class Input(Protocol):
     def take(self) -> Snapshot:
         """Return the snapshot with everything taken in that came until now."""
 
-    def want(self, kinds: frozenset[Kind]) -> None:
-        """Say which kinds are needed now; others may be let go. The empty set says nothing."""
+    def want(self, kinds: frozenset[Kind], role: Role) -> None:
+        """Take which kinds a Node of this role needs now; others may be let go. No kinds: as before."""
 
 
 class Loop:
-    """Runs passes until stopped. `on_turn` is called once per turn, from the loop's thread."""
+    """Runs passes until stopped: those of `startup`, if there is one, until the first that comes to a result.
+
+    `on_turn` is called once per turn, from the loop's thread.
+    """
 
     def __init__(
         self,
@@ -53,64 +59,58 @@ class Loop:
         source: Input,
         reconciler: Reconciler,
         reporter: Reporter,
+        startup: Startup | None = None,
         timing: Timing | None = None,
         on_turn: Callable[[Report], None] = lambda _: None,
     ) -> None:
         self._source = source
         self._reconciler = reconciler
+        self._reconcile = startup.reconcile if startup is not None else reconciler.reconcile
         self._reporter = reporter
         self._timing = timing or Timing()
         self._on_turn = on_turn
         self._condition = threading.Condition()
-        self._agenda = Agenda(changes=1)
+        self._queue = Queue(changes=1)
         self._triggers: set[str] = {"start"}
         self._new_config: Config | None = None
         self._stopping = False
         self._busy = False
         self._turned_at = time.monotonic()
 
-    # --- told by other threads ---------------------------------------------------------------------------
+    # --- called by other threads --------------------------------------------------------------------------
 
-    def changed(self) -> None:
+    def changed(self, trigger: str = "input") -> None:
         """There is new input."""
         with self._condition:
-            self._agenda = replace(self._agenda, changes=self._agenda.changes + 1)
-            self._triggers.add("input")
-            self._condition.notify()
+            self._queue = replace(self._queue, changes=self._queue.changes + 1)
+            self._wake(trigger)
 
     def live_changed(self) -> None:
         """BFD, or whoever asks to drain, says something new."""
-        with self._condition:
-            self._agenda = replace(self._agenda, changes=self._agenda.changes + 1)
-            self._triggers.add("liveness")
-            self._condition.notify()
+        self.changed("liveness")
 
     def suspect(self, backend: Backend) -> None:
         """Somebody else may have changed what this backend holds, or it came back."""
         with self._condition:
-            if backend not in self._agenda.suspects:
-                suspects = {**self._agenda.suspects, backend: time.monotonic()}
-                self._agenda = replace(self._agenda, suspects=suspects)
-                self._triggers.add(f"{backend} event")
-                self._condition.notify()
+            if backend not in self._queue.suspects:
+                suspects = {**self._queue.suspects, backend: time.monotonic()}
+                self._queue = replace(self._queue, suspects=suspects)
+                self._wake(f"{backend} event")
 
     def restarted(self, *backends: Backend) -> None:
         """What these backends hold was lost, or can be put back now: look at once."""
         with self._condition:
-            now = time.monotonic()
-            suspects = {**self._agenda.suspects, **dict.fromkeys(backends, now)}
-            urgent = self._agenda.urgent | frozenset(backends)
-            self._agenda = replace(self._agenda, suspects=suspects, urgent=urgent)
-            self._triggers.add(f"{backends[0]} event")
-            self._condition.notify()
+            suspects = {**self._queue.suspects, **dict.fromkeys(backends, time.monotonic())}
+            urgent = self._queue.urgent | frozenset(backends)
+            self._queue = replace(self._queue, suspects=suspects, urgent=urgent)
+            self._wake(f"{backends[0]} event")
 
     def reconfigure(self, config: Config) -> None:
         """Use another configuration from the next pass on."""
         with self._condition:
             self._new_config = config
-            self._agenda = replace(self._agenda, changes=self._agenda.changes + 1, resync_at=0.0)
-            self._triggers.add("configuration")
-            self._condition.notify()
+            self._queue = replace(self._queue, changes=self._queue.changes + 1, resync_at=0.0)
+            self._wake("configuration")
 
     def stop(self) -> None:
         """End `run` after the pass that may be under way. The dataplane stays as it is."""
@@ -118,13 +118,17 @@ class Loop:
             self._stopping = True
             self._condition.notify()
 
+    def _wake(self, trigger: str) -> None:
+        self._triggers.add(trigger)
+        self._condition.notify()
+
     # --- asked by other threads --------------------------------------------------------------------------
 
     @property
     def pending(self) -> bool:
         """Whether there is input that no finished pass has taken in yet."""
         with self._condition:
-            return bool(self._busy or self._agenda.changes)
+            return bool(self._busy or self._queue.changes)
 
     @property
     def alive(self) -> bool:
@@ -145,7 +149,7 @@ class Loop:
                 if self._stopping:
                     return
                 self._turned_at = time.monotonic()
-                wait = schedule.due(self._agenda, self._timing) - self._turned_at
+                wait = schedule.due(self._queue, self._timing) - self._turned_at
                 if wait > 0:
                     self._condition.wait(min(wait, IDLE_TURN))
                     if self._stopping:
@@ -158,19 +162,19 @@ class Loop:
         """Do the pass that is due now."""
         with self._condition:
             now = time.monotonic()
-            agenda, triggers = self._agenda, self._triggers
-            todo = schedule.plan_pass(agenda, now=now, timing=self._timing)
-            left = {b: since for b, since in agenda.suspects.items() if b not in todo.observe}
-            resync_at = now + self._timing.resync if todo.resync else agenda.resync_at
-            self._agenda = replace(
-                agenda, changes=0, suspects=left, urgent=agenda.urgent & left.keys(), resync_at=resync_at
+            queue, triggers = self._queue, self._triggers
+            todo = schedule.plan_pass(queue, now=now, timing=self._timing)
+            left = {b: since for b, since in queue.suspects.items() if b not in todo.observe}
+            resync_at = now + self._timing.resync if todo.resync else queue.resync_at
+            self._queue = replace(
+                queue, changes=0, suspects=left, urgent=queue.urgent & left.keys(), resync_at=resync_at
             )
             self._triggers = set()
-            self._busy = agenda.changes > 0
+            self._busy = queue.changes > 0
             config, self._new_config = self._new_config, None
         if todo.resync and not triggers:
             triggers = {"resync"}
-        elif not triggers and agenda.wake_at <= now:
+        elif not triggers and queue.wake_at <= now:
             triggers = {"timer"}
         if config is not None:
             self._reconciler.config = config
@@ -186,9 +190,9 @@ class Loop:
         if caught is not None:
             self._reconciler.forget()
         outcome = found or Outcome()
-        self._settle(todo, outcome, began=now, gathered=agenda.changes, broken=caught is not None)
+        self._settle(todo, outcome, began=now, gathered=queue.changes, broken=caught is not None)
         with self._condition:
-            retries = self._agenda.retries
+            retries = self._queue.retries
         self._reporter.passed(
             outcome, trigger=", ".join(sorted(triggers)) or "retry", error=error, retries=retries
         )
@@ -196,15 +200,17 @@ class Loop:
             self._busy = False
 
     def _pass(self, todo: schedule.Pass) -> Outcome:
-        outcome = self._reconciler.reconcile(self._source.take(), observe=todo.observe, blocked=todo.blocked)
-        self._source.want(outcome.needs)
+        outcome = self._reconcile(self._source.take(), observe=todo.observe, blocked=todo.blocked)
+        self._source.want(outcome.needs, outcome.role)
+        if outcome.desired is not None:
+            self._reconcile = self._reconciler.reconcile  # start-up is over
         return outcome
 
     def _settle(self, todo: schedule.Pass, outcome: Outcome, *, began: float, gathered: int, broken: bool) -> None:
-        """Take the outcome into the agenda: pace, suspicions that are cleared, and back-off of what failed."""
+        """Take the outcome into the queue: pace, suspicions that are cleared, and back-off of what failed."""
         now = time.monotonic()
         with self._condition:
-            before = self._agenda.retries
+            before = self._queue.retries
             retries = {
                 backend: schedule.after_change(retry) if gathered else retry
                 for backend, retry in before.items()
@@ -219,21 +225,21 @@ class Loop:
                     random=random.random(),  # noqa: S311 - jitter
                     timing=self._timing,
                 )
-            resync_at = self._agenda.resync_at
+            resync_at = self._queue.resync_at
             if broken:
                 resync_at = min(resync_at, now + self._timing.retry_max)
             if outcome.waiting_for:
                 resync_at = max(resync_at, now + self._timing.resync)  # the source will tell
-            pace = schedule.next_pace(self._agenda.pace, changes=gathered, now=now, timing=self._timing)
+            pace = schedule.next_pace(self._queue.pace, changes=gathered, now=now, timing=self._timing)
             suspects = {
                 backend: since
-                for backend, since in self._agenda.suspects.items()
+                for backend, since in self._queue.suspects.items()
                 if since > began or backend not in outcome.observed
             }
-            self._agenda = replace(
-                self._agenda,
+            self._queue = replace(
+                self._queue,
                 suspects=suspects,
-                urgent=self._agenda.urgent & suspects.keys(),
+                urgent=self._queue.urgent & suspects.keys(),
                 retries=retries,
                 resync_at=resync_at,
                 # A pass that came to no result did not look at what is to end then.

@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from mcagent.model.backoff import Backoff
 from mcagent.model.resources import Backend
 
 
@@ -71,8 +72,7 @@ def next_retry(
     """
     failures = 1 if previous is None else previous.failures + 1
     longest = timing.unreachable_max if unreachable else timing.retry_max
-    delay = min(timing.retry_first * 2 ** min(failures - 1, 16), longest)
-    delay *= 1 - timing.jitter * random
+    delay = Backoff(first=timing.retry_first, most=longest, jitter=timing.jitter).delay(failures, random)
     at = now + delay if retryable or unreachable else math.inf
     return Retry(failures=failures, at=at, on_change_at=now + min(delay, timing.retry_on_change))
 
@@ -83,8 +83,8 @@ def after_change(retry: Retry) -> Retry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agenda:
-    """Everything that asks for work."""
+class Queue:
+    """The work queue: everything that asks for a pass."""
 
     changes: int = 0  # inputs replaced since the last pass
     suspects: Mapping[Backend, float] = field(default_factory=dict)  # since when
@@ -95,16 +95,16 @@ class Agenda:
     pace: Pace = field(default_factory=Pace)
 
 
-def due(agenda: Agenda, timing: Timing) -> float:
+def due(queue: Queue, timing: Timing) -> float:
     """Return when the next pass is due."""
-    times = [agenda.resync_at, agenda.wake_at]
-    times.extend(retry.at for retry in agenda.retries.values())
+    times = [queue.resync_at, queue.wake_at]
+    times.extend(retry.at for retry in queue.retries.values())
     times.extend(
-        since if backend in agenda.urgent else since + timing.suspect_delay
-        for backend, since in agenda.suspects.items()
+        since if backend in queue.urgent else since + timing.suspect_delay
+        for backend, since in queue.suspects.items()
     )
-    if agenda.changes:
-        times.append(agenda.pace.not_before)
+    if queue.changes:
+        times.append(queue.pace.not_before)
     return min(times)
 
 
@@ -117,18 +117,18 @@ class Pass:
     resync: bool
 
 
-def plan_pass(agenda: Agenda, *, now: float, timing: Timing) -> Pass:
+def plan_pass(queue: Queue, *, now: float, timing: Timing) -> Pass:
     """Return what the pass that begins now is to do."""
-    resync = agenda.resync_at <= now
+    resync = queue.resync_at <= now
     suspects = frozenset(
-        b for b, since in agenda.suspects.items() if b in agenda.urgent or since + timing.suspect_delay <= now
+        b for b, since in queue.suspects.items() if b in queue.urgent or since + timing.suspect_delay <= now
     )
     blocked = frozenset(
         backend
-        for backend, retry in agenda.retries.items()
+        for backend, retry in queue.retries.items()
         if not resync
-        and backend not in agenda.urgent
+        and backend not in queue.urgent
         and retry.at > now
-        and not (agenda.changes and retry.on_change_at <= now)
+        and not (queue.changes and retry.on_change_at <= now)
     )
     return Pass(observe=(frozenset(Backend) if resync else suspects) - blocked, blocked=blocked, resync=resync)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from mcagent.agent.control_loop.apply import Failure
-from mcagent.agent.control_loop.reconciler import Outcome
+from mcagent.agent.control_loop.outcome import Outcome
 from mcagent.agent.control_loop.schedule import Retry
 from mcagent.core.plan.render import resource_text
 from mcagent.model.plan import Step

@@ -7,9 +7,8 @@ break: everything new stands before flows and routes point to it, and what they 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
-from mcagent.model.plan import Actual, Desired, Op, Plan, Stage, Step
+from mcagent.model.plan import ORDER, Actual, Desired, Op, Plan, Stage, StageKind, Step
 from mcagent.model.resources import (
     Backend,
     Link,
@@ -22,38 +21,11 @@ from mcagent.model.resources import (
     TunnelPort,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageKind:
-    """One stage of every plan: what it holds, and what people call it."""
-
-    backend: Backend
-    title: str
-
-
-# In the order in which they are applied. OpenFlow is one bundle: its adds, changes and deletes are seen at once.
-STAGES = (
-    StageKind(backend=Backend.WIREGUARD, title="set up encryption"),
-    StageKind(backend=Backend.OVSDB, title="make room for tunnels"),
-    StageKind(backend=Backend.OVSDB, title="create bridge and tunnels"),
-    StageKind(backend=Backend.NETLINK, title="set up devices"),
-    StageKind(backend=Backend.NFT, title="set packet marks and NAT rules"),
-    StageKind(backend=Backend.OPENFLOW, title="program flows"),
-    StageKind(backend=Backend.NETLINK, title="add routes"),
-    StageKind(
-        backend=Backend.OVSDB, title="create tunnels of an empty bridge"
-    ),  # see `mcagent.core.plan.path_down`
-    StageKind(backend=Backend.OVSDB, title="take tunnels into use"),  # see `mcagent.core.plan.path_down`
-    StageKind(backend=Backend.NETLINK, title="remove routes"),
-    StageKind(backend=Backend.OVSDB, title="remove tunnels"),
-    StageKind(backend=Backend.WIREGUARD, title="remove encryption"),
-)
-_ROOM, _TUNNELS, _NO_TUNNELS = 1, 2, 10  # places in STAGES
 _DEVICE = (Link, LinkAddress, Neighbour)
 
 
-def _is_early(resource: Resource | None) -> bool:
-    """Tell whether a thing of netlink has to be there before flows use it: so have ways to tunnel endpoints."""
+def _before_flows(resource: Resource | None) -> bool:
+    """Tell whether flows need this netlink resource: devices, and routes to tunnel endpoints."""
     if isinstance(resource, Route):
         return resource.via is None and resource.type is not RouteType.THROW
     return isinstance(resource, _DEVICE)
@@ -132,46 +104,52 @@ def _delete(old: Resource) -> Step:
     return Step(op=Op.DELETE, backend=old.backend, key=old.key, old=old, new=None)
 
 
-def _stage_of(step: Step) -> int:
-    """Return the index in STAGES."""
-    deletes = step.op is Op.DELETE
-    match step.backend:
-        case Backend.WIREGUARD:
-            return 11 if deletes else 0
-        case Backend.OVSDB:
-            return _NO_TUNNELS if deletes else _TUNNELS
-        case Backend.NETLINK:
-            if deletes:
-                return 9
-            return 3 if _is_early(step.new) else 6
-        case Backend.NFT:
-            return 4
-        case Backend.OPENFLOW:
-            return 5
-
-
 def _plan(steps: list[Step]) -> Plan:
     """Sort the steps into stages.
 
-    By key on adding (groups before flows, sets before chains), in reverse on deleting. A tunnel whose place
-    another one takes goes first, in a transaction of its own: in one, Open vSwitch 3.1 fails to add the other.
+    A tunnel whose place another one takes is deleted first, in a transaction of its own: in one transaction Open
+    vSwitch 3.1 fails to add the other.
     """
-    rows: list[tuple[list[Step], list[Step]]] = [([], []) for _ in STAGES]
+    taken = {_tunnel_place(step.new) for step in steps} - {None}
+    stages: dict[StageKind, list[Step]] = {}
     for step in steps:
-        rows[_stage_of(step)][step.op is Op.DELETE].append(step)
-    coming = {_tunnel_place(step.new) for step in rows[_TUNNELS][0]} - {None}
-    if coming:
-        last = rows[_NO_TUNNELS][1]
-        rows[_ROOM][1].extend(step for step in last if _tunnel_place(step.old) in coming)
-        last[:] = [step for step in last if _tunnel_place(step.old) not in coming]
-    stages = []
-    for kind, (puts, deletes) in zip(STAGES, rows, strict=True):
-        # keys of one backend have one shape, so they sort
-        puts.sort(key=_sort_key)
-        deletes.sort(key=_sort_key, reverse=True)
-        if puts or deletes:
-            stages.append(Stage(backend=kind.backend, title=kind.title, steps=(*puts, *deletes)))
-    return Plan(stages=tuple(stages))
+        stages.setdefault(_kind_of(step, taken), []).append(step)
+    return plan_of(stages)
+
+
+def _kind_of(step: Step, taken: set[tuple[object, ...] | None]) -> StageKind:
+    deletes = step.op is Op.DELETE
+    match step.backend:
+        case Backend.WIREGUARD:
+            return StageKind.OLD_ENCRYPTION if deletes else StageKind.ENCRYPTION
+        case Backend.OVSDB if deletes:
+            return StageKind.ROOM_FOR_TUNNELS if _tunnel_place(step.old) in taken else StageKind.OLD_TUNNELS
+        case Backend.OVSDB:
+            return StageKind.TUNNELS
+        case Backend.NETLINK if deletes:
+            return StageKind.OLD_ROUTES
+        case Backend.NETLINK:
+            return StageKind.DEVICES if _before_flows(step.new) else StageKind.ROUTES
+        case Backend.NFT:
+            return StageKind.NFT
+        case Backend.OPENFLOW:
+            return StageKind.FLOWS
+
+
+def plan_of(stages: Mapping[StageKind, Iterable[Step]]) -> Plan:
+    """Return the plan of these stages, in order; stages without steps are left out.
+
+    Steps are sorted by key (groups before flows, sets before chains), deletes come last and in reverse.
+    """
+    return Plan(stages=tuple(Stage(kind=kind, steps=_sorted(stages[kind])) for kind in ORDER if stages.get(kind)))
+
+
+def _sorted(steps: Iterable[Step]) -> tuple[Step, ...]:
+    puts = [step for step in steps if step.op is not Op.DELETE]
+    deletes = [step for step in steps if step.op is Op.DELETE]
+    puts.sort(key=_sort_key)
+    deletes.sort(key=_sort_key, reverse=True)
+    return (*puts, *deletes)
 
 
 def _tunnel_place(resource: Resource | None) -> tuple[object, ...] | None:
@@ -182,4 +160,4 @@ def _tunnel_place(resource: Resource | None) -> tuple[object, ...] | None:
 
 
 def _sort_key(step: Step) -> tuple[str, ...]:
-    return step.key  # type: ignore[return-value]
+    return step.key  # type: ignore[return-value]  # keys of one backend have one shape

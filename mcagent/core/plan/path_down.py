@@ -12,24 +12,15 @@ flows and the Node's own side are set up side by side. Pure; works on plans.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from mcagent.core.plan.diff import STAGES
-from mcagent.model.plan import Op, Plan, Stage, Step
+from mcagent.core.plan.diff import plan_of
+from mcagent.model.plan import Op, Plan, Stage, StageKind, Step
 from mcagent.model.resources import Backend, Resource, TunnelPort
 
-_CREATE, _FLOWS, _NEW, _USE = (
-    next(kind for kind in STAGES if kind.title == title)
-    for title in (
-        "create bridge and tunnels",
-        "program flows",
-        "create tunnels of an empty bridge",
-        "take tunnels into use",
-    )
-)
 # Not routes: ovs-vswitchd reads them, too, and both get slower.
-_BESIDE = ("set up devices", "set packet marks and NAT rules", _FLOWS.title)
+_BESIDE_FLOWS = (StageKind.DEVICES, StageKind.NFT)
 
 
 def path_down(port: TunnelPort) -> TunnelPort:
@@ -50,15 +41,16 @@ def flows_first(plan: Plan, ports: Iterable[Resource], *, blank: bool) -> Plan:
 
     `ports` is what OVSDB holds now; `blank` says that the bridge has no flow now, or that ovs-vswitchd is gone.
     """
-    stages = {stage.title: stage.steps for stage in plan.stages}
-    if blank and _FLOWS.title in stages and not any(isinstance(port, TunnelPort) for port in ports):
-        create = stages.get(_CREATE.title, ())
-        stages[_CREATE.title] = tuple(step for step in create if not isinstance(step.new, TunnelPort))
-        stages[_NEW.title] = tuple(step for step in create if isinstance(step.new, TunnelPort))
-        return _ordered(stages)
+    stages = {stage.kind: stage.steps for stage in plan.stages}
+    create = stages.get(StageKind.TUNNELS, ())
+    present = [port for port in ports if isinstance(port, TunnelPort)]
+    if blank and not present and StageKind.FLOWS in stages:
+        first = tuple(step for step in create if isinstance(step.new, TunnelPort))
+        bare = tuple(step for step in create if not isinstance(step.new, TunnelPort))
+        return plan_of({**stages, StageKind.TUNNELS: bare, StageKind.FIRST_TUNNELS: first})
     early: list[Step] = []
     late: list[Step] = []
-    for step in stages.get(_CREATE.title, ()):
+    for step in create:
         new = step.new
         in_use = isinstance(step.old, TunnelPort) and not _is_down(step.old) and not blank
         if not isinstance(new, TunnelPort) or path_down(new) == new or in_use:
@@ -70,20 +62,14 @@ def flows_first(plan: Plan, ports: Iterable[Resource], *, blank: bool) -> Plan:
         late.append(replace(step, op=Op.REPLACE, old=down))
     if blank:
         planned = {step.key for stage in plan.stages if stage.backend is Backend.OVSDB for step in stage.steps}
-        for port in ports:
-            if isinstance(port, TunnelPort) and port.key not in planned and path_down(port) != port:
+        for port in present:
+            if port.key not in planned and path_down(port) != port:
                 step = Step(op=Op.REPLACE, backend=Backend.OVSDB, key=port.key, old=port, new=path_down(port))
                 early.append(step)
                 late.append(replace(step, old=step.new, new=port))
     if not late:
         return plan
-    stages[_CREATE.title], stages[_USE.title] = _sorted(early), _sorted(late)
-    return _ordered(stages)
-
-
-def needs_flows(stage: Stage) -> bool:
-    """Tell whether a stage must not be applied unless all flows went in."""
-    return stage.title == _NEW.title
+    return plan_of({**stages, StageKind.TUNNELS: early, StageKind.TUNNELS_IN_USE: late})
 
 
 Lane = tuple[Stage, ...]  # stages that are applied one after the other
@@ -91,30 +77,14 @@ Lane = tuple[Stage, ...]  # stages that are applied one after the other
 
 def turns(plan: Plan) -> Iterator[tuple[Lane, ...]]:
     """Return the stages in order: turns one after the other, lanes of one turn side by side."""
-    titles = [stage.title for stage in plan.stages]
-    new = titles.index(_NEW.title) if _NEW.title in titles else 0
-    beside = [stage for stage in plan.stages[:new] if stage.title in _BESIDE]
+    empty_bridge = any(stage.kind is StageKind.FIRST_TUNNELS for stage in plan.stages)
+    beside = tuple(stage for stage in plan.stages if empty_bridge and stage.kind in _BESIDE_FLOWS)
     for stage in plan.stages:
-        if stage not in beside:
+        if stage.kind is StageKind.FLOWS and beside:
+            yield (stage,), beside
+        elif stage not in beside:
             yield ((stage,),)
-        elif stage is beside[0]:
-            lanes = [tuple(s for s in beside if (s.title == _FLOWS.title) is flows) for flows in (True, False)]
-            yield tuple(lane for lane in lanes if lane)
-
-
-def _ordered(stages: Mapping[str, tuple[Step, ...]]) -> Plan:
-    return Plan(
-        stages=tuple(
-            Stage(backend=kind.backend, title=kind.title, steps=stages[kind.title])
-            for kind in STAGES
-            if stages.get(kind.title)
-        )
-    )
 
 
 def _is_down(port: TunnelPort) -> bool:
     return port.bfd is not None and port.bfd.cpath_down
-
-
-def _sorted(steps: list[Step]) -> tuple[Step, ...]:
-    return tuple(sorted(steps, key=lambda step: step.key))

@@ -102,7 +102,7 @@ def plan_text(plan: Plan) -> str:
         return "nothing to do: the dataplane is as it should be\n"
     lines: list[str] = []
     for number, stage in enumerate(plan.stages, 1):
-        lines.append(f"{number}. {stage.title} ({stage.backend}; {_counts(stage.steps)})")
+        lines.append(f"{number}. {stage.kind.title} ({stage.backend}; {_counts(stage.steps)})")
         for step in stage.steps:
             shown = step.new if step.new is not None else step.old
             if shown is None:
@@ -131,7 +131,7 @@ def plan_json(plan: Plan) -> dict[str, Json]:
         "stages": [
             {
                 "backend": str(stage.backend),
-                "title": stage.title,
+                "title": stage.kind.title,
                 "steps": [_step_json(step) for step in stage.steps],
             }
             for stage in plan.stages
