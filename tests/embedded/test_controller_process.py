@@ -222,7 +222,7 @@ def test_the_rights_of_the_manifests_suffice(cluster: Callable[..., Cluster]) ->
     assert answers["MemberClusterAnnounce", "allowed"] >= 1
     for controller in (leading, member):
         assert not controller.engine.view.failures()
-        assert not [key for key in controller.engine.worker.counts.read() if key[2] in ("403", "401")]
+        assert not [key for key in controller.engine.worker.statistics.requests() if key[2] in ("403", "401")]
         states = [state for states in controller.engine.informers().values() for state in states]
         assert not [state for state in states if state.error and state.kind is not Kind.CLUSTER_CLAIM]
     # leaving takes back all of it

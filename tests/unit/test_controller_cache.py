@@ -157,14 +157,14 @@ def test_a_list_that_missed_our_create_is_mended_by_its_event(world: World) -> N
     assert world.version("a") == "5"
 
 
-def test_what_no_event_confirms_is_doubted(world: World) -> None:
+def test_what_no_event_confirms_is_forgotten(world: World) -> None:
     """An object known from an answer alone is forgotten after a while; one that a watch told of is not."""
     world.cache.wrote(ref("a"), obj("a", 5))
     world.cache.wrote(ref("b"), obj("b", 6))
     world.event(EventType.ADDED, obj("b", 6))
-    world.cache.doubt(3600.0)
+    world.cache.forget_unconfirmed(3600.0)
     assert world.version("a") == "5"
-    world.cache.doubt(-1.0)
+    world.cache.forget_unconfirmed(-1.0)
     assert (world.version("a"), world.version("b")) == (None, "6")
 
 

@@ -140,7 +140,8 @@ class Cache:
         if changes:
             self._listen(changes)
         if first:
-            # Only now: else somebody could look at all objects before these changes are told, and once more after.
+            # Only now: else a resync could see the objects before these changes are passed on, and they would be
+            # enqueued twice.
             store.synced = True  # of this store, which may be none of ours any more
             self._listen(())
 
@@ -192,8 +193,8 @@ class Cache:
                     store.unconfirmed[key] = time.monotonic()
         self._listen([ObjectChange(side=ref.side, kind=ref.kind, old=old, new=new)])
 
-    def doubt(self, seconds: float) -> None:
-        """Forget what was told by answers only, and by no event for so long: it may have been deleted meanwhile.
+    def forget_unconfirmed(self, seconds: float) -> None:
+        """Forget objects that only answers have shown, and no event for so long: they may be deleted by now.
 
         If it is there after all, the next write finds out.
         """
@@ -201,8 +202,8 @@ class Cache:
         changes: list[ObjectChange] = []
         with self._lock:
             for (side, kind), store in self._stores.items():
-                doubtful = [key for key, since in store.unconfirmed.items() if since < before]
-                changes += [ObjectChange(side=side, kind=kind, old=store.drop(key), new=None) for key in doubtful]
+                old = [key for key, since in store.unconfirmed.items() if since < before]
+                changes += [ObjectChange(side=side, kind=kind, old=store.drop(key), new=None) for key in old]
         if changes:
             self._listen(changes)
 
@@ -214,7 +215,7 @@ class Cache:
             self.replace(side, kind, ())
 
     def clear(self, side: Side) -> None:
-        """Forget a side: it is another API server now. Nobody is told; everything has to be looked at anew."""
+        """Forget a side: it is another API server now. Nobody hears of it; all keys have to be enqueued."""
         with self._lock:
             for of, kind in list(self._stores):
                 if of is side:

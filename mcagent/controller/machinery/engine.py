@@ -1,8 +1,8 @@
-"""Runs reconcilers by the rules of `reconciler`: informers, queues, workers, writes, Events.
+"""Runs reconcilers by the rules of `reconciler`: informers fill the cache, changes become keys, workers reconcile.
 
-Each side has workers of its own, so that a slow leader holds up nothing local. Nothing is decided here but when a
-key is looked at; what is written follows from `desired` and `plan`. Writing is allowed only while `permit` says so
-(the lease); without it the caches are kept warm and keys are dropped, and all keys are looked at afterwards.
+Each side has a work queue and workers of its own, so a slow leader holds up nothing local. The engine decides only
+when a key is reconciled; what is written follows from `desired` and `plan`. It writes only while `permit` says so
+(the Lease); without it the caches are kept warm, keys are dropped, and all keys are enqueued once it is back.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class EngineTiming:
     workers: int = 8  # of each side
     resync: float = 300.0
     spread: float = 30.0  # over which the keys of a resync are spread, at most
-    look: float = 0.5
-    doubt: float = 30.0  # after which an object that we made, and of which no watch told, is doubted
+    look: float = 0.5  # between two turns of the supervisor, at most
+    unconfirmed: float = 30.0  # after which an object that we made, and that no watch has shown, is forgotten
     stop: float = 12.0  # for what is under way; a little more than a write may take
     backoff: Backoff = KEYS
     informers: Timing = field(default_factory=Timing)
@@ -52,10 +52,10 @@ class EngineTiming:
 class Engine:
     """Runs reconcilers until stopped.
 
-    `namespace` is that of the ClusterSet ("" : all namespaces, on a leader). `home` is the namespace that the
-    controller runs in. `member` says that there is a leader to connect to. `also` are kinds of this cluster that
-    somebody else reads from the cache. `permit` returns for how many seconds
-    this replica may write. `record` takes the Events that there should be, whenever they change.
+    `namespace` is that of the ClusterSet; "": all namespaces, on a leader. `home` is the namespace that the
+    controller runs in. `member`: there is a leader to connect to. `also` are kinds of this cluster that somebody
+    else reads from the cache. `permit` returns for how many seconds this replica may write. `record` takes the
+    Events that there should be, whenever they change.
     """
 
     def __init__(
@@ -150,16 +150,16 @@ class Engine:
         return not any(thread.is_alive() for thread in self._threads)
 
     def resume(self) -> None:
-        """Take that this replica may write from now on: everything is looked at."""
-        self._resyncs.ask(self._reconcilers, urgent=True)
+        """Take that this replica may write from now on: all keys are enqueued."""
+        self._resyncs.request(self._reconcilers, urgent=True)
 
     def suspend(self) -> None:
         """Take that this replica may write no longer."""
         for queue in self._queues.values():
             queue.clear()
 
-    def ask(self, reconciler: str, key: str) -> None:
-        """Have a key looked at."""
+    def enqueue(self, reconciler: str, key: str) -> None:
+        """Have a key reconciled."""
         self._queues[self._side_of[reconciler]].add([(reconciler, key)])
 
     def idle(self) -> bool:
@@ -167,7 +167,7 @@ class Engine:
         usable = self._usable()
         return (
             all(name in usable or reconciler.needs_leader for name, reconciler in self._reconcilers.items())
-            and all(self._resyncs.uses(name, epoch) for name, epoch in usable.items())
+            and all(self._resyncs.is_active(name, epoch) for name, epoch in usable.items())
             and self._resyncs.idle()
             and all(queue.idle() for queue in self._queues.values())
         )
@@ -210,9 +210,9 @@ class Engine:
         if self._permit() <= 0:
             return
         usable = self._usable()
-        used = [name for name, epoch in usable.items() if self._resyncs.uses(name, epoch)]
+        used = [name for name, epoch in usable.items() if self._resyncs.is_active(name, epoch)]
         if len(used) < len(usable):
-            self._resyncs.wake()  # this was the last list: all keys will be looked at
+            self._resyncs.wake()  # this was the last list: all keys will be enqueued
         for name in used:
             self._route(self._reconcilers[name], changes)
 
@@ -234,26 +234,26 @@ class Engine:
         return dict.fromkeys(reconciler.keys(change, self._views[reconciler.name]))
 
     def _leader_changed(self, old: Leader | None, new: Leader | None) -> None:
-        """Look anew at whatever the connection concerns."""
+        """Enqueue whatever the connection concerns."""
         if old is None or new is None:
-            self._resyncs.ask(self._reconcilers, urgent=True)
+            self._resyncs.request(self._reconcilers, urgent=True)
             return
         concerned = {name: self._reconcilers[name] for name, side in self._side_of.items() if side is Side.LEADER}
         if new.connected and not old.connected:
-            self._resyncs.ask(concerned, urgent=False)
-        elif new.synced and not old.synced:  # the others come into use by it
-            self._resyncs.ask([name for name, r in concerned.items() if not r.needs_leader], urgent=False)
+            self._resyncs.request(concerned, urgent=False)
+        elif new.synced and not old.synced:  # the others become active by it
+            self._resyncs.request([name for name, r in concerned.items() if not r.needs_leader], urgent=False)
         elif new.addresses != old.addresses:
-            self._resyncs.ask(concerned, urgent=True)
+            self._resyncs.request(concerned, urgent=True)
         elif (old.connected, old.error) == (new.connected, new.error):
             return
-        # Others hear of it as of a change of the ClusterSet, whose status tells it.
+        # For the others it is a change of the ClusterSet, whose status shows it.
         found = self.cache.get(Ref(kind=Kind.CLUSTER_SET, namespace=self._namespace, name=new.cluster_set))
         if found is not None:
             self._changed([ObjectChange(side=Side.LOCAL, kind=Kind.CLUSTER_SET, old=found, new=found)])
 
-    def _everything(self, reconciler: Reconciler, *, urgent: bool = False, spread: float = 0.0) -> None:
-        """Ask for all keys of a reconciler: now, or one after the other over so many seconds."""
+    def _enqueue_all(self, reconciler: Reconciler, *, urgent: bool = False, spread: float = 0.0) -> None:
+        """Enqueue all keys of a reconciler: now, or one after the other over so many seconds."""
         keys, error = attempt(lambda: list(reconciler.all_keys(self._views[reconciler.name])))
         if error is not None:
             log.error("%s: all_keys() failed", reconciler.name, exc_info=error)
@@ -290,25 +290,25 @@ class Engine:
         resync = self._next_resync()
         while not self._stopping.is_set():
             self._local.do_without_missing()
-            self._turn()
+            self._resync()
             if time.monotonic() >= resync:
                 resync = self._next_resync()
                 spread = min(self._timing.spread, self._timing.resync / 2)
                 for name in self._usable() if self._permit() > 0 else ():
-                    self._everything(self._reconcilers[name], spread=spread)
+                    self._enqueue_all(self._reconcilers[name], spread=spread)
             self.worker.repeats.prune(time.monotonic())
-            self.cache.doubt(self._timing.doubt)
+            self.cache.forget_unconfirmed(self._timing.unconfirmed)
             if (events := self.worker.take_events()) is not None:
                 self._record(events)
             self._resyncs.wait(self._timing.look)
 
-    def _turn(self) -> None:
-        """Ask for all keys of the reconcilers that came into use, or that somebody asked for."""
-        # Without the permit nothing is asked for: whoever gets it asks for everything.
-        asked = self._resyncs.turn(self._usable())
+    def _resync(self) -> None:
+        """Enqueue all keys of the reconcilers that became active, or of which a resync was requested."""
+        # Without the permit nothing is enqueued: whoever gets it requests everything.
+        requested = self._resyncs.take(self._usable())
         if self._permit() > 0:
-            for name, urgent in asked.items():
-                self._everything(self._reconcilers[name], urgent=urgent)
+            for name, urgent in requested.items():
+                self._enqueue_all(self._reconcilers[name], urgent=urgent)
         self._resyncs.done()
 
     def _next_resync(self) -> float:

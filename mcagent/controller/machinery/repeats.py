@@ -1,4 +1,4 @@
-"""Keeps the engine from writing the same thing to the same object over and over.
+"""Keeps workers from writing the same thing to the same object over and over.
 
 That happens when somebody else changes it back each time, or when a server does not keep what is written. The
 first repeats are for free; after them the waits double. Pure: it is given the time.

@@ -1,7 +1,8 @@
-"""Which reconcilers are in use, and all of whose keys have to be looked at: asked by many threads, done by one.
+"""Resyncs: which reconcilers are active, and of which all keys have to go into the work queue.
 
-A reconciler is in use once all that it reads was listed, and its keys were all asked for then; changes before that
-need not be looked at, as that look sees them. Knows no cache, no queue and no reconciler, only names.
+Many threads request a resync; the engine's supervisor does it. A reconciler becomes active once all that it reads
+is listed, and all its keys are enqueued then. Changes before that need not be: those keys see them. Knows no
+cache, no queue and no reconciler, only names.
 """
 
 from __future__ import annotations
@@ -11,31 +12,31 @@ from collections.abc import Iterable, Mapping
 
 
 class Resyncs:
-    """Safe to use from many threads. `turn` and `done` are the supervisor's.
+    """Safe to use from many threads. Only the supervisor calls `wait`, `take` and `done`.
 
-    An epoch counts the leaders that were connected to: what was in use for one is not for the next.
+    An epoch counts the leaders that were connected to: what was active for one is not for the next.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._used: Mapping[str, int] = {}  # with the epoch since which
-        self._asked: dict[str, bool] = {}  # urgently or not
+        self._active: Mapping[str, int] = {}  # with the epoch since which
+        self._requested: dict[str, bool] = {}  # urgently or not
         self._busy = False
         self._woken = threading.Event()
 
-    def uses(self, name: str, epoch: int) -> bool:
-        """Tell whether changes are to be routed to a reconciler."""
-        return self._used.get(name) == epoch
+    def is_active(self, name: str, epoch: int) -> bool:
+        """Tell whether changes go to a reconciler."""
+        return self._active.get(name) == epoch
 
-    def ask(self, names: Iterable[str], *, urgent: bool) -> None:
-        """Have all keys of reconcilers looked at. Of one that is not in use they will be when it is."""
+    def request(self, names: Iterable[str], *, urgent: bool) -> None:
+        """Have all keys of reconcilers enqueued; of one that is not active when it becomes so."""
         with self._lock:
             for name in names:
-                self._asked[name] = self._asked.get(name, False) or urgent
+                self._requested[name] = self._requested.get(name, False) or urgent
         self._woken.set()
 
     def wake(self) -> None:
-        """Have the supervisor take its turn now."""
+        """End the supervisor's `wait`."""
         self._woken.set()
 
     def wait(self, seconds: float) -> None:
@@ -43,27 +44,27 @@ class Resyncs:
         self._woken.wait(seconds)
         self._woken.clear()
 
-    def turn(self, usable: Mapping[str, int]) -> Mapping[str, bool]:
-        """Take what can be in use, with its epoch; return whose keys are to be asked for now, urgently or not.
+    def take(self, usable: Mapping[str, int]) -> Mapping[str, bool]:
+        """Make reconcilers active, each with its epoch; return whose keys to enqueue now, urgently or not.
 
-        Changes are routed from here on, so whoever asks for the keys now misses none. `done` has to follow.
+        Changes go to them from here on, so whoever enqueues the keys now misses none. `done` has to follow.
         """
         with self._lock:
-            asked, self._asked, self._busy = self._asked, {}, True
+            requested, self._requested, self._busy = self._requested, {}, True
             found = {
-                name: asked.get(name, False) or self._used.get(name) != epoch
+                name: requested.get(name, False) or self._active.get(name) != epoch
                 for name, epoch in usable.items()
-                if name in asked or self._used.get(name) != epoch
+                if name in requested or self._active.get(name) != epoch
             }
-            self._used = dict(usable)
+            self._active = dict(usable)
         return found
 
     def done(self) -> None:
-        """Take that the keys were asked for."""
+        """Take that the keys are enqueued."""
         with self._lock:
             self._busy = False
 
     def idle(self) -> bool:
-        """Tell whether nothing was asked for that is not done."""
+        """Tell whether no request is open."""
         with self._lock:
-            return not self._asked and not self._busy
+            return not self._requested and not self._busy

@@ -1,4 +1,4 @@
-"""What the engine counts, as plain numbers; `mcagent.controller.machinery.serving.metrics` shows them."""
+"""What the engine counts, as plain numbers; `serving.metrics` shows them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mcagent.controller.machinery.apply import Write
+from mcagent.controller.machinery.reconciler import Side
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 RESULTS = ("unchanged", "changed", "conflict", "failed", "away", "not-leading", "bug")
@@ -31,16 +32,17 @@ class Durations:
 
 
 class Statistics:
-    """Counts of looks and writes by reconciler. Safe to use from many threads."""
+    """Counts of reconciled keys, writes and requests. Safe to use from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._results: Counter[tuple[str, str]] = Counter()
         self._durations: dict[str, Durations] = {}
         self._writes: Counter[tuple[str, str, str, str]] = Counter()
+        self._requests: Counter[tuple[str, str, str]] = Counter()
 
     def worked(self, reconciler: str, result: str, seconds: float) -> None:
-        """Count a look at a key."""
+        """Count a key that was reconciled."""
         with self._lock:
             self._results[reconciler, result] += 1
             durations = self._durations.setdefault(reconciler, Durations())
@@ -48,7 +50,7 @@ class Statistics:
             durations.total += seconds
 
     def bug(self, reconciler: str) -> None:
-        """Count a reconciler that tripped."""
+        """Count an exception of a reconciler."""
         with self._lock:
             self._results[reconciler, "bug"] += 1
 
@@ -57,8 +59,13 @@ class Statistics:
         with self._lock:
             self._writes[reconciler, write.ref.side, write.ref.kind, write.verb] += 1
 
+    def requested(self, side: Side, verb: str, code: str) -> None:
+        """Count a request to an API server."""
+        with self._lock:
+            self._requests[side, verb, code] += 1
+
     def results(self) -> Mapping[tuple[str, str], int]:
-        """Return looks by reconciler and result."""
+        """Return keys by reconciler and result."""
         with self._lock:
             return dict(self._results)
 
@@ -67,7 +74,12 @@ class Statistics:
         with self._lock:
             return dict(self._writes)
 
+    def requests(self) -> Mapping[tuple[str, str, str], int]:
+        """Return requests by side, verb and code."""
+        with self._lock:
+            return dict(self._requests)
+
     def durations(self) -> Mapping[str, Durations]:
-        """Return how long looks took, by reconciler."""
+        """Return how long keys took, by reconciler."""
         with self._lock:
             return {name: Durations(list(d.counts), d.total) for name, d in self._durations.items()}

@@ -1,6 +1,6 @@
-"""One look at one key: what should be, compared with what is there, and written. Used by the engine's workers.
+"""Reconciles one key: asks a reconciler what should be, compares with what is there, writes the difference.
 
-Owns the order of the steps and what each failure means; when a key is looked at again is the engine's matter.
+Owns the order of the steps and what each failure means. When a key is reconciled again is the engine's matter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mcagent.controller.machinery.repeats import RepeatedWrites
 from mcagent.controller.machinery.statistics import Statistics
 from mcagent.controller.machinery.view import EngineView
 from mcagent.controller.machinery.workqueue import Entry, WorkQueue
-from mcagent.controller.machinery.writer import AwayError, ConflictError, Counts, NotLeadingError, Writer
+from mcagent.controller.machinery.writer import AwayError, ConflictError, NotLeadingError, Writer
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
@@ -35,14 +35,14 @@ from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
-MEMO = 60.0  # seconds for which the answer to a read is used again
+FRESH = 60.0  # seconds for which the answer to a read is used again
 _WELL = ("changed", "unchanged", "not-leading")
 
 
-class Memo:
+class UnwatchedObjects:
     """What was last read or written of kinds that are not watched, for a minute: a heartbeat need not read first.
 
-    Safe to use from many threads. A write that was made from it names its version, so an old memory is found out.
+    Safe to use from many threads. A write names the version that it was made from, so an old copy is found out.
     """
 
     def __init__(self) -> None:
@@ -50,16 +50,16 @@ class Memo:
         self._known: dict[Ref, tuple[int, float, RawObject]] = {}
 
     def get(self, ref: Ref, epoch: int, now: float) -> RawObject | None:
-        """Return what is remembered; None if it has to be read."""
+        """Return what is known; None if it has to be read."""
         with self._lock:
             found = self._known.get(ref)
-        return found[2] if found is not None and found[0] == epoch and now < found[1] + MEMO else None
+        return found[2] if found is not None and found[0] == epoch and now < found[1] + FRESH else None
 
     def read(self, ref: Ref, epoch: int, now: float, obj: RawObject | None) -> RawObject | None:
         """Remember, and return, what was read."""
         with self._lock:
             if len(self._known) > 1000:
-                self._known = {key: item for key, item in self._known.items() if now < item[1] + MEMO}
+                self._known = {key: item for key, item in self._known.items() if now < item[1] + FRESH}
             if obj is not None:
                 self._known[ref] = (epoch, now, obj)
             else:
@@ -67,7 +67,7 @@ class Memo:
         return obj
 
     def wrote(self, ref: Ref, epoch: int, obj: RawObject | None) -> None:
-        """Take what a write left there; how old the memory is does not change by it."""
+        """Take what a write left there; it is to be read anew at the same time as before."""
         with self._lock:
             found = self._known.pop(ref, None)
             if found is not None and obj is not None:
@@ -102,8 +102,8 @@ class Worker:
         self._reconcilers, self._views = reconcilers, views
         self._client, self._cache, self._view, self._connection = client, cache, view, connection
         self._gate, self._permit, self._clock = gate, permit, clock
-        self._memo = Memo()
-        self.counts, self.statistics, self.repeats = Counts(), Statistics(), RepeatedWrites()
+        self._unwatched = UnwatchedObjects()
+        self.statistics, self.repeats = Statistics(), RepeatedWrites()
         self._lock = threading.Lock()
         self._events: dict[Entry, frozenset[Event]] = {}
         self._events_dirty = False
@@ -131,7 +131,7 @@ class Worker:
         reconciler = self._reconcilers[name]
         epoch = self._connection.epoch if self._connection is not None else 0
         if self._permit() <= 0 or not self._gate(reconciler):
-            return True  # all keys are looked at when that changes
+            return True  # all keys are enqueued when that changes
         began = time.perf_counter()
         desired = reconciler.desired(key, self._views[name], self._clock())
         if self._connection is not None and self._connection.epoch != epoch:
@@ -172,7 +172,7 @@ class Worker:
                 result = "changed"
             except ConflictError as err:
                 log.debug("%s", err)
-                self._memo.forget(ref)
+                self._unwatched.forget(ref)
                 took(ref, err.present, present)
                 return "conflict"
             except NotLeadingError:
@@ -180,7 +180,7 @@ class Worker:
             except AwayError:
                 return "away"
             except SourceError as err:
-                self._memo.forget(ref)
+                self._unwatched.forget(ref)
                 self._refused[entry] = ref
                 if self._view.failed(ref, str(err)):
                     log.warning("%s: %s: %s", entry[0], ref, err)
@@ -200,20 +200,20 @@ class Worker:
             if side is Side.LEADER and self._connection is not None:
                 self._connection.noted(error)
 
-        return Writer(client, self._permit, self.counts, noted=noted)
+        return Writer(client, self._permit, self.statistics, noted=noted)
 
     def _present(self, writer: Writer, ref: Ref, epoch: int) -> RawObject | None:
         if ref.kind in self._cache.kinds(ref.side):
             return self._cache.get(ref)
         now = time.monotonic()
-        found = self._memo.get(ref, epoch, now)
-        return found if found is not None else self._memo.read(ref, epoch, now, writer.read(ref))
+        found = self._unwatched.get(ref, epoch, now)
+        return found if found is not None else self._unwatched.read(ref, epoch, now, writer.read(ref))
 
     def _took(self, ref: Ref, obj: RawObject | None, was: RawObject | None, epoch: int) -> None:
         if ref.kind in self._cache.kinds(ref.side):
             self._cache.wrote(ref, obj, was)
         else:
-            self._memo.wrote(ref, epoch, obj)
+            self._unwatched.wrote(ref, epoch, obj)
 
     def _succeeded(self, entry: Entry, queue: WorkQueue, ref: Ref) -> None:
         if self._view.succeeded(ref):

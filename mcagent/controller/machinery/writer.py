@@ -1,17 +1,16 @@
 """The one place that writes: makes objects what they should be, by the writes that `plan` asks for.
 
-Owns what may be written when (the permit of the lease), what errors mean, and counts of requests.
+Owns what may be written when (the permit of the Lease), and what errors mean.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from mcagent.controller.machinery.apply import Verb, Write, plan
 from mcagent.controller.machinery.reconciler import Ref, Side, Wanted
+from mcagent.controller.machinery.statistics import Statistics
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
 from mcagent.kube.source import RawObject, is_object
@@ -39,24 +38,6 @@ class AwayError(SourceError):
     """The API server of that side is known to be away: it is not even tried."""
 
 
-class Counts:
-    """Requests by side, verb and code, for metrics. Safe to use from many threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, str, str]] = Counter()
-
-    def add(self, side: Side, verb: str, code: str) -> None:
-        """Count one."""
-        with self._lock:
-            self._counts[side, verb, code] += 1
-
-    def read(self) -> Mapping[tuple[str, str, str], int]:
-        """Return all."""
-        with self._lock:
-            return dict(self._counts)
-
-
 class Writer:
     """Makes objects what they should be, on both sides.
 
@@ -68,11 +49,11 @@ class Writer:
         self,
         client: Callable[[Side], Client],
         permit: Callable[[], float],
-        counts: Counts,
+        statistics: Statistics,
         *,
         noted: Callable[[Side, SourceError | None], None] = lambda _side, _error: None,
     ) -> None:
-        self._client, self._permit, self._counts, self._noted = client, permit, counts, noted
+        self._client, self._permit, self._statistics, self._noted = client, permit, statistics, noted
 
     def carry_out(
         self,
@@ -90,7 +71,7 @@ class Writer:
         write: Write | None = first
         while write is not None and len(written) < _MOST_WRITES:
             if written and written[-1] == write:
-                break  # the server does not keep what was written: the engine damps it
+                break  # the server does not keep what was written: the worker waits longer each time
             was, present = present, self._send(write)
             written.append(write)
             took(write.ref, present, was)
@@ -137,14 +118,16 @@ class Writer:
         try:
             answer = client.request(method, path, body=body, content_type=content_type, timeout=timeout)
         except ApiRefusalError as err:
-            self._counts.add(side, verb, str(err.code))
+            self._statistics.requested(side, verb, str(err.code))
             self._noted(side, err)
             raise
         except (ApiUnreachableError, ApiGarbageError) as err:
-            self._counts.add(side, verb, "garbage" if isinstance(err, ApiGarbageError) else "unreachable")
+            self._statistics.requested(
+                side, verb, "garbage" if isinstance(err, ApiGarbageError) else "unreachable"
+            )
             self._noted(side, err)
             raise
-        self._counts.add(side, verb, "ok")
+        self._statistics.requested(side, verb, "ok")
         self._noted(side, None)
         return answer
 

@@ -77,13 +77,15 @@ def _work(engine: Engine) -> Iterator[Metric]:
     yield single("mcagent_controller_queue_delayed", "Keys that wait for their time.", later)
     yield single("mcagent_controller_queue_active", "Keys that are worked on.", now)
     results = statistics.results()
-    looks = [([name, result], results.get((name, result), 0)) for name in sorted(depths) for result in RESULTS]
-    text = "Looks at a key, by result."
-    yield counter("mcagent_controller_reconciles", text, ["reconciler", "result"], looks)
+    reconciles = [
+        ([name, result], results.get((name, result), 0)) for name in sorted(depths) for result in RESULTS
+    ]
+    text = "Keys reconciled, by result."
+    yield counter("mcagent_controller_reconciles", text, ["reconciler", "result"], reconciles)
     durations: dict[tuple[str, ...], Durations] = {
         (name,): found for name, found in sorted(statistics.durations().items())
     }
-    text = "Time of a look at a key, writes included."
+    text = "Time to reconcile a key, writes included."
     yield histogram("mcagent_controller_reconcile_duration_seconds", text, label, durations)
     labels = ["reconciler", "side", "kind", "verb"]
     yield counter("mcagent_controller_writes", "Objects written.", labels, sorted(statistics.writes().items()))
@@ -102,7 +104,7 @@ def _requests(engine: Engine) -> Iterator[Metric]:
         "mcagent_controller_api_requests",
         "Writes and single reads asked of API servers, by HTTP status, or ok, unreachable, garbage.",
         ["side", "verb", "code"],
-        sorted(engine.worker.counts.read().items()),
+        sorted(engine.worker.statistics.requests().items()),
     )
     if engine.connection is not None:
         leader = engine.view.leader
