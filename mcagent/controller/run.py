@@ -25,8 +25,8 @@ from mcagent.controller.config import Role, Settings
 from mcagent.controller.machinery.engine import Engine, EngineTiming
 from mcagent.controller.machinery.lease import Elector, LeaseTiming
 from mcagent.controller.machinery.reconciler import Reconciler, Side
-from mcagent.controller.machinery.serving.metrics import Sources, registry
-from mcagent.controller.machinery.serving.pages import Process, checks, make_pages
+from mcagent.controller.machinery.serving.metrics import registry
+from mcagent.controller.machinery.serving.pages import Process, make_pages
 from mcagent.controller.machinery.serving.servers import Servers
 from mcagent.controller.machinery.statistics import Durations
 from mcagent.controller.settings import MemberLimits
@@ -182,9 +182,13 @@ class Controller:
             lease_error=lambda: self.elector.error if self.elector is not None else "",
             webhook=self._webhook_problem,
             dead=self.dead,
+            reviews=lambda: self.webhook.counts() if self.webhook is not None else {},
+            review_durations=lambda: self.webhook.durations() if self.webhook is not None else Durations(),
+            certificate_expiry=lambda: self._keeper.expires if self._keeper is not None else 0.0,
+            events=self._events.counts,
         )
-        numbers = registry(self._sources())
-        self.servers = Servers(settings, make_pages(self._process, numbers), client)
+        pages = make_pages(self._process, registry(self._process))
+        self.servers = Servers(settings, pages, client)
 
     # --- any thread ---------------------------------------------------------------------------------------
 
@@ -199,7 +203,7 @@ class Controller:
 
     def ready(self) -> bool:
         """Tell what /readyz tells."""
-        return all(check.good for check in checks(self._process))
+        return self._process.ready()
 
     def dead(self) -> list[str]:
         """Return the threads that should run and do not, and why."""
@@ -280,17 +284,6 @@ class Controller:
         if self.webhook is None or self.webhook.has_certificate:
             return ""
         return (self._keeper.error if self._keeper is not None else "") or "there is no certificate yet"
-
-    def _sources(self) -> Sources:
-        return Sources(
-            engine=self.engine,
-            leading=self.leading,
-            ready=self.ready,
-            webhook=lambda: self.webhook.counts() if self.webhook is not None else {},
-            webhook_seconds=lambda: self.webhook.durations() if self.webhook is not None else Durations(),
-            certificate_expiry=lambda: self._keeper.expires if self._keeper is not None else 0.0,
-            events=self._events.counts,
-        )
 
 
 def _own_namespace() -> str:

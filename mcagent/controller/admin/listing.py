@@ -10,7 +10,7 @@ from mcagent.controller.admin.tokens import tokens
 from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import find, time_of
-from mcagent.controller.contract.raw import annotation, text_at, value_at
+from mcagent.controller.contract.raw import annotation, name_of, namespace_of, text_at, value_at
 from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_leader_set
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
@@ -50,7 +50,7 @@ def since(text: object, now: float) -> str:
 
 
 def _head(obj: RawObject) -> tuple[str, str]:
-    return (text_at(obj, "metadata", "namespace"), text_at(obj, "metadata", "name"))
+    return (namespace_of(obj), name_of(obj))
 
 
 def _message(text: object) -> str:
@@ -172,7 +172,7 @@ def objects(
     listing = LISTINGS[what]
     found = tokens(cluster, namespace) if what == MEMBER_TOKEN else cluster.objects(listing.kind, namespace)
     if name:
-        found = [obj for obj in found if text_at(obj, "metadata", "name") == name]
+        found = [obj for obj in found if name_of(obj) == name]
         if not found:
             raise AdminError(f"there is no {what} {namespace + '/' if namespace else ''}{name}")
     if cluster_id:

@@ -21,7 +21,7 @@ from mcagent.controller.admission.identity import (
     cluster_id_of,
 )
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import is_deleting, text_at
+from mcagent.controller.contract.raw import is_deleting, name_of, text_at
 
 _FIXED = {"clusterID": "ClusterID", "clusterSetID": "ClusterSet ID", "leaderClusterID": "leader cluster ID"}
 
@@ -74,7 +74,7 @@ def _create(request: Request, lookup: Lookup) -> Decision:
     if not sets:
         return denied(f"there is no ClusterSet in namespace {request.namespace}", code=412)
     cluster_set = sets[0]
-    name = text_at(cluster_set, "metadata", "name")
+    name = name_of(cluster_set)
     if text_at(new, "clusterSetID") != name:
         return denied(f'unknown ClusterSet ID "{text_at(new, "clusterSetID")}": it is {name} here', code=412)
     spec = cluster_set.get("spec")
@@ -82,7 +82,7 @@ def _create(request: Request, lookup: Lookup) -> Decision:
     leader = text_at(leaders[0], "clusterID") if isinstance(leaders, list) and leaders else ""
     if text_at(new, "leaderClusterID") != leader:
         return denied(f"leaderClusterID does not match the ClusterSet's leader, {leader}", code=412)
-    if text_at(new, "metadata", "name") != names.announce(cluster):
+    if name_of(new) != names.announce(cluster):
         return denied(f"the name of cluster {cluster}'s announcement must be {names.announce(cluster)}")
     other = ambiguous_with(cluster, bound_clusters(lookup.service_accounts(request.namespace)))
     if other:

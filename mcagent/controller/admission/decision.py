@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from mcagent.controller.admission.accounts import ACCOUNT, Caller, caller_of, node_of
-from mcagent.controller.contract.raw import text_at
+from mcagent.controller.contract.raw import namespace_of, text_at
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 
@@ -102,7 +102,7 @@ def read_request(raw: Mapping[str, Any]) -> Request | None:
     return Request(
         operation=Operation(operation),
         kind=text_at(raw, "kind", "kind") or text_at(new or old, "kind"),
-        namespace=text_at(raw, "namespace") or text_at(new or old, "metadata", "namespace"),
+        namespace=text_at(raw, "namespace") or namespace_of(new or old),
         user=user,
         caller=caller_of(user),
         node=node_of(raw.get("userInfo")),

@@ -17,7 +17,7 @@ from mcagent.controller.admission.decision import (
     denied,
     no_account,
 )
-from mcagent.controller.contract.raw import text_at
+from mcagent.controller.contract.raw import name_of
 
 AGENTS_FIELD = "wireGuard"
 
@@ -37,7 +37,7 @@ def review_gateway(request: Request, accounts: Accounts) -> Decision:
 
 
 def _agent(request: Request, accounts: Accounts) -> Decision:
-    name = text_at(request.object, "metadata", "name")
+    name = name_of(request.object)
     if request.operation is not Operation.UPDATE:
         return denied(f"{request.caller} is an agent's, and makes no Gateways: the controller does")
     foreign = changed_parts(request.old, request.object) - {AGENTS_FIELD}

@@ -22,7 +22,7 @@ from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.admission.quota import refuse_bounds, refuse_size
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
-from mcagent.controller.contract.raw import is_deleting, text_at
+from mcagent.controller.contract.raw import is_deleting, name_of, text_at
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 
@@ -152,7 +152,7 @@ def _name(new: RawObject, cluster: str, kind: str) -> Decision | None:
     else:
         label = text_at(new, "spec", "labelIdentity", "normalizedLabel")
         derived = f"{cluster}-{hashlib.sha1(label.encode(), usedforsecurity=False).hexdigest()[:16]}"
-    found = text_at(new, "metadata", "name")
+    found = name_of(new)
     return None if found == derived else denied(f"the export's name must be {derived}: it is {printable(found)}")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import items_at, namespace_of, text_at, texts_at, value_at
+from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.machinery.reconciler import Index, Side
 from mcagent.core.addresses.rules import SHORTEST_PREFIX, PrefixRange, prefix_range, refuse_network
 from mcagent.core.addresses.underlay import endpoint_of, refuse_underlay, source_of
@@ -220,7 +220,7 @@ def colliding(
     `indexed` returns what one of the indexes below files under a value.
     """
     places = dict.fromkeys(place(area, value) for claim in claims for value in asked_for(claim))
-    found = {text_at(raw, "metadata", "name"): raw for value in places for raw in indexed(value)}
+    found = {name_of(raw): raw for value in places for raw in indexed(value)}
     return [found[name] for name in sorted(found)]
 
 

@@ -46,6 +46,11 @@ def namespace_of(obj: object) -> str:
     return text_at(obj, "metadata", "namespace")
 
 
+def key_of(obj: object) -> str:
+    """Return "namespace/name" of an object."""
+    return f"{namespace_of(obj)}/{name_of(obj)}"
+
+
 def annotation(obj: object, key: str) -> str | None:
     """Return an annotation; None when there is none."""
     found = value_at(obj, "metadata", "annotations", key)

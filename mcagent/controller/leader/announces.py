@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import FALSE, find, time_of
-from mcagent.controller.contract.raw import is_deleting, text_at
+from mcagent.controller.contract.raw import is_deleting, key_of, name_of, namespace_of, text_at
 from mcagent.controller.leader.cluster_set import conditions_by_cluster, is_lost
 from mcagent.controller.leader.exports import BY_CLUSTER, by_cluster, cluster_of
 from mcagent.controller.leader.members import announce_ref, announces
@@ -46,11 +46,11 @@ class Members:
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the announcements that a change touches. A heartbeat touches none."""
         raw = change.new or change.old or {}
-        area = text_at(raw, "metadata", "namespace")
+        area = namespace_of(raw)
         if not self._settings.covers(area):
             return []
         if change.kind is Kind.MEMBER_CLUSTER_ANNOUNCE:
-            return [] if _identity(change.old) == _identity(change.new) else [_key(raw)]
+            return [] if _identity(change.old) == _identity(change.new) else [key_of(raw)]
         if change.kind is Kind.CLUSTER_SET:
             away = conditions_by_cluster(raw).items()
             return [
@@ -64,7 +64,7 @@ class Members:
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all announcements."""
         area = self._settings.namespace or None
-        return [_key(raw) for raw in view.list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=area)]
+        return [key_of(raw) for raw in view.list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=area)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the announcement's finalizer, or what has to go."""
@@ -106,20 +106,15 @@ class Members:
         """
         patience = self._settings.stale_after
         for cluster_set in view.list(Kind.CLUSTER_SET, namespace=ref.namespace):
-            if text_at(cluster_set, "metadata", "name") == text_at(raw, "clusterSetID"):
+            if name_of(cluster_set) == text_at(raw, "clusterSetID"):
                 ready = find(conditions_by_cluster(cluster_set).get(text_at(raw, "clusterID")), "Ready")
                 since = time_of(ready.get("lastTransitionTime"))
                 return since + patience - now if is_lost(ready, raw) and since is not None else None
         return patience - view.quiet_for(ref)  # it announces itself to a ClusterSet that is not here
 
 
-def _key(raw: RawObject) -> str:
-    return f"{text_at(raw, 'metadata', 'namespace')}/{text_at(raw, 'metadata', 'name')}"
-
-
 def _export_ref(raw: RawObject) -> Ref:
-    area, name = (text_at(raw, "metadata", field) for field in ("namespace", "name"))
-    return Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name)
+    return Ref(kind=Kind.RESOURCE_EXPORT, namespace=namespace_of(raw), name=name_of(raw))
 
 
 def _identity(raw: RawObject | None) -> object:

@@ -14,7 +14,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in, without
 from mcagent.controller.contract.conditions import TRUE, condition
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import annotation, is_deleting, text_at
+from mcagent.controller.contract.raw import annotation, is_deleting, key_of, name_of, namespace_of, text_at
 from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, said
 from mcagent.controller.leader.exports import BY_CLUSTER, CLUSTER_INFOS, Header, read_header
 from mcagent.controller.leader.ledger import Ledger, granted_in, touched
@@ -54,7 +54,7 @@ class ClusterInfoCopy:
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the exports that a change touches: itself, and those in the way of its old or new claims."""
         raw = change.new or change.old or {}
-        area = text_at(raw, "metadata", "namespace")
+        area = namespace_of(raw)
         if not self._settings.covers(area):
             return []
         if change.kind is Kind.MEMBER_CLUSTER_ANNOUNCE:
@@ -75,14 +75,14 @@ class ClusterInfoCopy:
             changed = set(claims_in(change.old)) ^ set(claims_in(change.new))
             if is_deleting(change.old) != is_deleting(change.new):
                 changed |= set(claims_in(change.new))
-        found = (text_at(raw, "metadata", "name"), *touched(view, area, changed))
+        found = (name_of(raw), *touched(view, area, changed))
         return dict.fromkeys(f"{area}/{name}" for name in found)
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all ClusterInfo exports, and imports of such."""
         area = self._settings.namespace or None
         found = {
-            f"{text_at(raw, 'metadata', 'namespace')}/{text_at(raw, 'metadata', 'name')}": None
+            key_of(raw): None
             for raw in view.list(Kind.RESOURCE_EXPORT, namespace=area)
             if text_at(raw, "spec", "kind") == ExportKind.CLUSTER_INFO
         }
@@ -131,9 +131,9 @@ class ClusterInfoCopy:
 
 
 def _key_of_import(raw: RawObject) -> list[str]:
-    name = text_at(raw, "metadata", "name")
+    name = name_of(raw)
     ours = text_at(raw, "spec", "kind") == ExportKind.CLUSTER_INFO and name.endswith(names.cluster_info(""))
-    return [f"{text_at(raw, 'metadata', 'namespace')}/{name}"] if ours else []
+    return [f"{namespace_of(raw)}/{name}"] if ours else []
 
 
 def _members(account: RawObject | None) -> set[str]:

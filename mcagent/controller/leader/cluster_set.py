@@ -15,7 +15,7 @@ from typing import Any
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, find, time_of, time_text
-from mcagent.controller.contract.raw import is_deleting, text_at, value_at
+from mcagent.controller.contract.raw import is_deleting, key_of, namespace_of, text_at, value_at
 from mcagent.controller.leader.exports import CLUSTER_INFOS, cluster_of
 from mcagent.controller.leader.members import announce_ref, announces, heartbeat
 from mcagent.controller.machinery.reconciler import (
@@ -87,22 +87,22 @@ class ClusterSetStatus:
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the ClusterSets that a change touches. A heartbeat of a member that is Ready touches none."""
         raw = change.new or change.old or {}
-        area = text_at(raw, "metadata", "namespace")
+        area = namespace_of(raw)
         if not self._settings.covers(area):
             return []
         if change.kind is Kind.CLUSTER_SET:
-            return [_key(raw)]
+            return [key_of(raw)]
         if change.kind is Kind.RESOURCE_EXPORT and _published(change.old) == _published(change.new):
             return []
         sets = view.list(Kind.CLUSTER_SET, namespace=area)
         if change.kind is Kind.MEMBER_CLUSTER_ANNOUNCE and announces(change.old) and announces(change.new):
             cluster = text_at(raw, "clusterID")
             sets = [s for s in sets if find(conditions_by_cluster(s).get(cluster), READY).get("status") != TRUE]
-        return [_key(cluster_set) for cluster_set in sets]
+        return [key_of(cluster_set) for cluster_set in sets]
 
     def all_keys(self, view: View) -> Iterable[str]:
         """Return all ClusterSets."""
-        return [_key(raw) for raw in view.list(Kind.CLUSTER_SET, namespace=self._settings.namespace or None)]
+        return [key_of(raw) for raw in view.list(Kind.CLUSTER_SET, namespace=self._settings.namespace or None)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the status of a ClusterSet."""
@@ -157,10 +157,6 @@ class ClusterSetStatus:
         )
         kept = before if lost_before else None
         return condition(kept, READY, FALSE, reason="Disconnected", message=message, now=now)
-
-
-def _key(raw: RawObject) -> str:
-    return f"{text_at(raw, 'metadata', 'namespace')}/{text_at(raw, 'metadata', 'name')}"
 
 
 def _overall(before: object, statuses: Sequence[RawObject], ready: int, now: float) -> RawObject:

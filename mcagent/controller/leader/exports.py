@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.ranges import block_of
-from mcagent.controller.contract.raw import is_deleting, items_at, text_at
+from mcagent.controller.contract.raw import is_deleting, items_at, key_of, name_of, namespace_of, text_at
 from mcagent.controller.machinery.reconciler import Index, Side
 from mcagent.kube.source import RawObject
 from mcagent.model.field import Field, printable
@@ -50,7 +50,7 @@ def cluster_of(raw: RawObject) -> str:
 
 def subject(raw: RawObject) -> Field:
     """Return an export as a Field, named for messages."""
-    name = f"{text_at(raw, 'metadata', 'namespace')}/{text_at(raw, 'metadata', 'name')}"
+    name = key_of(raw)
     return Field(f"{Kind.RESOURCE_EXPORT} {name}", raw)
 
 
@@ -71,7 +71,7 @@ def read_header(raw: RawObject) -> Header:
         name = _dns(spec.get("name"), names.is_label, "DNS-1123 label")
     else:
         namespace, name = spec.get("namespace").text(""), spec.get("name").text("")
-    export = text_at(raw, "metadata", "name")
+    export = name_of(raw)
     derived = names.cluster_info(cluster_id)
     if kind in SERVICE_KINDS:
         named = names.service_export if kind == ExportKind.SERVICE else names.endpoints_export
@@ -79,7 +79,7 @@ def read_header(raw: RawObject) -> Header:
     if export != derived:
         raise field.get("metadata").get("name").error(f"must be {derived}, which follows from its spec")
     return Header(
-        area=text_at(raw, "metadata", "namespace"),
+        area=namespace_of(raw),
         export=export,
         kind=ExportKind(kind),
         cluster_id=cluster_id,
@@ -101,30 +101,30 @@ def _dns(field: Field, good: Callable[[str], bool], what: str) -> str:
 
 
 def _by_cluster(obj: RawObject) -> Iterable[str]:
-    return [by_cluster(text_at(obj, "metadata", "namespace"), cluster_of(obj))]
+    return [by_cluster(namespace_of(obj), cluster_of(obj))]
 
 
 def _by_import(obj: RawObject) -> Iterable[str]:
     if text_at(obj, "spec", "kind") not in SERVICE_KINDS:
         return []
     name = f"{text_at(obj, 'spec', 'namespace')}-{text_at(obj, 'spec', 'name')}"
-    return [f"{text_at(obj, 'metadata', 'namespace')}/{name}"]
+    return [f"{namespace_of(obj)}/{name}"]
 
 
 def _by_kind(obj: RawObject) -> Iterable[str]:
-    return [by_kind(text_at(obj, "metadata", "namespace"), cluster_of(obj), text_at(obj, "spec", "kind"))]
+    return [by_kind(namespace_of(obj), cluster_of(obj), text_at(obj, "spec", "kind"))]
 
 
 def _by_namespace(obj: RawObject) -> Iterable[str]:
     if text_at(obj, "spec", "kind") not in SERVICE_KINDS:
         return []
-    return [f"{text_at(obj, 'metadata', 'namespace')}/{text_at(obj, 'spec', 'namespace')}"]
+    return [f"{namespace_of(obj)}/{text_at(obj, 'spec', 'namespace')}"]
 
 
 def _by_block(obj: RawObject) -> Iterable[str]:
     if text_at(obj, "spec", "kind") != ExportKind.ENDPOINTS:
         return []
-    area = text_at(obj, "metadata", "namespace")
+    area = namespace_of(obj)
     return {
         f"{area}/{block_of(text_at(address, 'ip'))}"
         for subset in items_at(obj, "spec", "endpoints", "subsets")
@@ -135,7 +135,7 @@ def _by_block(obj: RawObject) -> Iterable[str]:
 def _cluster_infos(obj: RawObject) -> Iterable[str]:
     if text_at(obj, "spec", "kind") != ExportKind.CLUSTER_INFO:
         return []
-    return [text_at(obj, "metadata", "namespace")]
+    return [namespace_of(obj)]
 
 
 def by_cluster(area: str, cluster_id: str) -> str:

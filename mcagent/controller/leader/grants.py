@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, networks_of, range_of
-from mcagent.controller.contract.raw import text_at
+from mcagent.controller.contract.raw import namespace_of, text_at
 from mcagent.controller.leader.bounds import Bounds
 from mcagent.controller.leader.payloads import published
 from mcagent.controller.machinery.reconciler import Index, Ref, Side, View
@@ -24,9 +24,7 @@ from mcagent.model.objects import Kind
 
 
 def _infos(obj: RawObject) -> Sequence[str]:
-    return (
-        [text_at(obj, "metadata", "namespace")] if text_at(obj, "spec", "kind") == ExportKind.CLUSTER_INFO else []
-    )
+    return [namespace_of(obj)] if text_at(obj, "spec", "kind") == ExportKind.CLUSTER_INFO else []
 
 
 GRANTS = Index(

@@ -25,7 +25,7 @@ from mcagent.controller.contract.cidr_claims import (
     colliding,
     filed_under,
 )
-from mcagent.controller.contract.raw import annotation, is_deleting, text_at, value_at
+from mcagent.controller.contract.raw import annotation, is_deleting, name_of, namespace_of, text_at, value_at
 from mcagent.controller.leader.bounds import Bounds, bounds_of, defaults_of
 from mcagent.controller.leader.exports import read_header
 from mcagent.controller.leader.members import is_member
@@ -76,7 +76,7 @@ class Ledger:
 
     def decide(self, view: View, raw: RawObject, now: float) -> ClaimsDecision:
         """Return what becomes of the claims of a member's ClusterInfo export, which can be read."""
-        area = text_at(raw, "metadata", "namespace")
+        area = namespace_of(raw)
         own = _account(view, area, text_at(raw, "spec", "clusterID"), raw)
         claims = [*own.granted, *own.asked]
         refused = self.refusals(view, area, own.cluster_id, claims)
@@ -258,7 +258,7 @@ def read_claims(export: RawObject) -> tuple[CidrClaim, ...] | None:
 def touched(view: View, area: str, changed: Iterable[CidrClaim]) -> list[str]:
     """Return the names of the exports that ask for what collides with these claims."""
     found = colliding(changed, area, lambda value: view.indexed(CLAIMED, value))
-    return [text_at(raw, "metadata", "name") for raw in found]
+    return [name_of(raw) for raw in found]
 
 
 def _clusters(view: View, area: str, claims: Sequence[CidrClaim]) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.raw import is_deleting, text_at
+from mcagent.controller.contract.raw import is_deleting, name_of, text_at
 from mcagent.controller.machinery.reconciler import Ref, View
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
@@ -27,11 +27,7 @@ def not_a_member(cluster_id: str) -> str:
 
 def announces(raw: RawObject | None) -> bool:
     """Tell whether a MemberClusterAnnounce, or its absence, announces a member."""
-    return (
-        raw is not None
-        and not is_deleting(raw)
-        and text_at(raw, "metadata", "name") == names.announce(text_at(raw, "clusterID"))
-    )
+    return raw is not None and not is_deleting(raw) and name_of(raw) == names.announce(text_at(raw, "clusterID"))
 
 
 def heartbeat(raw: RawObject) -> str:

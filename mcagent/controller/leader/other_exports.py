@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import is_deleting, text_at
+from mcagent.controller.contract.raw import is_deleting, key_of, namespace_of, text_at
 from mcagent.controller.leader.status import failed, released
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View
 from mcagent.controller.settings import LeaderSettings
@@ -51,10 +51,10 @@ class OtherExports:
         return DesiredObjects(steps=[failed(raw, f'this leader does not merge exports of kind "{kind}"', now)])
 
     def _mine(self, raw: RawObject) -> bool:
-        return self._settings.namespace in ("", text_at(raw, "metadata", "namespace"))
+        return self._settings.namespace in ("", namespace_of(raw))
 
 
 def _key(raw: RawObject) -> list[str]:
     if text_at(raw, "spec", "kind") in ExportKind.__members__.values():
         return []
-    return [f"{text_at(raw, 'metadata', 'namespace')}/{text_at(raw, 'metadata', 'name')}"]
+    return [key_of(raw)]

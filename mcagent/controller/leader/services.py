@@ -14,7 +14,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.ranges import blocks_of
-from mcagent.controller.contract.raw import age, annotation, is_deleting, namespace_of, text_at
+from mcagent.controller.contract.raw import age, annotation, is_deleting, name_of, namespace_of, text_at
 from mcagent.controller.contract.services import endpoint_subsets, service_ports, session_affinity
 from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, ACCOUNTS_BY_NAMESPACE, named_namespaces, said
 from mcagent.controller.leader.exports import (
@@ -166,11 +166,11 @@ class ServiceMerge:
 
 
 def _key(raw: RawObject) -> str:
-    area = text_at(raw, "metadata", "namespace")
+    area = namespace_of(raw)
     namespace, name = text_at(raw, "spec", "namespace"), text_at(raw, "spec", "name")
     if names.is_label(namespace) and names.is_label(name):
         return f"{area}/{namespace}/{name}"
-    return f"{area}//{text_at(raw, 'metadata', 'name')}"
+    return f"{area}//{name_of(raw)}"
 
 
 def _with_rivals(view: View, exports: Iterable[RawObject]) -> Iterable[str]:
@@ -249,10 +249,10 @@ def _key_of_import(raw: RawObject) -> list[str]:
     """Return the key of a ResourceImport that is ours: of our kinds, and named as we name them."""
     kind, namespace, name = (text_at(raw, "spec", field) for field in ("kind", "namespace", "name"))
     named = names.service_import if kind == names.SERVICE_IMPORT else names.endpoints_import
-    if kind not in _IMPORT_KINDS or text_at(raw, "metadata", "name") != named(namespace, name):
+    if kind not in _IMPORT_KINDS or name_of(raw) != named(namespace, name):
         return []
     good = names.is_label(namespace) and names.is_label(name)
-    return [f"{text_at(raw, 'metadata', 'namespace')}/{namespace}/{name}"] if good else []
+    return [f"{namespace_of(raw)}/{namespace}/{name}"] if good else []
 
 
 def _imports(view: View, area: str, own: Mapping[str, str], merged: Merged, now: float) -> Iterable[Wanted | Ref]:

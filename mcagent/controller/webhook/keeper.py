@@ -12,10 +12,11 @@ import binascii
 import logging
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from mcagent.controller.webhook.certs import Material, current, expiry
 from mcagent.controller.webhook.server import WebhookServer
@@ -35,39 +36,8 @@ RETRY = 2.0
 _FIELDS = ("ca.crt", "ca.key", "tls.crt", "tls.key")
 
 
-class Keeper(Protocol):
-    """What takes care of the server's certificate."""
-
-    @property
-    def expires(self) -> float:
-        """Return when the certificate in use expires, in seconds since the epoch; 0.0: there is none."""
-        ...
-
-    @property
-    def error(self) -> str:
-        """Return what is wrong; "" if nothing."""
-        ...
-
-    @property
-    def alive(self) -> bool:
-        """Tell whether its thread runs."""
-        ...
-
-    def start(self) -> None:
-        """Begin."""
-        ...
-
-    def wake(self) -> None:
-        """Look now: something changed that is of importance to it."""
-        ...
-
-    def stop(self) -> None:
-        """End."""
-        ...
-
-
-class _Looking:
-    """A thread that looks again and again, sooner after a failure."""
+class Keeper(ABC):
+    """Takes care of the server's certificate: a thread that looks again and again, sooner after a failure."""
 
     def __init__(self, look: float, retry: float) -> None:
         self._look, self._retry = look, retry
@@ -95,7 +65,7 @@ class _Looking:
         self._thread.start()
 
     def wake(self) -> None:
-        """Look now: something changed that is of importance to it."""
+        """Look now."""
         self._woken.set()
 
     def stop(self) -> None:
@@ -118,12 +88,12 @@ class _Looking:
             if not self._stopping.is_set():  # `stop` may have come before the clearing above
                 self._woken.wait(self._retry if error else self._look)
 
+    @abstractmethod
     def look(self) -> None:
         """Do what is to be done now. Raises SourceError, OSError."""
-        raise NotImplementedError
 
 
-class SecretKeeper(_Looking):
+class SecretKeeper(Keeper):
     """Makes, renews and shares a certificate for the Service `service` of a namespace.
 
     `configurations` are the kinds of webhook configurations, named like the Service, that get the caBundle.
@@ -235,7 +205,7 @@ class SecretKeeper(_Looking):
         log.info("%s %s: caBundle written", kind, name)
 
 
-class DirectoryKeeper(_Looking):
+class DirectoryKeeper(Keeper):
     """Uses a certificate that somebody else keeps in a directory: tls.crt and tls.key."""
 
     def __init__(

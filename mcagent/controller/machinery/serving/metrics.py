@@ -5,67 +5,54 @@ Labels are bounded: reconcilers, sides, kinds, verbs and codes, never a name of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from mcagent.controller.machinery.engine import Engine
+from mcagent.controller.machinery.serving.pages import Process
 from mcagent.controller.machinery.statistics import RESULTS, Durations
 from mcagent.observe.families import by_word, counter, gauge, histogram, single
 from mcagent.observe.standard import process_metrics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """Where the numbers come from. None of them raises or blocks for long."""
-
-    engine: Engine
-    leading: Callable[[], bool]  # this replica may write
-    ready: Callable[[], bool]
-    webhook: Callable[[], Mapping[tuple[str, str], int]]  # reviews by kind and answer
-    webhook_seconds: Callable[[], Durations]
-    certificate_expiry: Callable[[], float]  # seconds since the epoch; 0.0: there is none
-    events: Callable[[], Mapping[str, int]]  # Events by outcome
-
-
-def registry(sources: Sources) -> CollectorRegistry:
+def registry(process: Process) -> CollectorRegistry:
     """Return a registry that reads these at every scrape."""
     made = CollectorRegistry()
-    made.register(_Collector(sources))
+    made.register(_Collector(process))
     return made
 
 
 class _Collector(Collector):
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
+    def __init__(self, process: Process) -> None:
+        self._process = process
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        sources, engine = self._sources, self._sources.engine
-        yield from process_metrics(sources.ready(), prefix="mcagent_controller")
-        yield single("mcagent_controller_is_leader", "1 when this replica holds the Lease.", sources.leading())
-        yield counter("mcagent_controller_events", "Events, by result.", ["result"], by_word(sources.events()))
+        process, engine = self._process, self._process.engine
+        yield from process_metrics(process.ready(), prefix="mcagent_controller")
+        yield single("mcagent_controller_is_leader", "1 when this replica holds the Lease.", process.leading())
+        yield counter("mcagent_controller_events", "Events, by result.", ["result"], by_word(process.events()))
         yield from _work(engine)
         yield from _requests(engine)
         yield from _informers(engine)
         yield from self._webhook()
 
     def _webhook(self) -> Iterator[Metric]:
-        reviews = sorted(self._sources.webhook().items())
+        reviews = sorted(self._process.reviews().items())
         yield counter("mcagent_controller_webhook_requests", "Admission reviews.", ["kind", "answer"], reviews)
         yield histogram(
             "mcagent_controller_webhook_duration_seconds",
             "Time of an admission review.",
             [],
-            {(): self._sources.webhook_seconds()},
+            {(): self._process.review_durations()},
         )
         yield single(
             "mcagent_controller_webhook_certificate_expiry_timestamp_seconds",
             "When the certificate of the webhook expires.",
-            self._sources.certificate_expiry(),
+            self._process.certificate_expiry(),
         )
 
 

@@ -7,7 +7,7 @@ threads run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from prometheus_client import CollectorRegistry
@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.machinery.informers import OPTIONAL
 from mcagent.controller.machinery.reconciler import Leader, Side
+from mcagent.controller.machinery.statistics import Durations
 from mcagent.http.server import Pages
 from mcagent.observe.standard import Check, rfc3339, standard_pages
 from mcagent.observe.version import version
@@ -24,7 +25,7 @@ SHOWN = 1000  # entries of a list in /status
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """What the pages tell of."""
+    """The process as pages and metrics show it. No function of it raises or blocks for long."""
 
     role: str
     identity: str
@@ -36,6 +37,14 @@ class Process:
     lease_error: Callable[[], str]
     webhook: Callable[[], str]  # why it does not serve; "" if it does, or need not
     dead: Callable[[], list[str]]  # threads that should run and do not
+    reviews: Callable[[], Mapping[tuple[str, str], int]]  # admission reviews by kind and answer
+    review_durations: Callable[[], Durations]
+    certificate_expiry: Callable[[], float]  # seconds since the epoch; 0.0: there is none
+    events: Callable[[], Mapping[str, int]]  # Events by result
+
+    def ready(self) -> bool:
+        """Tell whether every condition of being ready holds."""
+        return all(check.good for check in checks(self))
 
 
 def checks(process: Process) -> tuple[Check, ...]:
