@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mcagent.controller.leader.announces import Members
 from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
 from mcagent.controller.leader.cluster_set import ClusterSetStatus
+from mcagent.controller.leader.members import Members
 from mcagent.controller.leader.other_exports import OtherExports
 from mcagent.controller.leader.services import ServiceMerge
 from mcagent.controller.machinery.reconciler import Reconciler

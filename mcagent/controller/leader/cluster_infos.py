@@ -15,12 +15,12 @@ from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in,
 from mcagent.controller.contract.conditions import TRUE, condition
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import annotation, is_deleting, key_of, name_of, namespace_of, text_at
+from mcagent.controller.leader.announces import announces, is_member, not_a_member
 from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, said
+from mcagent.controller.leader.export_status import export_ref, failed, reason_of, released, succeeded
 from mcagent.controller.leader.exports import BY_CLUSTER, CLUSTER_INFOS, Header, read_header
 from mcagent.controller.leader.ledger import Ledger, granted_in, touched
-from mcagent.controller.leader.members import announces, is_member, not_a_member
 from mcagent.controller.leader.payloads import read_cluster_info
-from mcagent.controller.leader.status import export_ref, failed, reason_of, released, succeeded
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,

@@ -16,8 +16,8 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import claims_in, pairs
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, find, time_of, time_text
 from mcagent.controller.contract.raw import is_deleting, key_of, namespace_of, text_at, value_at
+from mcagent.controller.leader.announces import announce_ref, announces, heartbeat
 from mcagent.controller.leader.exports import CLUSTER_INFOS, cluster_of
-from mcagent.controller.leader.members import announce_ref, announces, heartbeat
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,

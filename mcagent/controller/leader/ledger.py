@@ -26,9 +26,9 @@ from mcagent.controller.contract.cidr_claims import (
     filed_under,
 )
 from mcagent.controller.contract.raw import annotation, is_deleting, name_of, namespace_of, text_at, value_at
+from mcagent.controller.leader.announces import is_member
 from mcagent.controller.leader.bounds import Bounds, bounds_of, defaults_of
 from mcagent.controller.leader.exports import read_header
-from mcagent.controller.leader.members import is_member
 from mcagent.controller.leader.payloads import read_cluster_info
 from mcagent.controller.machinery.reconciler import Ref, View
 from mcagent.controller.settings import MemberLimits

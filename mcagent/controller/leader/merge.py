@@ -19,9 +19,9 @@ from mcagent.controller.contract.services import (
     Subsets,
     endpoint_ports,
 )
+from mcagent.controller.leader.export_status import CONFLICT
 from mcagent.controller.leader.exports import Header
 from mcagent.controller.leader.payloads import Backends
-from mcagent.controller.leader.status import CONFLICT
 from mcagent.model.net import Address
 
 MAX_SUBSETS_SIZE = 1_000_000  # bytes of JSON; etcd takes 1.5 MiB for an object with all its metadata

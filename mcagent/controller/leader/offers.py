@@ -15,13 +15,13 @@ from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import age, is_deleting
 from mcagent.controller.contract.services import ServiceSpec
 from mcagent.controller.contract.size import object_size
+from mcagent.controller.leader.announces import is_member, not_a_member
 from mcagent.controller.leader.bounds import bounds_of, defaults_of, named_for, refuse_namespace
+from mcagent.controller.leader.export_status import CONFLICT, reason_of
 from mcagent.controller.leader.exports import BY_KIND, Header, by_kind, read_header
-from mcagent.controller.leader.grants import Grants
-from mcagent.controller.leader.members import is_member, not_a_member
+from mcagent.controller.leader.granted_networks import GrantedNetworks
 from mcagent.controller.leader.merge import MergeResult, Offer
 from mcagent.controller.leader.payloads import Backends, read_backends, read_definition
-from mcagent.controller.leader.status import CONFLICT, reason_of
 from mcagent.controller.machinery.reconciler import View
 from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
@@ -77,7 +77,7 @@ class Offers:
     def __init__(self, settings: LeaderSettings) -> None:
         self._limits = settings.limits
         self._defaults = defaults_of(settings.limits)
-        self._grants = Grants(settings)
+        self._grants = GrantedNetworks(settings)
 
     def read(self, view: View, raw: RawObject, key: str) -> Export:
         """Return an export, and whether it can take part."""

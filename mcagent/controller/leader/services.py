@@ -16,7 +16,9 @@ from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.ranges import blocks_of
 from mcagent.controller.contract.raw import age, annotation, is_deleting, name_of, namespace_of, text_at
 from mcagent.controller.contract.services import endpoint_subsets, service_ports, session_affinity
+from mcagent.controller.leader.announces import announces
 from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, ACCOUNTS_BY_NAMESPACE, named_namespaces, said
+from mcagent.controller.leader.export_status import export_ref, failed, released, succeeded
 from mcagent.controller.leader.exports import (
     BY_BLOCK,
     BY_CLUSTER,
@@ -28,12 +30,10 @@ from mcagent.controller.leader.exports import (
     by_kind,
     cluster_of,
 )
-from mcagent.controller.leader.grants import GRANTS
-from mcagent.controller.leader.members import announces
+from mcagent.controller.leader.granted_networks import GRANTS
 from mcagent.controller.leader.merge import Merged, MergeResult, merge
 from mcagent.controller.leader.offers import Export, Offers
 from mcagent.controller.leader.payloads import published
-from mcagent.controller.leader.status import export_ref, failed, released, succeeded
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,

@@ -7,9 +7,9 @@ from mcagent.controller.member.announce import Announce
 from mcagent.controller.member.cleanup import Cleanup
 from mcagent.controller.member.cluster_info import ClusterInfoExport
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports
+from mcagent.controller.member.cluster_set import MemberClusterSet
 from mcagent.controller.member.gateways import GatewayElection
 from mcagent.controller.member.leave import Leave
-from mcagent.controller.member.membership import MemberClusterSet
 from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings

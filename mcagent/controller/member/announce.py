@@ -21,7 +21,12 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, membership
+from mcagent.controller.member.membership import (
+    cluster_set_of,
+    cluster_set_ref,
+    concerns_membership,
+    joined_leader,
+)
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -51,7 +56,7 @@ class Announce:
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the announcement with the heartbeat of this period."""
-        leader, cluster_set = membership(view), cluster_set_of(view)
+        leader, cluster_set = joined_leader(view), cluster_set_of(view)
         if leader is None or cluster_set is None or not leader.connected:
             return DesiredObjects()  # called again when that changes
         offset = zlib.crc32(leader.cluster_id.encode()) / 2**32 * self._period

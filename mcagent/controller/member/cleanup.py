@@ -19,8 +19,8 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
+from mcagent.controller.member.membership import is_joined
 from mcagent.controller.member.services.imported import ImportedService, is_imported, is_our_import, owner_of
-from mcagent.controller.member.state import is_joined
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind

@@ -29,7 +29,12 @@ from mcagent.controller.member.exports import (
     wireguard_fields,
 )
 from mcagent.controller.member.gateways import serving
-from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, membership
+from mcagent.controller.member.membership import (
+    cluster_set_of,
+    cluster_set_ref,
+    concerns_membership,
+    joined_leader,
+)
 from mcagent.controller.settings import MemberSettings
 from mcagent.core.addresses.underlay import refuse_underlay
 from mcagent.kube.source import RawObject
@@ -74,7 +79,7 @@ class ClusterInfoExport:
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the ResourceExport."""
-        leader, cluster_set = membership(view), cluster_set_of(view)
+        leader, cluster_set = joined_leader(view), cluster_set_of(view)
         if leader is None or cluster_set is None:
             return DesiredObjects()
         ref = export_ref(leader, names.cluster_info(leader.cluster_id))

@@ -47,14 +47,14 @@ from mcagent.controller.member.cidr_claims import (
 )
 from mcagent.controller.member.exports import WIREGUARD_FIELDS, published_settings, wireguard_fields
 from mcagent.controller.member.indexes import CLUSTER_INFOS, SLICES_BY_SERVICE
-from mcagent.controller.member.networks import cluster_of
-from mcagent.controller.member.state import (
+from mcagent.controller.member.membership import (
     cluster_set_of,
     cluster_set_ref,
     concerns_membership,
     is_for,
-    membership,
+    joined_leader,
 )
+from mcagent.controller.member.networks import cluster_of
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
@@ -111,7 +111,7 @@ class ClusterInfoImports:
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the ClusterInfoImport."""
-        leader, cluster_set = membership(view), cluster_set_of(view)
+        leader, cluster_set = joined_leader(view), cluster_set_of(view)
         if leader is None or cluster_set is None:
             return DesiredObjects()  # leaving cleans up
         ref = Ref(kind=Kind.CLUSTER_INFO_IMPORT, namespace=view.namespace, name=key)

@@ -19,7 +19,7 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.member.election import addresses, by_age, candidate, elect, relevant
-from mcagent.controller.member.state import cluster_set_of, cluster_set_ref, concerns_membership, is_joined
+from mcagent.controller.member.membership import cluster_set_of, cluster_set_ref, concerns_membership, is_joined
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind

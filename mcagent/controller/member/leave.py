@@ -15,7 +15,7 @@ from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Obje
 from mcagent.controller.member.announce import announce_ref
 from mcagent.controller.member.cleanup import OWNED, owned
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
-from mcagent.controller.member.state import cluster_set_of
+from mcagent.controller.member.membership import cluster_set_of
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind

@@ -37,6 +37,7 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref, resource_export
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE
+from mcagent.controller.member.membership import concerns_membership, joined_leader
 from mcagent.controller.member.services.backends import (
     cluster_ip_subsets,
     cluster_ips,
@@ -46,7 +47,6 @@ from mcagent.controller.member.services.backends import (
     ports_of,
     service_spec,
 )
-from mcagent.controller.member.state import concerns_membership, membership
 from mcagent.controller.settings import EndpointIpType, MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
@@ -125,7 +125,7 @@ class ServiceExports:
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
         """Return the two ResourceExports, and the status of the ServiceExports."""
-        leader = membership(view)
+        leader = joined_leader(view)
         if leader is None:
             return DesiredObjects()
         exports = sorted((r for r in view.indexed(BY_EXPORT_NAME, key) if not is_deleting(r)), key=age)

@@ -37,6 +37,13 @@ from mcagent.controller.member.indexes import (
     SLICES_BY_SERVICE,
     import_target,
 )
+from mcagent.controller.member.membership import (
+    cluster_set_of,
+    cluster_set_ref,
+    concerns_membership,
+    is_for,
+    joined_leader,
+)
 from mcagent.controller.member.networks import cidrs_of
 from mcagent.controller.member.services.endpoints import (
     Accepted,
@@ -59,13 +66,6 @@ from mcagent.controller.member.services.imported import (
     service_import_of,
     service_of,
     slices,
-)
-from mcagent.controller.member.state import (
-    cluster_set_of,
-    cluster_set_ref,
-    concerns_membership,
-    is_for,
-    membership,
 )
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject
@@ -160,7 +160,7 @@ class ServiceImports:
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the objects of an imported Service."""
-        leader, cluster_set = membership(view), cluster_set_of(view)
+        leader, cluster_set = joined_leader(view), cluster_set_of(view)
         namespace, _, name = key.partition("/")
         target = ImportedService(namespace=namespace, name=name)
         if leader is None or cluster_set is None:

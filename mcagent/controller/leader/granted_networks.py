@@ -32,7 +32,7 @@ GRANTS = Index(
 )  # ResourceImports of kind ClusterInfo, under the area
 
 
-class Grants:
+class GrantedNetworks:
     """The CIDRs of all members of an area, and what is allowed without.
 
     All exports ask the same, so the last answer for an area is kept, with the very objects that it was made from.
