@@ -27,13 +27,13 @@ from mcagent.model.wireguard import WireGuardImplementation
 
 if TYPE_CHECKING:
     from mcagent.agent.failover import Failover
-    from mcagent.agent.probing import Prober
+    from mcagent.dataplane.conntrack.prober import Prober
     from mcagent.dataplane.netlink.backend import NetlinkBackend
     from mcagent.dataplane.netlink.watch import NetlinkMonitor
     from mcagent.dataplane.nft.backend import NftBackend
-    from mcagent.dataplane.openflow import OpenFlowBackend
-    from mcagent.dataplane.openflow_text import FlowStatistics
-    from mcagent.dataplane.ovsdb import OvsdbBackend
+    from mcagent.dataplane.openflow.backend import OpenFlowBackend
+    from mcagent.dataplane.openflow.text import FlowStatistics
+    from mcagent.dataplane.ovsdb.backend import OvsdbBackend
     from mcagent.dataplane.wireguard import WireGuardBackend
     from mcagent.dataplane.wireguard_keys import KeyStore
     from mcagent.dataplane.wireguard_watch import WireGuardWatch
@@ -103,8 +103,8 @@ def make_facilities(settings: Settings, changed: Callable[[], None] = lambda: No
     """
     from mcagent.dataplane.netlink.backend import NetlinkBackend
     from mcagent.dataplane.nft.backend import NftBackend
-    from mcagent.dataplane.openflow import OpenFlowBackend
-    from mcagent.dataplane.ovsdb import OvsdbBackend
+    from mcagent.dataplane.openflow.backend import OpenFlowBackend
+    from mcagent.dataplane.ovsdb.backend import OvsdbBackend
     from mcagent.dataplane.wireguard import WireGuardBackend
 
     core = settings.core
@@ -192,8 +192,8 @@ def facts_reader(
 
 def make_prober(settings: Settings, facilities: Facilities) -> Prober:
     """Return what asks connections when a gateway is lost, not started."""
-    from mcagent.agent.probing import Prober
-    from mcagent.dataplane.conntrack import open_connections
+    from mcagent.dataplane.conntrack.observe import open_connections
+    from mcagent.dataplane.conntrack.prober import Prober
 
     # The kernel's own zone, and ARRIVAL: whichever the CNI lets a Pod's packets pass.
     zones = (0, settings.core.ct_zone_base)

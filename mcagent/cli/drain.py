@@ -103,7 +103,7 @@ class UsageError(McagentError):
 
 
 def _local(settings: Settings) -> Target:
-    from mcagent.dataplane.ovsdb import OvsdbBackend
+    from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 
     def put(wanted: bool) -> None:
         backend = OvsdbBackend(settings.ovsdb, settings.core.bridge)

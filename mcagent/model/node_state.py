@@ -119,7 +119,7 @@ class NodeState:
     """What this Node is. `cluster_ids` and `service_ids` are numeric IDs by cluster ID and by `ExportedPort.name`.
 
     `services` are known to gateways, and to workers that may have to ask clients how they came
-    (`mcagent.core.probes`).
+    (`mcagent.dataplane.conntrack.probes`).
     """
 
     role: Role = Role.NONE

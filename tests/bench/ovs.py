@@ -18,8 +18,8 @@ from typing import TypeVar
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
 from mcagent.dataplane.base import DataplaneBackend
-from mcagent.dataplane.openflow import OpenFlowBackend
-from mcagent.dataplane.ovsdb import OvsdbBackend
+from mcagent.dataplane.openflow.backend import OpenFlowBackend
+from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 from mcagent.model.facts import DatapathType
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import (

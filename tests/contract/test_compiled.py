@@ -16,8 +16,8 @@ from mcagent.core.plan.diff import diff, diff_desired
 from mcagent.core.plan.render import plan_text
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.nft.backend import NftBackend
-from mcagent.dataplane.openflow import OpenFlowBackend
-from mcagent.dataplane.ovsdb import OvsdbBackend
+from mcagent.dataplane.openflow.backend import OpenFlowBackend
+from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import DatapathType, Drain, Facts
 from mcagent.model.objects import ApiObject

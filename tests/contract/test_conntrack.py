@@ -10,8 +10,8 @@ import pytest
 
 from devtools.nodes import netns
 from devtools.waiting import wait_until
-from mcagent.core.probes import Connection
-from mcagent.dataplane.conntrack import open_connections
+from mcagent.dataplane.conntrack.observe import open_connections
+from mcagent.dataplane.conntrack.probes import Connection
 
 pytestmark = pytest.mark.contract
 

@@ -11,7 +11,7 @@ import pytest
 
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
-from mcagent.dataplane.openflow import OpenFlowBackend
+from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry, Resource
 from tests.contract.inside import adds, as_mapping, make, steps_to

@@ -12,9 +12,9 @@ import pytest
 
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
-from mcagent.dataplane.ofctl import PIPE_SIZE, Ofctl
-from mcagent.dataplane.openflow import OpenFlowBackend
-from mcagent.dataplane.openflow_watch import QUIET
+from mcagent.dataplane.openflow.backend import OpenFlowBackend
+from mcagent.dataplane.openflow.ofctl import PIPE_SIZE, Ofctl
+from mcagent.dataplane.openflow.watch import QUIET
 from mcagent.model.resources import Resource
 from tests.contract.inside import adds, as_mapping, make, steps_to
 from tests.contract.test_openflow import COOKIE, flow, group, make_bridge

@@ -16,7 +16,7 @@ import pytest
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
-from mcagent.dataplane.ovsdb import OvsdbBackend
+from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import BFD_MAC, PeerKind, Resource, TunnelType
@@ -277,7 +277,7 @@ def test_steps_that_vswitchd_does_not_take_are_reported(
     try:
         make(backend, [BRIDGE])
         fresh_ovs.kill_vswitchd()
-        monkeypatch.setattr("mcagent.dataplane.ovsdb.CONFIGURE_TIMEOUT", 0.2)
+        monkeypatch.setattr("mcagent.dataplane.ovsdb.backend.CONFIGURE_TIMEOUT", 0.2)
         result = backend.apply(adds(HOST_PORT, tunnel(2)))
         assert [str(error).count("ovs-vswitchd has not taken it") for _, error in result.failed] == [1, 1]
         fresh_ovs.start_vswitchd()

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.dataplane.ovsdb_json import StreamParser
+from mcagent.dataplane.ovsdb.json_stream import StreamParser
 
 _text = st.text(alphabet='ab"\\{}[]:, é\n', max_size=8)
 _values = st.recursive(

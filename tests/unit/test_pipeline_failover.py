@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP, PORT_CONTROLLER
 from flows.simulate import Datapath, Network
 from flows.simulate.packet import ACK, RST, SYN, Packet
-from mcagent.core.probes import Connection, questions
+from mcagent.dataplane.conntrack.probes import Connection, questions
 from tests.conversations import Call, Exchange, calls, examples, exchange, none, one
 from tests.topologies import PLAIN, ZONES, World, from_kernel, worlds
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from devtools.waiting import wait_until
 from flows.pipeline.registers import TOS_PROBE
-from mcagent.agent.probing import Prober
-from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
+from mcagent.dataplane.conntrack.prober import Prober
+from mcagent.dataplane.conntrack.probes import Connection, may_be_translated, probe, questions, served, services_of
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
 from mcagent.model.plan import Desired

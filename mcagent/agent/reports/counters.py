@@ -16,8 +16,8 @@ from mcagent.observe.metrics import COUNTERS, TunnelSample
 
 if TYPE_CHECKING:
     from mcagent.dataplane.nft.backend import NftBackend
-    from mcagent.dataplane.openflow import OpenFlowBackend
-    from mcagent.dataplane.ovsdb import OvsdbBackend
+    from mcagent.dataplane.openflow.backend import OpenFlowBackend
+    from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcagent.dataplane.ovsdb_rows import OWNER, PEER, PEER_KIND
+from mcagent.dataplane.ovsdb.rows import OWNER, PEER, PEER_KIND
 from mcagent.model.errors import BackendError
 
 TIMEOUT = 5.0  # seconds for the whole query

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection
 
-from mcagent.core.probes import Connection
+from mcagent.dataplane.conntrack.probes import Connection
 from mcagent.dataplane.netlink.connection import NETLINK_NETFILTER, NetlinkSocket
 from mcagent.dataplane.netlink.messages import AF_INET, attributes
 

@@ -18,8 +18,8 @@ from typing import Any
 import ovs.poller
 from ovs.db import idl as ovs_idl
 
-from mcagent.dataplane import ovsdb_json
-from mcagent.dataplane.ovsdb_rows import SCHEMA
+from mcagent.dataplane.ovsdb import json_stream as ovsdb_json
+from mcagent.dataplane.ovsdb.rows import SCHEMA
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
 

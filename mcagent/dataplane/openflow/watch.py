@@ -19,8 +19,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from mcagent.dataplane import openflow_wire as wire
-from mcagent.dataplane.openflow_wire import Message
+from mcagent.dataplane.openflow import messages as wire
+from mcagent.dataplane.openflow.messages import Message
 from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)

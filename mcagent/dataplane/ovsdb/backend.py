@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from mcagent.dataplane import ovsdb_statistics
-from mcagent.dataplane.ovsdb_batch import Batch, failure
-from mcagent.dataplane.ovsdb_connection import OvsdbConnection
-from mcagent.dataplane.ovsdb_liveness import BFD_STATUS, DRAIN, BridgeState, TunnelState
-from mcagent.dataplane.ovsdb_rows import NO_OFPORT, OWNER, Interface, read_bridge, read_port
-from mcagent.dataplane.ovsdb_statistics import PortStatistics
+from mcagent.dataplane.ovsdb import statistics as ovsdb_statistics
+from mcagent.dataplane.ovsdb.apply import Batch, failure
+from mcagent.dataplane.ovsdb.connection import OvsdbConnection
+from mcagent.dataplane.ovsdb.liveness import BFD_STATUS, DRAIN, BridgeState, TunnelState
+from mcagent.dataplane.ovsdb.rows import NO_OFPORT, OWNER, Interface, read_bridge, read_port
+from mcagent.dataplane.ovsdb.statistics import PortStatistics
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import Backend, HostPort, OvsdbResource, Resource, ResourceKey, TunnelPort

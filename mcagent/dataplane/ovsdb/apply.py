@@ -8,8 +8,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from mcagent.dataplane.ovsdb_connection import Operation, OvsdbConnection
-from mcagent.dataplane.ovsdb_rows import OWNER, bridge_columns, interface_columns, tags
+from mcagent.dataplane.ovsdb.connection import Operation, OvsdbConnection
+from mcagent.dataplane.ovsdb.rows import OWNER, bridge_columns, interface_columns, tags
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Bridge, HostPort, OvsdbResource, TunnelPort

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 
-from mcagent.dataplane import openflow_wire as wire
+from mcagent.dataplane.openflow import messages as wire
 from mcagent.model.errors import BackendError
 
 TIMEOUT = 5.0  # seconds for each answer

@@ -1,7 +1,7 @@
 """Asks connections whether they still are, or how they came: a gateway is lost, or all conntrack of this Node.
 
 What is told to `Prober` comes from the loop's thread and returns at once; the work is done by a thread of its own,
-since a Node may have very many connections. Which are asked, and how: `mcagent.core.probes`.
+since a Node may have very many connections. Which are asked, and how: `mcagent.dataplane.conntrack.probes`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from flows.fields import PORT_CONTROLLER
-from mcagent.core.probes import Connection, may_be_translated, probe, questions, served, services_of
+from mcagent.dataplane.conntrack.probes import Connection, may_be_translated, probe, questions, served, services_of
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network
 from mcagent.model.node_state import AcceptedCluster, NodeState

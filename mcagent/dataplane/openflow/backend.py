@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from flows.errors import FlowError
-from mcagent.dataplane import meters, openflow_text, packet_out
-from mcagent.dataplane.ofctl import TIMEOUT, Ofctl
-from mcagent.dataplane.openflow_text import FlowStatistics
-from mcagent.dataplane.openflow_watch import BridgeWatch
+from mcagent.dataplane.openflow import meters, packet_out
+from mcagent.dataplane.openflow import text as openflow_text
+from mcagent.dataplane.openflow.ofctl import TIMEOUT, Ofctl
+from mcagent.dataplane.openflow.text import FlowStatistics
+from mcagent.dataplane.openflow.watch import BridgeWatch
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
 from mcagent.model.resources import (

@@ -10,7 +10,7 @@ import socket
 import struct
 from collections.abc import Sequence
 
-from mcagent.dataplane import openflow_wire as wire
+from mcagent.dataplane.openflow import messages as wire
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import MeterEntry

@@ -1,0 +1,1 @@
+"""The kernel's connection tracking: which connections there are, and those asked whether they go on."""
