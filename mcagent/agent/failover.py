@@ -17,7 +17,7 @@ from mcagent.core.failover import draining, liveness
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Packets, Phase
 from mcagent.core.failover.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
 from mcagent.core.failover.observations import OWN_CLUSTER, active_order, beginning, isolated, observations
-from mcagent.core.local_cluster.gateways import Lingering
+from mcagent.core.local_cluster.lingering import Lingering
 from mcagent.dataplane.ovsdb.liveness import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Facts

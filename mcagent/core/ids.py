@@ -1,7 +1,7 @@
-"""Numbers that follow from names: OpenFlow ports, cluster, Node and Service numbers, names of tunnel ports.
+"""IDs that follow from names: of clusters, Nodes, Services and meters, OpenFlow ports, names of tunnel ports.
 
-Everything here is a pure function of a set of names, so every Node comes to the same numbers without talking
-to anybody, and a restart to the same as before. Knows nothing of what is named.
+Everything here is a pure function of a set of names, so every Node comes to the same IDs without asking anybody,
+and so does a restart. Knows nothing of what is named.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ HOST_OFPORT = 1
 FIRST_OFPORT = 2
 LAST_OFPORT = 65000  # 65280 (0xff00) and above are reserved in OpenFlow 1.0 numbering, which OVS keeps
 
-_SPAN = (1 << 24) - 1  # of a number in registers, cookies and group ids
-_METERS = (1 << 16) - 1  # as many as every version of OVS has, in both datapaths
-SPANS = {"cluster": _SPAN, "node": _SPAN, "service": _SPAN, "meter": _METERS}
+# The largest ID. Registers, cookies and group IDs have room for 24 bits; of meters, every version of Open vSwitch
+# has 16 bits in both datapaths.
+CLUSTERS = NODES = SERVICES = (1 << 24) - 1
+METERS = (1 << 16) - 1
 
 
 def name_hash(name: str) -> int:
@@ -23,22 +24,22 @@ def name_hash(name: str) -> int:
     return int.from_bytes(sha256(name.encode("utf-8", "surrogatepass")).digest()[:8])
 
 
-def assign_ids(names: Iterable[str], span: int = _SPAN) -> dict[str, int]:
-    """Give each name a number from 1 to `span`: its hash, in sorted order the next free one on collision.
+def assign_ids(names: Iterable[str], largest: int = CLUSTERS) -> dict[str, int]:
+    """Give each name an ID from 1 to `largest`: its hash, in sorted order the next free one on collision.
 
-    24 bits, if nothing else is said. OverflowError where there are more names than numbers.
+    OverflowError where there are more names than IDs.
     """
-    numbers: dict[str, int] = {}
+    ids: dict[str, int] = {}
     used: set[int] = set()
     for name in sorted(names):
-        if len(used) == span:
-            raise OverflowError(f"more than {span} names are to be numbered")
-        number = name_hash(name) % span
-        while number + 1 in used:
-            number = (number + 1) % span
-        used.add(number + 1)
-        numbers[name] = number + 1
-    return numbers
+        if len(used) == largest:
+            raise OverflowError(f"more than {largest} names need an ID")
+        one = name_hash(name) % largest
+        while one + 1 in used:
+            one = (one + 1) % largest
+        used.add(one + 1)
+        ids[name] = one + 1
+    return ids
 
 
 def tunnel_port_name(prefix: str, *identity: object) -> str:

@@ -32,6 +32,7 @@ class LocalGateway:
     node: str
     gateway_ip: Address  # where other clusters' gateways send to
     internal_ip: Address  # where this cluster's Nodes send to
+    source: Address  # of connections that it translates: its gatewayIP, or the IPv4 address that is mapped to it
     service_cidr: Network | None
     place: int = 0  # in the API's order, the oldest first
     standby: str = ""  # why it takes no new connections while another is there; "" if it does
@@ -41,13 +42,15 @@ class LocalGateway:
 class AcceptedCluster:
     """What is used of a remote cluster. `direct` are tunnel endpoints that lie inside one of its own CIDRs.
 
-    Not every gateway is reached from every gateway of ours: both need addresses of one family.
+    `sources` are the addresses of connections that the gateways translate, in the gateways' order. Not every
+    gateway is reached from every gateway of ours: both need addresses of one family.
     """
 
     cluster_id: str
     cidrs: tuple[Network, ...]
     gateways: tuple[Address, ...]
     snat: bool
+    sources: tuple[Address, ...] = ()
     direct: tuple[Address, ...] = ()
 
     def reached_from(self, gateway_ip: Address | None) -> tuple[Address, ...]:

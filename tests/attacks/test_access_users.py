@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcagent.core.topology import build_topology
+from mcagent.core.compile import compile_desired
 from mcagent.model.facts import Facts
 from mcagent.model.objects import Endpoint, Kind
 from tests.attacks.catalogue import Attacker, Group, attack
@@ -25,11 +25,11 @@ def served(port: int, *others: Endpoint) -> tuple[set[str], set[str]]:
     The Service's EndpointSlice holds an ordinary Pod and others.
     """
     slices = endpoint_slice("s", "web", [endpoint(POD), *others], ("", port))
-    found = build_topology(
+    found = compile_desired(
         snapshot(*HOME, service("web", "10.96.0.7", 80), export("web"), slices), Facts(), config("g1")
     )
-    places = found.services.ports["default/web:80/tcp"].endpoints
-    return {f"{address}:{number}" for address, number in places}, {p.reason for p in found.problems}
+    places = found.state.services["default/web:80/tcp"].endpoints
+    return {f"{address}:{number}" for address, number in places}, {p.reason for p in found.desired.problems}
 
 
 @attack(

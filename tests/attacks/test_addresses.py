@@ -16,7 +16,6 @@ import pytest
 
 from mcagent.core.addresses.underlay import source_of
 from mcagent.core.compile import Compiled, Compiler, compile_desired
-from mcagent.core.topology import build_topology
 from mcagent.model.config import PodRouting, TrafficEncryption
 from mcagent.model.errors import InputError
 from mcagent.model.facts import Facts
@@ -61,7 +60,7 @@ def decide(
 
 def has(found: Compiled, cluster_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the CIDRs and gateways that a cluster is given."""
-    remote = found.topology.remotes.clusters[cluster_id]
+    remote = found.state.clusters[cluster_id]
     return tuple(map(str, remote.cidrs)), tuple(map(str, remote.gateways))
 
 
@@ -73,7 +72,7 @@ def routes(found: Compiled) -> set[str]:
 
 def problems(found: Compiled, cluster_id: str) -> set[tuple[str, str]]:
     """Return the (path, reason) of what is told of a cluster's object."""
-    return {(p.path, p.reason) for p in found.topology.problems if f"{cluster_id}-clusterinfo" in p.subject}
+    return {(p.path, p.reason) for p in found.desired.problems if f"{cluster_id}-clusterinfo" in p.subject}
 
 
 def unharmed(victim: ClusterInfoImport, *attackers: ClusterInfoImport, **values: Any) -> Compiled:
@@ -189,10 +188,8 @@ def test_an_older_member_publishes_a_younger_ones_key(next_key: bool) -> None:
     )
     mode = TrafficEncryption.WIREGUARD
     alone, found = decide(west, facts=facts, encryption=mode), decide(west, north, facts=facts, encryption=mode)
-    assert alone.topology.encryption is not None
-    assert found.topology.encryption is not None
-    assert found.topology.encryption.ends["west"] == alone.topology.encryption.ends["west"] != ()
-    assert found.topology.encryption.ends["north"] == ()
+    assert found.state.encryption.ends["west"] == alone.state.encryption.ends["west"] != ()
+    assert found.state.encryption.ends["north"] == ()
     assert ("spec.gatewayInfos[0].wireGuard", "DuplicateKey") in problems(found, "north")
 
 
@@ -360,9 +357,9 @@ def test_a_thousand_cidrs_of_each_that_all_overlap() -> None:
     ]
     settings = config("g1", enable_pod_to_pod=True)
     begin = time.process_time()
-    found = build_topology(snapshot(*HOME, WEST, *attackers), NO_FACTS, settings).remotes
+    found = compile_desired(snapshot(*HOME, WEST, *attackers), NO_FACTS, settings).state
     spent = time.process_time() - begin
-    alone = build_topology(snapshot(*HOME, WEST), NO_FACTS, settings).remotes
+    alone = compile_desired(snapshot(*HOME, WEST), NO_FACTS, settings).state
     assert found.clusters["west"] == alone.clusters["west"]
     for one in attackers:
         mine = found.clusters[one.cluster_id]
@@ -498,4 +495,4 @@ def test_a_second_object_for_a_members_id() -> None:
         second, meta=meta(Kind.CLUSTER_INFO_IMPORT, "aa-clusterinfo", NEW), granted={"10.102.0.0/16": "0"}
     )
     found = unharmed(WEST, second)
-    assert [p.reason for p in found.topology.problems if "aa-clusterinfo" in p.subject] == ["DuplicateClusterID"]
+    assert [p.reason for p in found.desired.problems if "aa-clusterinfo" in p.subject] == ["DuplicateClusterID"]

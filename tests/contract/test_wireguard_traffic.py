@@ -20,7 +20,6 @@ from devtools.waiting import wait_until
 from mcagent.core.fragments import kernel
 from mcagent.dataplane import wireguard_handover, wireguard_hold, wireguard_turn
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
-from mcagent.model.facts import Facts
 from mcagent.model.net import parse_address
 from mcagent.model.node_state import EncryptionState, RemoteEnd
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer, WireGuardPeerStatus
@@ -68,7 +67,7 @@ def test_the_largest_packet_fills_the_underlay(
     """What the device takes leaves as one packet of the underlay's MTU; one byte more is refused, not cut."""
     ethertype = ETH_P_IP if overhead == 60 else ETH_P_IPV6
     with _paired(tmp_path, implementation, underlay) as (one, two):
-        mtu = kernel.wireguard_mtu(Facts(uplink_mtu=1500), Config(node_name="one"), one.underlay.version)
+        mtu = kernel.wireguard_mtu(1500, Config(node_name="one"), one.underlay.version)
         assert mtu == 1500 - overhead
         for node, other in ((one, two), (two, one)):
             node.make(other.peer_for(node), mtu=mtu)

@@ -16,7 +16,7 @@ from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.ids import assign_ids, assign_ofports
 from mcagent.core.plan.diff import diff, diff_desired
 from mcagent.core.snapshot import Upsert, apply_changes
-from mcagent.model.config import Config, GatewayMode
+from mcagent.model.config import Config, GatewayMode, PodRouting
 from mcagent.model.facts import DatapathType, Drain, Facts
 from mcagent.model.objects import ApiObject, Kind, Snapshot
 from mcagent.model.plan import Desired
@@ -39,6 +39,7 @@ from mcagent.model.resources import (
 from tests.unit.core_inputs import (
     ATTRIBUTES,
     HOME,
+    addresses,
     cluster,
     config,
     endpoint,
@@ -336,6 +337,18 @@ _CONFIGS = st.builds(
 )
 
 
+PER_POD = config("g1", pod_routing=PodRouting.PER_POD)
+_FACTS = st.builds(
+    Facts,
+    datapath=st.sampled_from(DatapathType),
+    uplink_mtu=st.sampled_from([1500, 1400]),
+    addresses=st.sampled_from([(), addresses("192.0.2.1"), addresses("192.0.2.9")]),
+    connected=st.sampled_from([(), networks("10.97.0.0/16")]),
+    isolated=st.booleans(),
+    drain=st.sampled_from(Drain),
+)
+
+
 def edited(before: Snapshot, edit: tuple[ApiObject, bool]) -> Snapshot:
     """Return the snapshot with the object put in, or taken out."""
     item, put = edit
@@ -385,6 +398,30 @@ def test_incremental_equals_cold_in_any_order(
             assert bool(plan.stages) == (set(resources(before)) != set(resources(after)))
         before = after
         facts = replace(facts, ofports={t.name: t.ofport for t in of(TunnelPort, resources(after))})
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.one_of(st.tuples(_OBJECTS, st.booleans()), _CONFIGS, _FACTS, st.none()), max_size=8))
+def test_incremental_equals_cold_after_any_changes(
+    changes: list[tuple[ApiObject, bool] | Config | Facts | None],
+) -> None:
+    """Objects, configuration and facts change in any order, and a pass in between (None) breaks off."""
+    source, facts, made = snapshot(*HOME, EAST, WEST), NO_FACTS, config("g1")
+    compiler = Compiler()
+    for change in changes:
+        match change:
+            case Config():
+                made = change
+            case Facts():
+                facts = change
+            case None:
+                with pytest.raises(AttributeError):
+                    compiler.compile(replace(source, pods={"p": None}, services={"s": None}), facts, PER_POD)  # type: ignore[dict-item]
+            case _:
+                source = edited(source, change)
+        after, cold = compiler.compile(source, facts, made), compile_desired(source, facts, made)
+        assert after == cold
+        assert list(after.desired.fragments) == list(cold.desired.fragments)
 
 
 @settings(max_examples=40, deadline=None)

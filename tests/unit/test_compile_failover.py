@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flows import parse_group
 from flows.flow import Bucket, GroupType
 from mcagent.core.compile import Compiled, Compiler, compile_desired
-from mcagent.core.local_cluster.gateways import Lingering
+from mcagent.core.local_cluster.lingering import Lingering
 from mcagent.core.plan.diff import diff_desired
 from mcagent.model.config import Config, GatewayMode, GatewaySelection
 from mcagent.model.facts import Drain, Facts
@@ -69,7 +69,7 @@ def choice(found: Compiled, kind: int, cluster_id: str = "") -> list[list[str]]:
 
     An end that is used whether BFD knows it or not has a "!". What is used when nothing is live is left out.
     """
-    number = found.fragments.numbers["cluster"][cluster_id] if cluster_id else 0
+    number = found.state.cluster_ids[cluster_id] if cluster_id else 0
     entry = group(found, kind, number)
     assert entry is not None
     top = parse_group(f"group_id={entry.group_id},{entry.body}")
@@ -275,7 +275,7 @@ def test_annotated_nodes_are_gateways_without_a_controller() -> None:
     source = replace(source, gateways={k: g for k, g in source.gateways.items() if g.meta.name != "g2"})
     found = compiled(source, "w2", **mode)
     assert choice(found, GATEWAYS) == [[G1, "192.0.2.3"], [G2]]
-    assert [(g.node, str(g.gateway_ip)) for g in found.topology.local.gateways] == [
+    assert [(g.node, str(g.gateway_ip)) for g in found.state.gateways] == [
         ("g1", G1),
         ("g2", G2),
         ("w1", "198.51.100.7"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mcagent.agent.reports.counters import NFT_DROP_REASONS
 from mcagent.core.addresses.rules import merged
 from mcagent.core.compile import Compiled, Compiler, compile_desired
-from mcagent.core.fragments.tunnel_guard import CLEAR, FORGED, TO_TUNNEL, TO_WIREGUARD, _hosts
+from mcagent.core.fragments.tunnel_guard import CLEAR, FORGED, TO_TUNNEL, TO_WIREGUARD, _merged
 from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address, host_network
@@ -185,5 +185,5 @@ def test_a_change_that_moves_no_end_costs_nothing() -> None:
 @given(st.sets(st.integers(0, 40) | st.integers(2**32 - 20, 2**32 - 1)), st.sampled_from([4, 6]))
 def test_addresses_are_merged_as_nft_lists_them(values: set[int], version: int) -> None:
     """The fewest networks that hold just these: what a restart reads back is what was asked for."""
-    made = {IPv4Address(value) if version == 4 else IPv6Address(value) for value in values}
-    assert _hosts(made, version) == merged(map(host_network, made))
+    made = {n: host_network(IPv4Address(n) if version == 4 else IPv6Address(n)) for n in values}
+    assert _merged(made) == merged(made.values())

@@ -13,10 +13,17 @@ from flows.flow import Flow
 from flows.parse import parse_group, parse_match
 from flows.parse_actions import parse_actions
 from flows.simulate import Packet, Switch
-from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of, first_usable, refuse_underlay, source_of
+from mcagent.core.addresses.underlay import (
+    ENDPOINTS,
+    endpoint_of,
+    first_usable,
+    preferred,
+    refuse_underlay,
+    source_of,
+)
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.fragments import kernel
-from mcagent.core.local_cluster.nodes import Families
+from mcagent.core.fragments.kernel import Families
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import Facts
 from mcagent.model.net import contains
@@ -95,8 +102,8 @@ def test_a_dual_stack_node_keeps_ipv4() -> None:
     """IPv4 wherever it stands in the list, IPv6 where nothing else can be used."""
     assert first_usable(addresses("fd00::1", "192.0.2.1")) == ip_address("192.0.2.1")
     assert first_usable(addresses("fe80::1", "169.254.0.1", "fd00::1")) == ip_address("fd00::1")
-    assert first_usable(addresses("fd00::1", "192.0.2.1"), 6) == ip_address("fd00::1")
-    assert first_usable(addresses("192.0.2.1"), 6) is None
+    assert preferred(addresses("fd00::1", "192.0.2.1"), 6) == ip_address("fd00::1")
+    assert preferred(addresses("192.0.2.1"), 6) is None
 
 
 @given(st.sets(st.ip_addresses(v=6), min_size=1, max_size=30))
@@ -136,16 +143,16 @@ def test_the_sums_of_the_mtu(*, uplink: int, within: int, between: int, encrypts
     """The host port leaves room for the outer headers of the worst tunnel that a packet takes."""
     settings = config("g1", encryption=TrafficEncryption.WIREGUARD if encrypts else TrafficEncryption.NONE)
     families = Families(within=within, between=between)
-    assert kernel.host_port_mtu(Facts(uplink_mtu=uplink), settings, families) == uplink - taken_off
+    assert kernel.host_port_mtu(uplink, settings, families) == uplink - taken_off
     wireguard = {4: WIREGUARD_4, 6: WIREGUARD_6}[between]
-    assert kernel.wireguard_mtu(Facts(uplink_mtu=uplink), settings, between) == uplink - wireguard
+    assert kernel.wireguard_mtu(uplink, settings, between) == uplink - wireguard
 
 
 def test_a_configured_mtu_counts_and_a_tiny_uplink_does_not() -> None:
     """What is configured is taken as it is; below what every host takes nothing goes by itself."""
     families = Families(within=6, between=6)
-    assert kernel.host_port_mtu(Facts(), config("g1", mtu=1234), families) == 1234
-    assert kernel.host_port_mtu(Facts(uplink_mtu=600), config("g1"), families) == kernel.SMALLEST_MTU
+    assert kernel.host_port_mtu(1500, config("g1", mtu=1234), families) == 1234
+    assert kernel.host_port_mtu(600, config("g1"), families) == kernel.SMALLEST_MTU
 
 
 def test_a_cluster_on_ipv6_has_tunnels_of_ipv6() -> None:
@@ -282,7 +289,7 @@ def test_nodes_without_a_common_family_are_told() -> None:
     on_worker = compiled(*home, settings=config("w4"))
     assert tunnels(on_worker) == {}
     assert told(on_worker) == [("g1", "", "MixedFamilies")]
-    assert "family" in on_worker.topology.local.why
+    assert "family" in on_worker.state.why
     for result, names in ((on_gateway, ("w4", "g1")), (on_worker, ("g1", "w4"))):
         (problem,) = result.desired.problems
         assert all(f'"{name}"' in f'{problem.message} "{problem.subject.split(" ")[-1]}"' for name in names)

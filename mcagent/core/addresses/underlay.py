@@ -43,11 +43,21 @@ def refuse_underlay(address: Address) -> Refusal | None:
     return None
 
 
-def first_usable(addresses: Iterable[Address], version: int = 0) -> Address | None:
-    """Return the first address that can be used, of one IP version; by default IPv4 where there is one."""
-    usable = [address for address in addresses if refuse_underlay(address) is None]
+def usable_ends(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    """Return those of the addresses at which a tunnel can end."""
+    return tuple(address for address in addresses if refuse_underlay(address) is None)
+
+
+def preferred(ends: Iterable[Address], version: int = 0) -> Address | None:
+    """Return the first of these addresses of one IP version; by default IPv4 where there is one."""
+    ends = tuple(ends)
     versions = (version,) if version else (4, 6)
-    return next((address for wanted in versions for address in usable if address.version == wanted), None)
+    return next((address for wanted in versions for address in ends if address.version == wanted), None)
+
+
+def first_usable(addresses: Iterable[Address]) -> Address | None:
+    """Return the address at which a Node's tunnels end: the first that can be used, IPv4 where there is one."""
+    return preferred(usable_ends(addresses))
 
 
 def endpoint_of(gateway_ip: Address) -> Address:
@@ -58,13 +68,8 @@ def endpoint_of(gateway_ip: Address) -> Address:
 
 
 def source_of(gateway_ip: Address) -> IPv4Address:
-    """Return the source address of connections that a gateway translates: its gatewayIP, or what stands for it."""
+    """Return the source of connections that a gateway translates: its gatewayIP, or the one mapped to that."""
     return _drawn(gateway_ip, _SOURCES6) if isinstance(gateway_ip, IPv6Address) else gateway_ip
-
-
-def mapped_sources(gateway_ips: Iterable[Address]) -> tuple[IPv4Network, ...]:
-    """Return the sources of IPv6 gateways as networks: nobody else has routes to them."""
-    return tuple(IPv4Network(source_of(address)) for address in gateway_ips if address.version == 6)
 
 
 def _drawn(address: IPv6Address, network: IPv4Network) -> IPv4Address:

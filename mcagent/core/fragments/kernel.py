@@ -7,14 +7,14 @@ through it go back through it by one bit of the connection mark. Knows nothing o
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from mcagent.core.addresses.rules import merged
 from mcagent.core.fragments.tunnel_guard import clear_arrivals, tunnel_port
-from mcagent.core.local_cluster.nodes import Families
 from mcagent.model.config import Config
-from mcagent.model.facts import Facts
 from mcagent.model.net import Address, Network, host_network
+from mcagent.model.node_state import LocalGateway
 from mcagent.model.resources import (
     Link,
     LinkAddress,
@@ -47,27 +47,44 @@ CLOSED_NODES = "mct_nodes"  # the chain that counts what other clusters send to 
 _EVERYTHING = IPv4Network("0.0.0.0/0")
 
 
-def host_port_mtu(facts: Facts, config: Config, families: Families) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Families:
+    """The IP version of the underlay: the one with the larger header where there are both."""
+
+    within: int = 4  # of tunnels between Nodes of this cluster
+    between: int = 4  # between gateways of different clusters, which have the family of ours
+
+    @classmethod
+    def of(cls, gateways: Iterable[LocalGateway]) -> Families:
+        """Return what the gateways of this cluster lead to: the same on all its Nodes."""
+        gateways = tuple(gateways)
+        return cls(
+            within=max((gateway.internal_ip.version for gateway in gateways), default=4),
+            between=max((gateway.gateway_ip.version for gateway in gateways), default=4),
+        )
+
+
+def host_port_mtu(uplink_mtu: int, config: Config, families: Families) -> int:
     """Return the MTU of the host port in bytes: what fits into every tunnel that a packet may have to take.
 
     That is a tunnel between Nodes, and one between clusters, on the uplink or in WireGuard on it.
     """
-    within = facts.uplink_mtu - OVERHEAD[families.within]
+    within = uplink_mtu - OVERHEAD[families.within]
     if config.encrypts:
-        between = wireguard_mtu(facts, config, families.between) - OVERHEAD[4]
+        between = wireguard_mtu(uplink_mtu, config, families.between) - OVERHEAD[4]
     else:
-        between = facts.uplink_mtu - OVERHEAD[families.between]
+        between = uplink_mtu - OVERHEAD[families.between]
     return config.mtu or max(min(within, between), SMALLEST_MTU)
 
 
-def wireguard_mtu(facts: Facts, config: Config, version: int) -> int:
+def wireguard_mtu(uplink_mtu: int, config: Config, version: int) -> int:
     """Return the MTU of the WireGuard device in bytes; `version`: of IP, on the underlay."""
     smallest = SMALLEST_MTU + OVERHEAD[4]
-    return config.wireguard_mtu or max(facts.uplink_mtu - WIREGUARD_OVERHEAD[version], smallest)
+    return config.wireguard_mtu or max(uplink_mtu - WIREGUARD_OVERHEAD[version], smallest)
 
 
 def device(config: Config, mtu: int, mapped: Address | None) -> list[Resource]:
-    """Return the host port's state, addresses and only neighbour. `mapped`: see `Local.own_mapped_address`."""
+    """Return the host port's state, addresses and only neighbour. `mapped`: `LocalCluster.own_mapped_address`."""
     addresses = [HOST_ADDRESS] if mapped is None else [HOST_ADDRESS, mapped]
     return [
         Link(name=config.host_port, mtu=mtu),

@@ -1,4 +1,4 @@
-"""What is known of each tunnel as a way to a gateway: is it watched, is it on standby, which comes first.
+"""What is known of each tunnel as a path to a gateway: is it watched, is it on standby, which comes first.
 
 Puts together BFD (configuration, and what was seen of peers), flap damping, Node readiness, drain and the order of
 active-standby. A change of one tunnel changes the value of that tunnel only.
@@ -6,120 +6,131 @@ active-standby. A change of one tunnel changes the value of that tunnel only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from flows import pipeline
-from mcagent.core.fragments.tunnels import Tunnel, Tunnels
-from mcagent.core.local_cluster.topology import Local
+from flows.pipeline import NextHop, NextHopGroup
+from mcagent.core.fragments.tunnels import Tunnel
+from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Drain, Facts
+from mcagent.model.node_state import LocalGateway, Role
 from mcagent.model.resources import Bfd, PeerKind
+
+# What the Node says of a tunnel: the port's number; whether the peer has answered BFD once, flap damping keeps it
+# on standby, and its session is half up while it is badly needed. A plain tuple: there are thousands in a pass.
+Observed = tuple[int, bool, bool, bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
-    """A tunnel's port as it is now. `rank`: where it stands among those of its group, with active-standby."""
+class PathRules:
+    """What holds for all tunnels: BFD by kind of peer and, with active-standby, the order of gateways."""
 
+    bfd: Mapping[PeerKind, Bfd | None]
+    ordered: bool
+    order: tuple[str, ...]  # to be kept in the bridge; () where it does not count
+    ranks: Mapping[str, int]  # the same, by name
+
+    def rank(self, name: str, place: int) -> int:
+        """Return where a gateway stands; `place` is its place in the API's order."""
+        if not self.ordered:
+            return 0
+        return self.ranks.get(name, len(self.ranks) + place)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathState:
+    """A tunnel as it is now. `rank`: where it stands among those of its group, with active-standby."""
+
+    tunnel: Tunnel
     ofport: int
     bfd: Bfd | None
     watched: bool  # BFD is on, and the peer has answered once
     standby: bool
     rank: int
 
-    @property
-    def lasting(self) -> tuple[object, ...]:
-        """What the port itself follows from, whatever group it is in."""
-        return (self.ofport, self.bfd, self.watched)
 
-    @property
-    def used(self) -> tuple[object, ...]:
-        """What flows and groups over the port follow from."""
-        return (self.ofport, self.watched, self.standby, self.rank)
+def path_rules(local: LocalCluster, facts: Facts, config: Config) -> PathRules:
+    """Return the rules on this Node. A Node that drains, or reaches no other cluster, says so by BFD."""
+    ordered = config.gateways is GatewayMode.ACTIVE_STANDBY
+    order = facts.active_order if ordered and not config.failback else ()
+    near = _signalled(config.bfd_local, facts.drain is Drain.ALL or facts.isolated)
+    workers = near if local.bfd_on_workers else None
+    return PathRules(
+        bfd={
+            PeerKind.NODE: workers,
+            PeerKind.GATEWAY: near if local.role is Role.GATEWAY else workers,
+            PeerKind.REMOTE: _signalled(config.bfd_remote, facts.drain is not Drain.NONE),
+        },
+        ordered=ordered,
+        order=order,
+        ranks={name: rank for rank, name in enumerate(order)},
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathState:
-    """Tells of every tunnel what `Port` holds."""
+def observed(
+    tunnels: Mapping[str, tuple[Tunnel, ...]],
+    ofports: Mapping[str, int],
+    *,
+    seen: frozenset[str],
+    damped: frozenset[str],
+    begins: frozenset[str],
+) -> dict[str, tuple[Observed, ...]]:
+    """Return what the Node says of these tunnels."""
+    return {
+        key: tuple([(ofports[n], n in seen, n in damped, n in begins) for n in [t.name for t in found]])
+        for key, found in tunnels.items()
+    }
 
-    local: Local
-    facts: Facts
-    ofports: Mapping[str, int]
-    bfd: Mapping[PeerKind, Bfd | None]
-    ordered: bool
-    kept_order: tuple[str, ...]  # to be kept in the bridge; () where it does not count
-    ranks: Mapping[str, int]
 
-    @classmethod
-    def of(cls, local: Local, facts: Facts, config: Config, ofports: Mapping[str, int]) -> PathState:
-        """Return what is known now."""
-        ordered = config.gateways is GatewayMode.ACTIVE_STANDBY
-        order = facts.active_order if ordered and not config.failback else ()
-        near = _signalled(config.bfd_local, facts.drain is Drain.ALL or facts.isolated)
-        workers = near if local.bfd_on_workers else None
-        return cls(
-            local=local,
-            facts=facts,
-            ofports=ofports,
-            bfd={
-                PeerKind.NODE: workers,
-                PeerKind.GATEWAY: near if local.role == "gateway" else workers,
-                PeerKind.REMOTE: _signalled(config.bfd_remote, facts.drain is not Drain.NONE),
-            },
-            ordered=ordered,
-            kept_order=order,
-            ranks={name: rank for rank, name in enumerate(order)},
-        )
+def cluster_paths(
+    value: tuple[tuple[Tunnel, ...], tuple[Observed, ...]], rules: PathRules
+) -> tuple[PathState, ...]:
+    """Return the state of the tunnels to one remote cluster, in the order of the API."""
+    return tuple(
+        _path(tunnel, found, rules, rank=rules.rank(str(tunnel.address), place) if rules.ordered else 0)
+        for place, (tunnel, found) in enumerate(zip(*value, strict=True))
+    )
 
-    def moved_since(self, before: PathState) -> set[str] | None:
-        """Return the tunnels whose `port` may not be what `before` said; None where that may be any."""
-        if self.bfd != before.bfd or self.ordered != before.ordered or self.ranks != before.ranks:
-            return None
-        moved = (
-            set(self.facts.damped ^ before.facts.damped) if self.facts.damped is not before.facts.damped else set()
-        )
-        if self.facts.bfd_seen is not before.facts.bfd_seen:
-            moved |= self.facts.bfd_seen ^ before.facts.bfd_seen
-        moved |= self.facts.bfd_begins ^ before.facts.bfd_begins
-        if self.ofports is not before.ofports:
-            moved.update(name for name, number in self.ofports.items() if before.ofports.get(name) != number)
-        return moved
 
-    def port(self, tunnel: Tunnel, *, standby: bool = False, name: str = "", place: int = 0) -> Port:
-        """Return what is known of a tunnel; `name` and `place` say where it stands in an order."""
-        bfd = self.bfd[tunnel.peer_kind]
-        if bfd is not None and tunnel.name in self.facts.bfd_begins:
-            bfd = _at_once(bfd)
-        return Port(
-            ofport=self.ofports[tunnel.name],
-            bfd=bfd,
-            watched=bfd is not None and tunnel.name in self.facts.bfd_seen,
-            standby=standby or tunnel.name in self.facts.damped,
-            rank=self.ranks.get(name, len(self.ranks) + place) if self.ordered else 0,
-        )
+def node_paths(
+    value: tuple[tuple[Tunnel, ...], tuple[Observed, ...], LocalGateway | None], rules: PathRules
+) -> tuple[PathState, ...]:
+    """Return the state of the tunnel to a Node of this cluster, which may be a gateway."""
+    *ends, gateway = value
+    standby, rank = False, 0
+    if gateway is not None:
+        standby, rank = bool(gateway.standby), rules.rank(gateway.node, gateway.place)
+    return tuple(
+        _path(tunnel, found, rules, standby=standby, rank=rank) for tunnel, found in zip(*ends, strict=True)
+    )
 
-    def ports(self, tunnels: tuple[Tunnel, ...]) -> tuple[Port, ...]:
-        """Return what is known of the tunnels to one remote cluster, in the order of the API."""
-        return tuple(
-            [self.port(tunnel, name=str(tunnel.address), place=place) for place, tunnel in enumerate(tunnels)]
-        )
 
-    def choice(self, tunnels: Tunnels) -> pipeline.NextHopGroup:
-        """Return the gateways of this cluster (but this Node) to choose from, with active-standby in order."""
-        found = []
-        for gateway in self.local.gateways:
-            owner = tunnels.get(f"node/{gateway.node}")
-            if owner is not None:
-                (tunnel,) = owner[1]
-                standby = bool(gateway.standby)
-                found.append(self.port(tunnel, standby=standby, name=gateway.node, place=gateway.place))
-        found.sort(key=lambda port: (port.rank, port.ofport))
-        return pipeline.NextHopGroup(
-            next_hops=tuple(
-                pipeline.NextHop(ofport=p.ofport, watched=p.watched, standby=p.standby) for p in found
-            ),
-            ordered=self.ordered,
-        )
+def _path(tunnel: Tunnel, found: Observed, rules: PathRules, *, standby: bool = False, rank: int) -> PathState:
+    ofport, seen, damped, begins = found
+    bfd = rules.bfd[tunnel.peer_kind]
+    if bfd is not None and begins:
+        bfd = _at_once(bfd)
+    return PathState(
+        tunnel=tunnel,
+        ofport=ofport,
+        bfd=bfd,
+        watched=bfd is not None and seen,
+        standby=standby or damped,
+        rank=rank,
+    )
+
+
+def next_hops(paths: Iterable[PathState], rules: PathRules) -> NextHopGroup:
+    """Return the gateways of this cluster (but this Node) to choose from, with active-standby in order."""
+    found = sorted(
+        (path for path in paths if path.tunnel.peer_kind is PeerKind.GATEWAY),
+        key=lambda path: (path.rank, path.ofport),
+    )
+    return NextHopGroup(
+        next_hops=tuple(NextHop(ofport=p.ofport, watched=p.watched, standby=p.standby) for p in found),
+        ordered=rules.ordered,
+    )
 
 
 def _at_once(bfd: Bfd) -> Bfd:

@@ -14,18 +14,18 @@ Pure; owns the sets and chains named here. Knows nothing of flows, keys or route
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network
+from itertools import chain
 from types import MappingProxyType
+from typing import NamedTuple
 
 from mcagent.core.addresses.rules import merged
 from mcagent.core.addresses.underlay import ENDPOINTS
-from mcagent.core.parts import different
-from mcagent.core.remote_clusters.settle import Remotes
-from mcagent.core.topology import Topology
+from mcagent.core.remote_clusters.cidr_claims import CheckedCluster
 from mcagent.model.config import Config
 from mcagent.model.net import Address, Network, host_network
+from mcagent.model.node_state import AcceptedCluster, LocalGateway
 from mcagent.model.resources import DEFAULT_PORTS, NftChain, NftSet, Resource
 
 BFD_PORT = 3784  # RFC 5881 section 4; Open vSwitch has it inside tunnels only (lib/bfd.c)
@@ -48,43 +48,62 @@ class Peers:
     wireguard: tuple[tuple[Address, int], ...]  # sorted; empty while nothing is encrypted
 
 
-def peers_of(
-    topology: Topology, config: Config, before: Topology | None = None, known: tuple[Peers, ...] = ()
-) -> tuple[Peers, ...]:
-    """Return the peers of each IP version that this cluster's tunnels have. `known` is what `before` led to.
+class PeerEnd(NamedTuple):
+    """Where tunnels of a peer end: the address as an integer and as a network, and its WireGuard's port."""
 
-    Every Node knows all of them, with a tunnel or without: its Pods could speak in the name of any.
-    """
-    if before is not None and _same(topology, before):
-        return known
-    local, remotes = topology.local, topology.remotes
-    own = {address for gateway in local.gateways for address in (gateway.internal_ip, gateway.gateway_ip)}
-    addresses = own | {address for address, _ in local.node_addresses if address not in ENDPOINTS}
-    sockets = {(gateway.gateway_ip, config.wireguard_port) for gateway in local.gateways}
-    for cluster_id, remote in remotes.clusters.items():
-        addresses.update(remote.gateways)
-        if config.encrypts:
-            sockets.update(_sockets(remotes, cluster_id, config.wireguard_port))
+    number: int
+    host: Network
+    port: int
+
+
+def ends_of(value: tuple[AcceptedCluster, CheckedCluster], default: int) -> tuple[PeerEnd, ...]:
+    """Return where a cluster's gateways take packets; WireGuard's at port `default` if they publish none."""
+    cluster, info = value[0], value[1].info
+    published = {address: found.port for address, found in info.gateway_wireguard}
+    first = info.wireguard.port if info.wireguard is not None else 0
     return tuple(
-        Peers(
-            version=version,
-            addresses=_hosts(addresses, version),
-            wireguard=tuple(
-                sorted(
-                    (one for one in sockets if one[0].version == version), key=lambda one: (int(one[0]), one[1])
-                )
-            )
-            if config.encrypts
-            else (),
-        )
-        for version in sorted({address.version for address in own})
+        PeerEnd(int(address), host_network(address), published.get(address, first) or default)
+        for address in cluster.gateways
     )
 
 
-def _hosts(addresses: Iterable[Address], version: int) -> tuple[Network, ...]:
+def peers_of(
+    gateways: tuple[LocalGateway, ...],
+    node_addresses: tuple[tuple[Address, str], ...],
+    remote: Mapping[str, tuple[PeerEnd, ...]],
+    config: Config,
+) -> tuple[Peers, ...]:
+    """Return the peers of each IP version that this cluster's tunnels have. `remote`: gateways of other clusters.
+
+    Every Node knows all of them, with a tunnel or without: its Pods could speak in the name of any.
+    """
+    port = config.wireguard_port
+    own = [
+        PeerEnd(int(address), host_network(address), port if address == gateway.gateway_ip else 0)
+        for gateway in gateways
+        for address in (gateway.internal_ip, gateway.gateway_ip)
+    ]
+    nodes = [PeerEnd(int(a), host_network(a), 0) for a, _ in node_addresses if a not in ENDPOINTS]
+    ends = [*own, *nodes, *chain.from_iterable(remote.values())]
+    return tuple(
+        _peers(version, [end for end in ends if end.host.version == version], encrypts=config.encrypts)
+        for version in sorted({end.host.version for end in own})
+    )
+
+
+def _peers(version: int, ends: list[PeerEnd], *, encrypts: bool) -> Peers:
+    hosts = {end.number: end.host for end in ends}
+    sockets = sorted({(end.number, end.port) for end in ends if end.port}) if encrypts else ()
+    return Peers(
+        version=version,
+        addresses=_merged(hosts),
+        wireguard=tuple((hosts[number].network_address, port) for number, port in sockets),
+    )
+
+
+def _merged(hosts: Mapping[int, Network]) -> tuple[Network, ...]:
     """Return what `merged` would. By integers, which costs a tenth: all are looked at when one gateway moves."""
-    make, bits = (IPv4Network, 32) if version == 4 else (IPv6Network, 128)
-    values = sorted(int(address) for address in addresses if address.version == version)
+    values = sorted(hosts)
     found: list[Network] = []
     place = 0
     while place < len(values):
@@ -96,40 +115,10 @@ def _hosts(addresses: Iterable[Address], version: int) -> tuple[Network, ...]:
             and values[place + 2 * size - 1] == first + 2 * size - 1
         ):
             size *= 2
-        found.append(make((first, bits + 1 - size.bit_length())))
+        host = hosts[first]
+        found.append(host if size == 1 else host.supernet(size.bit_length() - 1))
         place += size
     return tuple(found)
-
-
-def _same(topology: Topology, before: Topology) -> bool:
-    """Tell whether no tunnel's end moved. Clusters that did not change are not looked at."""
-    if (topology.local.gateways, topology.local.node_addresses) != (
-        before.local.gateways,
-        before.local.node_addresses,
-    ):
-        return False
-    new, old = topology.remotes, before.remotes
-    if new is old:
-        return True
-    names = different(new.clusters, old.clusters) | different(new.table.winners, old.table.winners)
-    return all(_published(new, name) == _published(old, name) for name in names)
-
-
-def _published(remotes: Remotes, cluster_id: str) -> object:
-    remote = remotes.clusters.get(cluster_id)
-    if remote is None:
-        return None
-    info = remotes.table.winners[cluster_id].info
-    return (remote.gateways, info.gateway_wireguard, info.wireguard)
-
-
-def _sockets(remotes: Remotes, cluster_id: str, default: int) -> Iterable[tuple[Address, int]]:
-    """Return where the gateways of another cluster take WireGuard's packets."""
-    info = remotes.table.winners[cluster_id].info
-    published = {address: found.port for address, found in info.gateway_wireguard}
-    first = info.wireguard.port if info.wireguard is not None else 0
-    for address in remotes.clusters[cluster_id].gateways:
-        yield address, published.get(address, first) or default
 
 
 def guard(config: Config, peers: Iterable[Peers]) -> list[Resource]:

@@ -6,24 +6,22 @@ gateway of every remote cluster. Knows nothing of port numbers or flows.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from mcagent.core.ids import tunnel_port_name
-from mcagent.core.topology import Topology
+from mcagent.core.local_cluster.topology import LocalPeer
 from mcagent.model.config import Config
 from mcagent.model.net import Address
-from mcagent.model.node_state import RemoteEnd
+from mcagent.model.node_state import AcceptedCluster, RemoteEnd
 from mcagent.model.resources import PeerKind
 
-# Nodes and gateways of this cluster share a prefix: a Node that becomes a gateway keeps its port.
-_PREFIX: Mapping[PeerKind, str] = {PeerKind.NODE: "mcn-", PeerKind.GATEWAY: "mcn-", PeerKind.REMOTE: "mcr-"}
+_TO_NODES, _TO_CLUSTERS = "mcn-", "mcr-"  # alike for all Nodes: one that becomes a gateway keeps its port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunnel:
-    """One tunnel that is wanted, named but not numbered yet."""
+    """One tunnel that is wanted, named but without a port number yet."""
 
     name: str
     address: Address  # where it ends
@@ -37,54 +35,47 @@ class Tunnel:
         return self.address if self.end is None else self.end.gateway
 
 
-Tunnels = Mapping[str, tuple[object, tuple[Tunnel, ...]]]  # by owner, each with the value it follows from
+def node_tunnels(peer: LocalPeer, config: Config) -> tuple[Tunnel, ...]:
+    """Return the tunnel to a Node of this cluster; none where a problem says why."""
+    if peer.address is None:
+        return ()
+    kind = PeerKind.GATEWAY if peer.gateway else PeerKind.NODE
+    return (
+        Tunnel(
+            name=_name(_TO_NODES, peer.name, peer.address, config),
+            address=peer.address,
+            peer_kind=kind,
+            peer=peer.name,
+        ),
+    )
 
 
-def tunnels_of(topology: Topology, config: Config, known: Tunnels) -> Tunnels:
-    """Return the tunnels of this Node by the name of the owner that they belong to; reuses `known`."""
-    local = topology.local
-    found: dict[str, tuple[object, tuple[Tunnel, ...]]] = {}
-    if not local.role:
-        return found
-
-    def want(owner: str, cause: object, kind: PeerKind, peer: str, addresses: tuple[Address, ...]) -> None:
-        before = known.get(owner)
-        if before is not None and (before[0] is cause or before[0] == cause):
-            found[owner] = before
-            return
-        found[owner] = (cause, tuple(_tunnel(config, kind, peer, address) for address in addresses))
-
-    for peer in local.peers:
-        if peer.address is not None:
-            kind = PeerKind.GATEWAY if peer.gateway else PeerKind.NODE
-            want(f"node/{peer.name}", peer, kind, peer.name, (peer.address,))
-    if local.role == "gateway":
-        for remote in topology.remotes.clusters.values():
-            cluster_id = remote.cluster_id
-            owner = f"cluster/{cluster_id}"
-            if (before := known.get(owner)) is not None and before[0] is remote:
-                found[owner] = before
-                continue
-            if topology.encryption is None:
-                want(owner, remote, PeerKind.REMOTE, cluster_id, remote.reached_from(local.own_gateway_ip))
-                continue
-            ends = topology.encryption.ends[cluster_id]
-            if before is not None and before[0] is ends:
-                found[owner] = before
-                continue
-            tunnels = (_tunnel(config, PeerKind.REMOTE, cluster_id, end.address) for end in ends)
-            found[owner] = (ends, tuple(replace(one, end=end) for one, end in zip(tunnels, ends, strict=True)))
-    if found.keys() == known.keys() and all(map(operator.is_, found.values(), map(known.__getitem__, found))):
-        return known
-    return found
+def cluster_tunnels(
+    wanted: tuple[AcceptedCluster, tuple[RemoteEnd, ...] | None], gateway_ip: Address, config: Config
+) -> tuple[Tunnel, ...]:
+    """Return the tunnels of a gateway with this gatewayIP to a cluster; the ends are None without encryption."""
+    cluster, ends = wanted
+    places: list[tuple[Address, RemoteEnd | None]]
+    if ends is None:
+        places = [(address, None) for address in cluster.reached_from(gateway_ip)]
+    else:
+        places = [(end.address, end) for end in ends]
+    return tuple(
+        Tunnel(
+            name=_name(_TO_CLUSTERS, cluster.cluster_id, address, config),
+            address=address,
+            peer_kind=PeerKind.REMOTE,
+            peer=cluster.cluster_id,
+            end=end,
+        )
+        for address, end in places
+    )
 
 
-def _tunnel(config: Config, kind: PeerKind, peer: str, address: Address) -> Tunnel:
-    prefix = _PREFIX[kind]
-    name = tunnel_port_name(prefix, prefix, peer, address, config.tunnel_type, config.tunnel_port)
-    return Tunnel(name=name, address=address, peer_kind=kind, peer=peer)
-
-
-def names_of(tunnels: Tunnels) -> list[str]:
+def names_of(*tunnels: Mapping[str, tuple[Tunnel, ...]]) -> tuple[str, ...]:
     """Return the names of all ports."""
-    return [tunnel.name for _, found in tunnels.values() for tunnel in found]
+    return tuple(tunnel.name for every in tunnels for found in every.values() for tunnel in found)
+
+
+def _name(prefix: str, peer: str, address: Address, config: Config) -> str:
+    return tunnel_port_name(prefix, prefix, peer, address, config.tunnel_type, config.tunnel_port)

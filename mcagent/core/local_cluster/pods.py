@@ -10,57 +10,53 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcagent.core.addresses.rules import refuse_address
+from mcagent.core.local_cluster.nodes import seniority
 from mcagent.model.net import Network, host_network
-from mcagent.model.objects import Pod
+from mcagent.model.objects import Meta, Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodPlace:
+class CheckedPod:
     """A Pod and its usable addresses, as integers and as networks."""
 
-    pod: Pod
+    meta: Meta
+    node_name: str
     hosts: tuple[tuple[int, Network], ...]
 
 
-Places = Mapping[str, PodPlace]
+def check_pod(pod: Pod) -> CheckedPod:
+    """Return what can be used of a Pod."""
+    hosts = tuple((int(address), host_network(address)) for address in pod.ips if refuse_address(address) is None)
+    return CheckedPod(meta=pod.meta, node_name=pod.node_name, hosts=hosts)
 
 
-def places_of(pods: Mapping[str, Pod], known: Places) -> Places:
-    """Return the places of all Pods; those of Pods that did not change are taken from `known`."""
-    found: dict[str, PodPlace] = {}
-    for key, pod in pods.items():
-        place = known.get(key)
-        if place is None or place.pod is not pod:
-            place = PodPlace(
-                pod=pod, hosts=tuple((int(a), host_network(a)) for a in pod.ips if refuse_address(a) is None)
-            )
-        found[key] = place
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodHosts:
+    """Pods that are known one by one: their networks by Node, in order of address, and all addresses, sorted."""
+
+    by_node: Mapping[str, tuple[Network, ...]]
+    hosts: tuple[int, ...]
 
 
-def pods_by_node(
-    places: Places, nodes: set[str], taken: set[int]
-) -> tuple[dict[str, tuple[Network, ...]], frozenset[int]]:
-    """Return the Pods' networks per Node, in order of address, and all their addresses; none that are `taken`.
+NO_PODS = PodHosts(by_node={}, hosts=())
+
+
+def pods_by_node(pods: Mapping[str, CheckedPod], nodes: frozenset[str], taken: frozenset[int]) -> PodHosts:
+    """Return the Pods of these Nodes with an address that is not `taken`.
 
     Of several Pods with one address the newest has it: the others are about to go.
     """
-    holders: dict[int, tuple[PodPlace, Network]] = {}
-    for place in places.values():
-        if place.pod.node_name not in nodes:
+    holders: dict[int, tuple[CheckedPod, Network]] = {}
+    for pod in pods.values():
+        if pod.node_name not in nodes:
             continue
-        for host, network in place.hosts:
+        for host, network in pod.hosts:
             other = holders.get(host)
-            if other is None or _seniority(other[0]) < _seniority(place):
-                holders[host] = (place, network)
+            if other is None or seniority(other[0].meta) < seniority(pod.meta):
+                holders[host] = (pod, network)
     found: dict[str, list[Network]] = {}
-    hosts = frozenset(holders.keys() - taken)
-    for host in sorted(hosts):
-        place, network = holders[host]
-        found.setdefault(place.pod.node_name, []).append(network)
-    return {name: tuple(networks) for name, networks in found.items()}, hosts
-
-
-def _seniority(place: PodPlace) -> tuple[str, str, str]:
-    meta = place.pod.meta
-    return (meta.created, meta.name, meta.namespace)
+    hosts = sorted(holders.keys() - taken)
+    for host in hosts:
+        pod, network = holders[host]
+        found.setdefault(pod.node_name, []).append(network)
+    return PodHosts(by_node={name: tuple(networks) for name, networks in found.items()}, hosts=tuple(hosts))

@@ -1,30 +1,34 @@
-"""This cluster as one of its Nodes sees it: gateways, Nodes, which addresses are where.
+"""This cluster as one of its Nodes sees it: its role, its peers, and which addresses are where.
 
-Decides what of the local Gateway, Node and Pod objects is used, each refusal with a Problem. Knows nothing
-of remote clusters, flows or routes.
+Decides from checked Nodes and accepted gateways, each refusal with a Problem. Single Pods come in a second step,
+because they change often. Knows nothing of remote clusters, flows or routes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from mcagent.core.addresses.rules import merged, refuse_address, usable
-from mcagent.core.local_cluster.gateways import gateways_of
+from mcagent.core.addresses.rules import merged, outermost, usable
 from mcagent.core.local_cluster.nodes import (
+    CheckedNode,
     all_addresses,
-    is_per_pod,
+    ends_of,
+    mapped_address,
     networks_of_nodes,
     own_addresses,
-    own_mapped_address,
     tunnel_addresses,
 )
-from mcagent.core.local_cluster.pods import Places, places_of, pods_by_node
+from mcagent.core.local_cluster.pods import PodHosts
 from mcagent.model.config import Config
+from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, Network, host_network, overlaps
-from mcagent.model.node_state import LocalGateway
-from mcagent.model.objects import Kind, Node, Snapshot
+from mcagent.model.node_state import LocalGateway, Role
+from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem, Severity
+
+ALWAYS_NEEDED = frozenset({Kind.GATEWAY, Kind.CLUSTER_INFO_IMPORT, Kind.NODE})
+SERVICE_NEEDS = frozenset({Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +42,15 @@ class LocalPeer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
-    """This cluster. Without a role (`role` is "") nothing but the bare bridge is wanted."""
+class LocalCluster:
+    """This cluster. Without a role nothing but the bare bridge is wanted."""
 
-    role: str  # "gateway", "worker", or ""
+    role: Role
     why: str  # why there is no role, for people
     own: LocalPeer | None  # this Node
     peers: tuple[LocalPeer, ...]  # the Nodes to have tunnels with, by name
     gateways: tuple[LocalGateway, ...]  # all that are used, by Node name
-    own_gateway_ip: Address | None
+    own_gateway: LocalGateway | None  # this Node's, if it serves as one
     own_source: Address | None  # of packets from this Node's own processes, which are IPv4
     own_mapped_address: Address | None  # the same, where this Node has no IPv4 address: then the host port has it
     service_cidrs: tuple[Network, ...]
@@ -54,128 +58,159 @@ class Local:
     own_pods: tuple[Network, ...]  # sources on this Node that keep their address: disjoint
     published_pods: tuple[Network, ...]  # what other clusters may reach; empty: no Pod-to-Pod
     node_cidrs: tuple[Network, ...]  # Pod CIDRs of Nodes, as far as they are used
-    pod_hosts: frozenset[int]  # addresses of Pods that are known one by one
     taken: tuple[tuple[Network, str], ...]  # what a remote cluster may not have, and what it is
     node_addresses: tuple[tuple[Address, str], ...]
-    networks: tuple[Network, ...]  # what lives on Nodes, beside `pod_hosts`
+    networks: tuple[Network, ...]  # what lives on Nodes, beside single Pods
+    one_by_one: frozenset[str]  # the Nodes whose Pods have to be known one by one here
+    own_one_by_one: bool  # what this Node's Pods send keeps its address because the Pods are known
     bfd_on_workers: bool  # not too many for BFD between gateways and them
-    needs: frozenset[Kind]  # kinds that this Node's dataplane follows from
+    needs: frozenset[Kind]  # kinds that this cluster follows from
     problems: tuple[Problem, ...]
-    places: Places = field(compare=False, repr=False)  # for the next call
+
+    @property
+    def own_gateway_ip(self) -> Address | None:
+        """The gatewayIP of this Node, if it serves as a gateway."""
+        return self.own_gateway.gateway_ip if self.own_gateway is not None else None
+
+    @property
+    def hosts(self) -> frozenset[int]:
+        """Addresses that are no Pod's, because they are somebody's alone."""
+        known = (*self.networks, *self.service_cidrs)
+        return frozenset(int(n.network_address) for n in known if n.prefixlen == n.max_prefixlen)
+
+    def serves(self, datapath: DatapathType) -> bool:
+        """Tell whether exported Services matter here: to gateways, and to a Node that can lose its conntrack.
+
+        That of the userspace datapath goes with ovs-vswitchd's process; the kernel keeps its own.
+        """
+        return self.role is Role.GATEWAY or (self.role is Role.WORKER and datapath is DatapathType.NETDEV)
 
 
-NO_PLACES: Places = MappingProxyType({})
-ALWAYS_NEEDED = frozenset({Kind.GATEWAY, Kind.CLUSTER_INFO_IMPORT, Kind.NODE})
-SERVICE_NEEDS = frozenset({Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE})
-
-
-def build_local(snapshot: Snapshot, config: Config, known: Places = NO_PLACES) -> Local:
-    """Return this cluster as `config.node_name` sees it. `known` are the `places` of any earlier result."""
+def local_cluster(
+    nodes: Mapping[str, CheckedNode], gateways: tuple[LocalGateway, ...], config: Config
+) -> LocalCluster:
+    """Return this cluster as Node `config.node_name` sees it, without single Pods."""
     problems: list[Problem] = []
-    gateways = gateways_of(snapshot, config, problems)
     by_node = {gateway.node: gateway for gateway in gateways}
-    own_node = snapshot.nodes.get(config.node_name)
-    own_gateway = by_node.get(config.node_name)
-    is_gateway = own_gateway is not None and config.enable_gateway
-
-    per_pod = {name for name, node in snapshot.nodes.items() if is_per_pod(node, config)}
-    service_cidrs = usable(g.service_cidr for g in gateways if g.service_cidr is not None)
+    own_node = nodes.get(config.node_name)
+    own_gateway = by_node.get(config.node_name) if config.enable_gateway else None
+    service_cidrs = outermost(g.service_cidr for g in gateways if g.service_cidr is not None)
     configured = _beside(usable(config.pod_cidrs), service_cidrs, problems)
-    node_cidrs = usable(
-        c
-        for name, n in snapshot.nodes.items()
-        if name not in per_pod
-        for c in n.pod_cidrs
-        if not any(overlaps(c, service_cidr) for service_cidr in service_cidrs)
-    )
+    cidrs = (cidr for node in nodes.values() if not node.per_pod for _, cidr in node.pod_cidrs)
+    node_cidrs = outermost(c for c in cidrs if not any(overlaps(c, cidr) for cidr in service_cidrs))
     pods = configured or node_cidrs
-    own_per_pod = config.node_name in per_pod
+    own_per_pod = own_node is not None and own_node.per_pod
     if config.enable_gateway and not configured:
-        _tell_missing_pod_cidrs(config, own_per_pod and not is_gateway, bool(pods), problems)
+        _report_missing_pod_cidrs(config, own_per_pod and own_gateway is None, bool(pods), problems)
 
-    names = sorted(snapshot.nodes) if is_gateway else [config.node_name] if own_node else []
-    networks = networks_of_nodes(
-        snapshot, names, per_pod=per_pod, gateways=by_node, service_cidrs=service_cidrs, problems=problems
-    )
-    if own_node and own_per_pod and not is_gateway and configured:
+    names = sorted(nodes) if own_gateway is not None else [config.node_name] if own_node is not None else []
+    networks = networks_of_nodes([nodes[name] for name in names], by_node, service_cidrs, problems)
+    if own_node is not None and own_per_pod and own_gateway is None and configured:
         # a worker needs no list of its Pods: only what is for it comes to it
-        networks[config.node_name] = tuple(dict.fromkeys((*configured, *own_addresses(own_node, own_gateway))))
-    coarse = tuple(network for found in networks.values() for network in found)
-    places: Places = NO_PLACES
-    hosts: frozenset[int] = frozenset()
-    one_by_one = per_pod & networks.keys()
-    if one_by_one and (is_gateway or not configured):
-        places = places_of(snapshot.pods, known)
-        single = {int(n.network_address) for n in (*coarse, *service_cidrs) if n.prefixlen == n.max_prefixlen}
-        of_pods, hosts = pods_by_node(places, one_by_one, single)
-        networks |= {name: (*networks[name], *found) for name, found in of_pods.items()}
-    addresses = tunnel_addresses(snapshot, gateways, config.node_name, problems)
+        own_networks = (*configured, *own_addresses(own_node, by_node.get(config.node_name)))
+        networks[config.node_name] = tuple(dict.fromkeys(own_networks))
+    addresses = tunnel_addresses(nodes, gateways, config.node_name, problems)
 
     own = None
     if own_node is not None and config.node_name in addresses:
         own = LocalPeer(
             name=config.node_name,
             address=addresses[config.node_name],
-            gateway=is_gateway,
+            gateway=own_gateway is not None,
             networks=networks[config.node_name],
         )
-    peer_names = names if is_gateway else [gateway.node for gateway in gateways]
-    reached = tuple(g for g in gateways if g.node in addresses)
-    why = _why_no_role(config, own_node, own, reached or gateways)
-    if not why and not reached:
-        why = "no Gateway has an internalIP of a family that this Node has, too"
-    needs = ALWAYS_NEEDED
-    if is_gateway:
-        needs |= SERVICE_NEEDS
-    if (is_gateway and per_pod) or (own_per_pod and not configured):
-        needs |= {Kind.POD}
-    own_pods = merged(pods)
-    if own is not None and own_per_pod and not configured:
-        own_pods = merged((*pods, *own.networks))
-    mapped = own_mapped_address(own_node, own_gateway) if own_node is not None and own is not None else None
-    if mapped is not None:
-        own_pods = merged((*own_pods, host_network(mapped)))
-    return Local(
-        role="" if why else "gateway" if is_gateway else "worker",
+    why = _why_no_role(config, own_node, own, gateways, addresses)
+    per_pod = {name for name in names if nodes[name].per_pod}
+    needs_pods = own_gateway is not None or not configured
+    mapped = None
+    if own_node is not None and own is not None:
+        mapped = mapped_address(ends_of(own_node, by_node.get(config.node_name)))
+    peers = names if own_gateway is not None else [gateway.node for gateway in gateways]
+    found = LocalCluster(
+        role=Role.NONE if why else Role.GATEWAY if own_gateway is not None else Role.WORKER,
         why=why,
         own=own,
         peers=tuple(
             LocalPeer(
                 name=name, address=addresses.get(name), gateway=name in by_node, networks=networks.get(name, ())
             )
-            for name in peer_names
+            for name in peers
             if name != config.node_name
         ),
         gateways=gateways,
-        own_gateway_ip=own_gateway.gateway_ip if own_gateway is not None and is_gateway else None,
+        own_gateway=own_gateway,
         own_source=mapped or _own_source(own, own_node),
         own_mapped_address=mapped,
         service_cidrs=service_cidrs,
         pods=pods,
-        own_pods=own_pods,
+        own_pods=(),
         published_pods=merged(pods) if config.enable_pod_to_pod else (),
         node_cidrs=node_cidrs,
-        pod_hosts=hosts,
-        taken=_taken(snapshot, gateways, pods, node_cidrs),
-        node_addresses=all_addresses(snapshot, gateways),
-        networks=coarse,
-        bfd_on_workers=len(snapshot.nodes.keys() - by_node.keys()) <= config.bfd_max_nodes,
-        places=places,
-        needs=needs,
-        problems=tuple(sorted(set(problems))),
+        taken=_taken(nodes, gateways, (*pods, *node_cidrs)),
+        node_addresses=all_addresses(nodes, gateways),
+        networks=tuple(network for found in networks.values() for network in found),
+        one_by_one=frozenset(per_pod) if needs_pods else frozenset(),
+        own_one_by_one=own_per_pod and not configured,
+        bfd_on_workers=len(nodes.keys() - by_node.keys()) <= config.bfd_max_nodes,
+        needs=_needs(own_gateway is not None, bool(per_pod) and needs_pods),
+        problems=tuple(problems),
     )
+    return replace(found, own_pods=_own_pods(found))
 
 
-def _own_source(own: LocalPeer | None, node: Node | None) -> Address | None:
+def with_pods(local: LocalCluster, pods: PodHosts) -> LocalCluster:
+    """Return this cluster with the Pods that are known one by one."""
+
+    def among(peer: LocalPeer) -> LocalPeer:
+        networks = pods.by_node.get(peer.name)
+        return peer if networks is None else replace(peer, networks=(*peer.networks, *networks))
+
+    own = among(local.own) if local.own is not None else None
+    found = replace(local, own=own, peers=tuple(map(among, local.peers)))
+    return replace(found, own_pods=_own_pods(found))
+
+
+def _own_pods(local: LocalCluster) -> tuple[Network, ...]:
+    own = local.own.networks if local.own is not None and local.own_one_by_one else ()
+    mapped = () if local.own_mapped_address is None else (host_network(local.own_mapped_address),)
+    return merged((*local.pods, *own, *mapped))
+
+
+def source_on(local: LocalCluster, facts: Facts) -> tuple[Address | None, tuple[Problem, ...]]:
+    """Return the source of packets from this Node's own processes; None where the kernel has to choose.
+
+    It refuses a route whose source address is not its own (fib_valid_prefsrc in net/ipv4/fib_semantics.c).
+    """
+    address = local.own_source
+    if address is None or address == local.own_mapped_address or not facts.addresses or address in facts.addresses:
+        return address, ()
+    problem = Problem(
+        subject=f"{Kind.NODE} {local.own.name if local.own is not None else ''}",
+        path="status.addresses",
+        reason="AddressNotHere",
+        message=f"{address} is on no device of this Node: its own processes do not reach other clusters",
+        severity=Severity.WARNING,
+    )
+    return None, (problem,)
+
+
+def _needs(gateway: bool, pods: bool) -> frozenset[Kind]:
+    return ALWAYS_NEEDED | (SERVICE_NEEDS if gateway else frozenset()) | ({Kind.POD} if pods else frozenset())
+
+
+def _own_source(own: LocalPeer | None, node: CheckedNode | None) -> Address | None:
     """Return where this Node's tunnels end or, where that is IPv6, its first IPv4 address."""
     if own is None or node is None:
         return None
-    found = (a for a in (own.address, *node.internal_ips) if a is not None and refuse_address(a) is None)
-    return next(found, None)
+    return next((a for a in (own.address, *node.ends) if a is not None and a.version == 4), None)
 
 
 def _why_no_role(
-    config: Config, node: Node | None, own: LocalPeer | None, gateways: tuple[LocalGateway, ...]
+    config: Config,
+    node: CheckedNode | None,
+    own: LocalPeer | None,
+    gateways: tuple[LocalGateway, ...],
+    addresses: Mapping[str, Address],
 ) -> str:
     if not config.enable_gateway:
         return "enableGateway is false"
@@ -183,7 +218,11 @@ def _why_no_role(
         return f'there is no Node "{config.node_name}" yet'
     if own is None:
         return f'Node "{config.node_name}" has no InternalIP that can be used'
-    return "" if gateways else "no Gateway is known"
+    if not gateways:
+        return "no Gateway is known"
+    if not any(gateway.node in addresses for gateway in gateways):
+        return "no Gateway has an internalIP of a family that this Node has, too"
+    return ""
 
 
 def _beside(
@@ -205,23 +244,20 @@ def _beside(
 
 
 def _taken(
-    snapshot: Snapshot,
-    gateways: tuple[LocalGateway, ...],
-    pods: tuple[Network, ...],
-    node_cidrs: tuple[Network, ...],
+    nodes: Mapping[str, CheckedNode], gateways: tuple[LocalGateway, ...], pods: tuple[Network, ...]
 ) -> tuple[tuple[Network, str], ...]:
     found: dict[Network, str] = {}
     for gateway in gateways:
         if gateway.service_cidr is not None:
             found.setdefault(gateway.service_cidr, "this cluster's Service CIDR")
-    for network in (*pods, *node_cidrs):
+    for network in pods:
         found.setdefault(network, "a Pod CIDR of this cluster")
-    for address, who in all_addresses(snapshot, gateways):
+    for address, who in all_addresses(nodes, gateways):
         found.setdefault(host_network(address), f"the address of {who}")
     return tuple(found.items())
 
 
-def _tell_missing_pod_cidrs(config: Config, worker_per_pod: bool, known: bool, problems: list[Problem]) -> None:
+def _report_missing_pod_cidrs(config: Config, worker_per_pod: bool, known: bool, problems: list[Problem]) -> None:
     reason = ""
     if worker_per_pod:
         reason = (

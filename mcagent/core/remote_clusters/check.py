@@ -6,12 +6,15 @@ of each other is `mcagent.core.remote_clusters.settle`'s business.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mcagent.core.addresses.rules import PRIVATE, Taken, prefix_range, refuse_network
 from mcagent.core.addresses.underlay import ENDPOINTS, family, refuse_underlay, source_of
-from mcagent.core.remote_clusters.cidr_claims import Candidate, Claim, asked, footprint_of, verdict, within
+from mcagent.core.local_cluster.topology import LocalCluster
+from mcagent.core.remote_clusters.cidr_claims import CheckedCluster, CidrClaim, accepted, asked, footprint_of
 from mcagent.model.config import Config, SourceNat
+from mcagent.model.facts import Facts
 from mcagent.model.field import printable
 from mcagent.model.granted import CLAIMS_ANNOTATION, REFUSED
 from mcagent.model.net import Address, Network, host_network, network_key
@@ -35,8 +38,39 @@ class Surroundings:
     publishes: bool  # Pod-to-Pod is on, and this cluster has Pod CIDRs to publish
     addresses: tuple[Address, ...]
     connected: tuple[Network, ...]
-    protected: tuple[tuple[Network, str], ...]  # what nobody else may ever have, and what it is
+    protected: tuple[
+        tuple[Network, str], ...
+    ]  # what nobody else may ever have, and what it is; the first names it
     gateway_ip: Address | None = None  # of this Node, as a gateway
+
+
+def surroundings_of(
+    local: LocalCluster, facts: Facts, config: Config, api_servers: Iterable[Address] = ()
+) -> Surroundings:
+    """Return what the verdicts rest on. `api_servers`: those that are known beside `facts`."""
+    protected = (
+        *((network, "which protectedCIDRs names") for network in config.protected_cidrs),
+        *((host_network(a), "an API server of this cluster") for a in (*facts.api_servers, *api_servers)),
+        *((host_network(a), "a resolver of this Node") for a in facts.resolvers),
+        *((host_network(a), "a default gateway of this Node") for a in facts.default_gateways),
+    )
+    return Surroundings(
+        config=config,
+        taken=local.taken,
+        node_addresses=local.node_addresses,
+        service_cidrs=local.service_cidrs,
+        node_cidrs=local.node_cidrs,
+        publishes=bool(local.published_pods),
+        addresses=facts.addresses,
+        connected=facts.connected,
+        protected=protected,
+        gateway_ip=local.own_gateway_ip,
+    )
+
+
+def check_cluster(info: ClusterInfoImport, judge: Judge) -> CheckedCluster:
+    """Return what the object may have if nobody older wants it."""
+    return judge.check(info)
 
 
 class Judge:
@@ -62,7 +96,7 @@ class Judge:
             )
         )
 
-    def candidate(self, info: ClusterInfoImport) -> Candidate:
+    def check(self, info: ClusterInfoImport) -> CheckedCluster:
         """Return what the object may have if nobody older wants it."""
         config = self._around.config
         problems: list[Problem] = []
@@ -71,7 +105,7 @@ class Judge:
             wanted.append((info.service_cidr, "spec.serviceCIDR", False))
         if config.enable_pod_to_pod:
             wanted.extend((n, f"spec.podCIDRs[{i}]", True) for i, n in enumerate(info.pod_cidrs))
-        cidrs: list[Claim] = []
+        cidrs: list[CidrClaim] = []
         pods_whole = config.enable_pod_to_pod and bool(info.pod_cidrs)
         gateways = self._gateways(info, problems)
         if not config.encrypts and (info.wireguard is not None or info.gateway_wireguard):
@@ -91,20 +125,22 @@ class Judge:
                 message = f"{network} is not used: it is the cluster's own gateway"
                 problem = problem_of(info, path, "IsGateway", message)
             if problem is None:
-                cidrs.append(Claim(asked=asked(info, network), network=network, path=path, pod=pod))
+                cidrs.append(CidrClaim(asked=asked(info, network), network=network, path=path, pod=pod))
             else:
                 problems.append(problem)
                 pods_whole = pods_whole and not pod
         cidrs.sort(key=lambda c: (network_key(c.network), c.path))
-        _tell_redundant(info, cidrs, problems)
+        _report_redundant(info, cidrs, problems)
         claims = (*cidrs, *gateways)
-        return Candidate(
+        footprint = footprint_of(claims)
+        return CheckedCluster(
             info=info,
             order=(info.meta.created, info.cluster_id, info.meta.name, info.meta.namespace),
             claims=claims,
-            footprint=footprint_of(claims),
+            firsts=tuple(first for first, _ in footprint),
+            lasts=tuple(last for _, last in footprint),
             problems=tuple(problems),
-            alone=verdict(info.cluster_id, claims, snat=self._snat(pods_whole)),
+            alone=accepted(info.cluster_id, claims, snat=self._snat(pods_whole)),
         )
 
     def _snat(self, pods_whole: bool) -> bool:
@@ -127,15 +163,15 @@ class Judge:
         if found[2] >= _ENDPOINTS_BEGIN:  # IPv4, and they go to its end
             message = f"{network} is not used: it overlaps {ENDPOINTS}, where encrypted tunnels end"
             return problem_of(info, path, "NotUnicast", message)
-        if not any(within(found, outer) for outer in self._allowed):
+        if not any(outer[1] <= found[1] and found[2] <= outer[2] for outer in self._allowed if outer[0] == 4):
             what = "allowedRemoteCIDRs does not hold it"
             if not self._around.config.allowed_remote_cidrs:
                 what = "it is not private (RFC 1918, 100.64.0.0/10), and allowedRemoteCIDRs does not name it"
             return problem_of(info, path, "NotAllowed", f"{network} is not used: {what}")
         return None
 
-    def _gateways(self, info: ClusterInfoImport, problems: list[Problem]) -> list[Claim]:
-        found: list[Claim] = []
+    def _gateways(self, info: ClusterInfoImport, problems: list[Problem]) -> list[CidrClaim]:
+        found: list[CidrClaim] = []
         sources: dict[Address, Address] = {}
         for address in dict.fromkeys(info.gateway_ips):
             index = info.gateway_ips.index(address)
@@ -164,8 +200,8 @@ class Judge:
             else:
                 sources[source] = address
                 claim = asked(info, host_network(source), gateway=str(address))
-                found.append(Claim(asked=claim, network=host_network(source), path=path, gateway=address))
-        if not self._tell_mixed(info, found, problems):
+                found.append(CidrClaim(asked=claim, network=host_network(source), path=path, gateway=address))
+        if not self._report_mixed(info, found, problems):
             message = "has no gateway that can be used: nothing reaches this cluster"
             problems.append(problem_of(info, "spec.gatewayInfos", "NoGateway", message))
         return found
@@ -174,8 +210,8 @@ class Judge:
         found = (self._protected.overlapping(host_network(address)) for address in addresses)
         return next((holder for holder in found if holder is not None), None)
 
-    def _tell_mixed(self, info: ClusterInfoImport, found: list[Claim], problems: list[Problem]) -> bool:
-        """Tell of gateways that are of another family than this one; return whether any is reached from here."""
+    def _report_mixed(self, info: ClusterInfoImport, found: list[CidrClaim], problems: list[Problem]) -> bool:
+        """Report gateways of another family than this one; return whether any is reached from here."""
         own = self._around.gateway_ip
         others = [
             (one.gateway, one.path)
@@ -194,9 +230,9 @@ class Judge:
         return len(found) > len(others)
 
 
-def _tell_redundant(info: ClusterInfoImport, cidrs: list[Claim], problems: list[Problem]) -> None:
+def _report_redundant(info: ClusterInfoImport, cidrs: list[CidrClaim], problems: list[Problem]) -> None:
     """Warn of CIDRs (sorted) that lie inside another of the same cluster: it stands for them, if it is granted."""
-    outer: Claim | None = None
+    outer: CidrClaim | None = None
     for claim in cidrs:
         last = claim.asked.range[2]
         if outer is not None and last <= outer.asked.range[2]:

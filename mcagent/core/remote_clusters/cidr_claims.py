@@ -1,6 +1,6 @@
-"""What one cluster asks for, and what it gets, as values: claims to CIDRs and gateways, their rank, the verdict.
+"""What one cluster claims, and what it gets, as values: CIDRs and gateways with their ranks.
 
-Knows nothing of what may be refused, or of other clusters.
+Knows nothing of what may be refused, or of other clusters. All of it is IPv4: what tunnels carry is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from mcagent.core.addresses.ownership import AddressClaim
-from mcagent.core.addresses.rules import PrefixRange, prefix_range
+from mcagent.core.addresses.rules import prefix_range
 from mcagent.model.granted import REFUSED, to_microseconds
 from mcagent.model.net import Address, Network
 from mcagent.model.node_state import AcceptedCluster
@@ -18,75 +18,71 @@ from mcagent.model.objects import ClusterInfoImport
 from mcagent.model.problem import Problem
 
 _NEVER = "~"  # sorts after every time
-_END = 1 << 128  # after every address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """One CIDR that an object asks for, or the address of a gateway."""
+class CidrClaim:
+    """One CIDR that a cluster asks for, or the address of a gateway."""
 
     asked: AddressClaim
-    network: Network  # of a gateway: its source in what tunnels carry, which is IPv4
+    network: Network  # of a gateway: its source in what tunnels carry
     path: str
     pod: bool = False
     gateway: Address | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class CheckedCluster:
     """One ClusterInfoImport looked at alone: what it may have if nobody has claimed it before."""
 
     info: ClusterInfoImport
     order: tuple[str, str, str, str]
-    claims: tuple[Claim, ...]  # CIDRs sorted, then gateways in the API's order
-    footprint: tuple[PrefixRange, ...]  # all addresses that it asks for: sorted and disjoint
+    claims: tuple[CidrClaim, ...]  # CIDRs sorted, then gateways in the API's order
+    firsts: tuple[int, ...]  # of all addresses that it asks for: where ranges begin, sorted and disjoint
+    lasts: tuple[int, ...]  # and where they end
     problems: tuple[Problem, ...]
-    alone: AcceptedCluster  # the verdict if nobody else wants any of it
+    alone: AcceptedCluster  # what it gets if nobody else wants any of it
 
     def without(self, beaten: Container[AddressClaim]) -> AcceptedCluster:
-        """Return the verdict if these claims are lost."""
+        """Return what it gets if these claims are lost."""
         kept = [claim for claim in self.claims if claim.asked not in beaten]
         pods_lost = any(claim.pod and claim.asked in beaten for claim in self.claims)
-        return verdict(self.info.cluster_id, kept, snat=self.alone.snat or pods_lost)
+        return accepted(self.info.cluster_id, kept, snat=self.alone.snat or pods_lost)
 
 
-def verdict(cluster_id: str, claims: Iterable[Claim], *, snat: bool) -> AcceptedCluster:
+def accepted(cluster_id: str, claims: Iterable[CidrClaim], *, snat: bool) -> AcceptedCluster:
     """Return the cluster as it is used, if it gets these (CIDRs sorted)."""
-    cidrs: list[Claim] = []
-    gateways: list[Address] = []
+    cidrs: list[CidrClaim] = []
+    gateways: list[CidrClaim] = []
     for claim in claims:  # CIDRs are sorted: those inside another come after it
         if claim.gateway is not None:
-            gateways.append(claim.gateway)
-        elif not cidrs or not within(claim.asked.range, cidrs[-1].asked.range):
+            gateways.append(claim)
+        elif not cidrs or claim.asked.range[2] > cidrs[-1].asked.range[2]:
             cidrs.append(claim)
-    ranges = [claim.asked.range for claim in cidrs]
+    addresses = tuple(claim.gateway for claim in gateways if claim.gateway is not None)
+    firsts = [claim.asked.range[1] for claim in cidrs]
     return AcceptedCluster(
         cluster_id=cluster_id,
         cidrs=tuple(claim.network for claim in cidrs),
-        gateways=tuple(gateways),
+        gateways=addresses,
+        sources=tuple(claim.network.network_address for claim in gateways),
         snat=snat,
-        direct=tuple(address for address in gateways if _held(ranges, address)),
+        direct=tuple(a for a in addresses if a.version == 4 and _lies_in(int(a), firsts, cidrs)),
     )
 
 
-def within(inner: PrefixRange, outer: PrefixRange) -> bool:
-    """Tell whether one range lies in another."""
-    return inner[0] == outer[0] and outer[1] <= inner[1] and inner[2] <= outer[2]
+def _lies_in(address: int, firsts: list[int], cidrs: list[CidrClaim]) -> bool:
+    """Tell whether an address lies in one of these CIDRs (sorted, disjoint; `firsts`: where each begins)."""
+    place = bisect_right(firsts, address) - 1
+    return place >= 0 and cidrs[place].asked.range[2] >= address
 
 
-def _held(ranges: list[PrefixRange], address: Address) -> bool:
-    """Tell whether an address is in one of these (sorted, disjoint)."""
-    value = int(address)
-    place = bisect_right(ranges, (address.version, value, _END)) - 1
-    return place >= 0 and ranges[place][0] == address.version and ranges[place][2] >= value
-
-
-def footprint_of(claims: Iterable[Claim]) -> tuple[PrefixRange, ...]:
-    """Return all addresses that are asked for: sorted and disjoint."""
-    found: list[PrefixRange] = []
-    for one in sorted((claim.asked.range for claim in claims), key=lambda r: (r[0], r[1], -r[2])):
-        if not found or not within(one, found[-1]):
-            found.append(one)
+def footprint_of(claims: Iterable[CidrClaim]) -> tuple[tuple[int, int], ...]:
+    """Return all addresses that are asked for: first and last of ranges, sorted and disjoint."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted((claim.asked.range[1:] for claim in claims), key=lambda r: (r[0], -r[1])):
+        if not found or last > found[-1][1]:
+            found.append((first, last))
     return tuple(found)
 
 

@@ -1,238 +1,128 @@
-"""The other clusters: which of what they announce is used.
+"""Which of the other clusters' claims are used, where two want the same.
 
-Who wins where two want the same is `mcagent.core.addresses.ownership`'s rule: whoever has claimed it for longer,
-so nobody can take what another has. Each refusal is a Problem. Work that looks at one object alone is kept in
-`Candidate` and reused while the object is the same; one changed object that is in nobody's way is settled by that
-alone.
+`mcagent.core.addresses.ownership` has the rule: whoever has claimed it for longer, so nobody can take what another
+has. Each refusal is a Problem. Knows nothing of what a cluster may claim at all.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from operator import lt
 
 from mcagent.core.addresses.ownership import AddressClaim, lost
-from mcagent.core.addresses.rules import PrefixRange
-from mcagent.core.claim_table import ClaimTable
-from mcagent.core.local_cluster.topology import Local
-from mcagent.core.remote_clusters.check import Judge, Surroundings, problem_of
-from mcagent.core.remote_clusters.cidr_claims import Candidate, Claim
+from mcagent.core.remote_clusters.check import problem_of
+from mcagent.core.remote_clusters.cidr_claims import CheckedCluster, CidrClaim
 from mcagent.model.config import Config
-from mcagent.model.facts import Facts
-from mcagent.model.net import Address, Network, host_network
 from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import ClusterInfoImport
 from mcagent.model.problem import Problem
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remotes:
-    """The verdict on all clusters, and what the next call reuses."""
-
-    clusters: Mapping[str, AcceptedCluster]  # by cluster ID, in order of seniority
-    problems: tuple[Problem, ...]
-    surroundings: Surroundings
-    pod_hosts: frozenset[int]
-    pods: list[int] = field(repr=False)  # the same, sorted
-    infos: Mapping[str, ClusterInfoImport]
-    candidates: Mapping[str, Candidate] = field(repr=False)
-    table: ClaimTable = field(repr=False)
-    calm: bool = False  # nobody is in anybody's way: each has what it would have alone
-
-
-def surroundings_of(
-    local: Local, facts: Facts, config: Config, api_servers: Iterable[Address] = ()
-) -> Surroundings:
-    """Return what the verdicts rest on. `api_servers`: those that are known beside `facts`."""
-    return Surroundings(
-        config=config,
-        taken=local.taken,
-        node_addresses=local.node_addresses,
-        service_cidrs=local.service_cidrs,
-        node_cidrs=local.node_cidrs,
-        publishes=bool(local.published_pods),
-        addresses=facts.addresses,
-        connected=facts.connected,
-        protected=_protected(facts, config, api_servers),
-        gateway_ip=local.own_gateway_ip,
-    )
-
-
-def _protected(facts: Facts, config: Config, api_servers: Iterable[Address]) -> tuple[tuple[Network, str], ...]:
-    """Return what the Node cannot do without, whoever may be asked for it; of equal ones the first names it."""
-    return (
-        *((network, "which protectedCIDRs names") for network in config.protected_cidrs),
-        *(
-            (host_network(address), "an API server of this cluster")
-            for address in (*facts.api_servers, *api_servers)
-        ),
-        *((host_network(address), "a resolver of this Node") for address in facts.resolvers),
-        *((host_network(address), "a default gateway of this Node") for address in facts.default_gateways),
-    )
-
-
-def build_remotes(
-    infos: Mapping[str, ClusterInfoImport],
-    around: Surroundings,
-    pod_hosts: frozenset[int] = frozenset(),
-    previous: Remotes | None = None,
-) -> Remotes:
-    """Return which clusters are used and how. Equal inputs give back the very `previous`.
-
-    `pod_hosts` (addresses of Pods that are known one by one) are apart from `around` because they change often.
-    """
-    if previous is not None and previous.surroundings != around:
-        previous = None
-    if previous is not None and previous.infos is infos and previous.pod_hosts == pod_hosts:
-        return previous
-    if previous is not None and previous.calm:
-        same = previous.pod_hosts == pod_hosts
-        quick = _one_changed(previous, infos) if same else _pods_changed(previous, infos, pod_hosts)
-        if quick is not None:
-            return quick
-    known = previous.candidates if previous is not None else {}
-    judge: Judge | None = None
-    candidates: dict[str, Candidate] = {}
-    for key, info in infos.items():
-        found = known.get(key)
-        if found is None or found.info is not info:
-            judge = judge or Judge(around)
-            found = judge.candidate(info)
-        candidates[key] = found
-    problems: list[Problem] = []
-    winners = _winners(candidates.values(), around.config, problems)
-    table = ClaimTable.of(winners)
-    pods = previous.pods if previous is not None and previous.pod_hosts == pod_hosts else sorted(pod_hosts)
-    clusters, calm = _settle(table, pods, problems)
-    if previous is not None:
-        for cluster_id, remote in clusters.items():
-            before = previous.clusters.get(cluster_id)
-            if before is not None and before is not remote and before == remote:
-                clusters[cluster_id] = before
-    return Remotes(
-        clusters=clusters,
-        problems=tuple(sorted(set(problems))),
-        surroundings=around,
-        pod_hosts=pod_hosts,
-        pods=pods,
-        infos=infos,
-        candidates=candidates,
-        table=table,
-        calm=calm,
-    )
-
-
-def _one_changed(previous: Remotes, infos: Mapping[str, ClusterInfoImport]) -> Remotes | None:
-    """Return the verdicts after one object changed that is in nobody's way; None if it is another case."""
-    if previous.infos.keys() != infos.keys():
-        return None
-    changed = [key for key, info in infos.items() if previous.infos[key] is not info]
-    if len(changed) != 1:
-        return None
-    (key,) = changed
-    old, new = previous.candidates[key], Judge(previous.surroundings).candidate(infos[key])
-    cluster_id = new.info.cluster_id
-    if new.order != old.order or previous.table.winners.get(cluster_id) is not old:
-        return None
-    if any(_holds(found, previous.pods) for found in new.footprint):
-        return None
-    table = previous.table.with_one(cluster_id, new)
-    if table is None:
-        return None
-    clusters = previous.clusters
-    if new.alone != clusters[cluster_id]:
-        clusters = {**clusters, cluster_id: new.alone}
-    problems = previous.problems
-    if old.problems or new.problems:
-        problems = tuple(sorted({*(p for p in problems if p not in old.problems), *new.problems}))
-    return replace(
-        previous,
-        clusters=clusters,
-        problems=problems,
-        infos=infos,
-        candidates={**previous.candidates, key: new},
-        table=table,
-    )
-
-
-def _pods_changed(
-    previous: Remotes, infos: Mapping[str, ClusterInfoImport], pod_hosts: frozenset[int]
-) -> Remotes | None:
-    """Return the verdicts after Pods came or went that are in nobody's way; None if it is another case."""
-    if previous.infos is not infos or any(map(previous.table.holds, pod_hosts - previous.pod_hosts)):
-        return None
-    return replace(previous, pod_hosts=pod_hosts, pods=sorted(pod_hosts))
-
-
-_order = attrgetter("order")
-
-
-def _winners(candidates: Iterable[Candidate], config: Config, problems: list[Problem]) -> dict[str, Candidate]:
-    """Return one candidate per cluster ID, oldest first, and never this cluster itself."""
-    winners: dict[str, Candidate] = {}
-    for candidate in sorted(candidates, key=_order):
-        info = candidate.info
-        if info.cluster_id == config.cluster_id or (config.namespace and info.meta.namespace != config.namespace):
-            continue
-        holder = winners.setdefault(info.cluster_id, candidate)
-        if holder is not candidate:
-            message = f'clusterID "{info.cluster_id}" is taken by the older {holder.info.meta.subject}: not used'
-            problems.append(problem_of(info, "spec.clusterID", "DuplicateClusterID", message))
-    return winners
-
-
-def _settle(
-    table: ClaimTable, pods: list[int], problems: list[Problem]
-) -> tuple[dict[str, AcceptedCluster], bool]:
-    """Return the verdicts, and whether all are what each cluster would have alone.
-
-    That is what a candidate may have alone, less what holds a Pod of this cluster, less what is another cluster's.
-    """
-    beaten: dict[AddressClaim, str] = {}
-    standing: list[AddressClaim] = []
-    for candidate in table.winners.values():
-        problems.extend(candidate.problems)
-        for claim in candidate.claims:
-            if _holds(claim.asked.range, pods):
-                beaten[claim.asked] = A_POD
-            else:
-                standing.append(claim.asked)
-    beaten |= _named(lost(standing), table)
-    losers = {claim.owner for claim in beaten}
-    clusters: dict[str, AcceptedCluster] = {}
-    for cluster_id, candidate in table.winners.items():
-        if cluster_id not in losers:
-            clusters[cluster_id] = candidate.alone
-            continue
-        clusters[cluster_id] = candidate.without(beaten)
-        problems.extend(_refusal(candidate, c, beaten[c.asked]) for c in candidate.claims if c.asked in beaten)
-    return clusters, not beaten
-
-
 A_POD = "a Pod of this cluster"
 
 
-def _holds(found: PrefixRange, pods: list[int]) -> bool:
-    """Tell whether an IPv4 range holds one of these addresses (sorted)."""
-    place = bisect_left(pods, found[1])
-    return place < len(pods) and pods[place] <= found[2]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteClusters:
+    """The clusters that are used, by cluster ID, each with what is accepted of it."""
+
+    checked: Mapping[str, CheckedCluster]
+    accepted: Mapping[str, AcceptedCluster]
+    problems: tuple[Problem, ...]
 
 
-def _named(found: Mapping[AddressClaim, AddressClaim], table: ClaimTable) -> dict[AddressClaim, str]:
-    """Return for each loser what it lost to, for people."""
-    owners = {winner.owner for winner in found.values()}
-    claims = {claim.asked: claim for owner in owners for claim in table.winners[owner].claims}
-    return {loser: _name(claims[winner]) for loser, winner in found.items()}
+def settle(checked: Mapping[str, CheckedCluster], pods: Sequence[int], config: Config) -> RemoteClusters:
+    """Return which clusters are used and how. `pods`: IPv4 addresses of single Pods of this cluster, sorted.
+
+    A cluster gets what it may have alone, less what holds a Pod of this cluster, less what is another cluster's.
+    """
+    problems: list[Problem] = []
+    clusters = _one_per_id(checked.values(), config, problems)
+    for one in clusters.values():
+        problems.extend(one.problems)
+    if _uncontested(clusters.values(), pods):
+        accepted = {cluster_id: one.alone for cluster_id, one in clusters.items()}
+    else:
+        accepted = _contested(clusters, pods, problems)
+    return RemoteClusters(checked=clusters, accepted=accepted, problems=tuple(problems))
 
 
-def _name(claim: Claim) -> str:
+def _one_per_id(
+    checked: Iterable[CheckedCluster], config: Config, problems: list[Problem]
+) -> dict[str, CheckedCluster]:
+    """Return the oldest of each cluster ID, and never this cluster itself; by ID, sorted."""
+    candidates = [one for one in checked if _is_other(one.info, config)]
+    found: dict[str, CheckedCluster] = {}
+    for one in candidates:
+        holder = found.setdefault(one.info.cluster_id, one)
+        if one.order < holder.order:
+            found[one.info.cluster_id] = one
+    for one in candidates if len(found) < len(candidates) else ():
+        holder = found[one.info.cluster_id]
+        if holder is not one:
+            message = (
+                f'clusterID "{one.info.cluster_id}" is taken by the older {holder.info.meta.subject}: not used'
+            )
+            problems.append(problem_of(one.info, "spec.clusterID", "DuplicateClusterID", message))
+    return {cluster_id: found[cluster_id] for cluster_id in sorted(found)}
+
+
+def _is_other(info: ClusterInfoImport, config: Config) -> bool:
+    return info.cluster_id != config.cluster_id and config.namespace in ("", info.meta.namespace)
+
+
+def _uncontested(clusters: Iterable[CheckedCluster], pods: Sequence[int]) -> bool:
+    """Tell whether no address is claimed by two clusters, and none is a Pod's.
+
+    Ranges are disjoint when, with first and last addresses sorted apart from each other, each range has ended
+    before the next begins. That costs two sorts of integers, and most passes need no more.
+    """
+    clusters = tuple(clusters)
+    firsts = sorted(chain.from_iterable(one.firsts for one in clusters))
+    lasts = sorted(chain.from_iterable(one.lasts for one in clusters))
+    if not all(map(lt, lasts, islice(firsts, 1, None))):
+        return False
+    return not pods or not any(_holds(first, last, pods) for first, last in zip(firsts, lasts, strict=True))
+
+
+def _holds(first: int, last: int, pods: Sequence[int]) -> bool:
+    """Tell whether a range holds one of these addresses (sorted)."""
+    place = bisect_left(pods, first)
+    return place < len(pods) and pods[place] <= last
+
+
+def _contested(
+    clusters: Mapping[str, CheckedCluster], pods: Sequence[int], problems: list[Problem]
+) -> dict[str, AcceptedCluster]:
+    """Return what each cluster gets."""
+    beaten: dict[AddressClaim, str] = {}
+    standing: list[AddressClaim] = []
+    for one in clusters.values():
+        for claim in one.claims:
+            if _holds(claim.asked.range[1], claim.asked.range[2], pods):
+                beaten[claim.asked] = A_POD
+            else:
+                standing.append(claim.asked)
+    winners = lost(standing)
+    owners = {winner.owner for winner in winners.values()}
+    names = {claim.asked: _name(claim) for owner in owners for claim in clusters[owner].claims}
+    beaten |= {loser: names[winner] for loser, winner in winners.items()}
+    losers = {claim.owner for claim in beaten}
+    found: dict[str, AcceptedCluster] = {}
+    for cluster_id, one in clusters.items():
+        found[cluster_id] = one.without(beaten) if cluster_id in losers else one.alone
+        if cluster_id in losers:
+            problems.extend(_refusal(one, c, beaten[c.asked]) for c in one.claims if c.asked in beaten)
+    return found
+
+
+def _name(claim: CidrClaim) -> str:
     what = f"{claim.network}" if claim.gateway is None else f"the gateway {claim.gateway}"
     return f'{what} of cluster "{claim.asked.owner}", which has had it for longer'
 
 
-def _refusal(candidate: Candidate, claim: Claim, who: str) -> Problem:
+def _refusal(cluster: CheckedCluster, claim: CidrClaim, who: str) -> Problem:
     """Return the problem of a claim that is lost to somebody."""
     if claim.gateway is None:
         message = f"{claim.network} is not used: it overlaps {who}"
@@ -240,4 +130,4 @@ def _refusal(candidate: Candidate, claim: Claim, who: str) -> Problem:
     else:
         message = f"{claim.gateway} is not used: it overlaps {who}"
         reason = "DuplicateAddress"
-    return problem_of(candidate.info, claim.path, reason, message)
+    return problem_of(cluster.info, claim.path, reason, message)

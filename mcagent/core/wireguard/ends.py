@@ -15,19 +15,51 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcagent.core.addresses.rules import Taken
-from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of, source_of
+from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of
 from mcagent.core.local_cluster.nodes import seniority
-from mcagent.core.local_cluster.topology import Local
 from mcagent.core.remote_clusters.check import problem_of
 from mcagent.core.remote_clusters.cidr_claims import rank_of
-from mcagent.core.remote_clusters.settle import Remotes
+from mcagent.core.remote_clusters.settle import RemoteClusters
 from mcagent.core.wireguard.keyholders import Ends, Holders, Wanted, first_endpoint, wanted_by
 from mcagent.model.config import Config, EncryptionFallback
 from mcagent.model.facts import DatapathType, Facts
-from mcagent.model.net import Address, host_network
-from mcagent.model.node_state import AcceptedCluster, Publication, RemoteEnd
-from mcagent.model.objects import ClusterInfoImport, Snapshot, WireGuardInfo
+from mcagent.model.net import Address, Network, host_network
+from mcagent.model.node_state import AcceptedCluster, LocalGateway, Publication, RemoteEnd
+from mcagent.model.objects import ClusterInfoImport, Gateway, WireGuardInfo
 from mcagent.model.problem import Problem, Severity
+from mcagent.model.wireguard import WireGuardImplementation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireGuardFacts:
+    """What this Node can encrypt with."""
+
+    implementation: WireGuardImplementation | None
+    public_key: str
+    next_public_key: str
+    datapath: DatapathType
+
+    @classmethod
+    def of(cls, facts: Facts) -> WireGuardFacts:
+        """Return that part of the facts."""
+        return cls(
+            implementation=facts.wireguard,
+            public_key=facts.wireguard_public_key,
+            next_public_key=facts.wireguard_next_key,
+            datapath=facts.datapath,
+        )
+
+    @property
+    def why_not(self) -> str:
+        """Why this Node cannot send its tunnels through WireGuard; "" if it can."""
+        if self.datapath is DatapathType.NETDEV:
+            return (
+                "the userspace datapath of Open vSwitch sends its tunnels past the kernel, so WireGuard cannot "
+                "encrypt them: load the kernel module openvswitch"
+            )
+        if self.implementation is None:
+            return "this kernel has no WireGuard, and there is no wireguard-go: load the module or install it"
+        return "" if self.public_key else "this Node has no WireGuard key: the log says why"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,82 +72,80 @@ class Encryption:
     ends: Mapping[str, tuple[RemoteEnd, ...]]  # by cluster ID; those that are used, in the API's order
     addresses: tuple[Address, ...]
     problems: tuple[Problem, ...]
-    inputs: tuple[object, ...]
 
 
-def build_encryption(
-    remotes: Remotes, local: Local, facts: Facts, config: Config, previous: Encryption | None = None
-) -> Encryption | None:
-    """Return the verdict; None where nothing is to be encrypted. Equal inputs give back the very `previous`."""
-    if not config.encrypts or local.role != "gateway" or local.own_gateway_ip is None:
-        return None
-    keys = (facts.wireguard, facts.wireguard_public_key, facts.wireguard_next_key, facts.datapath)
-    inputs = (remotes, local.own_gateway_ip, local.gateways, keys, config)
-    if previous is not None and previous.inputs[0] is remotes and previous.inputs[1:] == inputs[1:]:
-        return previous
-    judge = _Judge(remotes, local, facts, config)
-    ends: dict[str, tuple[RemoteEnd, ...]] = {}
-    for cluster_id, remote in remotes.clusters.items():
-        found = judge.cluster(remote)
-        known = previous.ends.get(cluster_id) if previous is not None else None
-        ends[cluster_id] = known if known == found and known is not None else found
-    return Encryption(
-        ends=ends, addresses=judge.addresses(), problems=tuple(sorted(set(judge.problems))), inputs=inputs
-    )
+def encrypt(
+    clusters: RemoteClusters,
+    own: LocalGateway,
+    taken: tuple[tuple[Network, str], ...],
+    facts: WireGuardFacts,
+    config: Config,
+) -> Encryption:
+    """Return the verdict. `taken` are networks of this cluster, each with what it is."""
+    judge = _Judge(clusters, own, taken, facts, config)
+    ends = {cluster_id: judge.cluster(cluster_id) for cluster_id in clusters.accepted}
+    return Encryption(ends=ends, addresses=judge.addresses(), problems=tuple(judge.problems))
 
 
-def publication(snapshot: Snapshot, local: Local, facts: Facts, config: Config) -> Publication | None:
-    """Return what to publish; None without a Gateway object of this Node."""
+def publication(gateways: Mapping[str, Gateway], facts: WireGuardFacts, config: Config) -> Publication | None:
+    """Return what a gateway is to publish; None without a Gateway object of this Node."""
     found = [
         gateway
-        for gateway in snapshot.gateways.values()
+        for gateway in gateways.values()
         if gateway.meta.name == config.node_name and config.namespace in ("", gateway.meta.namespace)
     ]
-    if not found or local.role != "gateway":
+    if not found:
         return None
     gateway = min(found, key=lambda one: seniority(one.meta))
     wanted = None
-    if config.encrypts and can_encrypt(facts):
+    if config.encrypts and not facts.why_not:
         wanted = WireGuardInfo(
-            public_key=facts.wireguard_public_key,
-            next_public_key=facts.wireguard_next_key,
-            port=config.wireguard_port,
+            public_key=facts.public_key, next_public_key=facts.next_public_key, port=config.wireguard_port
         )
     return Publication(meta=gateway.meta, there=gateway.wireguard, wanted=wanted)
-
-
-def can_encrypt(facts: Facts) -> bool:
-    """Tell whether this Node is able to send its tunnels through WireGuard."""
-    return (
-        facts.wireguard is not None and facts.wireguard_public_key != "" and facts.datapath is DatapathType.SYSTEM
-    )
 
 
 class _Judge:
     """Goes through all gateways twice: who has a key or an address, then which gateways have what they need."""
 
-    def __init__(self, remotes: Remotes, local: Local, facts: Facts, config: Config) -> None:
+    def __init__(
+        self,
+        clusters: RemoteClusters,
+        own: LocalGateway,
+        taken: tuple[tuple[Network, str], ...],
+        facts: WireGuardFacts,
+        config: Config,
+    ) -> None:
         self._config = config
-        self._candidates = remotes.table.winners
+        self._clusters, self._own = clusters, own
+        self._clear = config.encryption_fallback is EncryptionFallback.ALLOW_CLEAR
+        self._able = not facts.why_not
         self.problems: list[Problem] = []
-        assert local.own_gateway_ip is not None
-        self._gateway_ip = local.own_gateway_ip
-        mine = next((g for g in local.gateways if g.gateway_ip == local.own_gateway_ip), None)
-        first = first_endpoint(mine.service_cidr if mine is not None else None)
-        self._ends = Ends(own=endpoint_of(self._gateway_ip), first=first)
+        self._ends = Ends(own=endpoint_of(own.gateway_ip), first=first_endpoint(own.service_cidr))
         self._with_first = False  # somebody sends to it
         self._holders = Holders()
-        for mine_alone in (facts.wireguard_public_key, facts.wireguard_next_key, self._ends.own):
+        for mine_alone in (facts.public_key, facts.next_public_key, self._ends.own):
             self._holders.ask(mine_alone, "this Node")
-        # What stands for an IPv6 gateway as a source must be nobody's endpoint (its own it never is).
-        for remote in remotes.clusters.values():
-            for one in remote.gateways:
-                if one.version == 6:
-                    self._holders.ask(source_of(one), f"gateway {one}")
-        self._taken = Taken(local.taken)
-        for remote in remotes.clusters.values():
-            self._ask(remote)
-        self._able = self._check(facts)
+        # What an IPv6 gateway is mapped to as a source must be nobody's endpoint (its own it never is).
+        for cluster in clusters.accepted.values():
+            for gateway, source in zip(cluster.gateways, cluster.sources, strict=True):
+                if gateway.version == 6:
+                    self._holders.ask(source, f"gateway {gateway}")
+        self._taken = Taken(taken)
+        for cluster in clusters.accepted.values():
+            self._ask(cluster)
+        if facts.why_not:
+            result = "nothing goes to other clusters"
+            if self._clear:
+                result = "traffic to other clusters is NOT ENCRYPTED"
+            self.problems.append(
+                Problem(
+                    subject="configuration",
+                    path="trafficEncryptionMode",
+                    reason="EncryptionUnavailable",
+                    message=f"{facts.why_not}; {result} (encryptionFallback)",
+                )
+            )
 
     def addresses(self) -> tuple[Address, ...]:
         """Return the addresses of this Node's own device."""
@@ -124,54 +154,27 @@ class _Judge:
         first = (self._ends.first,) if self._with_first and self._ends.first is not None else ()
         return tuple(sorted((self._ends.own, *first), key=int))
 
-    @property
-    def _clear(self) -> bool:
-        return self._config.encryption_fallback is EncryptionFallback.ALLOW_CLEAR
-
-    def _check(self, facts: Facts) -> bool:
-        """Tell whether this Node can encrypt; a problem says why not."""
-        why = ""
-        if facts.datapath is DatapathType.NETDEV:
-            why = (
-                "the userspace datapath of Open vSwitch sends its tunnels past the kernel, so WireGuard cannot "
-                "encrypt them: load the kernel module openvswitch"
-            )
-        elif facts.wireguard is None:
-            why = "this kernel has no WireGuard, and there is no wireguard-go: load the module or install it"
-        elif not facts.wireguard_public_key:
-            why = "this Node has no WireGuard key: the log says why"
-        if why:
-            result = (
-                "traffic to other clusters is NOT ENCRYPTED" if self._clear else "nothing goes to other clusters"
-            )
-            self._configuration_problem("EncryptionUnavailable", f"{why}; {result} (encryptionFallback)")
-        return not why
-
-    def _configuration_problem(self, reason: str, message: str) -> None:
-        self.problems.append(
-            Problem(subject="configuration", path="trafficEncryptionMode", reason=reason, message=message)
-        )
-
-    def cluster(self, remote: AcceptedCluster) -> tuple[RemoteEnd, ...]:
+    def cluster(self, cluster_id: str) -> tuple[RemoteEnd, ...]:
         """Return those of a cluster's gateways that are used."""
-        reached = remote.reached_from(self._gateway_ip)
+        cluster = self._clusters.accepted[cluster_id]
+        reached = cluster.reached_from(self._own.gateway_ip)
         if not self._able:
             return tuple(RemoteEnd(gateway=address, address=address) for address in reached) if self._clear else ()
-        info = self._candidates[remote.cluster_id].info
-        found = (self._gateway(info, remote, address) for address in reached)
+        info = self._clusters.checked[cluster_id].info
+        found = (self._gateway(info, cluster, address) for address in reached)
         return tuple(end for end in found if end is not None)
 
-    def _ask(self, remote: AcceptedCluster) -> None:
-        info = self._candidates[remote.cluster_id].info
-        for gateway in remote.reached_from(self._gateway_ip):
-            wanted = wanted_by(info, remote, gateway, self._ends)
+    def _ask(self, cluster: AcceptedCluster) -> None:
+        info = self._clusters.checked[cluster.cluster_id].info
+        for gateway in cluster.reached_from(self._own.gateway_ip):
+            wanted = wanted_by(info, cluster, gateway, self._ends)
             if isinstance(wanted, Wanted):
                 self._holders.ask(wanted.address, wanted.who, rank_of(info, wanted.claim))
                 for key in wanted.keys:
                     self._holders.ask(key, wanted.who, rank_of(info, key))
 
-    def _gateway(self, info: ClusterInfoImport, remote: AcceptedCluster, gateway: Address) -> RemoteEnd | None:
-        wanted = wanted_by(info, remote, gateway, self._ends)
+    def _gateway(self, info: ClusterInfoImport, cluster: AcceptedCluster, gateway: Address) -> RemoteEnd | None:
+        wanted = wanted_by(info, cluster, gateway, self._ends)
         if wanted is None:
             encrypts = bool(info.gateway_wireguard) or info.wireguard is not None
             path = f"spec.gatewayInfos[{info.gateway_ips.index(gateway)}].wireGuard"

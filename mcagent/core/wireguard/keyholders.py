@@ -61,7 +61,7 @@ class Holders:
 
 
 def wanted_by(
-    info: ClusterInfoImport, remote: AcceptedCluster, gateway: Address, own: Ends
+    info: ClusterInfoImport, cluster: AcceptedCluster, gateway: Address, own: Ends
 ) -> Wanted | str | None:
     """Return what a gateway wants; None where it has no key, and what is missing where that is something else."""
     place = info.gateway_ips.index(gateway)
@@ -79,7 +79,7 @@ def wanted_by(
     if place or info.wireguard is None:
         return None
     address, source = first_endpoint(info.service_cidr), own.first
-    if address is None or source is None or info.service_cidr not in remote.cidrs:
+    if address is None or source is None or info.service_cidr not in cluster.cidrs:
         return "without both Service CIDRs there is no tunnel endpoint"
     return Wanted(
         published=info.wireguard,

@@ -1,0 +1,126 @@
+"""The incremental engine: it gives what a pass from scratch gives, and computes only what a change affects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.core.engine import Engine, joined
+
+# A random program: each step combines two earlier values and rounds the result, so that changes are often cut off,
+# or does the same for each key of the input. Values are maps of numbers; the first one is the input.
+STEPS = st.lists(
+    st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 9), st.sampled_from([1, 2, 5, 1000])), max_size=8
+)
+INPUTS = st.lists(st.dictionaries(st.sampled_from("abcde"), st.integers(0, 6), max_size=5), min_size=1, max_size=6)
+Numbers = Mapping[str, int]
+
+
+class Program:
+    """Runs a program; `calls` are those of the computations since the last pass began."""
+
+    def __init__(self, steps: list[tuple[bool, int, int, int]]) -> None:
+        self._steps = steps
+        self.calls: list[tuple[object, ...]] = []
+
+    def whole(self, step: int, first: Numbers, second: Numbers, divisor: int) -> Numbers:
+        """Combine two values."""
+        self.calls.append((step, dict(first), dict(second)))
+        return {"sum": (sum(first.values()) + sum(second.values())) // divisor}
+
+    def one(self, value: tuple[str, int, int | None], step: int, divisor: int) -> int:
+        """Combine two numbers of one key."""
+        self.calls.append((step, value))
+        _, first, second = value
+        return (first + (second or 0)) // divisor
+
+    def run(self, engine: Engine, source: Numbers) -> list[Numbers]:
+        """Do one pass; return the values of all steps."""
+        self.calls = []
+        values: list[Numbers] = [source]
+        with engine.one_pass():
+            for step, (keyed, a, b, divisor) in enumerate(self._steps):
+                first, second = values[a % len(values)], values[b % len(values)]
+                if keyed:
+                    both = joined({key: key for key in first}, first, second)
+                    values.append(engine.each(f"{step}", self.one, both, step, divisor))
+                else:
+                    values.append(engine.cell(f"{step}", self.whole, step, first, second, divisor))
+        return values
+
+
+@given(STEPS, INPUTS)
+def test_a_pass_gives_what_a_pass_from_scratch_gives(
+    steps: list[tuple[bool, int, int, int]], inputs: list[Numbers]
+) -> None:
+    """After any changes of the input, also when keys come and go."""
+    program, engine = Program(steps), Engine()
+    for source in inputs:
+        assert program.run(engine, source) == program.run(Engine(), source)
+
+
+@given(STEPS, INPUTS)
+def test_what_has_the_input_of_the_last_pass_is_not_computed(
+    steps: list[tuple[bool, int, int, int]], inputs: list[Numbers]
+) -> None:
+    """Neither a cell nor a key; and an equal value is the very object of the last pass."""
+    program, engine = Program(steps), Engine()
+    before: list[Numbers] = []
+    scratch: list[tuple[object, ...]] = []
+    for source in inputs:
+        values = program.run(engine, source)
+        calls = program.calls
+        assert all(call not in scratch for call in calls)
+        program.run(Engine(), source)
+        assert all(call in program.calls for call in calls)
+        scratch = program.calls
+        assert all(new is old for new, old in zip(values[1:], before[1:], strict=False) if new == old)
+        before = values
+
+
+def test_a_changed_key_costs_one_call() -> None:
+    """A change of what all keys share costs one for each, and what comes out equal is the object of before."""
+    engine, calls = Engine(), []
+
+    def shown(number: int, base: int) -> tuple[int, ...]:
+        calls.append(number)
+        return (number // base,)
+
+    def run(values: Numbers, base: int) -> Mapping[str, tuple[int, ...]]:
+        calls.clear()
+        with engine.one_pass():
+            return engine.each("shown", shown, values, base)
+
+    first = run({"a": 1, "b": 20, "c": 30}, 10)
+    assert calls == [1, 20, 30]
+    second = run({"a": 1, "b": 50, "c": 30}, 10)
+    assert calls == [50]
+    assert second["c"] is first["c"]
+    assert run({"a": 1, "b": 51, "c": 30}, 10) is second
+    third = run({"a": 1, "c": 30}, 15)
+    assert calls == [1, 30]
+    assert third == {"a": (0,), "c": (2,)}
+    assert third["a"] is first["a"]
+
+
+def test_what_a_pass_does_not_use_is_forgotten() -> None:
+    """A cell that comes back is computed again."""
+    engine = Engine()
+    calls: list[int] = []
+    for used in (True, True, False, True):
+        with engine.one_pass():
+            if used:
+                engine.cell("a", calls.append, 1)
+    assert calls == [1, 1]
+
+
+def test_a_cell_has_one_place_in_a_pass() -> None:
+    """Two of one name are a bug."""
+    engine = Engine()
+    with engine.one_pass():
+        engine.cell("a", abs, 1)
+        with pytest.raises(ValueError, match="two cells"):
+            engine.cell("a", abs, 2)
