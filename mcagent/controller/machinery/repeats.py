@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from mcagent.controller.machinery.apply import Write
 from mcagent.controller.machinery.reconciler import Ref
+from mcagent.model.backoff import Backoff
 
 FREE = 3  # equal writes in a row that cost no wait
-MOST = 300.0  # seconds
+WAITS = Backoff(first=1.0, most=300.0, jitter=0.0)  # between equal writes after those
 FORGET = 600.0  # seconds without such a write after which nothing is remembered
 
 
@@ -38,7 +39,7 @@ class RepeatedWrites:
             known = self._repeats.get(write.ref)
         if known is None or known.print != _print(write) or known.count < FREE:
             return 0.0
-        return known.last + min(MOST, 2.0 ** (known.count - FREE)) - now
+        return known.last + WAITS.delay(known.count - FREE + 1) - now
 
     def wrote(self, write: Write, now: float) -> bool:
         """Take that a write was made. Returns whether it begins to look like contention."""
