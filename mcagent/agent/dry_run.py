@@ -7,10 +7,9 @@ import time
 
 from mcagent.agent.config_keys import Settings
 from mcagent.agent.control_loop.reconciler import Reconciler
-from mcagent.agent.snapshot_store import SnapshotStore
-from mcagent.agent.wiring import facts_reader, field_selectors, make_facilities, make_live, make_source
+from mcagent.agent.objects import Objects
+from mcagent.agent.wiring import facts_reader, make_facilities, make_live
 from mcagent.core.compile import compile_desired
-from mcagent.core.local_cluster.topology import ALWAYS_NEEDED
 from mcagent.core.plan.diff import diff
 from mcagent.model.config import DatapathChoice
 from mcagent.model.errors import SourceError
@@ -25,16 +24,17 @@ def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desir
     Raises SourceError when the objects are not listed within `timeout` seconds, BackendError when the Node
     cannot be read.
     """
-    listing = _Listing(settings)
+    changed = threading.Event()
+    objects = Objects(settings, changed.set)
     if offline:
         facts = _nothing(settings.core.datapath)
-        listed = listing.snapshot(facts, timeout)
+        listed = _listed(settings, objects, changed, facts, timeout)
         desired = compile_desired(listed, facts, settings.core).desired
         return desired, diff({}, desired)
     facilities = make_facilities(settings)
     try:
-        read_facts = facts_reader(settings, facilities, listing.api)
-        snapshot = listing.snapshot(read_facts(None), timeout)
+        read_facts = facts_reader(settings, facilities, objects.api_servers)
+        snapshot = _listed(settings, objects, changed, read_facts(None), timeout)
         return Reconciler(
             backends=facilities.by_name,
             read_facts=read_facts,
@@ -50,33 +50,24 @@ def _nothing(datapath: DatapathChoice) -> Facts:
     return Facts() if datapath is DatapathChoice.AUTO else Facts(datapath=DatapathType(datapath.value))
 
 
-class _Listing:
-    """The objects, listed once."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._changed = threading.Event()
-        self._store = SnapshotStore(self._changed.set)
-        self._source, self.api = make_source(settings, self._store, self._changed.set)
-
-    def snapshot(self, facts: Facts, timeout: float) -> Snapshot:
-        """List everything that this Node's role needs."""
-        settings, source, changed = self._settings, self._source, self._changed
-        deadline = time.monotonic() + timeout
-        source.start(sorted(ALWAYS_NEEDED))
-        try:
-            while True:
-                changed.clear()
-                snapshot = self._store.take()
-                found = compile_desired(snapshot, facts, settings.core)
-                needs, role = found.needs, found.desired.state.role
-                source.set_kinds(sorted(needs), field_selectors(role, settings.core.node_name))
-                missing = needs - snapshot.synced
-                if not missing:
-                    return snapshot
-                if not changed.wait(max(0.0, deadline - time.monotonic())):
-                    reasons = {kind: state.error for kind, state in source.state().items()}
-                    told = "; ".join(f"{kind}: {reasons.get(kind) or 'no answer'}" for kind in sorted(missing))
-                    raise SourceError(f"not listed within {timeout:g} s: {told}")
-        finally:
-            source.stop()
+def _listed(
+    settings: Settings, objects: Objects, changed: threading.Event, facts: Facts, timeout: float
+) -> Snapshot:
+    """Return everything that this Node's role needs, listed once."""
+    deadline = time.monotonic() + timeout
+    objects.start(write=False)
+    try:
+        while True:
+            changed.clear()
+            snapshot = objects.take()
+            found = compile_desired(snapshot, facts, settings.core)
+            objects.want(found.needs, found.desired.state.role)
+            missing = found.needs - snapshot.synced
+            if not missing:
+                return snapshot
+            if not changed.wait(max(0.0, deadline - time.monotonic())):
+                reasons = {state.kind: state.error for state in objects.informers()}
+                named = "; ".join(f"{kind}: {reasons.get(kind) or 'no answer'}" for kind in sorted(missing))
+                raise SourceError(f"not listed within {timeout:g} s: {named}")
+    finally:
+        objects.stop()

@@ -1,4 +1,4 @@
-"""Makes backends and sources from the configuration. Imports what it makes only when it makes it."""
+"""Makes backends and what watches them from the configuration. Imports what it makes only when it makes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from flows.pipeline.registers import ORIGIN_NODE, ORIGIN_REMOTE
 from flows.pipeline.tables import SOURCE
 from mcagent.agent.config_keys import Settings, WireGuardChoice
-from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.agent.wireguard import FactsReader
 from mcagent.core.failover.draining import Packets
 from mcagent.core.failover.liveness import Damping
@@ -19,8 +18,6 @@ from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address
-from mcagent.model.node_state import Role
-from mcagent.model.objects import Kind
 from mcagent.model.plan import Desired
 from mcagent.model.resources import Backend
 from mcagent.model.wireguard import WireGuardImplementation
@@ -37,9 +34,6 @@ if TYPE_CHECKING:
     from mcagent.dataplane.wireguard import WireGuardBackend
     from mcagent.dataplane.wireguard_keys import KeyStore
     from mcagent.dataplane.wireguard_watch import WireGuardWatch
-    from mcagent.kube.events import EventRecorder
-    from mcagent.kube.publish import Publisher
-    from mcagent.kube.source import Source
 
 log = logging.getLogger(__name__)
 
@@ -48,25 +42,6 @@ _IMPLEMENTATIONS = {
     WireGuardChoice.KERNEL: WireGuardImplementation.KERNEL,
     WireGuardChoice.USERSPACE: WireGuardImplementation.USERSPACE,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
-    """What writes to the API: Events of problems, and this Node's key; and where the API server is."""
-
-    events: EventRecorder
-    publisher: Publisher
-    servers: Callable[[], tuple[Address, ...]]
-
-    def start(self) -> None:
-        """Begin to write."""
-        self.events.start()
-        self.publisher.start()
-
-    def stop(self) -> None:
-        """Stop; what is not written yet is not."""
-        self.events.stop()
-        self.publisher.stop()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,53 +112,15 @@ def key_store(settings: Settings) -> KeyStore:
     return KeyStore(Path(settings.wireguard_key_dir) / f"{settings.core.wireguard_device}.json")
 
 
-def make_source(
-    settings: Settings, store: SnapshotStore, changed: Callable[[], None]
-) -> tuple[Source, Api | None]:
-    """Return the source of objects, and what writes to the API where there is one; neither is started.
-
-    Raises SourceError when credentials cannot be read.
-    """
-    api = None
-    namespace = settings.core.namespace
-    source: Source
-    if settings.source.startswith("dir:"):
-        from mcagent.kube.sources.directory import DirectorySource
-
-        path = Path(settings.source.removeprefix("dir:"))
-        source = DirectorySource(path, store, namespace=namespace, changed=changed)
-    else:
-        from mcagent.kube.client import Client
-        from mcagent.kube.events import EventRecorder
-        from mcagent.kube.publish import Publisher
-        from mcagent.kube.sources.apiserver import ApiServerSource
-
-        client = Client(settings.kubeconfig)
-        source = ApiServerSource(client, store, namespace=namespace)
-        api = Api(
-            events=EventRecorder(client, node=settings.core.node_name),
-            publisher=Publisher(client),
-            servers=lambda: client.addresses,
-        )
-    store.source_problems = source.problems
-    return source, api
-
-
-def field_selectors(role: Role, node_name: str) -> Mapping[Kind, str]:
-    """Return what narrows kinds down: only a gateway needs to know the Pods of other Nodes than its own."""
-    return {} if role is Role.GATEWAY else {Kind.POD: f"spec.nodeName={node_name}"}
-
-
 def facts_reader(
-    settings: Settings, facilities: Facilities, api: Api | None = None
+    settings: Settings, facilities: Facilities, api_servers: Callable[[], tuple[Address, ...]]
 ) -> Callable[[Address | None], Facts]:
     """Return what reads the facts of this Node, given its address as the API knows it."""
     from mcagent.dataplane.facts import observe_facts
 
     def read(address: Address | None) -> Facts:
         facts = observe_facts(settings.core, address, facilities.ovsdb.ofports(), settings.resolv_conf)
-        if api is not None:
-            facts = replace(facts, api_servers=api.servers())
+        facts = replace(facts, api_servers=api_servers())
         return wireguard.add(facts) if settings.core.encrypts else facts
 
     wireguard = FactsReader(facilities.wireguard)

@@ -74,7 +74,7 @@ class Sources:
 
 
 class Metrics:
-    """The registry, and the counters that passes feed (`mcagent.agent.reports.reporter.PassMetrics`)."""
+    """The registry, and the counters that passes feed (`mcagent.agent.reports.reporter`)."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]

@@ -29,6 +29,7 @@ from mcagent.model.resources import (
     Resource,
     ResourceKey,
 )
+from mcagent.observe.metrics import Metrics
 
 NODE = "a1"
 RawObject = dict[str, Any]
@@ -98,7 +99,7 @@ class World:
         self.facilities = dict(facilities or {name: Facility(name) for name in Backend})
         self.wanted: list[frozenset[Kind]] = []
         self.store = SnapshotStore(self._changed)
-        self.reporter = Reporter(self.facilities)
+        self.reporter = Reporter(self.facilities, Metrics())
         self.compile: Compile = Compiler().compile
         self.facts_error: BackendError | None = None
         self.facts = Facts()

@@ -8,7 +8,8 @@ import pytest
 
 from mcagent.agent.config import load
 from mcagent.agent.dry_run import dry_run
-from mcagent.agent.wiring import field_selectors, make_facilities
+from mcagent.agent.objects import field_selectors
+from mcagent.agent.wiring import make_facilities
 from mcagent.core.compile import compile_desired
 from mcagent.model.config import PodRouting
 from mcagent.model.errors import SourceError

@@ -4,85 +4,54 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from mcagent.agent.control_loop.apply import Failure
-from mcagent.agent.control_loop.outcome import Outcome
+from mcagent.agent.control_loop.outcome import Outcome, kind_of
 from mcagent.agent.control_loop.schedule import Retry
 from mcagent.core.plan.render import resource_text
 from mcagent.model.plan import Step
+from mcagent.model.problem import Problem
 from mcagent.model.resources import Backend
+from mcagent.observe.metrics import Metrics
 from mcagent.observe.report import BackendReport, PassReport, Report
 
 log = logging.getLogger(__name__)
 
-TOLD = 20  # steps, errors and problems named one by one; the rest is counted
-
-
-class PassMetrics(Protocol):
-    """The counters that a pass feeds."""
-
-    def passed(self, result: str, phases: Mapping[str, float], at: float) -> None:
-        """Count a pass."""
-
-    def changed(self, backend: str, kind: str, op: str, count: int) -> None:
-        """Count changes made."""
-
-    def corrected(self, kind: str, count: int) -> None:
-        """Count drift put right."""
-
-    def failed(self, backend: str, unreachable: bool, count: int) -> None:
-        """Count errors."""
-
-
-class NoMetrics:
-    """For runs that nobody scrapes."""
-
-    def passed(self, result: str, phases: Mapping[str, float], at: float) -> None:
-        """Pass over."""
-
-    def changed(self, backend: str, kind: str, op: str, count: int) -> None:
-        """Pass over."""
-
-    def corrected(self, kind: str, count: int) -> None:
-        """Pass over."""
-
-    def failed(self, backend: str, unreachable: bool, count: int) -> None:
-        """Pass over."""
+NAMED = 20  # steps, errors and problems named one by one; the rest is counted
 
 
 class Reporter:
     """Keeps the report current. `passed` is called from the loop's thread; `report` may be read from any."""
 
-    def __init__(self, backends: Iterable[Backend], metrics: PassMetrics | None = None) -> None:
-        self._backends = tuple(backends)
-        self._metrics: PassMetrics = metrics or NoMetrics()
-        self._told: dict[Backend, tuple[str, ...]] = {}
-        self._fights: dict[Backend, tuple[str, ...]] = {}
-        self.report = Report(backends=tuple(BackendReport(name=name) for name in self._backends))
+    def __init__(self, backends: Iterable[Backend], metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._errors: dict[Backend, tuple[str, ...]] = dict.fromkeys(backends, ())  # as they were logged last
+        self._contended: dict[Backend, tuple[str, ...]] = {}
+        self.report = Report(backends=tuple(BackendReport(name=name) for name in self._errors))
 
     def passed(self, outcome: Outcome, *, trigger: str, error: str, retries: Mapping[Backend, Retry]) -> None:
         """Take in a pass."""
-        before = self.report
-        now = time.time()
-        result = _result(outcome, error)
-        counts = outcome.counts
+        before, now = self.report, time.time()
+        failed = [str(one) for failure in outcome.failures.values() for one in failure.errors]
         last = PassReport(
             at=now,
             trigger=trigger,
-            result=result,
+            result=_result(outcome, error),
             phases=outcome.phases,
-            changes={f"{backend} {kind} {op}": count for (backend, kind, op), count in sorted(counts.items())},
-            steps=_named(outcome.done),
-            drift=_listing(outcome.drift),
-            contended=tuple(text for found in outcome.contended.values() for text in found)[:TOLD],
-            errors=(*((error,) if error else ()), *_errors(outcome.failures.values())),
+            changes={
+                f"{backend} {kind} {op}": count for (backend, kind, op), count in sorted(outcome.counts.items())
+            },
+            steps=tuple(step_text(step) for step in outcome.done[:NAMED]),
+            drift="; ".join(_cut([f"{step.backend}: {drift_text(step)}" for step in outcome.drift])),
+            contended=tuple(text for found in outcome.contended.values() for text in found)[:NAMED],
+            errors=(*((error,) if error else ()), *_cut(failed)),
         )
-        self._metrics.passed(result, outcome.phases, now)
-        for (backend, kind, op), count in counts.items():
-            self._metrics.changed(backend, kind, op, count)
-        self._log(outcome, last, retries)
+        self._count(outcome, last)
+        self._log(outcome, last)
+        for name in self._errors:
+            self._log_backend(name, outcome, retries)
         self.report = Report(
             desired=outcome.desired or before.desired,
             converged=outcome.converged,
@@ -90,7 +59,7 @@ class Reporter:
             error=error,
             passes=before.passes + 1,
             drift=before.drift + len(outcome.drift),
-            backends=tuple(self._backend(name, outcome, retries, now) for name in self._backends),
+            backends=tuple(self._backend(name, outcome, retries, now) for name in self._errors),
             last_pass=last,
             last_change=last if outcome.done else before.last_change,
         )
@@ -99,26 +68,31 @@ class Reporter:
         self, name: Backend, outcome: Outcome, retries: Mapping[Backend, Retry], now: float
     ) -> BackendReport:
         retry = retries.get(name)
-        contended = outcome.contended.get(name, ())
-        if retry is None and contended:
-            return BackendReport(name=name, errors=_cut(contended))
+        if retry is None and name in outcome.contended:
+            return BackendReport(name=name, errors=_cut(outcome.contended[name]))
         if retry is None:
             return BackendReport(name=name, synced=outcome.desired is not None)
-        failure = outcome.failures.get(name)
         at = now + retry.at - time.monotonic()
         return BackendReport(
             name=name,
             failures=retry.failures,
             retry_at=None if at == float("inf") else at,
-            errors=_errors([failure]) if failure else self._told.get(name, ()),
+            errors=self._errors[name],
         )
 
-    def _log(self, outcome: Outcome, last: PassReport, retries: Mapping[Backend, Retry]) -> None:
+    def _count(self, outcome: Outcome, last: PassReport) -> None:
+        self._metrics.passed(last.result, outcome.phases, last.at)
+        for (backend, kind, op), count in outcome.counts.items():
+            self._metrics.changed(backend, kind, op, count)
+        for kind, count in Counter(map(kind_of, outcome.drift)).items():
+            self._metrics.corrected(kind, count)
+        for name, failure in outcome.failures.items():
+            self._metrics.failed(name, failure.unreachable, len(failure.errors))
+
+    def _log(self, outcome: Outcome, last: PassReport) -> None:
         if outcome.waiting_for and tuple(sorted(outcome.waiting_for)) != self.report.waiting_for:
             log.info("waiting until these are listed: %s", ", ".join(sorted(outcome.waiting_for)))
         if outcome.drift:
-            for kind, count in _count_kinds(outcome.drift).items():
-                self._metrics.corrected(kind, count)
             log.warning("put back %d that somebody else had changed: %s", len(outcome.drift), last.drift)
         if outcome.done:
             counted = ", ".join(f"{count} {what}" for what, count in last.changes.items())
@@ -126,43 +100,41 @@ class Reporter:
         if log.isEnabledFor(logging.DEBUG):
             spent = ", ".join(f"{name} {1000 * seconds:.1f}" for name, seconds in last.phases.items())
             log.debug("pass (%s): %s; ms: %s", last.trigger, last.result, spent)
-        for step in outcome.done if log.isEnabledFor(logging.DEBUG) else ():
-            log.debug("%s", step_text(step))
-        for name in self._backends:
-            failure = outcome.failures.get(name)
-            contended = _cut(outcome.contended.get(name, ()))
-            for text in contended if contended != self._fights.get(name, ()) else ():
-                log.warning("%s", text)
-            self._fights[name] = contended
-            if failure is None and (name in retries or outcome.desired is None):
-                continue  # not tried in this pass
-            errors = _errors([failure]) if failure else ()
-            if failure:
-                self._metrics.failed(name, failure.unreachable, len(failure.errors))
-            if errors and errors != self._told.get(name):
-                for text in errors:
-                    log.error("%s", text)
-            if not errors and self._told.get(name):
-                log.info("%s: works again", name)
-            self._told[name] = errors
+            for step in outcome.done:
+                log.debug("%s", step_text(step))
         if outcome.converged and not self.report.converged:
             log.info("the dataplane is as it should be")
         if outcome.desired is not None:
-            self._log_problems(outcome)
+            before = self.report.desired.problems if self.report.desired is not None else ()
+            if outcome.desired.problems is not before:
+                _log_problems(before, outcome.desired.problems)
 
-    def _log_problems(self, outcome: Outcome) -> None:
-        assert outcome.desired is not None
-        before = set(self.report.desired.problems) if self.report.desired is not None else set()
-        if outcome.desired.problems is (self.report.desired.problems if self.report.desired else None):
-            return
-        fresh = [problem for problem in outcome.desired.problems if problem not in before]
-        for problem in fresh[:TOLD]:
-            log.warning("%s (%s)", problem, problem.reason)
-        if len(fresh) > TOLD:
-            log.warning("and %d more problems: see /status", len(fresh) - TOLD)
-        gone = len(before.difference(outcome.desired.problems))
-        if gone:
-            log.info("%d problems are gone", gone)
+    def _log_backend(self, name: Backend, outcome: Outcome, retries: Mapping[Backend, Retry]) -> None:
+        """Log what is new: contention, errors, and that there are none any more."""
+        contended = _cut(outcome.contended.get(name, ()))
+        for text in contended if contended != self._contended.get(name, ()) else ():
+            log.warning("%s", text)
+        self._contended[name] = contended
+        failure = outcome.failures.get(name)
+        if failure is None and (name in retries or outcome.desired is None):
+            return  # not tried in this pass
+        errors = _texts(failure)
+        for text in errors if errors != self._errors[name] else ():
+            log.error("%s", text)
+        if not errors and self._errors[name]:
+            log.info("%s: works again", name)
+        self._errors[name] = errors
+
+
+def _log_problems(before: tuple[Problem, ...], now: tuple[Problem, ...]) -> None:
+    known = set(before)
+    fresh = [problem for problem in now if problem not in known]
+    for problem in fresh[:NAMED]:
+        log.warning("%s (%s)", problem, problem.reason)
+    if len(fresh) > NAMED:
+        log.warning("and %d more problems: see /status", len(fresh) - NAMED)
+    if gone := len(known.difference(now)):
+        log.info("%d problems are gone", gone)
 
 
 def _result(outcome: Outcome, error: str) -> str:
@@ -190,27 +162,9 @@ def drift_text(step: Step) -> str:
     return f"put back {resource_text(step.new)} (it was changed to {resource_text(step.old)})"
 
 
-def _cut(texts: tuple[str, ...]) -> tuple[str, ...]:
-    return (*texts[:TOLD], *([f"and {len(texts) - TOLD} more"] if len(texts) > TOLD else []))
+def _texts(failure: Failure | None) -> tuple[str, ...]:
+    return _cut([str(error) for error in failure.errors]) if failure is not None else ()
 
 
-def _errors(failures: Iterable[Failure]) -> tuple[str, ...]:
-    texts = [str(error) for failure in failures for error in failure.errors]
-    return _cut(tuple(texts))
-
-
-def _named(steps: tuple[Step, ...]) -> tuple[str, ...]:
-    return tuple(step_text(step) for step in steps[:TOLD])
-
-
-def _listing(steps: tuple[Step, ...]) -> str:
-    more = f" and {len(steps) - TOLD} more" if len(steps) > TOLD else ""
-    return "; ".join(f"{step.backend}: {drift_text(step)}" for step in steps[:TOLD]) + more
-
-
-def _count_kinds(steps: tuple[Step, ...]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for step in steps:
-        kind = type(step.new if step.new is not None else step.old).__name__
-        counts[kind] = counts.get(kind, 0) + 1
-    return counts
+def _cut(texts: Sequence[str]) -> tuple[str, ...]:
+    return (*texts[:NAMED], *([f"and {len(texts) - NAMED} more"] if len(texts) > NAMED else []))

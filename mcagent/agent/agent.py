@@ -1,0 +1,196 @@
+"""What runs in the agent's process, put together: objects, control loop, backends, watches and pages."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from mcagent.agent.config_keys import Settings
+from mcagent.agent.control_loop.loop import Loop
+from mcagent.agent.control_loop.reconciler import Reconciler
+from mcagent.agent.control_loop.schedule import Timing
+from mcagent.agent.control_loop.startup import Startup, collector_on
+from mcagent.agent.objects import Objects
+from mcagent.agent.reports.counters import drop_counts, nft_drop_counts, tunnel_samples
+from mcagent.agent.reports.recorder import TurnRecorder
+from mcagent.agent.reports.reporter import Reporter
+from mcagent.agent.reports.servers import Servers
+from mcagent.agent.wireguard import wireguard_report
+from mcagent.agent.wiring import (
+    facts_reader,
+    make_facilities,
+    make_live,
+    make_monitor,
+    make_prober,
+    make_wireguard_watch,
+)
+from mcagent.model.errors import BackendError
+from mcagent.model.resources import Backend
+from mcagent.observe.metrics import Metrics, Sources
+from mcagent.observe.pages import Identity, checks, make_pages
+from mcagent.observe.report import Report
+from mcagent.supervised import Supervised
+
+log = logging.getLogger(__name__)
+
+STARTUP = 60.0  # seconds after which start-up counts as over, whatever is still waited for
+HAND_OVER_MORE = 3.0  # seconds beside the two time-outs of a drain after which the process ends anyway
+HAND_OVER_LOOK = 0.05
+
+
+class Agent:
+    """Everything that runs in the process. `start`, then `stop`."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Put it together; nothing is connected or changed yet. Raises SourceError, BackendError, OSError."""
+        self.settings = settings
+        self._facilities = make_facilities(settings, self._wireguard_changed)
+        self._objects = Objects(settings, self._input_changed)
+        self._recorder = TurnRecorder(settings.core.node_name, self._objects.api)
+        self._starting = True
+        self._began = time.monotonic()
+        self._monitor = make_monitor(settings, self._facilities, self._kernel_changed)
+        self._wireguard = make_wireguard_watch(settings, self._facilities, self._wireguard_changed)
+        self._prober = make_prober(settings, self._facilities)
+        self.live = make_live(settings, self._facilities, self._prober.gateway_lost)
+        reconciler = Reconciler(
+            backends=self._facilities.by_name,
+            read_facts=facts_reader(settings, self._facilities, self._objects.api_servers),
+            config=settings.core,
+            live=self.live,
+            state_lost=self._prober.state_lost,
+        )
+        metrics = Metrics()
+        self.loop = Loop(
+            source=self._objects,
+            reconciler=reconciler,
+            startup=Startup(
+                reconciler,
+                backends=self._facilities.by_name,
+                flows_there=self._facilities.openflow.has_flows,
+                want=self._objects.want,
+            ),
+            reporter=Reporter(self._facilities.by_name, metrics),
+            timing=Timing(resync=settings.resync_period),
+            on_turn=self._turned,
+        )
+        self._thread = Supervised(self.loop.run, name="loop")
+        sources = self._sources()
+        metrics.watch(sources)
+        identity = Identity(
+            node=settings.core.node_name,
+            cluster_id=settings.core.cluster_id,
+            source=settings.source,
+            started_at=time.time(),
+        )
+        self._http = Servers(
+            settings,
+            make_pages(
+                identity=identity,
+                metrics=metrics,
+                sources=sources,
+                alive=lambda: self.loop.alive,
+                pending=lambda: self.loop.pending,
+            ),
+        )
+
+    def _sources(self) -> Sources:
+        """Return what pages and metrics read when somebody asks."""
+        facilities = self._facilities
+        return Sources(
+            report=lambda: self.loop.report,
+            informers=self._objects.informers,
+            ready=self.ready,
+            tunnels=lambda: tunnel_samples(facilities.ovsdb),
+            drops=lambda: drop_counts(facilities.openflow),
+            nft_drops=lambda: nft_drop_counts(facilities.nft),
+            live=lambda: self.live.report,
+            wireguard=lambda: wireguard_report(facilities.wireguard),
+        )
+
+    @property
+    def running(self) -> bool:
+        """Whether the loop's thread runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin to read objects and to reconcile."""
+        Supervised(self._connect, name="connect").start()
+        self._objects.start(write=True)
+        self._prober.start()
+        self._thread.start()
+
+    def _connect(self) -> None:
+        """Connect to Open vSwitch while the first objects are listed; where that fails the first pass says why."""
+        with contextlib.suppress(BackendError):
+            self._facilities.ovsdb.ofports()
+
+    def stop(self) -> None:
+        """End everything; the dataplane stays as it is."""
+        self._recorder.stopping()
+        self.loop.stop()
+        self._objects.stop()
+        self._thread.join()
+        self._prober.stop()
+        self._http.close()
+        self._monitor.stop()
+        self._wireguard.stop()
+        self._facilities.close()
+
+    def hand_over(self, interrupted: Callable[[], bool]) -> None:
+        """Let other gateways take over; return when they have, after the time-outs, or when `interrupted`."""
+        self.live.hand_over("the agent ends (drainOnStop)")
+        self.loop.live_changed()
+        deadline = time.monotonic() + 2 * self.settings.drain_timeout + HAND_OVER_MORE
+        while not self.live.handed_over and not interrupted() and time.monotonic() < deadline:
+            time.sleep(HAND_OVER_LOOK)
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Use these settings from now on, as far as they can change."""
+        changed = settings.core != self.settings.core
+        self.settings = settings
+        if changed:
+            self.loop.reconfigure(settings.core)
+
+    def ready(self) -> bool:
+        """Tell what /readyz tells; from any thread."""
+        found = checks(self.loop.report, self._objects.informers(), pending=self.loop.pending)
+        return all(check.good for check in found)
+
+    def _input_changed(self) -> None:
+        self.loop.changed()
+
+    def _kernel_changed(self) -> None:
+        self.loop.suspect(Backend.NETLINK)
+        self.loop.suspect(Backend.NFT)
+        if self.settings.core.encrypts:
+            self.loop.suspect(Backend.WIREGUARD)
+
+    def _wireguard_changed(self) -> None:
+        self.loop.restarted(Backend.WIREGUARD)  # at once: only what is not our own change is reported here
+
+    def _turned(self, report: Report) -> None:
+        """After each turn of the loop, in its thread."""
+        whole_pass = report.passes > 0 and not report.waiting_for
+        if self._starting and (whole_pass or time.monotonic() - self._began > STARTUP):
+            self._starting = False
+            self._watch()
+            collector_on()
+        self._recorder.turned(report, self.live.report.draining)
+
+    def _watch(self) -> None:
+        """Begin to watch the facilities: what changed before is reported at once then."""
+        self._facilities.ovsdb.watch(lambda: self.loop.suspect(Backend.OVSDB), self.loop.live_changed)
+        # With ovs-vswitchd all flows go; on the userspace datapath the host port and its routes, too.
+        lost = (Backend.OPENFLOW, Backend.OVSDB, Backend.NETLINK)
+        self._facilities.openflow.watch(
+            lambda: self.loop.suspect(Backend.OPENFLOW), lambda: self.loop.restarted(*lost)
+        )
+        try:
+            if self.settings.core.encrypts:
+                self._wireguard.start()
+            self._monitor.start()
+        except BackendError as error:
+            log.error("%s: changes in the kernel are found every %g s only", error, self.settings.resync_period)
