@@ -1,9 +1,9 @@
 """Who may get a page: the API server says whose a token is (TokenReview) and what they may (SubjectAccessReview).
 
 As in controller-runtime's filter for metrics. Answers are kept for a short time, so that a scrape costs the API
-server nothing and its absence does not end monitoring at once. Guessing costs it little: how many reviews there
-are is limited for each source and in all, and what is kept of refused tokens never displaces what is kept of good
-ones. Tokens are kept as digests only.
+server nothing and its absence does not end monitoring at once. Guesses cost it little: the number of reviews is
+limited for each source and in all, and answers about refused tokens never displace those about good ones. Tokens
+are kept as digests only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mcagent.model.errors import SourceError
 
@@ -28,22 +28,6 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{8,8192}")  # RFC 6750, 2.1
 _TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105
 _TURN = 0.25  # seconds
 _ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-
-
-class Asks(Protocol):
-    """The part of `mcagent.kube.client.Client` that is needed."""
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        body: Any = None,
-        timeout: float = 30.0,
-    ) -> Any:
-        """Make a request and return the JSON of the answer. Raises SourceError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,33 +45,21 @@ class ReviewLimits:
     timeout: float = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+_Key = tuple[bytes, str]  # a token's digest, and a path
+_Value = TypeVar("_Value")
+
+
+class _Kept(NamedTuple):
     status: int
     at: float
 
 
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
-
-
-class _Recent(Generic[_Key, _Value]):
-    """A mapping that forgets what was put longest ago."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._kept = most, OrderedDict[_Key, _Value]()
-
-    def get(self, key: _Key) -> _Value | None:
-        return self._kept.get(key)
-
-    def put(self, key: _Key, value: _Value) -> None:
-        self._kept[key] = value
-        self._kept.move_to_end(key)
-        while len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-
-    def drop(self, key: _Key) -> None:
-        self._kept.pop(key, None)
+def _put(kept: OrderedDict[Any, _Value], key: Any, value: _Value, most: int) -> None:
+    """Keep a value; what was put longest ago is forgotten."""
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > most:
+        kept.popitem(last=False)
 
 
 class _Bucket:
@@ -106,16 +78,20 @@ class _Bucket:
 
 
 class Reviewer:
-    """Decides over (token, path, source), as an HTTP status. For any thread."""
+    """Decides over (token, path, source), as an HTTP status. For any thread. `request`: that of a `Client`."""
 
     def __init__(
-        self, client: Asks, limits: ReviewLimits | None = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        request: Callable[..., Any],
+        limits: ReviewLimits | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client, self._limits, self._clock = client, limits or ReviewLimits(), clock
+        self._request, self._limits, self._clock = request, limits or ReviewLimits(), clock
         self._lock = threading.Lock()
-        self._good = _Recent[tuple[bytes, str], _Kept](self._limits.kept)
-        self._bad = _Recent[tuple[bytes, str], _Kept](self._limits.kept)
-        self._sources = _Recent[str, _Bucket](self._limits.kept)
+        self._good: OrderedDict[_Key, _Kept] = OrderedDict()
+        self._bad: OrderedDict[_Key, _Kept] = OrderedDict()
+        self._sources: OrderedDict[str, _Bucket] = OrderedDict()
         self._all = _Bucket(4.0 * self._limits.burst, self._limits.per_second, clock())
         self._at_once = threading.BoundedSemaphore(self._limits.at_once)
         self._error = ""
@@ -139,7 +115,7 @@ class Reviewer:
         finally:
             self._at_once.release()
 
-    def _fresh(self, key: tuple[bytes, str]) -> int | None:
+    def _fresh(self, key: _Key) -> int | None:
         now = self._clock()
         with self._lock:
             good, bad = self._good.get(key), self._bad.get(key)
@@ -147,21 +123,21 @@ class Reviewer:
             return good.status
         return bad.status if bad is not None and now - bad.at < self._limits.bad_for else None
 
-    def _known(self, key: tuple[bytes, str]) -> bool:
+    def _known(self, key: _Key) -> bool:
         with self._lock:
-            return self._good.get(key) is not None
+            return key in self._good
 
-    def _may_ask(self, key: tuple[bytes, str], source: str) -> bool:
+    def _may_ask(self, key: _Key, source: str) -> bool:
         """Tell whether a review may be made: always for who was known to be good, else within limits."""
         if self._known(key):
             return True
         now = self._clock()
         with self._lock:
             bucket = self._sources.get(source) or _Bucket(self._limits.burst, self._limits.per_source, now)
-            self._sources.put(source, bucket)
+            _put(self._sources, source, bucket, self._limits.kept)
             return bucket.take(now) and self._all.take(now)
 
-    def _ask(self, token: str, key: tuple[bytes, str]) -> int:
+    def _ask(self, token: str, key: _Key) -> int:
         try:
             status = self._review(token, key[1])
         except SourceError as error:
@@ -170,17 +146,13 @@ class Reviewer:
             self._error = str(error)
             return self._while_away(key)
         self._error = ""
-        kept = _Kept(status=status, at=self._clock())
         with self._lock:
-            if status == OK:
-                self._good.put(key, kept)
-                self._bad.drop(key)
-            else:
-                self._bad.put(key, kept)
-                self._good.drop(key)
+            here, other = (self._good, self._bad) if status == OK else (self._bad, self._good)
+            _put(here, key, _Kept(status, self._clock()), self._limits.kept)
+            other.pop(key, None)
         return status
 
-    def _while_away(self, key: tuple[bytes, str]) -> int:
+    def _while_away(self, key: _Key) -> int:
         with self._lock:
             good = self._good.get(key)
         if good is not None and self._clock() - good.at < self._limits.good_for + self._limits.away_for:
@@ -200,7 +172,7 @@ class Reviewer:
 
     def _post(self, path: str, api_version: str, kind: str, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         body = {"apiVersion": api_version, "kind": kind, "spec": spec}
-        answer = self._client.request("POST", path, body=body, timeout=self._limits.timeout)
+        answer = self._request("POST", path, body=body, timeout=self._limits.timeout)
         with suppress(AttributeError):
             if isinstance(found := answer.get("status"), dict):
                 return found

@@ -122,7 +122,7 @@ def test_forged_and_orphaned_tokens_are_refused(cluster: Cluster, tmp_path: Path
     forged += [f"{head}.{claims}.", "x" * 40, "'; drop table", "a" * 9000]
     cluster.client.request("DELETE", cluster.path("serviceaccounts", reader.name))
     limits = ReviewLimits(per_second=100, per_source=100, burst=100)
-    server = HttpServer(("127.0.0.1", 0), PAGES, guard=Reviewer(cluster.client, limits))
+    server = HttpServer(("127.0.0.1", 0), PAGES, guard=Reviewer(cluster.client.request, limits))
     for bad in [*forged, token]:
         assert get(server.port, "/metrics", bad)[0] == 401
     server.close()
@@ -137,7 +137,7 @@ def test_forged_and_orphaned_tokens_are_refused(cluster: Cluster, tmp_path: Path
 def test_pipelined_requests_are_not_answered(cluster: Cluster) -> None:
     """After a request with a good token one without any is not read."""
     token = Reader(cluster, "prometheus", may=True).token()
-    server = HttpServer(("127.0.0.1", 0), PAGES, guard=Reviewer(cluster.client))
+    server = HttpServer(("127.0.0.1", 0), PAGES, guard=Reviewer(cluster.client.request))
     good = HEAD + f"Authorization: Bearer {token}\r\n\r\n".encode()
     until(lambda: get(server.port, "/metrics", token)[0] == 200, timeout=15)
     found = exchange(server.port, good + b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -177,7 +177,7 @@ class Counting:
 def test_guessing_costs_the_api_server_little(cluster: Cluster) -> None:
     """Hundreds of guesses are a handful of reviews; a token that is known, and a new one, are served."""
     counting = Counting(cluster.client)
-    reviewer = Reviewer(counting)
+    reviewer = Reviewer(counting.request)
     token = Reader(cluster, "prometheus", may=True).token()
     until(lambda: reviewer(token, "/metrics", "127.0.0.1") == 200, timeout=25)
     before = counting.count
@@ -201,7 +201,7 @@ def test_without_the_api_server_nobody_new_comes_in(cluster: Cluster) -> None:
     """A token that was reviewed stays good for some minutes; another is refused, and in the end all are."""
     counting = Counting(cluster.client)
     now = [1000.0]
-    reviewer = Reviewer(counting, clock=lambda: now[0])
+    reviewer = Reviewer(counting.request, clock=lambda: now[0])
     known, new = (Reader(cluster, name, may=True).token() for name in ("prometheus", "other"))
     deadline = time.monotonic() + 25
     while reviewer(known, "/metrics", "a") != 200:
@@ -261,7 +261,7 @@ def test_reviews_that_hang_block_nobody_known(cluster: Cluster) -> None:
     hanging = Client(token_kubeconfig(f"http://127.0.0.1:{silent.getsockname()[1]}", b"", "x"))
     counting = Counting(cluster.client)
     token = Reader(cluster, "prometheus", may=True).token()
-    reviewer = Reviewer(counting, ReviewLimits(timeout=1.0))
+    reviewer = Reviewer(counting.request, ReviewLimits(timeout=1.0))
     server = HttpServer(("127.0.0.1", 0), PAGES, guard=reviewer)
     until(lambda: get(server.port, "/metrics", token)[0] == 200, timeout=25)
     counting.client = hanging

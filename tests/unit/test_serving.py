@@ -145,7 +145,7 @@ class Api:
 def test_reviews_ask_for_the_user_and_the_page() -> None:
     """The second review names what the first one found, and the path; both answers are kept for a while."""
     api, now = Api(), [0.0]
-    reviewer = Reviewer(api, ReviewLimits(good_for=60, bad_for=10), clock=lambda: now[0])
+    reviewer = Reviewer(api.request, ReviewLimits(good_for=60, bad_for=10), clock=lambda: now[0])
     assert reviewer("token-abc", "/metrics", "a") == 200
     assert api.asked[1]["spec"] == {
         "user": "u",
@@ -173,8 +173,8 @@ def test_strange_answers_let_nobody_in(answer: Any) -> None:
     """Only a whole answer of the right form counts."""
     api = Api()
     api.answers["TokenReview"] = answer
-    assert Reviewer(api)("token-abc", "/metrics", "a") in (401, 503)
-    assert Reviewer(api)("no token", "/metrics", "a") == 401
+    assert Reviewer(api.request)("token-abc", "/metrics", "a") in (401, 503)
+    assert Reviewer(api.request)("no token", "/metrics", "a") == 401
 
 
 def test_commands_of_the_node_ask_over_a_socket_of_root(tmp_path: Path) -> None:

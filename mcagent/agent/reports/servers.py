@@ -62,4 +62,4 @@ def _guard(settings: Settings, opened: ExitStack) -> Guard | None:
 
     client = Client(settings.kubeconfig, user_agent="mcagent-pages")
     opened.callback(client.close)
-    return Reviewer(client)
+    return Reviewer(client.request)

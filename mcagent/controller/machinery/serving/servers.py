@@ -32,7 +32,7 @@ class Servers:
                     listen_address(settings.metrics_listen),
                     {path: page for path, page in pages.items() if path not in HEALTH_PATHS},
                     authentication=settings.metrics_authentication,
-                    guard=Reviewer(client),
+                    guard=Reviewer(client.request),
                     certificates=settings.metrics_cert_dir,
                 )
                 opened.callback(self._metrics.close)
