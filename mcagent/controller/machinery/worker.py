@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 
 from mcagent.controller.machinery.apply import plan
 from mcagent.controller.machinery.cache import Cache
-from mcagent.controller.machinery.connection.connection import LeaderConnection
+from mcagent.controller.machinery.connection.connection import AwayError, LeaderConnection
+from mcagent.controller.machinery.present import PresentObjects
 from mcagent.controller.machinery.reconciler import (
     DesiredObjects,
     Reconciler,
     Ref,
-    Side,
     View,
     Wanted,
     check_writes,
@@ -26,7 +26,7 @@ from mcagent.controller.machinery.repeats import RepeatedWrites
 from mcagent.controller.machinery.statistics import Statistics
 from mcagent.controller.machinery.view import EngineView
 from mcagent.controller.machinery.workqueue import Entry, WorkQueue
-from mcagent.controller.machinery.writer import AwayError, ConflictError, NotLeadingError, Writer
+from mcagent.controller.machinery.writer import ConflictError, NotLeadingError, Writer
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
@@ -35,55 +35,14 @@ from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)
 
-FRESH = 60.0  # seconds for which the answer to a read is used again
 _WELL = ("changed", "unchanged", "not-leading")
-
-
-class UnwatchedObjects:
-    """What was last read or written of kinds that are not watched, for a minute: a heartbeat need not read first.
-
-    Safe to use from many threads. A write names the version that it was made from, so an old copy is found out.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: dict[Ref, tuple[int, float, RawObject]] = {}
-
-    def get(self, ref: Ref, epoch: int, now: float) -> RawObject | None:
-        """Return what is known; None if it has to be read."""
-        with self._lock:
-            found = self._known.get(ref)
-        return found[2] if found is not None and found[0] == epoch and now < found[1] + FRESH else None
-
-    def read(self, ref: Ref, epoch: int, now: float, obj: RawObject | None) -> RawObject | None:
-        """Remember, and return, what was read."""
-        with self._lock:
-            if len(self._known) > 1000:
-                self._known = {key: item for key, item in self._known.items() if now < item[1] + FRESH}
-            if obj is not None:
-                self._known[ref] = (epoch, now, obj)
-            else:
-                self._known.pop(ref, None)
-        return obj
-
-    def wrote(self, ref: Ref, epoch: int, obj: RawObject | None) -> None:
-        """Take what a write left there; it is to be read anew at the same time as before."""
-        with self._lock:
-            found = self._known.pop(ref, None)
-            if found is not None and obj is not None:
-                self._known[ref] = (epoch, found[1], obj)
-
-    def forget(self, ref: Ref) -> None:
-        """Read it anew next time."""
-        with self._lock:
-            self._known.pop(ref, None)
 
 
 class Worker:
     """Works on keys. Safe to use from many threads, for one key by one at a time.
 
-    `views` are what each reconciler looks at. `gate` tells whether one may be called, `permit` for how many
-    seconds this replica may write.
+    `view` is the whole view, `views` are what each reconciler sees of it. `gate` tells whether a reconciler may be
+    called, `permit` for how many seconds this replica may write.
     """
 
     def __init__(
@@ -100,9 +59,9 @@ class Worker:
         clock: Callable[[], float],
     ) -> None:
         self._reconcilers, self._views = reconcilers, views
-        self._client, self._cache, self._view, self._connection = client, cache, view, connection
+        self._client, self._view, self._connection = client, view, connection
         self._gate, self._permit, self._clock = gate, permit, clock
-        self._unwatched = UnwatchedObjects()
+        self._present = PresentObjects(cache)
         self.statistics, self.repeats = Statistics(), RepeatedWrites()
         self._lock = threading.Lock()
         self._events: dict[Entry, frozenset[Event]] = {}
@@ -149,22 +108,22 @@ class Worker:
     def _carry_out(self, entry: Entry, queue: WorkQueue, desired: DesiredObjects, epoch: int) -> str:
         """Write what is wanted, in order. Returns how it went, as metrics name it."""
         result = "unchanged"
-        writer = self._writer(epoch)
+        writer = Writer(self._client, self._connection, epoch, self._permit, self.statistics)
 
-        def took(ref: Ref, obj: RawObject | None, was: RawObject | None) -> None:
-            self._took(ref, obj, was, epoch)
+        def wrote(ref: Ref, obj: RawObject | None, was: RawObject | None) -> None:
+            self._present.wrote(ref, obj, was, epoch)
 
         for step in desired.steps:
             ref, present = _ref_of(step), None
             try:
-                present = self._present(writer, ref, epoch)
+                present = self._present.get(ref, epoch, writer.read)
                 if (write := plan(step, present)) is None:
                     self._succeeded(entry, queue, ref)
                     continue
                 if (wait := self.repeats.wait(write, time.monotonic())) > 0:
                     queue.add_after(entry, wait)
                     return result
-                for done in writer.carry_out(step, present, write, took):
+                for done in writer.carry_out(step, present, write, wrote):
                     if self.repeats.wrote(done, time.monotonic()):
                         log.warning("%s: %s is changed back again and again: writing it less often", entry[0], ref)
                     self.statistics.wrote(entry[0], done)
@@ -172,48 +131,21 @@ class Worker:
                 result = "changed"
             except ConflictError as err:
                 log.debug("%s", err)
-                self._unwatched.forget(ref)
-                took(ref, err.present, present)
+                self._present.forget(ref)
+                wrote(ref, err.present, present)
                 return "conflict"
             except NotLeadingError:
                 return "not-leading"
             except AwayError:
                 return "away"
             except SourceError as err:
-                self._unwatched.forget(ref)
+                self._present.forget(ref)
                 self._refused[entry] = ref
                 if self._view.failed(ref, str(err)):
                     log.warning("%s: %s: %s", entry[0], ref, err)
                 return "failed"
             self._succeeded(entry, queue, ref)
         return result
-
-    def _writer(self, epoch: int) -> Writer:
-        def client(side: Side) -> Client:
-            if side is Side.LOCAL:
-                return self._client
-            if self._connection is None:
-                raise AwayError("this controller has no leader to write to")
-            return self._connection.client(epoch)
-
-        def noted(side: Side, error: SourceError | None) -> None:
-            if side is Side.LEADER and self._connection is not None:
-                self._connection.noted(error)
-
-        return Writer(client, self._permit, self.statistics, noted=noted)
-
-    def _present(self, writer: Writer, ref: Ref, epoch: int) -> RawObject | None:
-        if ref.kind in self._cache.kinds(ref.side):
-            return self._cache.get(ref)
-        now = time.monotonic()
-        found = self._unwatched.get(ref, epoch, now)
-        return found if found is not None else self._unwatched.read(ref, epoch, now, writer.read(ref))
-
-    def _took(self, ref: Ref, obj: RawObject | None, was: RawObject | None, epoch: int) -> None:
-        if ref.kind in self._cache.kinds(ref.side):
-            self._cache.wrote(ref, obj, was)
-        else:
-            self._unwatched.wrote(ref, epoch, obj)
 
     def _succeeded(self, entry: Entry, queue: WorkQueue, ref: Ref) -> None:
         if self._view.succeeded(ref):

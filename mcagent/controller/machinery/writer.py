@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mcagent.controller.machinery.apply import Verb, Write, plan
+from mcagent.controller.machinery.connection.connection import AwayError, LeaderConnection
 from mcagent.controller.machinery.reconciler import Ref, Side, Wanted
 from mcagent.controller.machinery.statistics import Statistics
 from mcagent.kube.client import Client
@@ -34,37 +35,34 @@ class NotLeadingError(SourceError):
     """This replica does not hold the lease (any more): nothing may be written."""
 
 
-class AwayError(SourceError):
-    """The API server of that side is known to be away: it is not even tried."""
-
-
 class Writer:
     """Makes objects what they should be, on both sides.
 
-    `client` gives the client of a side, or raises AwayError. `permit` says how many seconds from now this replica
-    may write (0 or less: not at all): a write that would not be sent by then is not sent at all.
+    `epoch` is that of the leader for which it was decided what to write. `permit` says how many seconds from now
+    this replica may write (0 or less: not at all): a write that would not be sent by then is not sent at all.
     """
 
     def __init__(
         self,
-        client: Callable[[Side], Client],
+        local: Client,
+        connection: LeaderConnection | None,
+        epoch: int,
         permit: Callable[[], float],
         statistics: Statistics,
-        *,
-        noted: Callable[[Side, SourceError | None], None] = lambda _side, _error: None,
     ) -> None:
-        self._client, self._permit, self._statistics, self._noted = client, permit, statistics, noted
+        self._local, self._connection, self._epoch = local, connection, epoch
+        self._permit, self._statistics = permit, statistics
 
     def carry_out(
         self,
         wanted: Wanted | Ref,
         present: RawObject | None,
         first: Write,
-        took: Callable[[Ref, RawObject | None, RawObject | None], None],
+        wrote: Callable[[Ref, RawObject | None, RawObject | None], None],
     ) -> list[Write]:
         """Write until nothing is left to do, beginning with what `plan` said is first; returns what was written.
 
-        `took` hears after each write what is there then, and what was there before (None: nothing). Raises
+        `wrote` hears after each write what is there then, and what was there before (None: nothing). Raises
         ConflictError, AwayError, NotLeadingError, ApiRefusalError, ApiUnreachableError, ApiGarbageError.
         """
         written: list[Write] = []
@@ -74,7 +72,7 @@ class Writer:
                 break  # the server does not keep what was written: the worker waits longer each time
             was, present = present, self._send(write)
             written.append(write)
-            took(write.ref, present, was)
+            wrote(write.ref, present, was)
             write = plan(wanted, present)
         return written
 
@@ -108,7 +106,10 @@ class Writer:
             raise
 
     def _request(self, side: Side, verb: str, method: str, path: str, body: RawObject | None = None) -> Any:
-        client = self._client(side)
+        leader = self._connection if side is Side.LEADER else None
+        if side is Side.LEADER and leader is None:
+            raise AwayError("this controller has no leader to write to")
+        client = leader.client(self._epoch) if leader is not None else self._local
         timeout = WRITE_TIMEOUT
         if method != "GET":
             timeout = min(timeout, self._permit())
@@ -117,19 +118,22 @@ class Writer:
         content_type = _MERGE_PATCH if method == "PATCH" else "application/json"
         try:
             answer = client.request(method, path, body=body, content_type=content_type, timeout=timeout)
-        except ApiRefusalError as err:
-            self._statistics.requested(side, verb, str(err.code))
-            self._noted(side, err)
-            raise
-        except (ApiUnreachableError, ApiGarbageError) as err:
-            self._statistics.requested(
-                side, verb, "garbage" if isinstance(err, ApiGarbageError) else "unreachable"
-            )
-            self._noted(side, err)
+        except (ApiRefusalError, ApiUnreachableError, ApiGarbageError) as err:
+            self._statistics.requested(side, verb, _code(err))
+            if leader is not None:
+                leader.request_ended(err)
             raise
         self._statistics.requested(side, verb, "ok")
-        self._noted(side, None)
+        if leader is not None:
+            leader.request_ended(None)
         return answer
+
+
+def _code(error: SourceError) -> str:
+    """Return how metrics name an error: by its HTTP status, if there is one."""
+    if isinstance(error, ApiRefusalError):
+        return str(error.code)
+    return "garbage" if isinstance(error, ApiGarbageError) else "unreachable"
 
 
 def _path(ref: Ref) -> str:

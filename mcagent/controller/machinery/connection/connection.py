@@ -21,7 +21,6 @@ from mcagent.controller.machinery.connection.addresses import ServerAddresses
 from mcagent.controller.machinery.connection.membership import Credentials, Membership, credentials, membership
 from mcagent.controller.machinery.connection.secret import SecretWatch
 from mcagent.controller.machinery.reconciler import Leader, Side
-from mcagent.controller.machinery.writer import AwayError
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
@@ -39,6 +38,10 @@ log = logging.getLogger(__name__)
 
 
 RETRY = Backoff(first=0.5, most=10.0)
+
+
+class AwayError(SourceError):
+    """The leader is known to be away: it is not even tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +136,7 @@ class LeaderConnection:
             raise AwayError("the leader is away" + (f": {leader.error}" if leader and leader.error else ""))
         return client
 
-    def noted(self, error: SourceError | None) -> None:
+    def request_ended(self, error: SourceError | None) -> None:
         """Take how a request to the leader went. A refusal of one object says nothing of the connection."""
         if error is None:
             self._succeeded = time.monotonic()
