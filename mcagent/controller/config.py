@@ -43,7 +43,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the process is told, as read. Times in seconds. `member` and `leader` give what reconcilers need."""
+    """The configuration of the process. Times in seconds. `member` and `leader` give what reconcilers need."""
 
     namespace: str = ""
     pod_namespace: str = ""

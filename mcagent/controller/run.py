@@ -1,7 +1,7 @@
-"""The controller process: puts engine, Lease, webhook and pages together, and lives until it is told to stop.
+"""The controller process: puts engine, Lease, webhook and pages together, and runs until SIGTERM or SIGINT.
 
-SIGTERM and SIGINT finish what is being written, give the Lease up so that another replica goes on at once, and end
-the process. Nothing that was written is taken back.
+Then it finishes what is being written and gives the Lease up, so that another replica goes on at once. Nothing
+that was written is taken back.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def reconcilers_of(role: Role, settings: Settings, home: str) -> list[Reconciler
 def complete(role: Role, settings: Settings, client: Client, stop: threading.Event) -> Settings:
     """Return the settings with the Service CIDR, where it has to be discovered. Tries until there is an answer.
 
-    Without one that tells it (or after `stop`) they are returned as they are.
+    Without an API server that says it (or after `stop`) they are returned as they are.
     """
     if role is not Role.MEMBER or settings.service_cidr:
         return settings
@@ -202,7 +202,7 @@ class Controller:
         return self._permit() > 0
 
     def ready(self) -> bool:
-        """Tell what /readyz tells."""
+        """Tell whether /readyz answers 200."""
         return self._process.ready()
 
     def dead(self) -> list[str]:

@@ -48,8 +48,8 @@ class MemberSettings:
     max_active_gateways: int = 1
     write_endpoints: WriteEndpoints = WriteEndpoints.AUTO
     heartbeat_period: float = 10.0  # one write of the MemberClusterAnnounce each
-    tunnel_type: str = ""  # of this cluster's agents, for other clusters to compare; "": not told
-    tunnel_port: int = 0  # likewise; 0: not told
+    tunnel_type: str = ""  # of this cluster's agents, for other clusters to compare; "": not published
+    tunnel_port: int = 0  # likewise; 0: not published
     allowed_endpoint_cidrs: tuple[str, ...] = ()  # imported endpoints may lie in these beside the announced CIDRs
     max_imported_services: int = MAX_IMPORTED
 

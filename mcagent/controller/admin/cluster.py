@@ -1,4 +1,4 @@
-"""One cluster as an administrator's command sees it: objects by name, and what was made in order to take it back.
+"""One cluster as an administrator's command sees it: objects by name, and a record of what to take back.
 
 All I/O of the commands goes through here. Messages never hold the content of a Secret.
 """

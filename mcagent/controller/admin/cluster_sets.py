@@ -1,7 +1,7 @@
 """ClusterSets: made on the leader, joined and left by members, destroyed. All or nothing, as `antctl mc` does it.
 
-One thing is done in another order: what gives access to the leader is deleted only when the ClusterSet has gone,
-for the member's controller needs it to say good-bye and clean up.
+One step comes later than there: the access to the leader is deleted only when the ClusterSet has gone, because the
+member's controller needs it to leave and clean up.
 """
 
 from __future__ import annotations

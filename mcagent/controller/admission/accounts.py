@@ -1,7 +1,7 @@
-"""Who makes a request, and which accounts count: always by namespace and name, never by a name alone. Pure.
+"""Who makes a request, and which accounts count. Pure.
 
-A name alone is anybody's who may make ServiceAccounts in some namespace. What an account may do with an object is
-decided by the rules of the object's kind.
+An account is always named by namespace and name: anybody who may make ServiceAccounts in some namespace can have
+the name alone. The rules of an object's kind decide what an account may do with it.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def _only_housekeeping(request: Request) -> bool:
 
 
 def _identity(request: Request, caller: Caller, lookup: Lookup) -> Decision | None:
-    """Return the decision that who asks is enough for; None: go on."""
+    """Return the decision if the caller alone settles it; None: go on."""
     account = lookup.service_account(caller.namespace, caller.name)
     if account is None:
         gone = request.operation is Operation.DELETE and is_deleting(request.old)

@@ -1,8 +1,9 @@
-"""Admission of a ClusterInfo by what is granted to others: an early answer to who asks in vain. Pure.
+"""Admission of a ClusterInfo by what other clusters have been granted. Pure.
 
-The ledger (`leader.ledger`) decides, and looks again: what is seen here may be a moment old. Refused is a request
-that would add nothing but claims in vain. One that brings something else, too, passes, and the ledger leaves
-out what is not granted: a conflict must never keep a cluster from telling of a new gateway.
+It answers early; `leader.ledger` decides, later and by the same rules, because what is seen here may be out of
+date. It refuses a request that would add nothing but claims that cannot be granted. A request that also brings
+something else passes, and the ledger leaves out what is not granted: a conflict must never keep a cluster from
+publishing a new gateway.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Admission of a member's ResourceExports by what an administrator lets it claim: size, namespaces, number. Pure.
+"""Admission of a member's ResourceExports by what an administrator allows it: size, namespaces, number. Pure.
 
-The leader's reconciler looks again by the same rules (`leader.offers`): what is seen here may be a moment old, and
-exports can be older than the bounds.
+The leader's reconciler applies the same rules once more (`leader.offers`): what is seen here may be out of date,
+and exports can be older than the bounds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a ClusterInfo claims: CIDRs, addresses of gateways, WireGuard keys; and who else claims some of it. Pure.
+"""CIDR claims: the CIDRs, gateway addresses and WireGuard keys that a ClusterInfo claims, and which collide.
 
-Owns the reading of claims from any object that holds a ClusterInfo, and the values under which indexes file them,
-so that who is in the way of a claim is found without looking at all clusters. Decides nothing.
+Pure. It reads claims from any object that holds a ClusterInfo, and gives the values under which indexes file them,
+so that the claims in the way of one are found without a pass over all clusters. It decides nothing.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def filed_under(claim: CidrClaim) -> Iterator[str]:
 
 
 def asked_for(claim: CidrClaim) -> Iterator[str]:
-    """Yield the values that find whoever collides with a claim: who has it or what it lies in, or lies in it."""
+    """Yield the values that find the claims that collide with one: equal, around it, or inside it."""
     yield from _itself(claim)
     for length in _around(claim):
         yield _prefix(claim, length)

@@ -1,8 +1,8 @@
 """Names, labels, annotations and finalizers of the wire contract with Antrea Multi-cluster.
 
 Pure text. Knows no objects and no decisions. Source: Antrea v2.8 multicluster/apis/multicluster/constants and
-multicluster/controllers/multicluster/common; object names are concatenated, so they can be ambiguous
-(`a-b`/`c` and `a`/`b-c`): whoever looks an object up by name compares what it says it is, too.
+multicluster/controllers/multicluster/common. Object names are concatenated, so they can be ambiguous (`a-b`/`c`
+and `a`/`b-c`): code that gets an object by name also compares its spec.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EXPORT_FINALIZER = "resourceexport.antrea.io/finalizer"
 LEGACY_EXPORT_FINALIZER = "resourceexport.finalizers.antrea.io"
 IMPORTED_PREFIX = "antrea-mc-"
 
-# Of Kubernetes, and our own: how what we made is told from everybody else's.
+# Of Kubernetes, and our own: how what we made is known from everybody else's.
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "mcagent"
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"

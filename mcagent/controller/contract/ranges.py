@@ -1,6 +1,6 @@
-"""Addresses and CIDRs of other clusters as integers, and whose range an address lies in. Pure.
+"""Addresses and CIDRs of other clusters as integers, and in whose range an address lies. Pure.
 
-Only IPv4, and only what may be routed to at all (`mcagent.core.addresses.rules`): all else is passed over.
+Only IPv4, and only what may be routed to (`mcagent.core.addresses.rules`); everything else is left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reading raw API objects (any JSON value) without ever raising. Pure.
 
-For what is only looked up or compared; what is judged is read with `mcagent.model.field.Field`, which tells
-errors.
+For values that are only compared. Values that have to be right are read with `mcagent.model.field.Field`, which
+names what is wrong.
 """
 
 from __future__ import annotations

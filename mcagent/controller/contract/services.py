@@ -78,7 +78,7 @@ def read_subsets(
 ) -> Iterator[tuple[Field, Ports, Iterator[Field]]]:
     """Yield the subsets of endpoints: itself, its ports, and the texts of its addresses. Raises InputError.
 
-    How many there are is looked at before any of them is.
+    Their number is checked before any of them is read.
     """
     subsets = list(endpoints.get("subsets").each(max_subsets))
     addresses = sum(_length(subset, "addresses") for subset in subsets)

@@ -1,6 +1,6 @@
-"""How large a JSON value is, found out without recursion and without going on once it is too large. Pure.
+"""The size of a JSON value, without recursion, and only up to a limit. Pure.
 
-For objects that members write: before anything else looks into one, and whatever its depth.
+It is checked before anything else reads an object that a member wrote, however deeply that is nested.
 """
 
 from __future__ import annotations

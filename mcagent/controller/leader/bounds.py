@@ -1,8 +1,8 @@
 """What a member may claim, by annotations of its ServiceAccount, else by the leader's configuration. Pure.
 
-An administrator writes them (`mcagent membertoken create --allow-...`, or kubectl); members' roles cannot. A value
-that cannot be read allows nothing: who meant to bound a member must not have opened it by a slip. A namespace that
-is named for a member is reserved: only members for which it is named may export Services of it.
+An administrator writes the annotations (`mcagent membertoken create --allow-...`, or kubectl); members' roles
+cannot. A value that cannot be read allows nothing: a slip must not open what was meant to be bounded. A namespace
+that is named for a member is reserved: only members for which it is named may export Services of it.
 """
 
 from __future__ import annotations

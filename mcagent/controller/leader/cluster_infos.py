@@ -1,8 +1,8 @@
 """The reconciler of cluster information: ResourceExports of kind ClusterInfo to ResourceImports of the same name.
 
-A key is "area/export". It owns the ResourceImport of that name, the export's status and finalizers. A copy is made
-of known, valid fields only, and of CIDRs, gateways and keys that are granted (`mcagent.controller.leader.ledger`);
-what is not is told to the cluster that asked. An export that turned unreadable leaves its last good copy.
+A key is "area/export". It owns the ResourceImport of that name, and the export's status and finalizers. The copy
+has known, valid fields only, and of CIDRs, gateways and keys those that `ledger` grants; the export's status says
+which are not granted. An export that becomes unreadable leaves its last good copy.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _shown(notes: Sequence[str]) -> str:
 
 
 _SHOWN = 8  # refused claims that are named in a message
-_AGAIN = 1.0  # seconds after which a claim is looked at anew that somebody else is about to get
+_AGAIN = 1.0  # seconds after which a claim is decided anew that somebody else is about to get
 _FIELDS = ("serviceCIDR", "podCIDRs", "gatewayInfos", "wireGuard")
 _KEY_FIELDS = ("publicKey", "nextPublicKey", "port")
 

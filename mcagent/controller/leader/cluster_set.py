@@ -1,10 +1,10 @@
 """The reconciler of the ClusterSet's status on the leader: who is a member, who is Ready, what does not fit.
 
-A key is "area/name" of a leader's ClusterSet. A member is Ready while its announcement changes: how long that has
-been as it is comes from a clock that never steps; what the member wrote as the time is compared only with itself.
-So neither side's clock can make members lost. One that is lost stays so until its heartbeat differs from the one
-in the condition's message; that is how a restarted leader knows. The status is written when it changes, not with
-every heartbeat.
+A key is "area/name" of a leader's ClusterSet. A member is Ready while its announcement changes. How long the
+announcement has been unchanged is measured here by a clock that never steps; the time that the member wrote is
+compared only with itself. So neither side's clock can make members lost. A lost member stays so until its
+heartbeat differs from the one in the condition's message, which also a restarted leader can read. The status is
+written when it changes, not with every heartbeat.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def export_ref(raw: RawObject) -> Ref:
 
 
 def succeeded(raw: RawObject, now: float, message: str = "") -> Wanted:
-    """Return the status of an export that is taken over; `message` tells what of it is not."""
+    """Return the status of an export that is taken over; `message` says what of it is not."""
     return _status(raw, "Succeeded", TRUE, message=message, now=now)
 
 

@@ -1,7 +1,7 @@
 """Whose a ResourceExport is and of what, checked: other clusters write these, so nothing in them is trusted.
 
-Pure: raw objects to frozen values. Raises only InputError, whatever the value. Which cluster may say what of
-whom is decided by the reconcilers.
+Pure: raw objects to frozen values. Raises only InputError, whatever the value. The reconcilers decide which
+cluster may export what.
 """
 
 from __future__ import annotations

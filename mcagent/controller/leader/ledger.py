@@ -1,11 +1,11 @@
-"""Which claims of a cluster are granted: the one decision on whose an address or a key is. Pure.
+"""The ledger: which claims of a cluster are granted, the one decision on whose an address or a key is. Pure.
 
-What stands in the ResourceImports of kind ClusterInfo has been granted, and their annotation says when; members
-can only read them. A granted claim ranks before one that is only asked for; of two that are granted (two workers,
-or two leaders, had not seen each other's) the older grant stands; of two that are asked for that of the older
-export. So the first claim stands and stays, whatever order clusters are looked at in. A claim that is withdrawn,
-of a cluster that is no member, or of an export that is about to go, is none. One that can never be granted is in
-nobody's way.
+The ResourceImports of kind ClusterInfo hold what has been granted, and an annotation of theirs says since when;
+members can only read them. A granted claim ranks before one that is only asked for. Of two granted claims (two
+workers, or two leaders, did not see each other's) the older grant stands; of two asked for, that of the older
+export. So the first claim stands and stays, in whatever order clusters are reconciled. A claim does not count
+if it is withdrawn, its cluster is no member, or its export is being deleted. One that can never be granted
+blocks nobody.
 """
 
 from __future__ import annotations

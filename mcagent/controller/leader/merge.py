@@ -30,7 +30,7 @@ _SHOWN = 3  # endpoints that were left out and are named in a message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """What became of an export. `note` tells what is left out of one that is taken, or why it is not taken."""
+    """What became of an export. `note` says what is left out of one that is taken, or why it is not taken."""
 
     taken: bool
     note: str = ""

@@ -1,7 +1,7 @@
-"""What members offer of a Service: which of their exports may take part in the merge, and with what. Pure.
+"""What members offer of a Service: which of their exports take part in the merge, and with what. Pure.
 
-The same rules as admission's, looked at again: an export can be older than a rule, or than a change of one. An
-export that may not take part makes no offer, so it changes nothing for anybody else.
+The rules are admission's, applied once more: an export can be older than a rule, or than a change of one. An
+export that does not take part makes no offer, so it changes nothing for anybody else.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def too_large(raw: RawObject, kind: str, max_bytes: int) -> str:
 
 
 def over_quota(cluster_id: str, limit: int, what: str = "Services") -> str:
-    """Return what is told of exports that are more than a member may have."""
+    """Return the message for exports that are more than a member may have."""
     return (
         f"cluster {cluster_id} may export {limit} {what}, and the oldest stay: members.maxExports of the leader, "
         f"or annotation {names.MAX_EXPORTS_ANNOTATION} of the cluster's ServiceAccount, can allow more"

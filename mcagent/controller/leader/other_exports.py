@@ -1,7 +1,7 @@
 """The reconciler of ResourceExports of kinds that this leader does not merge.
 
-A key is "area/export". Without it, what somebody exports of such a kind would look accepted, and the finalizer
-that admission asks for would keep it for ever.
+A key is "area/export". It writes that such an export is refused, and takes its finalizer off when it is deleted:
+else the export would look accepted, and stay for ever.
 """
 
 from __future__ import annotations

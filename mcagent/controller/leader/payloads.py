@@ -65,7 +65,7 @@ def read_definition(raw: RawObject) -> ServiceSpec:
 
 
 def read_backends(raw: RawObject, refuse: Callable[[Address], str], most: int) -> Backends:
-    """Return the endpoints of an export that can be used; those that cannot are left out and told.
+    """Return the endpoints of an export that can be used; those that cannot are left out and named.
 
     `refuse` says why an address cannot be one of this cluster's endpoints, "" if it can. At most `most` are taken,
     the first in order of address. Raises InputError when the whole is unreadable.

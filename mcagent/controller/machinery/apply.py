@@ -1,7 +1,7 @@
-"""From what an object should be, and what is there, to the one write that is needed next. Pure.
+"""The one write that is needed next, from what an object should be and what is there. Pure.
 
-Written is only what differs, as a JSON merge patch (RFC 7386) made from the version that was
-looked at, so a write never undoes one that was not seen; what others added stays. Deletes name uid and version.
+It writes only what differs, as a JSON merge patch (RFC 7386) that names the version it was made from: a write
+never undoes one that was not seen, and what others added stays. Deletes name uid and version.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The objects of both sides as they were last seen: filled by informers and by the answers to our own writes.
+"""The objects of both sides as they were last seen, filled by informers and by the answers to our own writes.
 
 Owns the stores of both sides, and what changed. Nothing goes back in time: an event that is older than the answer
-to a write of ours is passed over, so a reconciler that looks right after a write sees it. Objects are shared and
-are never changed. Knows no client and no reconciler.
+to a write of ours is passed over, so a reconciler sees its own writes at once. Objects are shared and never
+changed. Knows no client and no reconciler.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Cache:
         return SideSink(self, side)
 
     def replace(self, side: Side, kind: Kind, objects: Sequence[RawObject]) -> None:
-        """Take all objects of a kind."""
+        """Replace all objects of a kind by a list."""
         changes: list[ObjectChange] = []
         with self._lock:
             store = self._store(side, kind)
@@ -146,7 +146,7 @@ class Cache:
             self._listen(())
 
     def apply(self, side: Side, kind: Kind, event: WatchEvent) -> None:
-        """Take one event."""
+        """Apply one watch event."""
         obj = event.object
         key = key_of(obj)
         change: ObjectChange | None = None
@@ -167,7 +167,7 @@ class Cache:
             self._listen([change])
 
     def wrote(self, ref: Ref, obj: RawObject | None, was: RawObject | None = None) -> None:
-        """Take what an API server said is there, in the answer to a write or a read of ours (None: nothing).
+        """Apply the answer to a write or a read of ours: what is there (None: nothing).
 
         `was` is what was there as far as we knew: that is what is gone, and not what somebody has made since.
         """
@@ -208,7 +208,7 @@ class Cache:
             self._listen(changes)
 
     def absent(self, side: Side, kind: Kind) -> None:
-        """Take that the API server does not know a kind: there are no objects of it, and that is all to know."""
+        """Treat a kind as listed and empty: the API server does not serve it."""
         with self._lock:
             known = self._store(side, kind).synced
         if not known:
@@ -234,12 +234,12 @@ class SideSink:
         self._closed = True
 
     def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
-        """Take all objects of a kind."""
+        """Replace all objects of a kind by a list."""
         if not self._closed:
             self._cache.replace(self._side, kind, objects)
 
     def apply(self, kind: Kind, event: WatchEvent) -> None:
-        """Take one event."""
+        """Apply one watch event."""
         if not self._closed:
             self._cache.apply(self._side, kind, event)
 

@@ -150,11 +150,11 @@ class Engine:
         return not any(thread.is_alive() for thread in self._threads)
 
     def resume(self) -> None:
-        """Take that this replica may write from now on: all keys are enqueued."""
+        """Write from now on: all keys are enqueued."""
         self._resyncs.request(self._reconcilers, urgent=True)
 
     def suspend(self) -> None:
-        """Take that this replica may write no longer."""
+        """Write no longer: forget the keys that wait."""
         for queue in self._queues.values():
             queue.clear()
 

@@ -1,6 +1,6 @@
-"""Reads the objects of this cluster into the cache: one informer for each kind. The leader's are the connection's.
+"""The informers of this cluster: one for each kind, into the cache. The leader's belong to the connection.
 
-Owns which kinds are read in one namespace only, and which a cluster need not know. Knows no reconciler.
+Owns which kinds are read in one namespace only, and which a cluster may lack. Knows no reconciler.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LocalInformers:
         return [informer.state() for informer in self._informers]
 
     def do_without_missing(self) -> None:
-        """Take that there are no objects of kinds that this API server does not know, where it need not."""
+        """Treat kinds that this API server does not serve as empty, if it may lack them."""
         for kind in self._cache.unsynced(Side.LOCAL) & OPTIONAL:
             if any(state.kind is kind and state.restarts.get("missing") for state in self.state()):
                 log.info("the API server has no %s: done without", KINDS[kind].plural)

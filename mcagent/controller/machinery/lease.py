@@ -68,7 +68,7 @@ class Election:
         return 0.0 if self._renewed is None else self._renewed + self._timing.renew_deadline - now
 
     def observe(self, lease: RawObject, now: float) -> None:
-        """Take what the API server has."""
+        """Learn what the API server has."""
         spec = lease.get("spec")
         spec = spec if isinstance(spec, dict) else {}
         record = tuple(
@@ -103,11 +103,11 @@ class Election:
         }
 
     def took(self, began: float) -> None:
-        """Take that a renewal which began then was successful."""
+        """Count from a successful renewal, by the time at which it began."""
         self._renewed = began
 
     def lost(self) -> None:
-        """Take that the Lease is no longer ours, or that we let it go."""
+        """Stop writing: the Lease is no longer ours, or we let it go."""
         self._renewed = None
 
 
@@ -203,7 +203,7 @@ class Elector:
         return wait * random.uniform(1.0, _JITTER)  # noqa: S311 (spreads load)
 
     def _conclude(self) -> None:
-        """Tell a change of role."""
+        """Call `gained` or `lost` if the role changed."""
         leading = self.permit() > 0
         if leading == self._leading:
             return

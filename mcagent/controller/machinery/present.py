@@ -47,7 +47,7 @@ class PresentObjects:
         return obj
 
     def wrote(self, ref: Ref, obj: RawObject | None, was: RawObject | None, epoch: int) -> None:
-        """Take what a write left there (None: nothing); `was` is what it was made from."""
+        """Apply what a write left there (None: nothing); `was` is what it was made from."""
         if ref.kind in self._cache.kinds(ref.side):
             self._cache.wrote(ref, obj, was)
             return

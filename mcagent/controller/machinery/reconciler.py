@@ -1,17 +1,17 @@
 """What every reconciler of the control plane has in common: the values it reads and the values it returns.
 
 A reconciler owns a set of objects, divided by key. It is level-triggered and pure: `desired(key, view, now)` says
-what all objects of that key should be, from the cached objects alone; the engine (`engine`)
-compares with what is there and writes the difference (`apply`). Nothing here does I/O, knows
-a clock, or remembers anything between two calls: what must be remembered is in objects.
+what all objects of that key should be, from the cached objects alone; a worker compares with what is there
+and writes the difference. A reconciler does no I/O, knows no clock, and remembers nothing between two calls: what
+must be remembered is in objects.
 
 The rules that the engine keeps, and that reconcilers may rely on:
 - `desired` is never called before all local kinds have been listed once, and for a reconciler with `needs_leader`
   not before the leader's kinds have been, too. While the leader is away its last known objects stay in the view.
 - A key is worked on by one thread at a time; keys of failures are tried again with back-off; every key of
   `all_keys` is worked on at start, after each reconnect to the leader, and once a period.
-- The objects of an DesiredObjects are written in order; after one that failed the later ones are not written.
-- Between two looks at a cached object it may have changed: views are read by getting an object once.
+- The steps of DesiredObjects are written in order; after one that failed the later ones are not written.
+- A cached object may change between two calls of the view: a reconciler gets an object once.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class RepeatedWrites:
         return known.last + WAITS.delay(known.count - FREE + 1) - now
 
     def wrote(self, write: Write, now: float) -> bool:
-        """Take that a write was made. Returns whether it begins to look like contention."""
+        """Count a write. Returns whether it begins to look like contention."""
         fresh = _print(write)
         with self._lock:
             known = self._repeats.get(write.ref)

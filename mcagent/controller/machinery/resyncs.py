@@ -60,7 +60,7 @@ class Resyncs:
         return found
 
     def done(self) -> None:
-        """Take that the keys are enqueued."""
+        """End a `take`: the keys are enqueued."""
         with self._lock:
             self._busy = False
 

@@ -1,4 +1,4 @@
-"""What reconcilers look at: the cache, the connection, and what was refused; each sees only what it declares."""
+"""What reconcilers see: the cache, the connection, and refused writes; each one only what it declares."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ class EngineView:
     # --- the engine's ------------------------------------------------------------------------------------
 
     def failed(self, ref: Ref, why: str) -> bool:
-        """Take that a write was refused. Returns whether that is news."""
+        """Remember that a write was refused. Returns whether that is news."""
         with self._lock:
             news = self._failures.get(ref) != why
             self._failures[ref] = why
             return news
 
     def succeeded(self, ref: Ref) -> bool:
-        """Take that an object is as it should be. Returns whether that is news."""
+        """Forget a refusal: the object is as it should be. Returns whether there was one."""
         with self._lock:
             return self._failures.pop(ref, None) is not None
 

@@ -1,8 +1,8 @@
-"""A queue of keys for several workers: each key once, never worked by two at a time, nobody starved.
+"""The work queue: keys for several workers, each key once, never worked on by two at a time, none starved.
 
 `Lanes` decides and is pure: it is given the time. `WorkQueue` adds a lock and waiting. An entry is a lane (a
-reconciler's name) and a key. Lanes take turns, so a lane with 25,000 keys does not hold up another with one; in a
-lane, what a change asked for goes before what the period asked for, but for every eighth turn.
+reconciler's name) and a key. Lanes take turns, so a lane with 25,000 keys does not hold up another with one. In a
+lane, keys of changes go before keys of a resync, except in every eighth turn.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Lanes:
         return self._heap[0][0] if self._heap else None
 
     def done(self, entry: Entry, now: float, *, failed: bool = False) -> float | None:
-        """Take that an entry was worked on. Returns how long a failed one waits, in seconds."""
+        """End the work on an entry. Returns how long a failed one waits, in seconds."""
         again = self._working.pop(entry)
         wait = None
         if failed:
@@ -174,7 +174,7 @@ class WorkQueue:
         return None
 
     def done(self, entry: Entry, *, failed: bool = False) -> float | None:
-        """Take that an entry was worked on. Returns how long a failed one waits, in seconds."""
+        """End the work on an entry. Returns how long a failed one waits, in seconds."""
         with self._changed:
             wait = self._lanes.done(entry, self._clock(), failed=failed)
             self._changed.notify_all()

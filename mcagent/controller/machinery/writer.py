@@ -1,6 +1,6 @@
-"""The one place that writes: makes objects what they should be, by the writes that `plan` asks for.
+"""The one place that writes: sends the writes that `plan` asks for.
 
-Owns what may be written when (the permit of the Lease), and what errors mean.
+Owns when a write may be sent (the permit of the Lease), and what errors mean.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Writer:
     ) -> list[Write]:
         """Write until nothing is left to do, beginning with what `plan` said is first; returns what was written.
 
-        `wrote` hears after each write what is there then, and what was there before (None: nothing). Raises
-        ConflictError, AwayError, NotLeadingError, ApiRefusalError, ApiUnreachableError, ApiGarbageError.
+        `wrote` is called after each write with what is there then and what was there before (None: nothing).
+        Raises ConflictError, AwayError, NotLeadingError, ApiRefusalError, ApiUnreachableError, ApiGarbageError.
         """
         written: list[Write] = []
         write: Write | None = first

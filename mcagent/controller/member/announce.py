@@ -1,7 +1,8 @@
-"""The reconciler of this cluster's MemberClusterAnnounce on the leader: what makes it a member, and its heartbeat.
+"""The reconciler of this cluster's MemberClusterAnnounce on the leader, which makes it a member; its heartbeat.
 
-The time of a heartbeat is that of its period, so that however often it is looked at, there is one write a period;
-clusters are spread over the period by their IDs. The object is not watched: it would be those of all members.
+A heartbeat has the time at which its period began, so there is one write a period however often the key is
+reconciled; clusters are spread over the period by their IDs. The object is not watched: the watch would bring
+those of all members.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Since when other clusters have what they claim, and what of it no other cluster may have here. Pure.
+"""Since when other clusters have what they claim, and which claims are refused here. Pure.
 
-The leader says since when (an annotation of the ResourceImport). Antrea's leader says nothing: then this cluster
-keeps the ledger itself, on its ClusterInfoImports. A claim that is new in an object has the time at which it was
-first seen, one that stays keeps its own.
+The leader says since when, in an annotation of the ResourceImport. Antrea's leader does not: then this cluster
+keeps the times itself, on its ClusterInfoImports. A claim that is new in an object gets the time at which it was
+first seen; one that stays keeps its own.
 """
 
 from __future__ import annotations

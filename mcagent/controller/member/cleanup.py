@@ -1,4 +1,4 @@
-"""The reconciler of what a membership leaves behind: without a ClusterSet, all that was made for it goes.
+"""The reconciler that deletes what was made for a membership once there is no ClusterSet.
 
 A key is "Kind/namespace/name" of one object. It deletes imported Services, their EndpointSlices and
 ServiceImports, ClusterInfoImports and Gateways, as far as they bear our marks (Services also Antrea's). It runs

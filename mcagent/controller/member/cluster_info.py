@@ -1,8 +1,8 @@
 """The reconciler of this cluster's ClusterInfo on the leader: its networks and gateways, for all other clusters.
 
-It owns the ResourceExport `<clusterID>-clusterinfo`, which is changed in place and deleted only when no Gateway is
-left. Settings on which all clusters must agree stand in annotations, so that others can compare; Antrea passes
-over them.
+It owns the ResourceExport `<clusterID>-clusterinfo`, which it changes in place, and deletes only when no
+Gateway is left. Settings on which all clusters must agree are annotations, so that others can compare; Antrea
+ignores them.
 """
 
 from __future__ import annotations

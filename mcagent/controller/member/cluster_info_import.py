@@ -1,9 +1,9 @@
 """The reconciler of other clusters' networks: ResourceImports of kind ClusterInfo to ClusterInfoImports.
 
-A key is the name that both have. It owns the ClusterInfoImport and its condition Ready, which tells what keeps the
-cluster from being reached: overlapping CIDRs, settings on which the clusters do not agree. It is imported all the
-same, with the time since when it has each claim; what agents make of it they decide themselves. Only what holds
-this cluster's own API servers or Nodes, or the leader, is left out.
+A key is the name that both have. It owns the ClusterInfoImport and its condition Ready, which names what keeps the
+cluster from being reached: overlapping CIDRs, settings on which the clusters do not agree. The cluster is imported
+all the same, with the time since when it has each claim; agents decide what they make of it. Left out is only what
+holds this cluster's own API servers or Nodes, or the leader.
 """
 
 from __future__ import annotations

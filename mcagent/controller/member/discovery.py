@@ -1,8 +1,7 @@
 """Finds the Service CIDR of the cluster when the configuration does not name it.
 
-Where the API has ServiceCIDR objects (Kubernetes 1.33), the one named "kubernetes" tells. Older API servers tell
-only when a Service asks for a ClusterIP outside of it; that Service is never created: the request is a dry run,
-and refused.
+From Kubernetes 1.33 on the ServiceCIDR object "kubernetes" has it. Older API servers name it in the refusal of a
+Service that asks for a ClusterIP outside of it; that Service is never created: the request is a dry run.
 """
 
 from __future__ import annotations

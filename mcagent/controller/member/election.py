@@ -1,10 +1,10 @@
-"""Which Nodes of this cluster are gateways: annotated, Ready, with a usable address. Needs no leader.
+"""Which Nodes of this cluster are gateways: annotated, Ready, with a usable address. Pure. Needs no leader.
 
-The rules, in order. A gateway that works stays (the longest-serving first). Free places go to candidates by
-name. A Node that is cordoned or draining is not newly chosen while another candidate is there, and is replaced by
-one. A gateway whose Node is not Ready is replaced; with nobody to replace it, it stays: its dataplane may well be
-working, and nothing is won by telling other clusters that there is no way at all. Pure; who can serve now is found
-out by BFD.
+The rules, in order:
+- A gateway that works stays, the longest-serving first. Free places go to candidates by name.
+- A Node that is cordoned or draining is not newly chosen while another candidate is there, and is replaced by one.
+- A gateway whose Node is not Ready is replaced. With nobody to replace it, it stays: its dataplane may well be
+  working, and other clusters lose nothing by trying. BFD finds out who can serve.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class GatewayCandidate:
     standing: Standing
     internal_ip: Address | None
     gateway_ip: Address | None
-    reason: str = ""  # stable, CamelCase; "" if there is nothing to tell
+    reason: str = ""  # stable, CamelCase; "" if there is nothing to report
     why: str = ""
 
 

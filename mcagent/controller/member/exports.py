@@ -46,7 +46,7 @@ def wireguard_fields(info: WireGuardInfo | None) -> RawObject:
 
 
 def published_settings(settings: MemberSettings) -> dict[str, str | None]:
-    """Return the annotations for settings on which all clusters must agree; None: not told."""
+    """Return the annotations for settings on which all clusters must agree; None: not published."""
     return {
         names.ENDPOINT_IP_TYPE_ANNOTATION: str(settings.endpoint_ip_type),
         names.TUNNEL_TYPE_ANNOTATION: settings.tunnel_type or None,

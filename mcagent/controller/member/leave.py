@@ -1,8 +1,8 @@
 """The reconciler of leaving a ClusterSet: what a deleted ClusterSet waits for.
 
-A key is the ClusterSet's name. It owns the end of our finalizer, which keeps the ClusterSet, and with it who the
-leader is, until all that was made here is gone (`cleanup`) and the leader has been told, even if this controller
-did not run when it was deleted. A leader that cannot be reached does not hold it up for long.
+A key is the ClusterSet's name. It takes our finalizer off. The finalizer keeps the ClusterSet, and with it who the
+leader is, until all that was made here is gone (`cleanup`) and the leader knows, even if this controller did not
+run when the ClusterSet was deleted. A leader that cannot be reached does not hold it up for long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
 PATIENCE = 60.0  # seconds that a leader which cannot be reached holds up leaving
-LOOK = 1.0  # seconds between looks at what is left
+LOOK = 1.0  # seconds between checks of what is left
 
 
 class Leave:
@@ -37,7 +37,7 @@ class Leave:
         """Nothing of the settings is needed."""
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the deleted ClusterSets when one of them changes; the rest is looked at once a second."""
+        """Return the deleted ClusterSets when one of them changes; the rest is checked once a second."""
         return self.all_keys(view) if change.kind is Kind.CLUSTER_SET else []
 
     def all_keys(self, view: View) -> Iterable[str]:

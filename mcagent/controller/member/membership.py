@@ -1,4 +1,4 @@
-"""Whether this cluster is a member of a ClusterSet now: what all reconcilers of a member ask first. Pure."""
+"""Whether this cluster is a member of a ClusterSet now: what all reconcilers of a member check first. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which addresses imported endpoints may have: those that others announce, none of this cluster's own. Pure.
+"""Which addresses imported endpoints may have: those that other clusters announce, none of this cluster. Pure.
 
-An Endpoints object that names this cluster's API server, a Node or another Service would turn every Pod that uses
-the imported Service against it; and a loopback or link-local address means another machine on each Node.
+Endpoints that name this cluster's API server, a Node or another Service would turn every Pod that uses the
+imported Service against it; a loopback or link-local address means another machine on each Node.
 """
 
 from __future__ import annotations

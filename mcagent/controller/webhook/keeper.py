@@ -1,8 +1,7 @@
 """Keeps the webhook's certificate: in a Secret that the replicas share, in the server, and as caBundle.
 
-The manifests bring an empty Secret, which the replica that holds the Lease fills. Where there is none any replica
-makes it (making it is atomic), if it may. All look every half minute. Private keys are in the Secret and in
-memory, nowhere else.
+The manifests bring an empty Secret, which the replica that holds the Lease fills. Without that Secret any replica
+creates it, if it may. All replicas check every half minute. Private keys are in the Secret and in memory only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What admission rules may look up: the engine's cache, and the API server where the cache cannot know yet."""
+"""What admission rules may look up: the engine's cache, and the API server for what the cache may not have yet."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def read_review(body: bytes) -> Mapping[str, Any]:
 
 
 def answer_of(request: Mapping[str, Any], decision: Decision) -> Mapping[str, Any]:
-    """Return the AdmissionReview that tells a decision."""
+    """Return the AdmissionReview with a decision."""
     response: dict[str, Any] = {"uid": request["uid"], "allowed": decision.allowed}
     if not decision.allowed:
         response["status"] = {"code": decision.code, "message": decision.message[:_MESSAGE]}

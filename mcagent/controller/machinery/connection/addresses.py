@@ -1,4 +1,4 @@
-"""The addresses of the leader's API server, looked up beside everything else: a resolver may take its time."""
+"""The addresses of the leader's API server, resolved in a thread of their own: a resolver may be slow."""
 
 from __future__ import annotations
 

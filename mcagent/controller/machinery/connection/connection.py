@@ -1,8 +1,8 @@
 """A member's connection to its leader: client, informers, and how it is doing. A thread of its own.
 
-Follows ClusterSet and Secret: another leader means another connection and an empty cache; other credentials mean
-new informers, and what was seen last stays. Requests to a leader that is known to be away are not even tried; a
-probe finds out when it is back. Knows nothing of what is read or written.
+It follows ClusterSet and Secret. Another leader means another connection and an empty cache; other credentials
+mean new informers, and the cache stays. Requests to a leader that is known to be away are not sent; a probe finds
+out when it is back. Knows nothing of what is read or written.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LeaderConnection:
         self._cache, self._namespace, self._changed = cache, namespace, changed
         self._timing, self._clock = timing or ConnectionTiming(), clock
         self._lock = threading.RLock()
-        self._publishing = threading.Lock()  # so that changes are told in order
+        self._publishing = threading.Lock()  # so that changes are passed on in order
         self._leader: Leader | None = None
         self._epoch = 0  # counts the places that were connected to
         self._membership: Membership | None = None
@@ -137,7 +137,7 @@ class LeaderConnection:
         return client
 
     def request_ended(self, error: SourceError | None) -> None:
-        """Take how a request to the leader went. A refusal of one object says nothing of the connection."""
+        """Learn from how a request went. A refusal of one object says nothing of the connection."""
         if error is None:
             self._succeeded = time.monotonic()
             return

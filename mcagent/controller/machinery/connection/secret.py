@@ -1,8 +1,8 @@
-"""Reads one Secret by a watch of its own, and says when it changed. It is kept in memory only, and never told.
+"""Follows one Secret by a watch of its own. The Secret stays in memory, and is never shown.
 
 List and watch select it by `metadata.name`, which RBAC takes for a request by name: a Role with `resourceNames`
-suffices (Kubernetes, "Using RBAC Authorization", "Referring to resources"). The cache holds no data of Secrets;
-which one is read, and what its data means, is not decided here.
+suffices (Kubernetes, "Using RBAC Authorization", "Referring to resources"). The cache holds no data of Secrets.
+The caller decides which one is read, and what its data means.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class _Sink:
         self.known = False
 
     def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:  # noqa: ARG002
-        """Take the list."""
+        """Keep the Secret, if it is in the list."""
         self.secret = next((obj for obj in objects if obj["metadata"]["name"] == self.name), None)
         self.known = True
         self._changed()
 
     def apply(self, kind: Kind, event: WatchEvent) -> None:  # noqa: ARG002
-        """Take a change."""
+        """Keep a change of the Secret."""
         if event.object["metadata"]["name"] == self.name:
             self.secret = None if event.type is EventType.DELETED else event.object
             self._changed()

@@ -1,4 +1,4 @@
-"""The metrics of the controller, read at scrape time from what counts anyway. Names follow the Prometheus rules.
+"""The metrics of the controller, read at every scrape from what is counted anyway.
 
 Labels are bounded: reconcilers, sides, kinds, verbs and codes, never a name of an object.
 """

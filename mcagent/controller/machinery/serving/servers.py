@@ -1,7 +1,4 @@
-"""The controller's HTTP servers: health, and the pages that tell more. Which address gets which.
-
-What pages say is `mcagent.controller.machinery.serving.pages`'s matter.
-"""
+"""The controller's HTTP servers: which address serves health, and which all pages. `pages` has the content."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def service_of(target: ImportedService, wanted: ServiceSpec) -> Wanted:
 
 
 def endpoints_of(target: ImportedService, found: Subsets) -> Wanted:
-    """Return the Endpoints, which Kubernetes is told not to mirror: the slices are there already."""
+    """Return the Endpoints. A label keeps Kubernetes from mirroring them: the slices are there already."""
     meta = _marks()
     meta["labels"] |= {names.SKIP_MIRROR_LABEL: "true"}
     return Wanted(ref=target.endpoints, body={"metadata": meta, "subsets": endpoint_subsets(found)})

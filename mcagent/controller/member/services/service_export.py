@@ -1,8 +1,8 @@
 """The reconciler of exported Services: a ServiceExport here to two ResourceExports on the leader.
 
-A key is "namespace-name", as it stands in the names of the ResourceExports: these are concatenated, so two
-Services can want the same ones (`a-b`/`c` and `a`/`b-c`); the ServiceExport that was first has them. It owns both
-ResourceExports, and the conditions Valid and Conflict of all ServiceExports of the key.
+A key is "namespace-name", as in the names of the ResourceExports. These are concatenated, so two Services can want
+the same ones (`a-b`/`c` and `a`/`b-c`); the ServiceExport that was first has them. It owns both ResourceExports,
+and the conditions Valid and Conflict of all ServiceExports of the key.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ BY_EXPORT_NAME = Index(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportDecision:
-    """What becomes of a ServiceExport. Without `subsets` nothing is exported, and `reason` tells why."""
+    """What becomes of a ServiceExport. Without `spec` nothing is exported, for `reason`."""
 
     reason: str
     message: str = ""

@@ -1,8 +1,8 @@
 """The reconciler of imported Services: two ResourceImports to a Service, its EndpointSlices and a ServiceImport.
 
-A key is "namespace/name". It owns the Service `antrea-mc-NAME`, told from others of that name by its annotation,
-the EndpointSlices with our label (and Endpoints where wanted), and the ServiceImport NAME. What is in these is
-`imported`'s business, which endpoints may be in them that of `endpoints`.
+A key is "namespace/name". It owns the Service `antrea-mc-NAME` with our annotation, the EndpointSlices with our
+label (and Endpoints where wanted), and the ServiceImport NAME. `imported` makes these objects, `endpoints` decides
+which addresses may be in them.
 """
 
 from __future__ import annotations
