@@ -63,7 +63,7 @@ bench: setup ## Measurements: printed, not asserted (root)
 	@for b in tests/bench/*.py; do b=$${b%.py}; echo "==> $$b"; $(PY) -m "$${b//\//.}" || exit 1; done
 
 docs: setup ## Write the generated pages again (tests fail when they are stale)
-	@$(PY) -m flows.docs > docs/pipeline.md
+	@$(PY) -m devtools.pipeline_tables docs/pipeline.md
 	@$(PY) -m devtools.configuration_tables docs/configuration.md
 	@$(PY) -m tests.attacks.security_page docs/security.md
 	@$(PY) deploy/generate

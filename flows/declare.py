@@ -1,7 +1,7 @@
 """The declaration of a pipeline: tables, bit ranges, conntrack zones, kinds of group, cookies, priorities.
 
 Everything is said once, here or by whoever uses these classes; `Pipeline.flow` and `Pipeline.group` refuse what
-was not declared, when it is built. The declaration is also what documentation is generated from (`flows.docs`).
+was not declared, when it is built. Documentation is generated from the declaration.
 """
 
 from __future__ import annotations

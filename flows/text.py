@@ -1,7 +1,7 @@
 """The text form: what `ovs-ofctl -O OpenFlow15 dump-flows` and `dump-groups` print (OVS 3.1 to 3.5).
 
 Rendering follows match_format() in OVS' lib/match.c, ofpacts_format() in lib/ofp-actions.c and the group printer
-in lib/ofp-group.c, so that a flow that was not changed compares equal as text. Reading it back: `flows.parse`.
+in lib/ofp-group.c, so that a flow that was not changed compares equal as text.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ MAX_NODES = 80  # of one cluster: from .11 on, below aws-vpc's Pods
 FIRST_VPC_POD = 100
 OUTSIDE = IPv4Address("198.51.100.1")  # TEST-NET-2 (RFC 5737): "the internet", behind the router
 POD_PORT = 8080  # TCP and UDP, of every Pod
-DIRECT_PORT = 8081  # TCP, of every Pod, behind no Service: see LIMITS in flows.pipeline.packet_walks
+DIRECT_PORT = 8081  # TCP, of every Pod, behind no Service: see "Limits" in docs/pipeline.md
 SERVICE_PORT = 80
 CLUSTER_NAMES = ("east", "west", "north", "south")
 

@@ -8,7 +8,8 @@ from operator import attrgetter
 import pytest
 
 from devtools.nodes.ovs import OvsInstance
-from flows import is_flow_line, is_group_line, parse_flow, parse_flow_line, parse_group, parse_group_line
+from devtools.openflow.parse import parse_flow, parse_group
+from flows.lines import is_flow_line, is_group_line, parse_flow_line, parse_group_line
 from flows.pipeline import PIPELINE
 from tests import small_topology as small
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows import parse_group
+from devtools.openflow.parse import parse_group
 from flows.flow import Bucket, GroupType
 from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.local_cluster.lingering import Lingering

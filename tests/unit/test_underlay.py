@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devtools.openflow.parse import parse_group, parse_match
+from devtools.openflow.parse_actions import parse_actions
 from flows.flow import Flow
-from flows.parse import parse_group, parse_match
-from flows.parse_actions import parse_actions
 from flows.simulate import Packet, Switch
 from mcagent.core.addresses.underlay import (
     ENDPOINTS,
