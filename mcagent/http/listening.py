@@ -1,14 +1,11 @@
-"""Listening sockets, the source that a connection counts for, and which connection gives way. Keeps no state."""
+"""Addresses to listen on, and who may ask there; the source that a connection counts for. Keeps no state."""
 
 from __future__ import annotations
 
 import socket
-from collections import Counter
-from collections.abc import Iterable
 from enum import StrEnum
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 BACKLOG = 128  # a connection for which there is no room in it comes a second late (SYN again)
 
@@ -27,32 +24,8 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or ip_address(host).is_loopback
 
 
-class Waiting(Protocol):
-    """A connection that may have to give way."""
-
-    @property
-    def source(self) -> str:
-        """Return who made it."""
-        ...
-
-    @property
-    def since(self) -> float:
-        """Return since when it is as it is (monotonic)."""
-        ...
-
-
-_Waits = TypeVar("_Waits", bound=Waiting)
-
-
-def oldest_of_most(waiting: Iterable[_Waits]) -> _Waits | None:
-    """Return the oldest of those whose source has the most."""
-    found = list(waiting)
-    held = Counter(one.source for one in found)
-    return min(found, key=lambda one: (-held[one.source], one.since), default=None)
-
-
-def source_of(peer: object) -> str:
-    """Return who a peer counts as: an IPv4 address, the /64 of an IPv6 one, "local" for a Unix socket."""
+def client_source(peer: object) -> str:
+    """Return what a connection counts for: an IPv4 address, the /64 of an IPv6 one, "local" for a Unix socket."""
     if not isinstance(peer, tuple):
         return "local"
     address = ip_address(str(peer[0]).partition("%")[0])

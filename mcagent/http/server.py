@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from mcagent.http.connections import Connection, Limits, Listener, Stage
+from mcagent.http.connection import Connection, Limits, Stage
+from mcagent.http.listener import Listener
 from mcagent.http.listening import Address
 from mcagent.http.request import BadRequestError, Head
 from mcagent.supervised import attempt

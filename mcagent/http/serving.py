@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from mcagent.http.connections import Limits
+from mcagent.http.connection import Limits
 from mcagent.http.listening import Authentication, is_loopback
 from mcagent.http.server import Guard, HttpServer, Page, Pages, answer_of
 

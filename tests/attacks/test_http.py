@@ -19,7 +19,7 @@ from mcagent.controller.admission.decision import Decision
 from mcagent.controller.webhook import certs
 from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
 from mcagent.http.certificates import context_of
-from mcagent.http.connections import Limits
+from mcagent.http.connection import Limits
 from mcagent.http.server import HttpServer, Page
 from mcagent.http.serving import HEALTH_LIMITS, serve_health
 from tests.apiservers import Cluster, refusal

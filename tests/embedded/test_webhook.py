@@ -23,7 +23,7 @@ from mcagent.controller.webhook import certs
 from mcagent.controller.webhook.keeper import DirectoryKeeper, SecretKeeper
 from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
 from mcagent.http.certificates import context_of
-from mcagent.http.connections import Limits
+from mcagent.http.connection import Limits
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import NAMESPACE, Objects, client_of

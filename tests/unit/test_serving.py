@@ -7,7 +7,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,11 @@ from mcagent.agent.lock import NodeLock
 from mcagent.agent.reports.servers import Servers
 from mcagent.cli.common.asking import ask_agent
 from mcagent.http.certificates import FromDirectory, self_signed
-from mcagent.http.listening import Authentication, is_loopback, oldest_of_most, source_of
+from mcagent.http.connection import Connection
+from mcagent.http.listener import oldest_of_most
+from mcagent.http.listening import Authentication, client_source, is_loopback
 from mcagent.http.request import BadRequestError, parse_head
-from mcagent.http.server import Page, bearer
+from mcagent.http.server import LIMITS, Page, bearer
 from mcagent.kube.client import Client as ApiClient
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import ApiUnreachableError
@@ -74,17 +75,16 @@ def test_bodies_have_a_length_and_a_bound(length: str, status: int) -> None:
     assert caught.value.status == status
 
 
-@dataclass(frozen=True)
-class Client:
-    """A connection that waits."""
-
-    source: str
-    since: float
+def waiting(source: str, since: float) -> Connection:
+    """Return a connection that waits since then."""
+    one = socket.socket()
+    one.close()
+    return Connection(stream=one, handle=one, source=source, since=since, deadline=0.0, limits=LIMITS)
 
 
 def test_the_greediest_source_gives_way_first() -> None:
     """Not the oldest of all, but the oldest of those whose source has most."""
-    kubelet, greedy = Client("node", 1.0), [Client("pod", 2.0 + number) for number in range(3)]
+    kubelet, greedy = waiting("node", 1.0), [waiting("pod", 2.0 + number) for number in range(3)]
     assert oldest_of_most([kubelet, *reversed(greedy)]) == greedy[0]
     assert oldest_of_most([kubelet, greedy[0]]) == kubelet
     assert oldest_of_most([]) is None
@@ -92,10 +92,10 @@ def test_the_greediest_source_gives_way_first() -> None:
 
 def test_sources_are_addresses_or_prefixes() -> None:
     """An IPv6 host has a whole /64 to choose from, so that counts as one."""
-    assert source_of(("10.0.0.1", 5)) == source_of(("::ffff:10.0.0.1", 6, 0, 0)) == "10.0.0.1"
-    assert source_of(("2001:db8::1", 5, 0, 0)) == source_of(("2001:db8::ffff:2", 5, 0, 0))
-    assert source_of(("2001:db8:0:1::1", 5, 0, 0)) != source_of(("2001:db8::1", 5, 0, 0))
-    assert source_of("") == "local"
+    assert client_source(("10.0.0.1", 5)) == client_source(("::ffff:10.0.0.1", 6, 0, 0)) == "10.0.0.1"
+    assert client_source(("2001:db8::1", 5, 0, 0)) == client_source(("2001:db8::ffff:2", 5, 0, 0))
+    assert client_source(("2001:db8:0:1::1", 5, 0, 0)) != client_source(("2001:db8::1", 5, 0, 0))
+    assert client_source("") == "local"
     assert is_loopback("127.9.9.9")
     assert is_loopback("::1")
     assert is_loopback("localhost")

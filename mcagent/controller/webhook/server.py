@@ -1,6 +1,6 @@
 """The HTTPS server of the admission webhook: AdmissionReview v1 in, AdmissionReview v1 out.
 
-Owns its limits, the certificate in use and what is counted; `mcagent.http.connections` has the connections.
+Owns its limits, the certificate in use and what is counted; `mcagent.http.listener` has the connections.
 Decides nothing: a path has a function that does. What goes wrong here refuses the request, or lets the
 failurePolicy decide.
 """
@@ -22,7 +22,8 @@ from typing import Any
 from mcagent.controller.admission.decision import Decision
 from mcagent.controller.contract.raw import text_at
 from mcagent.controller.machinery.statistics import BUCKETS, Durations
-from mcagent.http.connections import Connection, Limits, Listener, Stage
+from mcagent.http.connection import Connection, Limits, Stage
+from mcagent.http.listener import Listener
 from mcagent.http.request import BadRequestError
 from mcagent.model.document import MAX_DEPTH, decode_noting_cuts, was_cut
 from mcagent.model.errors import SourceError

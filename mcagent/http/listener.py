@@ -1,9 +1,8 @@
 """A listening socket that slow or many connections cannot block: a thread for each, with deadlines and slots.
 
-Owns sockets, threads and the limits in time, number and bytes. Every stage of a connection (handshake and request;
-work and answer) has one deadline, however many bytes drip in meanwhile. When all slots are taken, the source with
-the most connections loses the oldest of those that have not sent a whole request: the connections of one Pod push
-each other out, and nobody else's. Knows nothing of what is served.
+Owns sockets, threads and the limits in time, number and bytes. When all slots are taken, the source with the most
+connections loses the oldest of those that have not sent a whole request: the connections of one Pod push each
+other out, and nobody else's. Knows nothing of what is served.
 """
 
 from __future__ import annotations
@@ -13,110 +12,28 @@ import os
 import select
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
-from mcagent.http.listening import Address, bound, oldest_of_most, source_of
-from mcagent.http.request import MAX_HEAD, BadRequestError, Head, parse_head
+from mcagent.http.connection import Connection, Limits, Stage
+from mcagent.http.listening import Address, bound, client_source
 from mcagent.supervised import Supervised, attempt
 
 log = logging.getLogger(__name__)
 
-_BLOCK = 64 * 1024
 _LOOK = 0.25  # seconds between two looks at deadlines
 _PATIENCE = 1.0  # seconds for which a client may be slow to take its answer while others wait for a slot
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: what was not taken is thrown away, socket(7)
 
 
-class Stage(StrEnum):
-    """How far a connection is."""
-
-    ASKING = "asking"  # no whole request yet: connecting, shaking hands, sending
-    IDLE = "idle"  # kept open after an answer
-    WORKING = "working"
-    ANSWERING = "answering"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What connections may take. Times in seconds, for the whole of a stage."""
-
-    slots: int
-    ask: float  # handshake, head and body
-    answer: float  # the work and the answer
-    idle: float = 0.0
-    held: int = 64 * 1024 * 1024  # bytes of requests, of all connections together
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Connection:
-    """One client. Read and written by its own thread only; `end` is for any."""
-
-    stream: socket.socket
-    handle: socket.socket  # the same connection, whatever TLS makes of the stream
-    source: str
-    since: float
-    deadline: float
-    limits: Limits
-    stage: Stage = Stage.ASKING
-    received: bytearray = field(default_factory=bytearray)
-    grew: Callable[[], None] = lambda: None
-
-    def enter(self, stage: Stage, seconds: float) -> None:
-        """Begin a stage that has so long."""
-        self.since = time.monotonic()
-        self.stage, self.deadline = stage, self.since + seconds
-
-    def end(self) -> None:
-        """Cut the connection: whoever reads or writes it stops at once."""
-        with suppress(OSError):
-            self.handle.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            self.handle.shutdown(socket.SHUT_RDWR)
-
-    def head(self) -> Head | None:
-        """Return the next request; None when the client has gone. Raises BadRequestError, OSError."""
-        seen = 0
-        while (end := self.received.find(b"\r\n\r\n", max(seen - 3, 0))) < 0:
-            seen = len(self.received)
-            if seen > MAX_HEAD:
-                raise BadRequestError(f"the head is larger than {MAX_HEAD} bytes", 431)
-            if not self._more(4096):
-                return None
-        text = bytes(self.received[:end])
-        del self.received[: end + 4]
-        if len(text) > MAX_HEAD:
-            raise BadRequestError(f"the head is larger than {MAX_HEAD} bytes", 431)
-        return parse_head(text)
-
-    def body(self, length: int) -> bytes:
-        """Return so many bytes. What is announced takes no memory before it comes. Raises OSError."""
-        while len(self.received) < length:
-            if not self._more(_BLOCK):
-                raise ConnectionResetError("the client went away within its request")
-        text = bytes(self.received[:length])
-        del self.received[:length]
-        return text
-
-    def _more(self, most: int) -> bool:
-        data = self.stream.recv(most)
-        if data and self.stage is Stage.IDLE:
-            self.enter(Stage.ASKING, self.limits.ask)
-        self.received += data
-        if len(self.received) > MAX_HEAD:
-            self.grew()
-        return bool(data)
-
-    def send(self, data: bytes) -> None:
-        """Send an answer. Raises OSError."""
-        self.since, self.stage = time.monotonic(), Stage.ANSWERING
-        self.stream.sendall(data)
+def oldest_of_most(waiting: Iterable[Connection]) -> Connection | None:
+    """Return the oldest connection of the source that has the most."""
+    found = list(waiting)
+    held = Counter(one.source for one in found)
+    return min(found, key=lambda one: (-held[one.source], one.since), default=None)
 
 
 class Listener:
@@ -213,7 +130,7 @@ class Listener:
             connection = Connection(
                 stream=raw,
                 handle=raw.dup(),
-                source=source_of(peer),
+                source=client_source(peer),
                 since=now,
                 deadline=now + self._limits.ask,
                 limits=self._limits,
