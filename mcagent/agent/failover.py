@@ -10,13 +10,20 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from mcagent.core.failover import draining, liveness
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Packets, Phase
 from mcagent.core.failover.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
-from mcagent.core.failover.observations import OWN_CLUSTER, active_order, beginning, isolated, observations
+from mcagent.core.failover.observations import (
+    OWN_CLUSTER,
+    active_order,
+    announced,
+    beginning,
+    isolated,
+    observations,
+)
 from mcagent.core.local_cluster.lingering import Lingering
 from mcagent.dataplane.ovsdb.liveness import BridgeState
 from mcagent.model.config import Config, GatewayMode
@@ -59,12 +66,11 @@ class Failover:
         self._failovers: Counter[tuple[str, Cause]] = Counter()
         self._stopping = ""
         self._inputs: tuple[object, ...] = (None, None, None)
-        self._facts: tuple[Facts, Facts] | None = None
         self.report = LiveReport()
 
     @property
     def wake(self) -> float:
-        """When to look again though nothing is told (the clock's seconds); may be inf."""
+        """When to look again though nothing is reported (the clock's seconds); may be inf."""
         drain = self._draining.wake if self._draining is not None else math.inf
         gone = self._lingering.wakes
         if self._draining is not None and self._draining.phase is Phase.DRAINED and self._leaving:
@@ -93,7 +99,7 @@ class Failover:
         return self._lingering.put_into(snapshot)
 
     def facts(self, facts: Facts, snapshot: Snapshot, config: Config, desired: Desired | None) -> Facts:
-        """Return the facts with what is live now. Equal parts give back the very same object as before."""
+        """Return the facts with what is live now; `desired` is the last pass's."""
         now = self._clock()
         state = self._state()
         # What is announced counts only where an order is kept: else a change elsewhere needs no look at tunnels.
@@ -105,7 +111,8 @@ class Failover:
             self._look(state, snapshot, config, desired, now)
         self._drain(state, snapshot, _is_gateway(config, snapshot, desired), config.node_name, now)
         assert self._draining is not None
-        found = replace(
+        self._publish(state)
+        return replace(
             facts,
             bfd_seen=self._advance.seen,
             damped=self._advance.damped,
@@ -114,18 +121,13 @@ class Failover:
             isolated=self._isolated,
             active_order=self._order or (),
         )
-        if self._facts is None or self._facts[0] is not facts or self._facts[1] != found:
-            self._facts = (facts, found)
-        self._publish(state)
-        return self._facts[1]
 
     def _look(
         self, state: BridgeState, snapshot: Snapshot, config: Config, desired: Desired | None, now: float
     ) -> None:
-        before = self._advance
         tunnels = [(one.port, one.status) for one in state.tunnels]
-        looks = observations(tunnels, snapshot.nodes)
-        self._advance = liveness.advance(before.liveness, looks, now, self._damping)
+        seen = observations(tunnels, snapshot.nodes)
+        self._advance = liveness.advance(self._advance.liveness, seen, now, self._damping)
         self._begins = beginning(tunnels, self._advance)
         alone = isolated(tunnels, self._advance)
         if alone is not self._isolated:
@@ -138,7 +140,7 @@ class Failover:
             )
         ports = {port.name: port for port, _ in tunnels}
         for peer, transition in self._advance.transitions:
-            self._tell(ports.get(peer.port) or self.report.ports.get(peer.port), peer, transition)
+            self._count(ports.get(peer.port) or self.report.ports.get(peer.port), peer, transition)
         self._ask_connections(ports, desired)
         if config.gateways is not GatewayMode.ACTIVE_STANDBY or config.failback:
             self._order = None
@@ -146,7 +148,7 @@ class Failover:
             self._order = self._order or state.active_order
         else:
             known = state.active_order if self._order is None else self._order
-            self._order = active_order(known, _announced(desired), ports.values(), self._advance)
+            self._order = active_order(known, announced(desired.state), ports.values(), self._advance)
 
     def _ask_connections(self, ports: Mapping[str, TunnelPort], desired: Desired | None) -> None:
         """What a gateway of this cluster has SNATed ends with it. One that lost a cluster may be this one."""
@@ -163,7 +165,7 @@ class Failover:
         if near and any(group == OWN_CLUSTER or group.startswith("cluster/") for group in lost):
             self._gateway_lost(near[0], desired)
 
-    def _tell(self, port: TunnelPort | None, peer: Peer, transition: Transition) -> None:
+    def _count(self, port: TunnelPort | None, peer: Peer, transition: Transition) -> None:
         kind = port.peer_kind if port is not None else PeerKind.NODE
         if not transition.live and transition.cause is not Cause.DAMPING:
             self._failovers[str(kind), transition.cause] += 1
@@ -174,10 +176,8 @@ class Failover:
 
     def _drain(self, state: BridgeState, snapshot: Snapshot, gateway: bool, own: str, now: float) -> None:
         before = self._draining
-        why = self._stopping or _asked(own, snapshot, state, gateway=gateway)
-        refused = ""
-        if why:
-            refused = self._refused(snapshot, state) if gateway else NO_GATEWAY
+        why = self._stopping or draining.asked(own, snapshot, flag=state.drain, gateway=gateway)
+        refused = self._refused(snapshot, state, gateway=gateway) if why else ""
         active = before is not None and before.phase in (Phase.REMOTE, Phase.LOCAL)
         packets = self._packets() if active and why and not refused else None
         self._draining = after = draining.advance(
@@ -189,8 +189,10 @@ class Failover:
             elif before is not None or after.phase is not Phase.SERVING:
                 log.info("drain: %s%s", after.phase, f" ({why})" if why else "")
 
-    def _refused(self, snapshot: Snapshot, state: BridgeState) -> str:
-        """Say why this gateway must not go: nobody would take over."""
+    def _refused(self, snapshot: Snapshot, state: BridgeState, *, gateway: bool) -> str:
+        """Return why this Node must not go, or "": nobody would take over."""
+        if not gateway:
+            return NO_GATEWAY
         going = self._draining is not None and self._draining.phase is not Phase.SERVING
         for one in state.tunnels:
             peer = self._advance.liveness.peers.get(one.port.name)
@@ -223,29 +225,3 @@ def _is_gateway(config: Config, snapshot: Snapshot, desired: Desired | None) -> 
     if desired is not None:
         return desired.state.role is Role.GATEWAY
     return any(gateway.meta.name == config.node_name for gateway in snapshot.gateways.values())
-
-
-def _asked(own: str, snapshot: Snapshot, state: BridgeState, *, gateway: bool) -> str:
-    """Return who asks this Node to drain, or ""."""
-    node = snapshot.nodes.get(own)
-    if state.drain:
-        return "it was asked for on the Node (mcagent drain --local)"
-    if node is not None and node.drain:
-        return "the Node has the annotation mcagent.io/drain"
-    if any(leaving.meta.name == own for leaving in snapshot.leaving):
-        return "its Gateway object is gone"
-    if node is not None and node.unschedulable and gateway:
-        return "the Node is cordoned"
-    return ""
-
-
-def _announced(desired: Desired) -> dict[str, Sequence[str]]:
-    """Return the gateways of each group in the API's order."""
-    found: dict[str, Sequence[str]] = {}
-    ends = desired.state.encryption.ends
-    found[OWN_CLUSTER] = [gateway.node for gateway in desired.state.gateways]
-    for name, cluster in desired.state.clusters.items():
-        # As tunnels have them: behind WireGuard they end elsewhere than at the gatewayIP.
-        addresses = [end.address for end in ends[name]] if name in ends else cluster.gateways
-        found[f"cluster/{name}"] = [str(address) for address in addresses]
-    return found

@@ -92,17 +92,14 @@ class Loop:
     def suspect(self, backend: Backend) -> None:
         """Somebody else may have changed what this backend holds, or it came back."""
         with self._condition:
-            if backend not in self._queue.suspects:
-                suspects = {**self._queue.suspects, backend: time.monotonic()}
-                self._queue = replace(self._queue, suspects=suspects)
+            if backend not in self._queue.suspects:  # else it will be read again anyway
+                self._queue = self._queue.suspect((backend,), time.monotonic())
                 self._wake(f"{backend} event")
 
     def restarted(self, *backends: Backend) -> None:
         """What these backends hold was lost, or can be put back now: look at once."""
         with self._condition:
-            suspects = {**self._queue.suspects, **dict.fromkeys(backends, time.monotonic())}
-            urgent = self._queue.urgent | frozenset(backends)
-            self._queue = replace(self._queue, suspects=suspects, urgent=urgent)
+            self._queue = self._queue.suspect(backends, time.monotonic(), urgent=True)
             self._wake(f"{backends[0]} event")
 
     def reconfigure(self, config: Config) -> None:
@@ -162,40 +159,29 @@ class Loop:
         """Do the pass that is due now."""
         with self._condition:
             now = time.monotonic()
-            queue, triggers = self._queue, self._triggers
-            todo = schedule.plan_pass(queue, now=now, timing=self._timing)
-            left = {b: since for b, since in queue.suspects.items() if b not in todo.observe}
-            resync_at = now + self._timing.resync if todo.resync else queue.resync_at
-            self._queue = replace(
-                queue, changes=0, suspects=left, urgent=queue.urgent & left.keys(), resync_at=resync_at
-            )
-            self._triggers = set()
-            self._busy = queue.changes > 0
+            before, triggers = self._queue, self._triggers
+            todo = schedule.plan_pass(before, now=now, timing=self._timing)
+            self._queue, self._triggers = before.take(todo, now, self._timing), set()
+            self._busy = before.changes > 0
             config, self._new_config = self._new_config, None
         if todo.resync and not triggers:
             triggers = {"resync"}
-        elif not triggers and queue.wake_at <= now:
+        elif not triggers and before.wake_at <= now:
             triggers = {"timer"}
         if config is not None:
             self._reconciler.config = config
             self._reconciler.forget()
-        error = ""
         found, caught = attempt(partial(self._pass, todo))
-        if isinstance(caught, McagentError):
-            error = str(caught)
-            log.error("nothing is changed: %s", caught)
-        elif caught is not None:  # a bug must not take the dataplane down
-            error = f"{type(caught).__name__}: {caught}"
-            log.error("nothing is changed: a pass broke", exc_info=caught)
-        if caught is not None:
+        error = ""
+        if caught is not None:  # a bug must not take the dataplane down
+            known = isinstance(caught, McagentError)
+            error = str(caught) if known else f"{type(caught).__name__}: {caught}"
+            log.error("nothing is changed: %s", error, exc_info=None if known else caught)
             self._reconciler.forget()
         outcome = found or Outcome()
-        self._settle(todo, outcome, began=now, gathered=queue.changes, broken=caught is not None)
-        with self._condition:
-            retries = self._queue.retries
-        self._reporter.passed(
-            outcome, trigger=", ".join(sorted(triggers)) or "retry", error=error, retries=retries
-        )
+        self._settle(todo, outcome, began=now, gathered=before.changes, broken=caught is not None)
+        trigger = ", ".join(sorted(triggers)) or "retry"
+        self._reporter.passed(outcome, trigger=trigger, error=error, retries=self._queue.retries)
         with self._condition:
             self._busy = False
 
@@ -209,40 +195,32 @@ class Loop:
     def _settle(self, todo: schedule.Pass, outcome: Outcome, *, began: float, gathered: int, broken: bool) -> None:
         """Take the outcome into the queue: pace, suspicions that are cleared, and back-off of what failed."""
         now = time.monotonic()
+        before = self._queue.retries  # written by this thread only
+        retries = {
+            backend: schedule.after_change(retry) if gathered else retry
+            for backend, retry in before.items()
+            if backend in todo.blocked
+        }
+        for backend, failure in outcome.failures.items():
+            retries[backend] = schedule.next_retry(
+                before.get(backend),
+                unreachable=failure.unreachable,
+                retryable=failure.retryable,
+                now=now,
+                random=random.random(),  # noqa: S311 - jitter
+                timing=self._timing,
+            )
         with self._condition:
-            before = self._queue.retries
-            retries = {
-                backend: schedule.after_change(retry) if gathered else retry
-                for backend, retry in before.items()
-                if backend in todo.blocked
-            }
-            for backend, failure in outcome.failures.items():
-                retries[backend] = schedule.next_retry(
-                    before.get(backend),
-                    unreachable=failure.unreachable,
-                    retryable=failure.retryable,
-                    now=now,
-                    random=random.random(),  # noqa: S311 - jitter
-                    timing=self._timing,
-                )
             resync_at = self._queue.resync_at
             if broken:
                 resync_at = min(resync_at, now + self._timing.retry_max)
             if outcome.waiting_for:
-                resync_at = max(resync_at, now + self._timing.resync)  # the source will tell
-            pace = schedule.next_pace(self._queue.pace, changes=gathered, now=now, timing=self._timing)
-            suspects = {
-                backend: since
-                for backend, since in self._queue.suspects.items()
-                if since > began or backend not in outcome.observed
-            }
+                resync_at = max(resync_at, now + self._timing.resync)  # the source will wake the loop
             self._queue = replace(
-                self._queue,
-                suspects=suspects,
-                urgent=self._queue.urgent & suspects.keys(),
+                self._queue.clear(outcome.observed, began),
                 retries=retries,
                 resync_at=resync_at,
                 # A pass that came to no result did not look at what is to end then.
                 wake_at=math.inf if broken or outcome.desired is None else self._reconciler.wake,
-                pace=pace,
+                pace=schedule.next_pace(self._queue.pace, changes=gathered, now=now, timing=self._timing),
             )

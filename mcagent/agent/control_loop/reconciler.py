@@ -20,18 +20,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
+from mcagent.agent.control_loop import known
 from mcagent.agent.control_loop.apply import Failure, Failures, Phases, apply_plan
-from mcagent.agent.control_loop.known import (
-    Content,
-    Known,
-    Seen,
-    after_apply,
-    content,
-    drift_in,
-    plan_for,
-    read_again,
-    without,
-)
+from mcagent.agent.control_loop.known import Content, Known, Seen
 from mcagent.agent.control_loop.outcome import Outcome
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.core.plan.contention import Contention, contended, leave_alone
@@ -100,7 +91,7 @@ class Reconciler:
 
     def forget(self) -> None:
         """Trust nothing that is remembered: the next pass reads everything."""
-        self._known = without(self._known, set(Backend))
+        self._known = known.without(self._known, set(Backend))
         self._facts = self._desired = None
 
     def reconcile(
@@ -118,7 +109,7 @@ class Reconciler:
         """
         phases = Phases()
         failures: Failures = {}
-        self._known = without(self._known, observe)
+        self._known = known.without(self._known, observe)
         phases.enter("facts")
         stale = frozenset(self._backends) - self._known.now.keys() - blocked
         known_facts = self._refresh_facts(snapshot, stale, failures)
@@ -134,10 +125,10 @@ class Reconciler:
             return replace(found, waiting_for=missing, phases=phases.end())
         phases.enter("observe")
         read = stale - failures.keys()
-        self._known, seen = read_again(self._known, self._observe(read, failures))
+        self._known, seen = known.read_again(self._known, self._observe(read, failures))
         phases.enter("diff")
-        plan = plan_for(self._known, seen, desired, self._backends.keys())
-        drift, held = drift_in(self._known, seen, plan)
+        plan = known.plan_for(self._known, seen, desired, self._backends.keys())
+        drift, held = known.drift_in(self._known, seen, plan)
         self._contention = self._contention.judge(contended(drift, held), time.monotonic())
         plan, left = leave_alone(plan, self._contention)
         blank = _blank(seen, failures)
@@ -145,7 +136,7 @@ class Reconciler:
         left_alone = blocked | failures.keys()
         done = apply_plan(self._backends, plan, left_alone, failures, phases)
         right = self._backends.keys() - (left_alone | left.keys() | failures.keys())
-        self._known = after_apply(self._known, desired, plan, done, right=right)
+        self._known = known.after_apply(self._known, desired, plan, done, right=right)
         self._keep_numbers(done)
         # The kernel's conntrack outlives ovs-vswitchd; that of the userspace datapath is part of its process.
         flows = failures.get(Backend.OPENFLOW)
@@ -183,14 +174,12 @@ class Reconciler:
         if self._facts is not None and address == self._facts_for and not stale & FACTS_FROM:
             return self._facts
         try:
-            facts = self._read_facts(address)
+            self._facts = self._read_facts(address)
         except BackendError as error:
             name = Backend(error.backend) if error.backend in set(Backend) else Backend.NETLINK
             failures[name] = Failure(errors=(error,), unreachable=True)
             return self._facts
         self._facts_for = address
-        if facts != self._facts:  # keep the very same value while it is equal: compile compares by identity
-            self._facts = facts
         return self._facts
 
     def _observe(self, names: frozenset[Backend], failures: Failures) -> Seen:
@@ -206,8 +195,8 @@ class Reconciler:
         """Return what OVSDB holds, as far as that is known."""
         if Backend.OVSDB in seen:
             return seen[Backend.OVSDB].values()
-        known = self._known.now.get(Backend.OVSDB)
-        return content(known, Backend.OVSDB).values() if known is not None else ()
+        held = self._known.now.get(Backend.OVSDB)
+        return known.content(held, Backend.OVSDB).values() if held is not None else ()
 
     def _keep_numbers(self, done: Iterable[Step]) -> None:
         """Remember port numbers that were given: a port keeps its number (`Facts.ofports`)."""

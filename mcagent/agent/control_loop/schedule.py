@@ -14,7 +14,7 @@ Times are seconds of one monotonic clock. Knows no thread, clock or backend; ran
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from mcagent.model.backoff import Backoff
@@ -93,6 +93,30 @@ class Queue:
     resync_at: float = 0.0
     wake_at: float = math.inf  # asked for by the last pass: something ends by itself then
     pace: Pace = field(default_factory=Pace)
+
+    def suspect(self, backends: Iterable[Backend], now: float, *, urgent: bool = False) -> Queue:
+        """Return the queue with backends to be read again."""
+        fresh = dict.fromkeys(backends, now)
+        more = fresh.keys() if urgent else ()
+        return replace(self, suspects={**self.suspects, **fresh}, urgent=self.urgent.union(more))
+
+    def take(self, todo: Pass, now: float, timing: Timing) -> Queue:
+        """Return the queue when a pass begins that does `todo`."""
+        suspects = {backend: since for backend, since in self.suspects.items() if backend not in todo.observe}
+        return replace(
+            self,
+            changes=0,
+            suspects=suspects,
+            urgent=self.urgent & suspects.keys(),
+            resync_at=now + timing.resync if todo.resync else self.resync_at,
+        )
+
+    def clear(self, observed: frozenset[Backend], began: float) -> Queue:
+        """Return the queue after a pass that read these backends: only what was suspected since then is left."""
+        suspects = {
+            backend: since for backend, since in self.suspects.items() if since > began or backend not in observed
+        }
+        return replace(self, suspects=suspects, urgent=self.urgent & suspects.keys())
 
 
 def due(queue: Queue, timing: Timing) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mcagent.model.facts import Drain
+from mcagent.model.objects import Snapshot
 
 SETTLE = 1.0  # seconds that a step takes at least: the peers hear of it with their next BFD packet
 QUIET = 1.0  # seconds without a packet after which nothing comes any more (counters lag by about half a second)
@@ -62,6 +63,20 @@ class Draining:
     def tells(self) -> Drain:
         """What the peers are told."""
         return _TELLS[self.phase]
+
+
+def asked(own: str, snapshot: Snapshot, *, flag: bool, gateway: bool) -> str:
+    """Return who asks this Node (`own`) to drain, or "". `flag`: it was asked for on the Node itself."""
+    node = snapshot.nodes.get(own)
+    if flag:
+        return "it was asked for on the Node (mcagent drain --local)"
+    if node is not None and node.drain:
+        return "the Node has the annotation mcagent.io/drain"
+    if any(leaving.meta.name == own for leaving in snapshot.leaving):
+        return "its Gateway object is gone"
+    if node is not None and node.unschedulable and gateway:
+        return "the Node is cordoned"
+    return ""
 
 
 def advance(

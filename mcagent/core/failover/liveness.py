@@ -1,20 +1,19 @@
-"""Which tunnels' peers are alive, who says so, and which are kept out for a while because they come and go.
+"""Which tunnels' peers are live, who says so, and which are damped because they flap.
 
 A pure state machine: (state, what Open vSwitch says of every port, time) -> the next state. The dataplane does
-not wait for it: groups watch BFD by themselves. What is decided here is what the agent adds to that: it remembers
-whose peer has ever answered BFD, damps flapping, and tells.
+not wait for it: groups watch BFD by themselves. The agent adds three things: it remembers whose peer has ever
+answered BFD, it damps flapping, and it reports transitions.
 
-Damping: a port that was lost is used again only after it stayed up for its hold. The hold of a first loss is
-`Damping.initial`; it doubles with each further loss within `Damping.longest` of the last one, up to that, and
-halves for each such time without a loss. Never is everything held: a port that is up is not while no other one of
-its group can be used. While none is up, those that were lost last are not: if anything still gets through, it is
-by them (a false alarm: a busy Node that answers BFD late).
+Damping: a damped port is on standby. A port that was lost is damped until it has been up for its hold-down time
+(`hold`). The first loss makes that `Damping.initial`; each further loss within `Damping.longest` of the last one
+doubles it, up to that; each such time without a loss halves it.
 
-A port that has just been lost is put into standby a moment later: groups leave it by themselves, and to change
-them just then would make every Node look through its flows once more, while all are busy with that and with BFD.
-
-A gateway that is new is heard of before it is ready. So it is held, too, until it answers BFD; one that has none
-is used after a grace.
+Exceptions:
+- A port that is up is not damped while no other port of its group can be used. While none is up, those that were
+  lost last are not: after a false alarm (a busy Node that answers BFD late) packets still get through by them.
+- Damping begins `DAMPED_AFTER` the loss. Groups leave a lost port by themselves; a change of them at that moment
+  would make every Node look through its flows again, while all are busy with the loss and with BFD.
+- A new gateway is announced before it is ready. So its port is damped until it answers BFD, or for `GRACE`.
 
 Times are seconds of one monotonic clock. Knows no thread, clock or database.
 """
@@ -27,9 +26,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 HISTORY = 10  # transitions remembered of a port
-DAMPED_AFTER = 0.4  # seconds after its loss from which a port is held: before a session can be up again for long
+DAMPED_AFTER = 0.4  # seconds after its loss from which a port is damped: before a session can be up again for long
 GRACE = 3.0  # seconds that a new port has to answer BFD for the first time before it is used without
-FORGET_AFTER = 600.0  # seconds that a port which is no longer wanted is still told of ...
+FORGET_AFTER = 600.0  # seconds that a port which is no longer wanted is still reported ...
 FORGOTTEN_BEYOND = 256  # ... and how many of them at most
 
 # lib/bfd.c, bfd_diag_str: what a peer says that goes away by its own will (bfd:cpath_down, and in transit).
@@ -46,9 +45,12 @@ class Cause(StrEnum):
     DAMPING = "damping"
 
 
+Verdict = tuple[bool, Cause, str]  # whether a port can be used, who says so, and why
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damping:
-    """How flapping is damped, in seconds. With `initial` 0 nothing is held."""
+    """How flapping is damped, in seconds. With `initial` 0 nothing is damped."""
 
     initial: float = 1.0
     longest: float = 60.0
@@ -116,7 +118,7 @@ class Liveness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """The next state and what follows from it. `wake`: when to look again though nothing is told; may be inf."""
+    """The next state and what follows. `wake`: when to look again though nothing is reported; may be inf."""
 
     liveness: Liveness
     damped: frozenset[str]
@@ -127,54 +129,49 @@ class Advance:
 
 def advance(state: Liveness, observations: Iterable[Observation], now: float, damping: Damping) -> Advance:
     """Return the next state. Ports that are not among the observations are no longer wanted."""
-    looked: dict[str, Peer] = {}
-    raw: dict[str, tuple[bool, Cause, str]] = {}
-    for observation in sorted(observations, key=lambda one: one.port):
-        peer, verdict = _look(state.peers.get(observation.port), observation, now, damping, new=bool(state.peers))
-        looked[peer.port], raw[peer.port] = peer, verdict
-    # Groups that can do without those that are held.
-    usable = {peer.group for name, peer in looked.items() if raw[name][0] and peer.damped_until is None}
+    looked: dict[str, tuple[Peer, Verdict]] = {}
+    for seen_now in sorted(observations, key=lambda one: one.port):
+        before = state.peers.get(seen_now.port)
+        looked[seen_now.port] = _look(before, seen_now, now, damping, new=bool(state.peers))
+    usable = {peer.group for peer, (up, _, _) in looked.values() if up and peer.damped_until is None}
     peers: dict[str, Peer] = {}
-    told: list[tuple[Peer, Transition]] = []
-    for name, looked_at in looked.items():
-        up, cause, text = raw[name]
-        peer = looked_at
-        if up and (peer.damped_until is None or peer.group not in usable):
-            # What is the last one in its group is released for good: it is not to come and go by our doing.
-            peer = peer if peer.damped_until is None else replace(peer, damped_until=None)
-        elif up:
-            up, cause = False, Cause.DAMPING
-            text = f"it flaps: kept out until it stayed up for {peer.hold:g} s"
-            if not peer.hold:
-                text = f"it is new: kept out until it answers BFD, or for {GRACE:g} s"
-        peers[name] = _settle(peer, state.peers.get(name), (up, cause, text), now, told)
+    transitions: list[tuple[Peer, Transition]] = []
+    for name, (peer, verdict) in looked.items():
+        if verdict[0] and peer.damped_until is not None:
+            if peer.group in usable:
+                text = f"it flaps: kept out until it stayed up for {peer.hold:g} s"
+                if not peer.hold:
+                    text = f"it is new: kept out until it answers BFD, or for {GRACE:g} s"
+                verdict = (False, Cause.DAMPING, text)  # noqa: PLW2901
+            else:  # the last one of its group is released for good: it is not to come and go by our doing
+                peer = replace(peer, damped_until=None)  # noqa: PLW2901
+        peers[name] = _settle(peer, state.peers.get(name), verdict, now, transitions)
     for name in sorted(state.peers.keys() - looked.keys()):
         old = replace(state.peers[name], gone=True, answering=False, damped_until=None)
-        peers[name] = _settle(old, state.peers[name], (False, Cause.API, "no longer announced"), now, told)
+        peers[name] = _settle(old, state.peers[name], (False, Cause.API, "no longer announced"), now, transitions)
     peers = _forget(peers, now)
     damped = _damped(peers.values())
-    standby = frozenset(name for name in damped if peers[name].damped_from <= now)
+    begun = frozenset(name for name in damped if peers[name].damped_from <= now)
+    moments = (*damped.values(), *(peers[name].damped_from for name in damped.keys() - begun))
     return Advance(
         liveness=Liveness(peers=peers),
-        damped=standby,
+        damped=begun,
         seen=frozenset(peer.port for peer in peers.values() if peer.seen and not peer.gone),
-        transitions=tuple(told),
-        wake=min(
-            (*damped.values(), *(peers[name].damped_from for name in damped.keys() - standby)), default=math.inf
-        ),
+        transitions=tuple(transitions),
+        wake=min(moments, default=math.inf),
     )
 
 
 def _damped(peers: Collection[Peer]) -> dict[str, float]:
-    """Return the ports that are, or soon will be, on standby, with the end of their holds."""
+    """Return the ports that are damped, or soon will be, with when that ends."""
     usable = {peer.group for peer in peers if peer.live}
-    held = [(peer, peer.damped_until) for peer in peers if peer.damped_until is not None]
+    found = [(peer, peer.damped_until) for peer in peers if peer.damped_until is not None]
     latest: dict[str, float] = {}
-    for peer, _ in held:
+    for peer, _ in found:
         latest[peer.group] = max(peer.damped_from, latest.get(peer.group, -math.inf))
     return {
         peer.port: until
-        for peer, until in held
+        for peer, until in found
         if peer.group in usable or peer.damped_from < latest[peer.group] - DAMPED_AFTER
     }
 
@@ -191,8 +188,8 @@ def hold_after_loss(hold: float, quiet: float, damping: Damping) -> float:
 
 def _look(
     before: Peer | None, seen_now: Observation, now: float, damping: Damping, *, new: bool
-) -> tuple[Peer, tuple[bool, Cause, str]]:
-    """Take in one observation: return the peer with its hold brought up to date, and what is said of it.
+) -> tuple[Peer, Verdict]:
+    """Take in one observation: return the peer with its damping brought up to date, and what is said of it.
 
     `new`: a port that is not known was made just now (at the first look of an agent they may have been there).
     """
@@ -211,38 +208,49 @@ def _look(
         losses = 1
     elif peer.answering and answering:
         losses = max(0, seen_now.flap_count - peer.flap_count) // 2  # down and up again between two looks
-    hold, lost_at, damped_until, damped_from = peer.hold, peer.lost_at, peer.damped_until, peer.damped_from
-    if losses and damped_until is None:
-        damped_from = now + DAMPED_AFTER
-    for _ in range(min(losses, 64)):
-        hold, lost_at = hold_after_loss(hold, now - lost_at, damping), now
-        damped_until = math.inf if hold else None
+    if losses:
+        peer = _lost(peer, losses, now, damping)
     if before is None and new and seen_now.bfd and not peer.seen and damping.initial > 0:
-        damped_until = now + GRACE
-    if damped_until is not None and not hold:
-        if answering or damped_until <= now or not seen_now.bfd:
-            damped_until = None
-    elif answering and damped_until == math.inf:
-        damped_until = now + hold
-    elif not seen_now.bfd or (damped_until is not None and damped_until <= now):
-        damped_until = None
-    elif damped_until is not None and not answering and not leaving:
-        damped_until = math.inf
+        peer = replace(peer, damped_until=now + GRACE)
     peer = replace(
         peer,
         answering=answering,
         flap_count=seen_now.flap_count,
         flaps=peer.flaps + losses,
-        hold=hold,
-        lost_at=lost_at,
-        damped_until=damped_until,
-        damped_from=damped_from,
+        damped_until=_damped_until(peer, seen_now, now, answering=answering, leaving=leaving),
         last=seen_now,
     )
     return peer, verdict
 
 
-def _verdict(seen_now: Observation, ever_answered: bool) -> tuple[bool, Cause, str]:
+def _lost(peer: Peer, losses: int, now: float, damping: Damping) -> Peer:
+    """Return the peer after so many losses: damped soon, unless nothing is."""
+    damped_from = now + DAMPED_AFTER if peer.damped_until is None else peer.damped_from
+    hold, lost_at = peer.hold, peer.lost_at
+    for _ in range(min(losses, 64)):
+        hold, lost_at = hold_after_loss(hold, now - lost_at, damping), now
+    return replace(
+        peer, hold=hold, lost_at=lost_at, damped_from=damped_from, damped_until=math.inf if hold else None
+    )
+
+
+def _damped_until(
+    peer: Peer, seen_now: Observation, now: float, *, answering: bool, leaving: bool
+) -> float | None:
+    """Return until when the peer is damped now."""
+    until = peer.damped_until
+    if until is None or not seen_now.bfd:
+        return None
+    if not peer.hold:  # it is new
+        return None if answering or until <= now else until
+    if answering and until == math.inf:
+        return now + peer.hold
+    if until <= now:
+        return None
+    return until if answering or leaving else math.inf
+
+
+def _verdict(seen_now: Observation, ever_answered: bool) -> Verdict:
     """Return whether a port can be used, who says so and why. What can be measured comes before what is said."""
     if seen_now.bfd and ever_answered:
         if seen_now.state != "up":
@@ -263,9 +271,9 @@ def _verdict(seen_now: Observation, ever_answered: bool) -> tuple[bool, Cause, s
 def _settle(
     peer: Peer,
     before: Peer | None,
-    verdict: tuple[bool, Cause, str],
+    verdict: Verdict,
     now: float,
-    told: list[tuple[Peer, Transition]],
+    transitions: list[tuple[Peer, Transition]],
 ) -> Peer:
     """Return the peer with its verdict; note the transition if it is one. The first verdict is none."""
     live, cause, text = verdict
@@ -276,7 +284,7 @@ def _settle(
     transition = Transition(at=now, live=live, cause=cause, text=text)
     history = (*peer.transitions, transition)[-HISTORY:]
     settled = replace(peer, live=live, cause=cause, text=text, since=now, transitions=history)
-    told.append((settled, transition))
+    transitions.append((settled, transition))
     return settled
 
 

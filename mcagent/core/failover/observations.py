@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mcagent.core.failover.liveness import Advance, Observation
+from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Node
 from mcagent.model.resources import PeerKind, TunnelPort
 
@@ -45,6 +46,17 @@ def observations(
         )
         for port, status in ports
     ]
+
+
+def announced(state: NodeState) -> dict[str, Sequence[str]]:
+    """Return the names of each group's gateways in the API's order."""
+    found: dict[str, Sequence[str]] = {OWN_CLUSTER: [gateway.node for gateway in state.gateways]}
+    for name, cluster in state.clusters.items():
+        # As tunnels have them: behind WireGuard they end elsewhere than at the gatewayIP.
+        ends = state.encryption.ends.get(name)
+        addresses = cluster.gateways if ends is None else [end.address for end in ends]
+        found[f"cluster/{name}"] = [str(address) for address in addresses]
+    return found
 
 
 def active_order(
