@@ -13,7 +13,7 @@ from typing import Any
 
 from mcagent.model.errors import InputError
 from mcagent.model.objects import ApiObject, Kind, Snapshot
-from mcagent.model.parse import parse_object, problem_of
+from mcagent.model.parsing.parse import parse_object, problem_of
 from mcagent.model.problem import Problem
 
 # The attribute of Snapshot that holds a kind.

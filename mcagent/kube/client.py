@@ -18,8 +18,8 @@ from mcagent.kube.credentials import Credentials
 from mcagent.kube.errors import ApiGarbageError, ApiUnreachableError, failures, refusal, words_of
 from mcagent.kube.source import RawObject
 from mcagent.kube.stream import Stream
-from mcagent.model.document import decode
 from mcagent.model.net import Address
+from mcagent.model.parsing.document import decode
 
 MAX_ANSWER = 256 * 1024 * 1024  # bytes of one answer; more is no list but an accident
 _MAX_REFUSAL = 1024 * 1024  # bytes of an answer that is an error

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from mcagent.model.document import decode
 from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
+from mcagent.model.parsing.document import decode
 
 _SHOWN = 600  # characters of a server's message that are shown
 _GONE = 410

@@ -15,7 +15,7 @@ from mcagent.model.backoff import Backoff
 from mcagent.model.errors import InputError, SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Gateway, Kind, Meta, WireGuardInfo
-from mcagent.model.parse import parse_object
+from mcagent.model.parsing.parse import parse_object
 from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)

@@ -51,7 +51,7 @@ _SHAPES: Mapping[Kind, Shape] = {
 
 
 def trim(kind: Kind, obj: RawObject) -> RawObject:
-    """Return what is kept of an object that `mcagent.model.document` has decoded, so it may be walked."""
+    """Return what is kept of an object that `mcagent.model.parsing.document` has decoded, so it may be walked."""
     meta = obj["metadata"]
     kept_meta = {key: value for key, value in meta.items() if key not in _BOOKKEEPING}
     annotations = meta.get("annotations")

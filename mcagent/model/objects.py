@@ -1,7 +1,7 @@
 """The API objects that a Node's dataplane follows from, as frozen values with exactly the fields used.
 
 Field names are the API's in snake case. Which paths they are read from, and how bad input is told, is
-`mcagent.model.parse`'s business; who wins a conflict is `mcagent.core`'s.
+`mcagent.model.parsing.parse`'s business; who wins a conflict is `mcagent.core`'s.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Gateway:
 class ClusterInfoImport:
     """multicluster.crd.antrea.io/v1alpha1 ClusterInfoImport: fields under `spec`.
 
-    `granted` says when the leader granted each claim (`mcagent.model.granted`); empty where nobody says.
+    `granted` says when the leader granted each claim (`mcagent.model.parsing.granted`); empty where nobody says.
     """
 
     meta: Meta

@@ -16,7 +16,7 @@ from devtools.lab.topology import OUTSIDE, POD_PORT, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
-from mcagent.model.granted import CLAIMS_ANNOTATION, granted_text
+from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 from tests.attacks.catalogue import Attacker, Group, attack
 
 FIRST, SECOND, THIRD = (f"2026-01-0{day}T00:00:00.000000Z" for day in (1, 2, 3))

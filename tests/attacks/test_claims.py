@@ -19,10 +19,10 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.core.addresses.underlay import endpoint_of
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
-from mcagent.model.granted import CLAIMS_ANNOTATION, read_granted
 from mcagent.model.kinds import KINDS
 from mcagent.model.net import parse_address
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_access import Stage, _stages, stage
 from tests.unit.control_view import START, Controller, MemoryView, timestamp

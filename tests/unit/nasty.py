@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from mcagent.model.document import decode
+from mcagent.model.parsing.document import decode
 
 Path = tuple[str | int, ...]
 DEEP = 3000  # levels: more than any stack has, less than API servers take (10,000)

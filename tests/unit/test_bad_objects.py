@@ -26,11 +26,11 @@ from mcagent.core.snapshot import ATTRIBUTE
 from mcagent.kube.source import EventType, RawObject, WatchEvent
 from mcagent.kube.trim import trim
 from mcagent.model.config import Config
-from mcagent.model.document import CUT, MAX_DEPTH, decode, decode_noting_cuts, was_cut
 from mcagent.model.errors import InputError
 from mcagent.model.facts import Facts
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.document import CUT, MAX_DEPTH, decode, decode_noting_cuts, was_cut
 from mcagent.supervised import attempt
 from tests.unit import agentworld, leader_world, member_world, test_member_service_import
 from tests.unit.control_view import START, Controller

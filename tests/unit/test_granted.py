@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.model.granted import REFUSED, at, granted_text, read_granted, to_microseconds
+from mcagent.model.parsing.granted import REFUSED, at, granted_text, read_granted, to_microseconds
 
 MOMENTS = st.datetimes(datetime(1970, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - hypothesis wants it so
 

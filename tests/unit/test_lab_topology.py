@@ -12,7 +12,7 @@ from devtools.lab.topology_file import from_dict, to_dict
 from devtools.nodes import cni, kubeproxy
 from mcagent.model.errors import InputError
 from mcagent.model.net import overlaps
-from mcagent.model.parse import parse_object
+from mcagent.model.parsing.parse import parse_object
 
 
 @pytest.mark.parametrize("kind", list(Cni))

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from mcagent.kube.trim import trim
 from mcagent.model.errors import InputError
-from mcagent.model.granted import CLAIMS_ANNOTATION
 from mcagent.model.kinds import AGENT_KINDS, KINDS, kind_of
 from mcagent.model.objects import (
     ClusterInfoImport,
@@ -26,7 +25,8 @@ from mcagent.model.objects import (
     Service,
     WireGuardInfo,
 )
-from mcagent.model.parse import parse_object, problem_of
+from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
+from mcagent.model.parsing.parse import parse_object, problem_of
 from mcagent.model.problem import Severity
 
 ANTREA = "multicluster.crd.antrea.io/v1alpha1"

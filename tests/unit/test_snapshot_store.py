@@ -7,7 +7,7 @@ import pytest
 from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.core import snapshot as snapshot_module
 from mcagent.model.objects import Kind, Snapshot
-from mcagent.model.parse import Parsed, parse_object
+from mcagent.model.parsing.parse import Parsed, parse_object
 from mcagent.model.problem import Problem
 from tests.unit.agentworld import cluster, gateway, node, watch_event
 

@@ -33,8 +33,8 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
-from mcagent.model.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 
 
 class ClusterInfoCopy:

@@ -35,9 +35,9 @@ from mcagent.controller.settings import MemberLimits
 from mcagent.core.addresses.ownership import AddressClaim, lost
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
-from mcagent.model.granted import CLAIMS_ANNOTATION, REFUSED, at, read_granted, to_microseconds
 from mcagent.model.net import Network, contains, parse_network
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, REFUSED, at, read_granted, to_microseconds
 
 PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")  # RFC 1918, RFC 6598
 _Rank = tuple[str, ...]

@@ -15,8 +15,8 @@ from mcagent.controller.contract.raw import annotation, items_at, name_of, text_
 from mcagent.controller.machinery.reconciler import Index, Leader, Side, View
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE
 from mcagent.kube.source import RawObject
-from mcagent.model.granted import CLAIMS_ANNOTATION, REFUSED, at, read_granted, to_microseconds
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, REFUSED, at, read_granted, to_microseconds
 
 API_SERVER = "default/kubernetes"  # the Service whose endpoints are this cluster's API servers
 

@@ -41,7 +41,7 @@ from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Gateway, Kind
-from mcagent.model.parse import parse_object
+from mcagent.model.parsing.parse import parse_object
 
 KEY = "cluster-info"
 

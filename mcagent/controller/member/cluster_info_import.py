@@ -60,9 +60,9 @@ from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.field import printable
-from mcagent.model.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.objects import ClusterInfoImport, Kind
-from mcagent.model.parse import parse_object
+from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
+from mcagent.model.parsing.parse import parse_object
 
 
 class ClusterInfoImports:

@@ -25,9 +25,9 @@ from mcagent.controller.machinery.statistics import BUCKETS, Durations
 from mcagent.http.connection import Connection, Limits, Stage
 from mcagent.http.listener import Listener
 from mcagent.http.request import BadRequestError
-from mcagent.model.document import MAX_DEPTH, decode_noting_cuts, was_cut
 from mcagent.model.errors import SourceError
 from mcagent.model.field import printable
+from mcagent.model.parsing.document import MAX_DEPTH, decode_noting_cuts, was_cut
 from mcagent.supervised import attempt
 
 log = logging.getLogger(__name__)

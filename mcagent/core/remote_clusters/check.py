@@ -16,9 +16,9 @@ from mcagent.core.remote_clusters.cidr_claims import CheckedCluster, CidrClaim, 
 from mcagent.model.config import Config, SourceNat
 from mcagent.model.facts import Facts
 from mcagent.model.field import printable
-from mcagent.model.granted import CLAIMS_ANNOTATION, REFUSED
 from mcagent.model.net import Address, Network, host_network, network_key
 from mcagent.model.objects import ClusterInfoImport
+from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, REFUSED
 from mcagent.model.problem import Problem, Severity
 
 _ENDPOINTS_BEGIN = int(ENDPOINTS.network_address)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from mcagent.core.addresses.ownership import AddressClaim
 from mcagent.core.addresses.rules import prefix_range
-from mcagent.model.granted import REFUSED, to_microseconds
 from mcagent.model.net import Address, Network
 from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import ClusterInfoImport
+from mcagent.model.parsing.granted import REFUSED, to_microseconds
 from mcagent.model.problem import Problem
 
 _NEVER = "~"  # sorts after every time

@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from mcagent.kube.source import RawObject, is_object
-from mcagent.model.document import MAX_DEPTH, decode
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS, kind_of
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.document import MAX_DEPTH, decode
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 MAX_FILE = 64 * 1024 * 1024  # bytes

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from mcagent.kube.errors import ApiGarbageError, status_error
 from mcagent.kube.source import EventType, WatchEvent, is_object
-from mcagent.model.document import decode_noting_cuts
 from mcagent.model.errors import McagentError
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.document import decode_noting_cuts
 
 
 class BadLineError(McagentError):

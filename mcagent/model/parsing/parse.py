@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, describe, printable
-from mcagent.model.granted import CLAIMS_ANNOTATION, read_granted
 from mcagent.model.kinds import kind_of
 from mcagent.model.net import Address, Network
 from mcagent.model.objects import (
@@ -34,6 +33,7 @@ from mcagent.model.objects import (
     ServicePort,
     WireGuardInfo,
 )
+from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
 from mcagent.model.problem import Problem, Severity
 
 GATEWAY_ANNOTATION = "multicluster.antrea.io/gateway"
