@@ -1,4 +1,4 @@
-"""OpenFlow as values: tables, matches, actions, flows, groups, their text form, and a simulator.
+"""OpenFlow as values: tables, matches, actions, flows, groups, and their text form.
 
 A library of its own: pure, importable alone, and without knowledge of Kubernetes or of mcagent. The pipeline of
 mcagent's bridge is `flows.pipeline`.

@@ -13,11 +13,11 @@ from ipaddress import IPv4Address, IPv4Network
 
 from hypothesis import strategies as st
 
+from devtools.simulator import Network, Packet, Switch
+from devtools.simulator.packet import PROTOCOL_NAMES
 from flows import pipeline
 from flows.fields import IP_TCP
 from flows.flow import Flow, Group
-from flows.simulate import Network, Packet, Switch
-from flows.simulate.packet import PROTOCOL_NAMES
 
 ZONES = pipeline.Zones(arrival=100, service=101, snat=102)
 PLAIN, TRANSLATED, REPLY = (f"aa:bb:cc:dd:ee:f{n}" for n in range(3))  # see flows.pipeline.registers

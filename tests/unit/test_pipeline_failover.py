@@ -10,9 +10,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from devtools.simulator import Datapath, Network
+from devtools.simulator.packet import ACK, RST, SYN, Packet
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP, PORT_CONTROLLER
-from flows.simulate import Datapath, Network
-from flows.simulate.packet import ACK, RST, SYN, Packet
 from mcagent.dataplane.conntrack.probes import Connection, questions
 from tests.conversations import Call, Exchange, calls, examples, exchange, none, one
 from tests.topologies import PLAIN, ZONES, World, from_kernel, worlds

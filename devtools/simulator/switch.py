@@ -10,6 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from devtools.simulator.conntrack import ConnectionTable, Masked, Request, Tracked
+from devtools.simulator.hashing import basis_of, score
+from devtools.simulator.packet import Packet
+from devtools.simulator.table import Table
+from devtools.simulator.view import State, hashed, packet_of, state_of
 from flows import actions as act
 from flows.fields import (
     CT_LABEL,
@@ -25,11 +30,6 @@ from flows.fields import (
     Field,
 )
 from flows.flow import Bucket, Flow, Group, GroupType
-from flows.simulate.conntrack import ConnectionTable, Masked, Request, Tracked
-from flows.simulate.hashing import basis_of, score
-from flows.simulate.packet import Packet
-from flows.simulate.table import Table
-from flows.simulate.view import State, hashed, packet_of, state_of
 
 MAX_DEPTH = 64  # MAX_DEPTH of ofproto-dpif-xlate.c
 _CT_FIELDS = (CT_STATE, CT_ZONE, CT_MARK, CT_LABEL)
