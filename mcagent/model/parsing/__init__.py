@@ -1,1 +1,1 @@
-"""What others wrote, made into values: JSON documents, API objects, annotations. Pure; raises only InputError."""
+"""What others wrote, made into values: JSON documents, API objects, annotations. Pure."""
