@@ -11,7 +11,7 @@ from mcagent.agent.config_keys import Settings
 from mcagent.agent.control_loop.loop import Loop
 from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.control_loop.schedule import Timing
-from mcagent.agent.control_loop.startup import Startup, collector_on
+from mcagent.agent.control_loop.startup import Startup, collector_is_on, collector_on
 from mcagent.agent.objects import Objects
 from mcagent.agent.reports.counters import drop_counts, nft_drop_counts, tunnel_samples
 from mcagent.agent.reports.recorder import TurnRecorder
@@ -35,7 +35,7 @@ from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
-STARTUP = 60.0  # seconds after which start-up counts as over, whatever is still waited for
+STARTUP = 60.0  # seconds for which the garbage collector stays off at most
 HAND_OVER_MORE = 3.0  # seconds beside the two time-outs of a drain after which the process ends anyway
 HAND_OVER_LOOK = 0.05
 
@@ -49,7 +49,7 @@ class Agent:
         self._facilities = make_facilities(settings, self._wireguard_changed)
         self._objects = Objects(settings, self._input_changed)
         self._recorder = TurnRecorder(settings.core.node_name, self._objects.api)
-        self._starting = True
+        self._watching = False
         self._began = time.monotonic()
         self._monitor = make_monitor(settings, self._facilities, self._kernel_changed)
         self._wireguard = make_wireguard_watch(settings, self._facilities, self._wireguard_changed)
@@ -173,10 +173,10 @@ class Agent:
 
     def _turned(self, report: Report) -> None:
         """After each turn of the loop, in its thread."""
-        whole_pass = report.passes > 0 and not report.waiting_for
-        if self._starting and (whole_pass or time.monotonic() - self._began > STARTUP):
-            self._starting = False
+        if not self._watching and report.passes > 0 and not report.waiting_for:
+            self._watching = True
             self._watch()
+        if not collector_is_on() and (report.desired is not None or time.monotonic() - self._began > STARTUP):
             collector_on()
         self._recorder.turned(report, self.live.report.draining)
 

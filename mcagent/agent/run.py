@@ -23,23 +23,11 @@ from mcagent.observe.version import version
 log = logging.getLogger(__name__)
 
 # Keys that may change while the agent runs: nothing that exists is named or tagged by them.
-RELOADABLE = frozenset(
-    {
-        "enableGateway",
-        "enablePodToPodConnectivity",
-        "podCIDRs",
-        "clusterID",
-        "sourceNAT",
-        "podRouting",
-        "exposeNodes",
-        "newConnections",
-        "allowedRemoteCIDRs",
-        "protectedCIDRs",
-        "mtu",
-        "tunnelSourceCheck",
-        "logLevel",
-    }
-)
+RELOADABLE = frozenset((
+    "enableGateway", "enablePodToPodConnectivity", "podCIDRs", "clusterID", "sourceNAT", "podRouting",
+    "exposeNodes", "newConnections", "allowedRemoteCIDRs", "protectedCIDRs", "mtu", "tunnelSourceCheck",
+    "logLevel",
+))  # fmt: skip
 TURN = 5.0  # seconds between two looks whether the loop still runs
 
 

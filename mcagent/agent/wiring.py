@@ -1,4 +1,4 @@
-"""Makes backends and what watches them from the configuration. Imports what it makes only when it makes it."""
+"""Makes backends and what watches them from the configuration."""
 
 from __future__ import annotations
 
@@ -6,34 +6,33 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flows.pipeline.registers import ORIGIN_NODE, ORIGIN_REMOTE
 from flows.pipeline.tables import SOURCE
 from mcagent.agent.config_keys import Settings, WireGuardChoice
+from mcagent.agent.failover import Failover
 from mcagent.agent.wireguard import FactsReader
 from mcagent.core.failover.draining import Packets
 from mcagent.core.failover.liveness import Damping
 from mcagent.dataplane.base import DataplaneBackend
+from mcagent.dataplane.conntrack.observe import open_connections
+from mcagent.dataplane.conntrack.prober import Prober
+from mcagent.dataplane.facts import observe_facts
+from mcagent.dataplane.netlink.backend import NetlinkBackend
+from mcagent.dataplane.netlink.watch import NetlinkMonitor
+from mcagent.dataplane.nft.backend import NftBackend
+from mcagent.dataplane.openflow.backend import OpenFlowBackend
+from mcagent.dataplane.openflow.text import FlowStatistics
+from mcagent.dataplane.ovsdb.backend import OvsdbBackend
+from mcagent.dataplane.wireguard import WireGuardBackend
+from mcagent.dataplane.wireguard_keys import KeyStore
+from mcagent.dataplane.wireguard_watch import WireGuardWatch
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address
 from mcagent.model.plan import Desired
 from mcagent.model.resources import Backend
 from mcagent.model.wireguard import WireGuardImplementation
-
-if TYPE_CHECKING:
-    from mcagent.agent.failover import Failover
-    from mcagent.dataplane.conntrack.prober import Prober
-    from mcagent.dataplane.netlink.backend import NetlinkBackend
-    from mcagent.dataplane.netlink.watch import NetlinkMonitor
-    from mcagent.dataplane.nft.backend import NftBackend
-    from mcagent.dataplane.openflow.backend import OpenFlowBackend
-    from mcagent.dataplane.openflow.text import FlowStatistics
-    from mcagent.dataplane.ovsdb.backend import OvsdbBackend
-    from mcagent.dataplane.wireguard import WireGuardBackend
-    from mcagent.dataplane.wireguard_keys import KeyStore
-    from mcagent.dataplane.wireguard_watch import WireGuardWatch
 
 log = logging.getLogger(__name__)
 
@@ -76,12 +75,6 @@ def make_facilities(settings: Settings, changed: Callable[[], None] = lambda: No
 
     `changed` is called, from any thread, when a backend has changed something by itself.
     """
-    from mcagent.dataplane.netlink.backend import NetlinkBackend
-    from mcagent.dataplane.nft.backend import NftBackend
-    from mcagent.dataplane.openflow.backend import OpenFlowBackend
-    from mcagent.dataplane.ovsdb.backend import OvsdbBackend
-    from mcagent.dataplane.wireguard import WireGuardBackend
-
     core = settings.core
     # ovs-vswitchd makes the bridge's socket beside that of the database (ovs-vswitchd(8), --unixctl and .mgmt).
     directory = settings.ovsdb.removeprefix("unix:").rpartition("/")[0]
@@ -107,8 +100,6 @@ def make_facilities(settings: Settings, changed: Callable[[], None] = lambda: No
 
 def key_store(settings: Settings) -> KeyStore:
     """Return where this Node's WireGuard keys are kept."""
-    from mcagent.dataplane.wireguard_keys import KeyStore
-
     return KeyStore(Path(settings.wireguard_key_dir) / f"{settings.core.wireguard_device}.json")
 
 
@@ -116,7 +107,6 @@ def facts_reader(
     settings: Settings, facilities: Facilities, api_servers: Callable[[], tuple[Address, ...]]
 ) -> Callable[[Address | None], Facts]:
     """Return what reads the facts of this Node, given its address as the API knows it."""
-    from mcagent.dataplane.facts import observe_facts
 
     def read(address: Address | None) -> Facts:
         facts = observe_facts(settings.core, address, facilities.ovsdb.ofports(), settings.resolv_conf)
@@ -129,9 +119,6 @@ def facts_reader(
 
 def make_prober(settings: Settings, facilities: Facilities) -> Prober:
     """Return what asks connections when a gateway is lost, not started."""
-    from mcagent.dataplane.conntrack.observe import open_connections
-    from mcagent.dataplane.conntrack.prober import Prober
-
     # The kernel's own zone, and ARRIVAL: whichever the CNI lets a Pod's packets pass.
     zones = (0, settings.core.ct_zone_base)
     return Prober(connections=lambda: open_connections(zones), send=facilities.openflow.send)
@@ -143,7 +130,6 @@ def make_live(
     gateway_lost: Callable[[int, Desired | None], None] = lambda *_: None,
 ) -> Failover:
     """Return what knows of BFD and drain on this Node; `gateway_lost`: see there."""
-    from mcagent.agent.failover import Failover
 
     def packets() -> Packets | None:
         try:
@@ -176,8 +162,6 @@ def count_handed(flow_stats: Callable[[str], Mapping[int, FlowStatistics]]) -> P
 
 def make_monitor(settings: Settings, facilities: Facilities, wake: Callable[[], None]) -> NetlinkMonitor:
     """Return what notices changes in the kernel (netlink, nft), not started."""
-    from mcagent.dataplane.netlink.watch import NetlinkMonitor
-
     core = settings.core
     return NetlinkMonitor(
         wake,
@@ -191,6 +175,4 @@ def make_monitor(settings: Settings, facilities: Facilities, wake: Callable[[], 
 
 def make_wireguard_watch(settings: Settings, facilities: Facilities, wake: Callable[[], None]) -> WireGuardWatch:
     """Return what notices changes of the WireGuard device, its peers and the key file, not started."""
-    from mcagent.dataplane.wireguard_watch import WireGuardWatch
-
     return WireGuardWatch(facilities.wireguard, wake, devices=(settings.core.wireguard_device,))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mcagent.agent.config_keys import Settings
-from mcagent.agent.wiring import key_store
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
@@ -117,6 +116,8 @@ def _row(peer: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _rotate(settings: Settings, args: argparse.Namespace) -> int:
+    from mcagent.agent.wiring import key_store
+
     store = key_store(settings)
     if args.cancel:
         store.drop_next()

@@ -18,12 +18,12 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from mcagent.agent.control_loop import known
 from mcagent.agent.control_loop.apply import Failure, Failures, Phases, apply_plan
 from mcagent.agent.control_loop.known import Content, Known, Seen
 from mcagent.agent.control_loop.outcome import Outcome
+from mcagent.agent.failover import Failover
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.core.plan.contention import Contention, contended, leave_alone
 from mcagent.core.plan.diff import diff
@@ -44,20 +44,6 @@ Compile = Callable[[Snapshot, Facts, Config], Compiled]
 Meanwhile = Callable[[Facts], contextlib.AbstractContextManager[None]]
 
 
-class LiveFacts(Protocol):
-    """What knows of BFD and drain (`mcagent.agent.failover.Failover`)."""
-
-    @property
-    def wake(self) -> float:
-        """When to look again though nothing is reported, in seconds of the monotonic clock; may be inf."""
-
-    def linger(self, snapshot: Snapshot, config: Config) -> Snapshot:
-        """Return the snapshot with gateways that the API has no more, until their peers have moved."""
-
-    def facts(self, facts: Facts, snapshot: Snapshot, config: Config, desired: Desired | None) -> Facts:
-        """Return the facts with what is live now; `desired` is the last pass's."""
-
-
 class Reconciler:
     """Makes the Node's dataplane equal to what a snapshot says. One thread."""
 
@@ -68,7 +54,7 @@ class Reconciler:
         read_facts: Callable[[Address | None], Facts],
         config: Config,
         compiler: Compile | None = None,
-        live: LiveFacts | None = None,
+        live: Failover | None = None,
         state_lost: Callable[[NodeState], None] = lambda _: None,
     ) -> None:
         """`state_lost` is called when flows are there again after Open vSwitch lost its conntrack with them."""

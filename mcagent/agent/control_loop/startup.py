@@ -115,9 +115,7 @@ class Startup:
             thread.join()
 
 
-def collector_off() -> None:
-    """Collect no garbage from now on."""
-    gc.disable()
+collector_off, collector_is_on = gc.disable, gc.isenabled
 
 
 def collector_on() -> None:

@@ -6,8 +6,8 @@ Read when somebody asks, from any thread; nothing is told while the facility can
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from flows.pipeline.declaration import COOKIES, PIPELINE
 from mcagent.core.fragments import kernel, tunnel_guard
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # Flows that drop, by the category in their cookie. All these categories have its highest bit, and no others do.
 DROP_REASONS = {category.number: category.name for category in PIPELINE.categories if category.drops}
@@ -30,37 +31,34 @@ OVER_LIMIT = "over-limit"  # by meters: more new connections than `newConnection
 
 def tunnel_samples(ovsdb: OvsdbBackend) -> Iterable[TunnelSample]:
     """Return Open vSwitch' counters of our ports."""
-    try:
-        found = ovsdb.statistics()
-    except BackendError as error:
-        log.debug("%s", error)
-        return []
     return [
         TunnelSample(name=name, statistics={key: getattr(port, key) for key in COUNTERS}, up=port.link_up)
-        for name, port in found.items()
+        for name, port in (_read(ovsdb.statistics) or {}).items()
     ]
 
 
 def drop_counts(openflow: OpenFlowBackend) -> Mapping[str, int]:
     """Return how many packets the pipeline dropped, by reason, since the flows were added."""
-    try:
-        found, over_limit = openflow.flow_stats(DROP_COOKIES), openflow.over_limit()
-    except BackendError as error:
-        log.debug("%s", error)
+    found = _read(lambda: (openflow.flow_stats(DROP_COOKIES), openflow.over_limit()))
+    if found is None:
         return {}
     counts = dict.fromkeys(DROP_REASONS.values(), 0)
-    for cookie, statistics in found.items():
+    for cookie, statistics in found[0].items():
         parts = COOKIES.split(cookie)
         if parts is not None and parts[0] in DROP_REASONS:
             counts[DROP_REASONS[parts[0]]] += statistics.packets
-    return {**counts, OVER_LIMIT: over_limit}
+    return {**counts, OVER_LIMIT: found[1]}
 
 
 def nft_drop_counts(nft: NftBackend) -> Mapping[str, int]:
     """Return how many packets our nft chains dropped, by reason, since the chains were last changed."""
+    found = _read(nft.counted) or {}
+    return {reason: found[chain] for chain, reason in NFT_DROP_REASONS.items() if chain in found}
+
+
+def _read(read: Callable[[], T]) -> T | None:
     try:
-        found = nft.counted()
+        return read()
     except BackendError as error:
         log.debug("%s", error)
-        return {}
-    return {reason: found[chain] for chain, reason in NFT_DROP_REASONS.items() if chain in found}
+        return None
