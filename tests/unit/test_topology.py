@@ -70,7 +70,7 @@ class Found:
 
 def decided(source: Snapshot, settings: Config, facts: Facts = NO_FACTS) -> Found:
     """Return what is decided, from scratch."""
-    local, _ = Walk(Engine(), source, facts, settings).local_cluster()
+    local = Walk(Engine(), source, facts, settings).local
     return Found(local=local, compiled=compile_desired(source, facts, settings))
 
 
@@ -606,7 +606,7 @@ def test_uncontested_clusters_have_what_they_would_have_alone(
 
 def checked_alone(source: Snapshot, made: Config) -> dict[str, CheckedCluster]:
     """Return each cluster as it would be alone."""
-    local, _ = Walk(Engine(), source, NO_FACTS, made).local_cluster()
+    local = Walk(Engine(), source, NO_FACTS, made).local
     judge = Judge(surroundings_of(local, NO_FACTS, made))
     return {key: judge.check(info) for key, info in source.cluster_infos.items()}
 

@@ -40,17 +40,17 @@ def owners(kind: str, names: Iterable[str]) -> dict[str, str]:
 
 def environment(
     local: LocalCluster,
-    gateway_ports: tuple[int, ...],
+    next_hops: pipeline.NextHopGroup,
     also_known_by: tuple[Address, ...],
     datapath: DatapathType,
     config: Config,
 ) -> pipeline.Env:
-    """Return what all flows share. `gateway_ports`: of tunnels to the (other) gateways of this cluster."""
+    """Return what all flows share. `next_hops`: the (other) gateways of this cluster."""
     base, own = config.ct_zone_base, local.own_gateway
     return pipeline.Env(
         gateway=local.role is Role.GATEWAY,
         zones=pipeline.Zones(arrival=base, service=base + 1, snat=base + 2),
-        local_gateways=tuple(sorted(gateway_ports)),
+        local_gateways=tuple(sorted(hop.ofport for hop in next_hops.next_hops)),
         own_gateway_ips=() if own is None else (own.source, *also_known_by),
         service_cidrs=local.service_cidrs,
         published_pods=local.published_pods,
@@ -58,23 +58,18 @@ def environment(
     )
 
 
-def device(
-    gateways: tuple[LocalGateway, ...],
-    mapped: Address | None,
-    config: Config,
-    *,
-    order: tuple[str, ...],
-    datapath: DatapathType,
-    uplink_mtu: int,
+def bridge(order: tuple[str, ...], datapath: DatapathType, config: Config) -> Resources:
+    """Return the bridge; `order` is to be kept in it."""
+    return (Bridge(name=config.bridge, datapath=datapath, active_order=order),)
+
+
+def host_port(
+    gateways: tuple[LocalGateway, ...], mapped: Address | None, uplink_mtu: int, config: Config
 ) -> Resources:
-    """Return the bridge and the host port: all that a Node without a role has."""
+    """Return the host port."""
     mtu = kernel.host_port_mtu(uplink_mtu, config, kernel.Families.of(gateways))
     port = HostPort(bridge=config.bridge, name=config.host_port, ofport=HOST_OFPORT, mac=kernel.HOST_MAC, mtu=mtu)
-    return (
-        Bridge(name=config.bridge, datapath=datapath, active_order=order),
-        port,
-        *kernel.device(config, mtu, mapped),
-    )
+    return (port, *kernel.device(config, mtu, mapped))
 
 
 def base(

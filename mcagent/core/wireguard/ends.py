@@ -38,6 +38,7 @@ class WireGuardFacts:
     public_key: str
     next_public_key: str
     datapath: DatapathType
+    uplink_mtu: int
 
     @classmethod
     def of(cls, facts: Facts) -> WireGuardFacts:
@@ -47,6 +48,7 @@ class WireGuardFacts:
             public_key=facts.wireguard_public_key,
             next_public_key=facts.wireguard_next_key,
             datapath=facts.datapath,
+            uplink_mtu=facts.uplink_mtu,
         )
 
     @property

@@ -39,9 +39,7 @@ def wireguard_resources(
     encryption: Encryption,
     clusters: Mapping[str, AcceptedCluster],
     own: LocalGateway,
-    *,
     facts: WireGuardFacts,
-    uplink_mtu: int,
     config: Config,
 ) -> WireGuardResources:
     """Return what a gateway has once for all clusters."""
@@ -55,7 +53,7 @@ def wireguard_resources(
             name=config.wireguard_device,
             listen_port=config.wireguard_port,
             # all its peers have addresses of its own family
-            mtu=kernel.wireguard_mtu(uplink_mtu, config, own.gateway_ip.version),
+            mtu=kernel.wireguard_mtu(facts.uplink_mtu, config, own.gateway_ip.version),
             public_key=facts.public_key,
             addresses=encryption.addresses,
             implementation=facts.implementation,
