@@ -29,7 +29,7 @@ from mcagent.core.local_cluster.topology import (
     source_on,
     with_pods,
 )
-from mcagent.core.remote_clusters.check import Judge, check_cluster, surroundings_of
+from mcagent.core.remote_clusters.check import check_cluster, judge_of
 from mcagent.core.remote_clusters.settle import RemoteClusters, settle
 from mcagent.core.wireguard.ends import Encryption, WireGuardFacts, encrypt, publication
 from mcagent.core.wireguard.resources import (
@@ -161,8 +161,7 @@ class Walk:
     def _clusters(self) -> RemoteClusters:
         """What is used of the other clusters."""
         servers = services.api_servers(self._snapshot.endpoint_slices)
-        around = surroundings_of(self._without_pods, self._facts, self._config, servers)
-        judge = self._cell("judge", Judge, around)
+        judge = self._cell("judge", judge_of, self._without_pods, self._facts, self._config, servers)
         checked = self._each("checked clusters", check_cluster, self._snapshot.cluster_infos, judge)
         return self._cell("remote clusters", settle, checked, self._pods.hosts, self._config)
 
@@ -201,12 +200,11 @@ class Walk:
         names = self._cell("names of tunnels", names_of, self._to_nodes, self._to_clusters)
         ofports = self._cell("OpenFlow ports", assign_ofports, names, facts.ofports)
         said = {"seen": facts.bfd_seen, "damped": facts.damped, "begins": facts.bfd_begins}
-        of_nodes = path_state.observed(self._to_nodes, ofports, **said)
-        nodes = joined(self._to_nodes, of_nodes, {gateway.node: gateway for gateway in self.local.gateways})
-        of_clusters = self._cell("observed of clusters", path_state.observed, self._to_clusters, ofports, **said)
-        clusters = self._cell("clusters observed", joined, self._to_clusters, of_clusters)
+        nodes = path_state.observed(self._to_nodes, ofports, **said)
+        of_gateways = joined(nodes, {gateway.node: gateway for gateway in self.local.gateways})
+        clusters = self._cell("observed of clusters", path_state.observed, self._to_clusters, ofports, **said)
         return (
-            self._each("paths to Nodes", path_state.node_paths, nodes, self._rules),
+            self._each("paths to Nodes", path_state.node_paths, of_gateways, self._rules),
             self._each("paths to clusters", path_state.cluster_paths, clusters, self._rules),
         )
 

@@ -79,7 +79,7 @@ class Engine:
         arguments = (compute, shared, named)
         before: Mapping[K, T] = cell.value or {}
         known = cell.values if cell.arguments == arguments else {}
-        if known and known == values:
+        if known is values:
             return before
         found: dict[K, T] = {}
         for key, value in values.items():

@@ -17,7 +17,7 @@ from mcagent.core.addresses.rules import Taken
 from mcagent.core.compile import Compiled, Compiler, Walk, compile_desired
 from mcagent.core.engine import Engine
 from mcagent.core.local_cluster.topology import LocalCluster
-from mcagent.core.remote_clusters.check import Judge, surroundings_of
+from mcagent.core.remote_clusters.check import judge_of
 from mcagent.core.remote_clusters.cidr_claims import CheckedCluster
 from mcagent.core.remote_clusters.settle import settle
 from mcagent.model.config import Config, PodRouting, SourceNat
@@ -607,7 +607,7 @@ def test_uncontested_clusters_have_what_they_would_have_alone(
 def checked_alone(source: Snapshot, made: Config) -> dict[str, CheckedCluster]:
     """Return each cluster as it would be alone."""
     local = Walk(Engine(), source, NO_FACTS, made).local
-    judge = Judge(surroundings_of(local, NO_FACTS, made))
+    judge = judge_of(local, NO_FACTS, made)
     return {key: judge.check(info) for key, info in source.cluster_infos.items()}
 
 

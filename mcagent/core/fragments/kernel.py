@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from mcagent.core.addresses.rules import merged
-from mcagent.core.fragments.tunnel_guard import clear_arrivals, tunnel_port
+from mcagent.core.fragments.tunnel_guard import clear_arrivals, filter_chain, tunnel_port
 from mcagent.model.config import Config
 from mcagent.model.net import Address, Network, host_network
 from mcagent.model.node_state import LocalGateway
@@ -156,27 +156,18 @@ def encrypted_netfilter(
 def _encrypted(config: Config, version: int, forbidden: list[Network], own: tuple[Address, ...]) -> list[Resource]:
     """Return this for one family: an nft set, and the table that it is in, is of one."""
     family = "ip" if version == 4 else "ip6"
-    device, port = config.wireguard_device, tunnel_port(config)
-
-    def chain(name: str, hook: str, priority: int, *rules: str) -> NftChain:
-        return NftChain(
-            table=config.nft_table,
-            name=name,
-            type="filter",
-            hook=hook,
-            priority=priority,
-            rules=rules,
-            family=family,
-        )
-
+    device, port, ours = config.wireguard_device, tunnel_port(config), config.wireguard_port
+    into, out = (
+        (f'iifname "{device}" notrack', f"udp dport {ours} notrack"),
+        (f'oifname "{device}" notrack', f"udp sport {ours} notrack"),
+    )
     clear = f'oifname != "{device}" {family} daddr @mct_encrypted udp dport {port} drop'
-    ours = config.wireguard_port
     return [
         NftSet(table=config.nft_table, name="mct_encrypted", elements=merged(forbidden), family=family),
-        chain("mct_clear", "postrouting", 300, clear),
+        filter_chain(config, family, "mct_clear", ("postrouting", 300), clear),
         *clear_arrivals(config, family, own),
-        chain("mct_untracked_in", "prerouting", -300, f'iifname "{device}" notrack', f"udp dport {ours} notrack"),
-        chain("mct_untracked_out", "output", -300, f'oifname "{device}" notrack', f"udp sport {ours} notrack"),
+        filter_chain(config, family, "mct_untracked_in", ("prerouting", -300), *into),
+        filter_chain(config, family, "mct_untracked_out", ("output", -300), *out),
     ]
 
 
@@ -189,24 +180,24 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
     reply = f"ct direction reply ct mark & {bit} == {bit} meta mark set meta mark | {bit}"
     clamp = "tcp flags & (syn|rst) == syn tcp option maxseg size set rt mtu"
 
-    def chain(name: str, kind: str, hook: str, priority: int, *rules: str) -> NftChain:
+    def of_type(name: str, where: tuple[str, str, int], *rules: str) -> NftChain:
+        kind, hook, priority = where
         return NftChain(table=config.nft_table, name=name, type=kind, hook=hook, priority=priority, rules=rules)
 
+    into, out = f'iifname "{port}"', f'oifname "{port}"'
+    mark = f"{into} ct direction original ct mark set ct mark | {bit}"
     return [
-        *([] if config.expose_nodes else [chain(CLOSED_NODES, "filter", "prerouting", -99, *_closed_nodes(port))]),
+        *(
+            []
+            if config.expose_nodes
+            else [of_type(CLOSED_NODES, ("filter", "prerouting", -99), *_closed_nodes(port))]
+        ),
         NftSet(table=config.nft_table, name="mct_pods", elements=pods),
         # before the CNI's masquerade: a source that is NATed to itself is not NATed again
-        chain("mct_post", "nat", "postrouting", 99, f'oifname "{port}" ip saddr @mct_pods snat to ip saddr'),
-        chain(
-            "mct_pre",
-            "filter",
-            "prerouting",
-            -151,
-            f'iifname "{port}" ct direction original ct mark set ct mark | {bit}',
-            f'iifname != "{port}" {reply}',
-        ),
-        chain("mct_out", "route", "output", -150, reply),
-        chain("mct_mss", "filter", "forward", -150, f'oifname "{port}" {clamp}', f'iifname "{port}" {clamp}'),
+        of_type("mct_post", ("nat", "postrouting", 99), f"{out} ip saddr @mct_pods snat to ip saddr"),
+        of_type("mct_pre", ("filter", "prerouting", -151), mark, f'iifname != "{port}" {reply}'),
+        of_type("mct_out", ("route", "output", -150), reply),
+        of_type("mct_mss", ("filter", "forward", -150), f"{out} {clamp}", f"{into} {clamp}"),
     ]
 
 

@@ -6,7 +6,7 @@ active-standby. A change of one tunnel changes the value of that tunnel only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flows.pipeline import NextHop, NextHopGroup
@@ -17,9 +17,10 @@ from mcagent.model.facts import Drain, Facts
 from mcagent.model.node_state import LocalGateway, Role
 from mcagent.model.resources import Bfd, PeerKind
 
-# What the Node says of a tunnel: the port's number; whether the peer has answered BFD once, flap damping keeps it
-# on standby, and its session is half up while it is badly needed. A plain tuple: there are thousands in a pass.
-Observed = tuple[int, bool, bool, bool]
+# A tunnel and what the Node says of it: the port's number; whether the peer has answered BFD once, flap damping
+# keeps it on standby, its session is half up while it is badly needed. Plain tuples: there are thousands in a pass.
+Said = tuple[Tunnel, int, bool, bool, bool]
+Observed = Sequence[Said]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,39 +76,33 @@ def observed(
     seen: frozenset[str],
     damped: frozenset[str],
     begins: frozenset[str],
-) -> dict[str, tuple[Observed, ...]]:
-    """Return what the Node says of these tunnels."""
+) -> dict[str, Observed]:
+    """Return the tunnels with what the Node says of them."""
     return {
-        key: tuple([(ofports[n], n in seen, n in damped, n in begins) for n in [t.name for t in found]])
+        key: [(t, ofports[t.name], t.name in seen, t.name in damped, t.name in begins) for t in found]
         for key, found in tunnels.items()
     }
 
 
-def cluster_paths(
-    value: tuple[tuple[Tunnel, ...], tuple[Observed, ...]], rules: PathRules
-) -> tuple[PathState, ...]:
+def cluster_paths(found: Observed, rules: PathRules) -> tuple[PathState, ...]:
     """Return the state of the tunnels to one remote cluster, in the order of the API."""
     return tuple(
-        _path(tunnel, found, rules, rank=rules.rank(str(tunnel.address), place) if rules.ordered else 0)
-        for place, (tunnel, found) in enumerate(zip(*value, strict=True))
+        _path(one, rules, rank=rules.rank(str(one[0].address), place) if rules.ordered else 0)
+        for place, one in enumerate(found)
     )
 
 
-def node_paths(
-    value: tuple[tuple[Tunnel, ...], tuple[Observed, ...], LocalGateway | None], rules: PathRules
-) -> tuple[PathState, ...]:
+def node_paths(value: tuple[Observed, LocalGateway | None], rules: PathRules) -> tuple[PathState, ...]:
     """Return the state of the tunnel to a Node of this cluster, which may be a gateway."""
-    *ends, gateway = value
-    standby, rank = False, 0
-    if gateway is not None:
-        standby, rank = bool(gateway.standby), rules.rank(gateway.node, gateway.place)
-    return tuple(
-        _path(tunnel, found, rules, standby=standby, rank=rank) for tunnel, found in zip(*ends, strict=True)
-    )
+    found, gateway = value
+    if gateway is None:
+        return tuple(_path(one, rules) for one in found)
+    rank, standby = rules.rank(gateway.node, gateway.place), bool(gateway.standby)
+    return tuple(_path(one, rules, standby=standby, rank=rank) for one in found)
 
 
-def _path(tunnel: Tunnel, found: Observed, rules: PathRules, *, standby: bool = False, rank: int) -> PathState:
-    ofport, seen, damped, begins = found
+def _path(said: Said, rules: PathRules, *, standby: bool = False, rank: int = 0) -> PathState:
+    tunnel, ofport, seen, damped, begins = said
     bfd = rules.bfd[tunnel.peer_kind]
     if bfd is not None and begins:
         bfd = _at_once(bfd)

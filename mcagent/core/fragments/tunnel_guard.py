@@ -132,7 +132,7 @@ def _guard(config: Config, peers: Peers) -> list[Resource]:
     tunnel = f"{ports} {family} daddr @mct_peers"
     found: list[Resource] = [
         NftSet(table=config.nft_table, name="mct_peers", elements=peers.addresses, family=family),
-        _chain(
+        filter_chain(
             config,
             family,
             TO_TUNNEL,
@@ -142,12 +142,12 @@ def _guard(config: Config, peers: Peers) -> list[Resource]:
         ),
     ]
     if config.tunnel_source_check:
-        found.append(_chain(config, family, FORGED, ("prerouting", -250), *_forged(ports, family)))
+        found.append(filter_chain(config, family, FORGED, ("prerouting", -250), *_forged(ports, family)))
     if config.encrypts:
         device, wireguard = config.wireguard_device, f"{family} daddr . udp dport @mct_wireguard"
         found += [
             NftSet(table=config.nft_table, name="mct_wireguard", sockets=peers.wireguard, family=family),
-            _chain(
+            filter_chain(
                 config,
                 family,
                 TO_WIREGUARD,
@@ -192,7 +192,7 @@ def clear_arrivals(config: Config, family: str, own: tuple[Address, ...]) -> lis
         ends = merged(host_network(address) for address in own)
         found.append(NftSet(table=config.nft_table, name="mct_own_ends", elements=ends))
         rules.append(f'iifname != "lo" iifname != "{device}" ip daddr @mct_own_ends counter drop')
-    return [*found, _chain(config, family, CLEAR, ("input", -150), *rules)]
+    return [*found, filter_chain(config, family, CLEAR, ("input", -150), *rules)]
 
 
 def tunnel_port(config: Config) -> int:
@@ -200,7 +200,8 @@ def tunnel_port(config: Config) -> int:
     return config.tunnel_port or DEFAULT_PORTS[config.tunnel_type]
 
 
-def _chain(config: Config, family: str, name: str, where: tuple[str, int], *rules: str) -> NftChain:
+def filter_chain(config: Config, family: str, name: str, where: tuple[str, int], *rules: str) -> NftChain:
+    """Return a filter chain; `where`: hook and priority."""
     hook, priority = where
     return NftChain(
         table=config.nft_table, name=name, type="filter", hook=hook, priority=priority, rules=rules, family=family

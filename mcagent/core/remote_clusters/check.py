@@ -6,10 +6,11 @@ of each other is `mcagent.core.remote_clusters.settle`'s business.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from mcagent.core.addresses.rules import PRIVATE, Taken, prefix_range, refuse_network
+from mcagent.core.addresses.rules import PRIVATE, PrefixRange, Taken, prefix_range, refuse_network
 from mcagent.core.addresses.underlay import ENDPOINTS, family, refuse_underlay, source_of
 from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.core.remote_clusters.cidr_claims import CheckedCluster, CidrClaim, accepted, asked, footprint_of
@@ -26,79 +27,78 @@ SHOWN = 4  # refused CIDRs that a message names
 ANNOTATION_PATH = f"metadata.annotations[{CLAIMS_ANNOTATION}]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """All that the verdict on one ClusterInfoImport rests on beside the other clusters."""
-
-    config: Config
-    taken: tuple[tuple[Network, str], ...]
-    node_addresses: tuple[tuple[Address, str], ...]
-    service_cidrs: tuple[Network, ...]
-    node_cidrs: tuple[Network, ...]
-    publishes: bool  # Pod-to-Pod is on, and this cluster has Pod CIDRs to publish
-    addresses: tuple[Address, ...]
-    connected: tuple[Network, ...]
-    protected: tuple[
-        tuple[Network, str], ...
-    ]  # what nobody else may ever have, and what it is; the first names it
-    gateway_ip: Address | None = None  # of this Node, as a gateway
+def check_cluster(info: ClusterInfoImport, judge: Judge) -> CheckedCluster:
+    """Return what the object may have if nobody older wants it."""
+    return judge.check(info)
 
 
-def surroundings_of(
-    local: LocalCluster, facts: Facts, config: Config, api_servers: Iterable[Address] = ()
-) -> Surroundings:
-    """Return what the verdicts rest on. `api_servers`: those that are known beside `facts`."""
+def judge_of(local: LocalCluster, facts: Facts, config: Config, api_servers: Iterable[Address] = ()) -> Judge:
+    """Return who judges on this Node. `api_servers`: those that are known beside `facts`."""
     protected = (
         *((network, "which protectedCIDRs names") for network in config.protected_cidrs),
         *((host_network(a), "an API server of this cluster") for a in (*facts.api_servers, *api_servers)),
         *((host_network(a), "a resolver of this Node") for a in facts.resolvers),
         *((host_network(a), "a default gateway of this Node") for a in facts.default_gateways),
     )
-    return Surroundings(
+    return Judge(
         config=config,
-        taken=local.taken,
-        node_addresses=local.node_addresses,
-        service_cidrs=local.service_cidrs,
-        node_cidrs=local.node_cidrs,
-        publishes=bool(local.published_pods),
-        addresses=facts.addresses,
-        connected=facts.connected,
+        # the first names one that is there twice: what belongs to the cluster says more than what a device has
+        taken=(
+            *local.taken,
+            *((host_network(address), "an address of this Node") for address in facts.addresses),
+            *((network, "a network that this Node is connected to") for network in facts.connected),
+        ),
+        inside=(
+            *((network, "this cluster's Service CIDR") for network in local.service_cidrs),
+            *((network, "a Pod CIDR of this cluster") for network in local.node_cidrs),
+        ),
         protected=protected,
+        node_addresses=local.node_addresses,
+        addresses=facts.addresses,
+        publishes=bool(local.published_pods),
         gateway_ip=local.own_gateway_ip,
     )
 
 
-def check_cluster(info: ClusterInfoImport, judge: Judge) -> CheckedCluster:
-    """Return what the object may have if nobody older wants it."""
-    return judge.check(info)
+Held = tuple[tuple[Network, str], ...]  # networks, each with what it is
 
 
+@dataclass(frozen=True, kw_only=True)
 class Judge:
-    """Looks at one object alone, in given surroundings."""
+    """Looks at one object alone. Its fields are all that this rests on beside the other clusters."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
-        # named first stands where two are equal: what belongs to the cluster says more than what a device has
-        self._taken = Taken(
-            (
-                *around.taken,
-                *((host_network(address), "an address of this Node") for address in around.addresses),
-                *((network, "a network that this Node is connected to") for network in around.connected),
-            )
-        )
-        self._protected = Taken(around.protected)
-        self._allowed = [prefix_range(network) for network in around.config.allowed_remote_cidrs or PRIVATE]
-        self._node_addresses = dict(around.node_addresses)
-        self._inside = Taken(
-            (
-                *((network, "this cluster's Service CIDR") for network in around.service_cidrs),
-                *((network, "a Pod CIDR of this cluster") for network in around.node_cidrs),
-            )
-        )
+    config: Config
+    taken: Held  # no CIDR of another cluster may overlap these
+    inside: Held  # nor may a gateway lie in these
+    protected: Held  # what nobody else may ever have
+    node_addresses: tuple[tuple[Address, str], ...]
+    addresses: tuple[Address, ...]  # of this Node
+    publishes: bool  # Pod-to-Pod is on, and this cluster has Pod CIDRs to publish
+    gateway_ip: Address | None  # of this Node, as a gateway
+
+    @cached_property
+    def _taken(self) -> Taken:
+        return Taken(self.taken)
+
+    @cached_property
+    def _inside(self) -> Taken:
+        return Taken(self.inside)
+
+    @cached_property
+    def _protected(self) -> Taken:
+        return Taken(self.protected)
+
+    @cached_property
+    def _whose(self) -> Mapping[Address, str]:
+        return dict(self.node_addresses)
+
+    @cached_property
+    def _allowed(self) -> Sequence[PrefixRange]:
+        return [prefix_range(n) for n in self.config.allowed_remote_cidrs or PRIVATE if n.version == 4]
 
     def check(self, info: ClusterInfoImport) -> CheckedCluster:
         """Return what the object may have if nobody older wants it."""
-        config = self._around.config
+        config = self.config
         problems: list[Problem] = []
         wanted: list[tuple[Network, str, bool]] = []
         if info.service_cidr is not None:
@@ -144,8 +144,8 @@ class Judge:
         )
 
     def _snat(self, pods_whole: bool) -> bool:
-        config = self._around.config
-        return config.source_nat is SourceNat.ALWAYS or not (self._around.publishes and pods_whole)
+        config = self.config
+        return config.source_nat is SourceNat.ALWAYS or not (self.publishes and pods_whole)
 
     def _network_problem(self, info: ClusterInfoImport, network: Network, path: str) -> Problem | None:
         refusal = refuse_network(network)
@@ -163,9 +163,9 @@ class Judge:
         if found[2] >= _ENDPOINTS_BEGIN:  # IPv4, and they go to its end
             message = f"{network} is not used: it overlaps {ENDPOINTS}, where encrypted tunnels end"
             return problem_of(info, path, "NotUnicast", message)
-        if not any(outer[1] <= found[1] and found[2] <= outer[2] for outer in self._allowed if outer[0] == 4):
+        if not any(outer[1] <= found[1] and found[2] <= outer[2] for outer in self._allowed):
             what = "allowedRemoteCIDRs does not hold it"
-            if not self._around.config.allowed_remote_cidrs:
+            if not self.config.allowed_remote_cidrs:
                 what = "it is not private (RFC 1918, 100.64.0.0/10), and allowedRemoteCIDRs does not name it"
             return problem_of(info, path, "NotAllowed", f"{network} is not used: {what}")
         return None
@@ -178,10 +178,10 @@ class Judge:
             path = f"spec.gatewayInfos[{index}].gatewayIP"
             refusal = refuse_underlay(address)
             source = source_of(address)
-            own = self._node_addresses.get(address) or self._node_addresses.get(source)
+            own = self._whose.get(address) or self._whose.get(source)
             if refusal is not None:
                 problems.append(problem_of(info, path, refusal.reason, refusal.message))
-            elif own is not None or address in self._around.addresses:
+            elif own is not None or address in self.addresses:
                 who = own or "this Node"
                 message = f"{address} is not used: it is the address of {who} of this cluster"
                 problems.append(problem_of(info, path, "DuplicateAddress", message))
@@ -212,7 +212,7 @@ class Judge:
 
     def _report_mixed(self, info: ClusterInfoImport, found: list[CidrClaim], problems: list[Problem]) -> bool:
         """Report gateways of another family than this one; return whether any is reached from here."""
-        own = self._around.gateway_ip
+        own = self.gateway_ip
         others = [
             (one.gateway, one.path)
             for one in found
@@ -223,7 +223,7 @@ class Judge:
             assert own is not None
             message = (
                 f"no tunnel between {address} ({family(address)}) and this cluster's gateway "
-                f'"{self._around.config.node_name}", whose gatewayIP {own} is {family(own)}: both need one of the '
+                f'"{self.config.node_name}", whose gatewayIP {own} is {family(own)}: both need one of the '
                 "same family (annotation multicluster.antrea.io/gateway-ip)"
             )
             problems.append(problem_of(info, path, "MixedFamilies", message, severity))
