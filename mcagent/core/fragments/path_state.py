@@ -18,7 +18,7 @@ from mcagent.model.node_state import LocalGateway, Role
 from mcagent.model.resources import Bfd, PeerKind
 
 # A tunnel and what the Node says of it: the port's number; whether the peer has answered BFD once, flap damping
-# keeps it on standby, its session is half up while it is badly needed. Plain tuples: there are thousands in a pass.
+# keeps it on standby, its session is half up while it is needed. Plain tuples: there are thousands in a pass.
 Said = tuple[Tunnel, int, bool, bool, bool]
 Observed = Sequence[Said]
 
