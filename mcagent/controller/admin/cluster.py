@@ -21,7 +21,7 @@ from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 
 LOOK = 0.2  # seconds between two looks at something that is waited for
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 class AdminError(McagentError):
@@ -29,11 +29,11 @@ class AdminError(McagentError):
 
 
 class Cluster:
-    """The objects of one cluster. `tell` takes lines of progress."""
+    """The objects of one cluster. `report` takes lines of progress."""
 
-    def __init__(self, client: Client, tell: Tell) -> None:
+    def __init__(self, client: Client, report: Report) -> None:
         self._client = client
-        self.tell = tell
+        self.report = report
         self._undo: list[tuple[str, Callable[[], Any]]] = []
 
     @property
@@ -58,7 +58,7 @@ class Cluster:
     def objects(self, kind: Kind, namespace: str = "") -> list[RawObject]:
         """Return all objects of a kind, of one namespace or all. Raises SourceError."""
         found, _ = Lister(
-            self._client, kind, object_path(kind, namespace), report=lambda _reason, text: self.tell(text)
+            self._client, kind, object_path(kind, namespace), report=lambda _reason, text: self.report(text)
         ).read()
         info = KINDS[kind]
         return [{"apiVersion": info.api_version, "kind": str(kind)} | item for item in found]
@@ -79,7 +79,7 @@ class Cluster:
             if error.code == 409:
                 raise AdminError(f"{kind} {namespace}/{name} exists already") from error
             raise
-        self.tell(f"{kind} {namespace}/{name} created")
+        self.report(f"{kind} {namespace}/{name} created")
         path = object_path(kind, namespace, name)
         self._undo.append((f"{kind} {namespace}/{name}", lambda: self._client.request("DELETE", path)))
         return made
@@ -109,7 +109,7 @@ class Cluster:
             if error.code == 404:
                 return False
             raise
-        self.tell(f"{kind} {namespace}/{name} deleted")
+        self.report(f"{kind} {namespace}/{name} deleted")
         return True
 
     @contextmanager
@@ -122,10 +122,10 @@ class Cluster:
             for what, undo in reversed(self._undo):
                 try:
                     undo()
-                    self.tell(f"{what} taken back")
+                    self.report(f"{what} taken back")
                 except SourceError as error:
                     if getattr(error, "code", 0) != 404:
-                        self.tell(f"{what} could not be taken back: {error}")
+                        self.report(f"{what} could not be taken back: {error}")
             raise
         finally:
             self._undo.clear()

@@ -38,7 +38,7 @@ def init(cluster: Cluster, namespace: str, cluster_set: str, cluster_id: str, fi
         made = cluster.create(Kind.CLUSTER_SET, namespace, cluster_set, {"spec": spec})
         if file is not None:
             join_config.write(file, join_config.text(config_of(made, cluster.server)), secret=False)
-            cluster.tell(f"join config for members written to {file}")
+            cluster.report(f"join config for members written to {file}")
 
 
 def config_of(cluster_set: RawObject, server: str) -> JoinConfig:
@@ -136,13 +136,13 @@ def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> 
         found = cluster.get(Kind.CLUSTER_SET, namespace, name)
         now = find(value_at(found, "status", "conditions"), "Ready")
         if now.get("message") and now.get("message") != last.get("message"):
-            cluster.tell(f"waiting: {now['message']}")
+            cluster.report(f"waiting: {now['message']}")
         last = now
         return now.get("status") == TRUE
 
-    cluster.tell(f"waiting up to {timeout:g} s for the leader")
+    cluster.report(f"waiting up to {timeout:g} s for the leader")
     if cluster.wait(ready, timeout):
-        cluster.tell(f"this cluster is a member of {name}")
+        cluster.report(f"this cluster is a member of {name}")
         return
     word = "is not Ready" if last.get("status") == FALSE else "has no status"
     why = last.get("message") or f"does the member controller run in namespace {namespace}?"
@@ -159,7 +159,7 @@ def leave(cluster: Cluster, namespace: str, cluster_set: str, *, timeout: float 
     if there is None and others:
         raise AdminError(f"namespace {namespace} has no ClusterSet {cluster_set}; it has {', '.join(others)}")
     if there is None:
-        cluster.tell(f"ClusterSet {namespace}/{cluster_set} is not there")
+        cluster.report(f"ClusterSet {namespace}/{cluster_set} is not there")
     else:
         cluster.delete(Kind.CLUSTER_SET, namespace, cluster_set)
         held: list[str] = []

@@ -78,7 +78,7 @@ def create(
             cluster.create(Kind.SERVICE_ACCOUNT, namespace, name, {"metadata": {"annotations": annotations}})
         else:
             cluster.annotate(Kind.SERVICE_ACCOUNT, namespace, name, annotations)
-            cluster.tell(f"ServiceAccount {namespace}/{name} stands for cluster {cluster_id} now")
+            cluster.report(f"ServiceAccount {namespace}/{name} stands for cluster {cluster_id} now")
         subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
         role_ref = {"apiGroup": _RBAC, "kind": "Role", "name": MEMBER_ROLE}
         cluster.create(Kind.ROLE_BINDING, namespace, name, {"roleRef": role_ref, "subjects": [subject]})
@@ -87,7 +87,7 @@ def create(
         filled = _filled(cluster, namespace, name) or _requested(cluster, namespace, name)
         if file is not None:
             _save(file, filled)
-            cluster.tell(f"Secret with the token written to {file}: treat it like a password")
+            cluster.report(f"Secret with the token written to {file}: treat it like a password")
 
 
 def _check_unique(cluster: Cluster, namespace: str, name: str, cluster_id: str) -> None:
@@ -134,7 +134,7 @@ def _requested(cluster: Cluster, namespace: str, name: str) -> RawObject:
     encoded = {"token": status["token"], "ca.crt": authority, "namespace": namespace}
     data = {key: base64.b64encode(value.encode()).decode() for key, value in encoded.items()}
     made = cluster.create(Kind.SECRET, namespace, name, {"type": "Opaque", "data": data})
-    cluster.tell(f"nothing fills Secrets here, so the token EXPIRES at {status['expirationTimestamp']}")
+    cluster.report(f"nothing fills Secrets here, so the token EXPIRES at {status['expirationTimestamp']}")
     return made
 
 
@@ -160,7 +160,7 @@ def save(cluster: Cluster, namespace: str, name: str, file: Path) -> None:
     if secret is None or "token" not in (secret.get("data") or {}):
         raise AdminError(f"there is no Secret {namespace}/{name} with a token")
     _save(file, secret)
-    cluster.tell(f"Secret with the token written to {file}: treat it like a password")
+    cluster.report(f"Secret with the token written to {file}: treat it like a password")
 
 
 def delete(cluster: Cluster, namespace: str, name: str) -> None:
@@ -175,7 +175,7 @@ def delete(cluster: Cluster, namespace: str, name: str) -> None:
         if obj is not None and made_by_command(obj):
             cluster.delete(kind, namespace, name)
         elif obj is not None:
-            cluster.tell(f"{kind} {namespace}/{name} was not made by a command, and stays")
+            cluster.report(f"{kind} {namespace}/{name} was not made by a command, and stays")
     binding = found[Kind.ROLE_BINDING]
     if binding is not None and not made_by_command(binding):
         raise AdminError(

@@ -22,6 +22,7 @@ from mcagent.model.objects import Kind
 MAX_CIDRS = 256  # Pod CIDRs that a cluster may ask for
 MAX_GATEWAYS = 64
 _MOST = 1024  # CIDRs that are read: what stands was asked for when more were allowed
+_WIREGUARD_FIELDS = ("publicKey", "nextPublicKey", "port")
 _LONGEST = 64  # characters of a CIDR, an address or a key
 _KEY = 44  # characters of a WireGuard public key: base64 of 32 bytes
 
@@ -114,6 +115,13 @@ def without(spec: RawObject, refused: Container[str]) -> RawObject:
             gateways.append({"gatewayIP": gateway["gatewayIP"]} | ({"wireGuard": own} if own else {}))
     copy |= {"gatewayInfos": gateways} if "gatewayInfos" in spec else {}
     return {key: value for key, value in copy.items() if value}
+
+
+def complete(spec: RawObject) -> RawObject:
+    """Return a ClusterInfo with all fields: those that are not published are None, so that they go."""
+    key = spec.get("wireGuard")
+    keys = {"wireGuard": {**dict.fromkeys(_WIREGUARD_FIELDS), **key} if key else None}
+    return {**dict.fromkeys(("serviceCIDR", "podCIDRs", "gatewayInfos")), **spec, **keys}
 
 
 def _keys(info: RawObject | None, refused: Container[str]) -> RawObject | None:

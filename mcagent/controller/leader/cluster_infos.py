@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in, without
+from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in, complete, without
 from mcagent.controller.contract.conditions import TRUE, condition
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import annotation, is_deleting, key_of, name_of, namespace_of, text_at
@@ -113,14 +113,14 @@ class ClusterInfoCopy:
                 steps=[failed(raw, why, now)],
                 events=[Event(subject=str(export_ref(raw)), reason="NotMerged", message=why)],
             )
-        verdict = self._ledger.decide(view, raw, now)
-        note = _shown(list(verdict.refused.values()))
+        decision = self._ledger.decide(view, raw, now)
+        note = _shown(list(decision.refused.values()))
         events = [Event(subject=str(export_ref(raw)), reason="ClaimRefused", message=note)] if note else []
-        copy = _copy(view, target, header, without(info.spec, verdict.refused), now)
-        annotations = {**_settings(raw), CLAIMS_ANNOTATION: granted_text(verdict.times)}
+        copy = _copy(view, target, header, without(info.spec, decision.refused), now)
+        annotations = {**_settings(raw), CLAIMS_ANNOTATION: granted_text(decision.times)}
         copy = replace(copy, body={**copy.body, "metadata": {"annotations": annotations}})
         return DesiredObjects(
-            steps=[copy, succeeded(raw, now, note)], events=events, again=_AGAIN if verdict.waits else None
+            steps=[copy, succeeded(raw, now, note)], events=events, again=_AGAIN if decision.waits else None
         )
 
     def _with_those_in_the_way(self, view: View, area: str, cluster_id: str) -> Iterable[str]:
@@ -148,8 +148,6 @@ def _shown(notes: Sequence[str]) -> str:
 
 _SHOWN = 8  # refused claims that are named in a message
 _AGAIN = 1.0  # seconds after which a claim is decided anew that somebody else is about to get
-_FIELDS = ("serviceCIDR", "podCIDRs", "gatewayInfos", "wireGuard")
-_KEY_FIELDS = ("publicKey", "nextPublicKey", "port")
 
 
 def _settings(raw: RawObject) -> RawObject:
@@ -159,15 +157,12 @@ def _settings(raw: RawObject) -> RawObject:
 
 
 def _copy(view: View, target: Ref, header: Header, info: RawObject, now: float) -> Wanted:
-    """Return the ResourceImport. Fields that the cluster publishes no longer are named, so that they go."""
-    info_spec: RawObject = {**dict.fromkeys(_FIELDS), **info}
-    if "wireGuard" in info:
-        info_spec["wireGuard"] = {**dict.fromkeys(_KEY_FIELDS), **info["wireGuard"]}
+    """Return the ResourceImport."""
     spec = {
         "name": header.name or None,
         "namespace": header.namespace or None,
         "kind": str(ExportKind.CLUSTER_INFO),
-        "clusterinfo": info_spec,
+        "clusterinfo": complete(info),
     }
     status = (view.get(target) or {}).get("status")
     statuses = status.get("clusterStatuses") if isinstance(status, dict) else None

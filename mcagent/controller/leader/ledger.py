@@ -53,7 +53,7 @@ class ClaimsDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class ClusterClaims:
     """The claims of one cluster as they are now."""
 
     cluster_id: str
@@ -77,11 +77,11 @@ class Ledger:
     def decide(self, view: View, raw: RawObject, now: float) -> ClaimsDecision:
         """Return what becomes of the claims of a member's ClusterInfo export, which can be read."""
         area = namespace_of(raw)
-        own = _account(view, area, text_at(raw, "spec", "clusterID"), raw)
+        own = _claims_of_member(view, area, text_at(raw, "spec", "clusterID"), raw)
         claims = [*own.granted, *own.asked]
         refused = self.refusals(view, area, own.cluster_id, claims)
         wanted = [claim for claim in claims if claim.text not in refused]
-        winners = self._winners(own, wanted, self._others(_Books(view, area), own, wanted))
+        winners = self._winners(own, wanted, self._others(_KnownClaims(view, area), own, wanted))
         for claim, (winner, other) in winners.items():
             since = other.granted.get(winner)
             theirs = str(winner) if winner.text != claim.text else "it"
@@ -98,42 +98,42 @@ class Ledger:
         """Return which claims a cluster may not have, whoever else wants them, and why, by their text."""
         return refusals(claims, cluster_id, bounds_of(view, area, cluster_id, self._defaults), self._allowed)
 
-    def _others(self, books: _Books, own: Account, claims: Sequence[CidrClaim]) -> list[Account]:
+    def _others(self, known: _KnownClaims, own: ClusterClaims, claims: Sequence[CidrClaim]) -> list[ClusterClaims]:
         """Return the other clusters in the way of claims, with just those of their claims that are."""
         asked = {value for claim in claims for value in asked_for(claim)}
         found = []
-        for cluster_id in _clusters(books.view, books.area, claims) - {own.cluster_id}:
-            one = books.account(cluster_id)
+        for cluster_id in _clusters(known.view, known.area, claims) - {own.cluster_id}:
+            one = known.of(cluster_id)
             touching = [c for c in (*one.granted, *one.asked) if not asked.isdisjoint(filed_under(c))]
             found.append(
-                Account(
+                ClusterClaims(
                     cluster_id=cluster_id,
                     created=one.created,
                     granted={c: one.granted[c] for c in touching if c in one.granted},
-                    asked=self._open(books, cluster_id, [c for c in touching if c not in one.granted]),
+                    asked=self._open(known, cluster_id, [c for c in touching if c not in one.granted]),
                 )
             )
         return found
 
-    def _open(self, books: _Books, cluster_id: str, claims: Sequence[CidrClaim]) -> list[CidrClaim]:
+    def _open(self, known: _KnownClaims, cluster_id: str, claims: Sequence[CidrClaim]) -> list[CidrClaim]:
         """Return those of a cluster's claims that may be granted: it may have them, and nobody has any of it."""
-        view, area = books.view, books.area
+        view, area = known.view, known.area
         refused = self.refusals(view, area, cluster_id, claims) if claims else {}
         found = []
         for claim in claims:
             holders = colliding([claim], area, lambda value: view.indexed(GRANTED, value))
             ids = {text_at(raw, "spec", "clusterinfo", "clusterID") for raw in holders} - {cluster_id}
             asked = set(asked_for(claim))
-            if claim.text not in refused and all(asked.isdisjoint(books.held(i)) for i in ids):
+            if claim.text not in refused and all(asked.isdisjoint(known.held(i)) for i in ids):
                 found.append(claim)
         return found
 
     def _winners(
-        self, own: Account, wanted: Sequence[CidrClaim], others: Sequence[Account]
-    ) -> dict[CidrClaim, tuple[CidrClaim, Account]]:
+        self, own: ClusterClaims, wanted: Sequence[CidrClaim], others: Sequence[ClusterClaims]
+    ) -> dict[CidrClaim, tuple[CidrClaim, ClusterClaims]]:
         """Return which of one's own claims are lost, and to whose."""
-        meant: dict[AddressClaim, list[tuple[CidrClaim, Account]]] = {}
-        keys: dict[str, tuple[_Rank, CidrClaim, Account]] = {}
+        meant: dict[AddressClaim, list[tuple[CidrClaim, ClusterClaims]]] = {}
+        keys: dict[str, tuple[_Rank, CidrClaim, ClusterClaims]] = {}
         for one in (own, *others):
             for claim in wanted if one is own else (*one.granted, *one.asked):
                 if claim.range is None:
@@ -153,24 +153,24 @@ class Ledger:
         return found
 
 
-class _Books:
-    """The accounts that one decision looks at, each read once."""
+class _KnownClaims:
+    """The claims of the clusters that one decision is about, each cluster read once."""
 
     def __init__(self, view: View, area: str) -> None:
         self.view, self.area = view, area
-        self._accounts: dict[str, Account] = {}
+        self._claims: dict[str, ClusterClaims] = {}
         self._held: dict[str, frozenset[str]] = {}
 
-    def account(self, cluster_id: str) -> Account:
+    def of(self, cluster_id: str) -> ClusterClaims:
         """Return the claims of a cluster."""
-        if cluster_id not in self._accounts:
-            self._accounts[cluster_id] = account(self.view, self.area, cluster_id)
-        return self._accounts[cluster_id]
+        if cluster_id not in self._claims:
+            self._claims[cluster_id] = claims_of_cluster(self.view, self.area, cluster_id)
+        return self._claims[cluster_id]
 
     def held(self, cluster_id: str) -> frozenset[str]:
         """Return what the granted claims of a cluster are filed under."""
         if cluster_id not in self._held:
-            granted = self.account(cluster_id).granted
+            granted = self.of(cluster_id).granted
             self._held[cluster_id] = frozenset(value for claim in granted for value in filed_under(claim))
         return self._held[cluster_id]
 
@@ -210,22 +210,22 @@ def refusals(
     return found
 
 
-def account(view: View, area: str, cluster_id: str) -> Account:
+def claims_of_cluster(view: View, area: str, cluster_id: str) -> ClusterClaims:
     """Return the claims of a cluster; none of one that is no member, or has no export that stays."""
     export = view.get(Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=names.cluster_info(cluster_id)))
     if export is None or is_deleting(export) or not is_member(view, area, cluster_id):
-        return Account(cluster_id=cluster_id, created="", granted={}, asked=())
-    return _account(view, area, cluster_id, export)
+        return ClusterClaims(cluster_id=cluster_id, created="", granted={}, asked=())
+    return _claims_of_member(view, area, cluster_id, export)
 
 
-def _account(view: View, area: str, cluster_id: str, export: RawObject) -> Account:
+def _claims_of_member(view: View, area: str, cluster_id: str, export: RawObject) -> ClusterClaims:
     """Return the claims of a member. An export that cannot be read asks for what it has: its last good copy."""
     name = names.cluster_info(cluster_id)
     granted = granted_in(view.get(Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)))
     asked = read_claims(export)
     if asked is not None:
         granted = {claim: granted[claim] for claim in asked if claim in granted}
-    return Account(
+    return ClusterClaims(
         cluster_id=cluster_id,
         created=text_at(export, "metadata", "creationTimestamp"),
         granted=granted,

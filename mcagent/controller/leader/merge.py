@@ -48,7 +48,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What is imported, and the verdict on each cluster's two exports, by cluster ID."""
+    """What is imported, and the result on each cluster's two exports, by cluster ID."""
 
     definition: ServiceSpec | None = None
     subsets: Subsets | None = None
@@ -64,22 +64,22 @@ def merge(offers: Iterable[Offer]) -> Merged:
     first: tuple[Header, ServiceSpec] | None = None
     for offer in sorted(offers, key=lambda o: o.header.order):
         cluster = offer.header.cluster_id
-        verdict = _judge(offer, first)
-        services[cluster] = verdict
-        if verdict.taken and first is None and isinstance(offer.definition, ServiceSpec):
+        result = _judge(offer, first)
+        services[cluster] = result
+        if result.taken and first is None and isinstance(offer.definition, ServiceSpec):
             first = (offer.header, offer.definition)
-        if isinstance(offer.backends, Backends) and verdict.taken:
+        if isinstance(offer.backends, Backends) and result.taken:
             taken.append((cluster, offer.backends))
         elif isinstance(offer.backends, Backends):
-            endpoints[cluster] = MergeResult(taken=False, note=f"its Service export is refused: {verdict.note}")
+            endpoints[cluster] = MergeResult(taken=False, note=f"its Service export is refused: {result.note}")
         elif offer.backends is not None:
             endpoints[cluster] = MergeResult(taken=False, note=offer.backends)
-    subsets, verdicts = union(taken)
+    subsets, results = union(taken)
     return Merged(
         definition=first[1] if first else None,
         subsets=subsets if taken else None,
         services=services,
-        endpoints=endpoints | verdicts,
+        endpoints=endpoints | results,
     )
 
 
@@ -116,12 +116,12 @@ def _number(port: ServicePort) -> str:
 
 
 def union(offers: Sequence[tuple[str, Backends]]) -> tuple[Subsets, dict[str, MergeResult]]:
-    """Return the subsets of all clusters together, and the verdict on each.
+    """Return the subsets of all clusters together, and the result on each.
 
     What would make the ResourceImport too large is left out, the youngest export's last addresses first.
     """
     found: dict[Ports, set[Address]] = {}
-    verdicts: dict[str, MergeResult] = {}
+    results: dict[str, MergeResult] = {}
     size = 0
     for cluster, backends in offers:
         dropped = 0
@@ -138,12 +138,12 @@ def union(offers: Sequence[tuple[str, Backends]]) -> tuple[Subsets, dict[str, Me
                     break
                 size, head = size + cost, 0
                 found.setdefault(ports, set()).add(address)
-        verdicts[cluster] = _told(backends, dropped)
+        results[cluster] = _union_result(backends, dropped)
     subsets = {ports: tuple(map(str, sorted(some, key=_address_key))) for ports, some in found.items()}
-    return subsets, verdicts
+    return subsets, results
 
 
-def _told(backends: Backends, dropped: int) -> MergeResult:
+def _union_result(backends: Backends, dropped: int) -> MergeResult:
     notes = []
     if backends.left_out:
         some = "; ".join(backends.left_out[:_SHOWN]) + ("; ..." if len(backends.left_out) > _SHOWN else "")

@@ -142,11 +142,11 @@ class ServiceMerge:
             raw = export.raw
             if is_deleting(raw):
                 continue
-            verdict = _verdict(export, merged)
-            good = succeeded(raw, now, verdict.note)
-            steps.append(good if verdict.taken else failed(raw, verdict.note, now, verdict.reason))
-            if verdict.note:
-                events.append(Event(subject=str(export_ref(raw)), reason="NotMerged", message=verdict.note))
+            result = _result(export, merged)
+            good = succeeded(raw, now, result.note)
+            steps.append(good if result.taken else failed(raw, result.note, now, result.reason))
+            if result.note:
+                events.append(Event(subject=str(export_ref(raw)), reason="NotMerged", message=result.note))
         steps += filter(None, (released(export.raw) for export in mine if is_deleting(export.raw)))
         return DesiredObjects(steps=steps, events=events)
 
@@ -234,12 +234,12 @@ def _refuse_all(exports: Iterable[Export], why: str) -> Merged:
     return Merged(services=refused, endpoints=refused)
 
 
-def _verdict(export: Export, merged: Merged) -> MergeResult:
+def _result(export: Export, merged: Merged) -> MergeResult:
     if export.refused is not None:
         return export.refused
     assert export.header is not None
-    verdicts = merged.services if export.header.kind is ExportKind.SERVICE else merged.endpoints
-    return verdicts[export.header.cluster_id]
+    results = merged.services if export.header.kind is ExportKind.SERVICE else merged.endpoints
+    return results[export.header.cluster_id]
 
 
 # --- the two ResourceImports ----------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def _imports(view: View, area: str, own: Mapping[str, str], merged: Merged, now:
             "kind": str(ExportKind.ENDPOINTS),
             "endpoints": {"subsets": endpoint_subsets(merged.subsets)},
         }
-        exporters = ",".join(sorted(cluster for cluster, verdict in merged.endpoints.items() if verdict.taken))
+        exporters = ",".join(sorted(cluster for cluster, result in merged.endpoints.items() if result.taken))
         meta = {"annotations": {names.EXPORTERS_ANNOTATION: exporters}}
         yield _import(view, backends, {"metadata": meta, "spec": spec}, merged.endpoints, now)
     elif _is_ours(view.get(backends), own):
@@ -284,7 +284,7 @@ def _is_ours(raw: RawObject | None, own: Mapping[str, str]) -> bool:
     return raw is not None and all(text_at(raw, "spec", field) == text for field, text in own.items())
 
 
-def _import(view: View, ref: Ref, body: RawObject, verdicts: Mapping[str, MergeResult], now: float) -> Wanted:
+def _import(view: View, ref: Ref, body: RawObject, results: Mapping[str, MergeResult], now: float) -> Wanted:
     found = (view.get(ref) or {}).get("status")
     before: dict[str, object] = {}
     for item in found.get("clusterStatuses") or () if isinstance(found, dict) else ():
@@ -297,13 +297,13 @@ def _import(view: View, ref: Ref, body: RawObject, verdicts: Mapping[str, MergeR
                 condition(
                     before.get(cluster),
                     "Succeeded",
-                    TRUE if verdict.taken else FALSE,
-                    reason="" if verdict.taken else verdict.reason,
-                    message=verdict.note,
+                    TRUE if result.taken else FALSE,
+                    reason="" if result.taken else result.reason,
+                    message=result.note,
                     now=now,
                 )
             ],
         }
-        for cluster, verdict in sorted(verdicts.items())
+        for cluster, result in sorted(results.items())
     ]
     return Wanted(ref=ref, body=body, status={"clusterStatuses": statuses})

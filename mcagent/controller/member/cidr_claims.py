@@ -28,13 +28,13 @@ def granted_times(
 
     `raw` is the ResourceImport, `there` the ClusterInfoImport as it is, `left_out` what is refused here.
     """
-    told, known = _read(raw), _read(there)
+    reported, known = _read(raw), _read(there)
     if there is not None and annotation(there, CLAIMS_ANNOTATION) is None:  # made before there was any
         made = to_microseconds(text_at(there, "metadata", "creationTimestamp"))
         known = {claim.text: made for claim in claims_of(there.get("spec"))}
     fresh = to_microseconds(at(datetime.fromtimestamp(now, UTC)))
-    times = {claim.text: told.get(claim.text) or known.get(claim.text) or fresh for claim in imported}
-    refused = {text for text, time in told.items() if time == REFUSED and _is_claim(text)} | set(left_out)
+    times = {claim.text: reported.get(claim.text) or known.get(claim.text) or fresh for claim in imported}
+    refused = {text for text, time in reported.items() if time == REFUSED and _is_claim(text)} | set(left_out)
     return dict.fromkeys(refused - times.keys(), REFUSED) | times
 
 

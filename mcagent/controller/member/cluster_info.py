@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.cidr_claims import complete
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import is_deleting, name_of, namespace_of
 from mcagent.controller.machinery.reconciler import (
@@ -22,7 +23,6 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.member.election import relevant
 from mcagent.controller.member.exports import (
-    WIREGUARD_FIELDS,
     export_ref,
     published_settings,
     resource_export,
@@ -125,12 +125,12 @@ class ClusterInfoExport:
         return list(found.values())
 
     def _info(self, leader: Leader, gateways: list[RawObject]) -> RawObject:
-        """Return the payload. Fields that are published no longer are named, so that they go."""
-        first = gateways[0].get("wireGuard")
-        return {
+        """Return the payload."""
+        info = {
             "clusterID": leader.cluster_id,
             "serviceCIDR": self._settings.service_cidr,
             "podCIDRs": list(self._settings.pod_cidrs) or None,
             "gatewayInfos": gateways,
-            "wireGuard": dict.fromkeys(WIREGUARD_FIELDS) | first if first else None,
+            "wireGuard": gateways[0].get("wireGuard"),
         }
+        return complete(info)

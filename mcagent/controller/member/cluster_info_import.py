@@ -20,6 +20,7 @@ from mcagent.controller.contract.cidr_claims import (
     claims_of,
     collide,
     colliding,
+    complete,
     gateway_claim,
     pairs,
     without,
@@ -45,7 +46,7 @@ from mcagent.controller.member.cidr_claims import (
     refused_by_leader,
     since,
 )
-from mcagent.controller.member.exports import WIREGUARD_FIELDS, published_settings, wireguard_fields
+from mcagent.controller.member.exports import published_settings, wireguard_fields
 from mcagent.controller.member.indexes import CLUSTER_INFOS, SLICES_BY_SERVICE
 from mcagent.controller.member.membership import (
     cluster_set_of,
@@ -95,8 +96,8 @@ class ClusterInfoImports:
             case Kind.CLUSTER_INFO_IMPORT:
                 if namespace_of(raw) != view.namespace:
                     return []
-                told = annotation(change.old, CLAIMS_ANNOTATION) != annotation(change.new, CLAIMS_ANNOTATION)
-                others = _colliding(claims_of(raw.get("spec")), view) if told else ()
+                regranted = annotation(change.old, CLAIMS_ANNOTATION) != annotation(change.new, CLAIMS_ANNOTATION)
+                others = _colliding(claims_of(raw.get("spec")), view) if regranted else ()
                 return {name_of(raw), *map(name_of, others)}
             case Kind.GATEWAY:
                 return self.all_keys(view) if _encrypts(change.old) != _encrypts(change.new) else []
@@ -134,7 +135,7 @@ class ClusterInfoImports:
             )
             return DesiredObjects(events=[wrong])
         left_out = protected(view, leader, cluster_id, claims_of(spec))
-        spec = _whole(without(spec, left_out))
+        spec = complete({"gatewayInfos": [], **without(spec, left_out)})
         times = granted_times(raw, there, claims_of(spec), left_out, now)
         problems = [("ProtectedAddress", text) for text in left_out.values()][:_SHOWN]
         problems += islice(self._problems(raw, spec, times, leader, view), _SHOWN)
@@ -216,17 +217,6 @@ def _spec(raw: RawObject, name: str, namespace: str) -> RawObject:
         "wireGuard": wireguard_fields(value.wireguard),
     }
     return {key: value for key, value in spec.items() if value}
-
-
-def _whole(spec: RawObject) -> RawObject:
-    """Return a spec with all fields, those that are published no longer as None, so that they go."""
-    key: RawObject | None = spec.get("wireGuard")
-    return {
-        **dict.fromkeys(("serviceCIDR", "podCIDRs")),
-        "gatewayInfos": [],
-        **spec,
-        "wireGuard": dict.fromkeys(WIREGUARD_FIELDS) | key if key else None,
-    }
 
 
 def _own_events(raw: RawObject, ref: Ref) -> list[Event]:

@@ -54,9 +54,6 @@ def published_settings(settings: MemberSettings) -> dict[str, str | None]:
     }
 
 
-WIREGUARD_FIELDS = ("publicKey", "nextPublicKey", "port")
-
-
 def _by_cluster(obj: RawObject) -> Iterable[str]:
     found = value_at(obj, "spec", "clusterID")
     return [found] if isinstance(found, str) else []

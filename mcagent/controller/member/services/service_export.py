@@ -143,16 +143,16 @@ class ServiceExports:
         if not exports:
             return DesiredObjects(steps=[*_removals(view, leader, refs)])
         export = exports[0]
-        verdict = self._judge(export, view, refs)
+        decision = self._judge(export, view, refs)
         there = [view.get(ref) for ref in refs]
-        steps += _status(export, verdict, _conflict(export, there, verdict, view=view, now=now), now)
-        events += _events(export, verdict, refs, view)
-        if verdict.spec is None:
+        steps += _status(export, decision, _conflict(export, there, decision, view=view, now=now), now)
+        events += _events(export, decision, refs, view)
+        if decision.spec is None:
             return DesiredObjects(steps=[*steps, *_removals(view, leader, refs)], events=events)
         own = {"clusterID": leader.cluster_id, "namespace": namespace_of(export), "name": name_of(export)}
         payloads = (
-            {"kind": ExportKind.SERVICE, "service": {"serviceSpec": verdict.spec}},
-            {"kind": ExportKind.ENDPOINTS, "endpoints": {"subsets": endpoint_subsets(verdict.subsets)}},
+            {"kind": ExportKind.SERVICE, "service": {"serviceSpec": decision.spec}},
+            {"kind": ExportKind.ENDPOINTS, "endpoints": {"subsets": endpoint_subsets(decision.subsets)}},
         )
         for ref, raw, payload in zip(refs, there, payloads, strict=True):
             if raw is not None and is_deleting(raw):
@@ -229,25 +229,25 @@ def _removals(view: View, leader: Leader, refs: Sequence[Ref]) -> Iterable[Ref]:
             yield ref
 
 
-def _events(export: RawObject, verdict: ExportDecision, refs: Iterable[Ref], view: View) -> Iterable[Event]:
-    if verdict.spec is None:
-        yield Event(subject=str(_ref(export)), reason=verdict.reason, message=f"not exported: {verdict.message}")
-    elif verdict.message:
-        yield Event(subject=str(_ref(export)), reason="EndpointsLeftOut", message=verdict.message)
-    for ref in refs if verdict.spec is not None else ():
+def _events(export: RawObject, decision: ExportDecision, refs: Iterable[Ref], view: View) -> Iterable[Event]:
+    if decision.spec is None:
+        yield Event(subject=str(_ref(export)), reason=decision.reason, message=f"not exported: {decision.message}")
+    elif decision.message:
+        yield Event(subject=str(_ref(export)), reason="EndpointsLeftOut", message=decision.message)
+    for ref in refs if decision.spec is not None else ():
         if failure := view.failure(ref):
             yield Event(subject=str(_ref(export)), reason="ExportFailed", message=f"{ref.name}: {failure}")
 
 
-def _status(export: RawObject, verdict: ExportDecision, conflict: RawObject, now: float) -> Iterable[Wanted]:
+def _status(export: RawObject, decision: ExportDecision, conflict: RawObject, now: float) -> Iterable[Wanted]:
     """Yield the status of a ServiceExport: our conditions, and those of others as they are."""
     before = items_at(export, "status", "conditions")
     valid = condition(
         before,
         "Valid",
-        TRUE if verdict.spec is not None else FALSE,
-        reason=verdict.reason,
-        message=verdict.message,
+        TRUE if decision.spec is not None else FALSE,
+        reason=decision.reason,
+        message=decision.message,
         now=now,
     )
     generation = value_at(export, "metadata", "generation")
@@ -262,10 +262,10 @@ def _status(export: RawObject, verdict: ExportDecision, conflict: RawObject, now
 
 
 def _conflict(
-    export: RawObject, there: Iterable[RawObject | None], verdict: ExportDecision, *, view: View, now: float
+    export: RawObject, there: Iterable[RawObject | None], decision: ExportDecision, *, view: View, now: float
 ) -> RawObject:
     """Return what the leader says of the two exports, as a condition of KEP-1645; {} while it says nothing."""
-    if verdict.spec is None:
+    if decision.spec is None:
         return {}
     before = items_at(export, "status", "conditions")
     taken = False
@@ -273,18 +273,20 @@ def _conflict(
         conditions = items_at(raw, "status", "conditions")
         if failure := find(conditions, "Failure"):
             message = printable(text_at(failure, "message"), _SHOWN)
-            reason = _conflict_reason(failure, verdict, view, export)
+            reason = _conflict_reason(failure, decision, view, export)
             return condition(before, "Conflict", TRUE, reason=reason, message=message, now=now)
         taken = taken or text_at(find(conditions, "Succeeded"), "status") == TRUE
     return condition(before, "Conflict", FALSE, reason="NoConflicts", now=now) if taken else {}
 
 
-def _conflict_reason(failure: Mapping[str, object], verdict: ExportDecision, view: View, export: RawObject) -> str:
+def _conflict_reason(
+    failure: Mapping[str, object], decision: ExportDecision, view: View, export: RawObject
+) -> str:
     """Return KEP-1645's word where ports differ from those of the first export; else the leader's own."""
     name = names.service_import(namespace_of(export), name_of(export))
     area = view.leader.namespace if view.leader is not None else ""
     ref = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)
-    ours = _port_set(items_at(verdict.spec, "ports"))
+    ours = _port_set(items_at(decision.spec, "ports"))
     theirs = _port_set(items_at(view.get(ref), "spec", "serviceImport", "spec", "ports"))
     if theirs and ours != theirs:
         return "PortConflict"

@@ -189,11 +189,11 @@ class ServiceImports:
         )
         subsets = behind_own_address(accepted.subsets, own, view, namespace, name)
         accepted = replace(accepted, subsets=subsets)
-        outcome = self._outcome(target, wanted, accepted, _clusters(imports) or accepted.clusters, view)
-        events = [*outcome.events]
+        desired = self._objects(target, wanted, accepted, _clusters(imports) or accepted.clusters, view)
+        events = [*desired.events]
         if failure := view.failure(target.service):
             events.append(Event(subject=str(about), reason="ImportFailed", message=f"{target.service}: {failure}"))
-        return DesiredObjects(steps=outcome.steps, events=events)
+        return DesiredObjects(steps=desired.steps, events=events)
 
     def _full(self, target: ImportedService, view: View, about: Ref) -> Event | None:
         """Return that there are as many imported Services as there may be; those that are here stay."""
@@ -221,7 +221,7 @@ class ServiceImports:
         )
         return islice(waiting, most - count)
 
-    def _outcome(
+    def _objects(
         self, target: ImportedService, wanted: ServiceSpec, accepted: Accepted, clusters: Iterable[str], view: View
     ) -> DesiredObjects:
         """Return what is written: what is new comes before what goes, so no endpoint is missing in between."""
