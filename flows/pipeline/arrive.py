@@ -1,36 +1,61 @@
-"""Tables Arrive, Admit and ArriveState: into this Node's kernel, by way of conntrack in zone ARRIVAL.
+"""Tables Deliver, Output, Arrive, Admit and ArriveState: to the destination's Node, and there into the kernel.
 
-Conntrack keeps the gateway that a connection came in by, and the Service that it translated.
+Conntrack (zone ARRIVAL) keeps the gateway that a connection came in by, and the Service that it translated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flows.actions import Ct, Meter, Move, Output, set_bits, set_whole
-from flows.fields import ETH_DST, ETH_SRC, ct_state
+from flows.actions import Ct, DecTtl, Meter, Move, Output, OutputBits, set_bits, set_whole
+from flows.fields import ETH_DST, ETH_SRC, ct_state, destination_in, eth_type_of
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.entries import (
+    AS_TRANSLATED,
     ESTABLISHED,
     FROM_GATEWAY,
     FROM_REMOTE,
     NEW,
+    PLAIN,
     TRACKED,
     base_entry,
     entry,
     goto,
     mac,
 )
-from flows.pipeline.values import Env, RemoteCluster
+from flows.pipeline.values import Env, LocalNode, RemoteCluster
 
 _REVERSED = ct_state("-rel-inv+rpl+trk")
 
 
+def _output() -> Iterator[Flow]:
+    """By tunnel, with the MAC that says whether a Service was translated."""
+    out = OutputBits(r.EGRESS_PORT)
+    yield base_entry(t.OUTPUT, d.NORMAL, (r.TRANSLATED.is_(1),), AS_TRANSLATED, out)
+    yield base_entry(t.OUTPUT, d.NORMAL, (r.TRANSLATED.is_(0),), PLAIN, out)
+
+
+def own_node(n: LocalNode, cookie: int) -> Iterator[Flow]:
+    """To this Node itself."""
+    for net in dict.fromkeys(n.networks):
+        terms = (eth_type_of(net), destination_in(net))
+        yield entry(cookie, t.DELIVER, d.PREFIX + net.prefixlen, terms, goto(t.ARRIVE))
+
+
+def node(n: LocalNode, cookie: int) -> Iterator[Flow]:
+    """Gateway: from another cluster to another Node."""
+    to_node = (DecTtl(), set_bits(r.EGRESS_PORT, n.ofport), goto(t.OUTPUT))
+    for net in dict.fromkeys(n.networks):
+        terms = (eth_type_of(net), FROM_REMOTE, destination_in(net))
+        yield entry(cookie, t.DELIVER, d.PREFIX + net.prefixlen, terms, *to_node)
+
+
 def base(env: Env) -> Iterator[Flow]:
     """What every connection does that another cluster opened."""
+    yield from _output()
     track = Ct(env.zones.arrival, table=t.ADMIT.number)
     mark = (Move(r.INGRESS_PORT, r.MARK_PORT), Move(r.TRANSLATED, r.MARK_TRANSLATED))
     # The Service is kept with the mark and not compared by itself: a connection has one as long as it lives.

@@ -11,11 +11,9 @@ from ipaddress import ip_network
 from flows.pipeline import (
     arrive,
     classify,
-    deliver,
     departure,
     groups,
     route,
-    snat,
     source,
     untranslate,
     userspace,
@@ -47,10 +45,10 @@ def base(env: Env, group: NextHopGroup | None = None) -> Entries:
     if group is None:
         group = NextHopGroup(next_hops=tuple(NextHop(ofport=port) for port in env.local_gateways))
     flows = [drop(table, d.LOWEST, (), d.MISS.get(table.number, d.DROP_MISS), table.number) for table in t.TABLES]
-    flows += [*classify.base(env), *source.base(env), *departure.base(env), *arrive.base(env), *deliver.base()]
+    flows += [*classify.base(env), *source.base(env), *departure.base(env), *arrive.base(env)]
     if env.gateway:
         flows += [*untranslate.base(env), *services.base(), *userspace.client_table(env)]
-        flows += [*route.base(env), *snat.base(env)]
+        flows += route.base(env)
     return Entries(flows=tuple(flows), groups=tuple(groups.local_gateways(env, group)))
 
 
@@ -71,7 +69,7 @@ def cluster(env: Env, c: RemoteCluster) -> Entries:
     if not env.gateway:
         return Entries(flows=(*flows, *route.by_local_gateway(c, cookie)))
     flows += [*classify.cluster(c, cookie, tunnels), *source.cluster_tunnel(c, cookie, sources)]
-    flows += [*route.cluster(env, c, cookie, tunnels), *snat.cluster(env, c, cookie)]
+    flows += route.cluster(env, c, cookie, tunnels)
     return Entries(flows=tuple(flows), groups=tuple(route.cluster_groups(env, c, tunnels)))
 
 
@@ -79,10 +77,10 @@ def node(env: Env, n: LocalNode) -> Entries:
     """Return the way to and from a Node of this cluster. On workers only their own Node has any."""
     cookie = d.COOKIES.cookie(d.FOR_NODE, n.id)
     if n.ofport == r.HOST_PORT:
-        return Entries(flows=(*source.own_node(env, n, cookie), *deliver.own_node(n, cookie)))
+        return Entries(flows=(*source.own_node(env, n, cookie), *arrive.own_node(n, cookie)))
     if not env.gateway:
         return Entries(flows=())
-    return Entries(flows=(*classify.node(n, cookie), *source.node(env, n, cookie), *deliver.node(n, cookie)))
+    return Entries(flows=(*classify.node(n, cookie), *source.node(env, n, cookie), *arrive.node(n, cookie)))
 
 
 def service(env: Env, s: LocalService) -> Entries:
