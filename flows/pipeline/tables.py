@@ -1,6 +1,7 @@
 """The tables of the bridge in the order of the packet: what each decides, may match, and leads to.
 
-The flows of a table are in the module of its step: `classify`, `source`, `departure`, `untranslate`, `service`, `route`, `arrive`.
+The flows of a table are in the module of its step: `classify`, `source`, `departure`, `untranslate`, `service`,
+`route`, `arrive`.
 """
 
 from __future__ import annotations
