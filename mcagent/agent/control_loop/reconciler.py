@@ -118,7 +118,7 @@ class Reconciler:
         self._contention = self._contention.judge(contended(drift, held), time.monotonic())
         plan, left = leave_alone(plan, self._contention)
         blank = _blank(seen, failures)
-        plan = flows_first(plan, self._tunnels(seen), blank=blank)
+        plan = flows_first(plan, self._ports(seen) if blank else (), blank=blank)
         left_alone = blocked | failures.keys()
         done = apply_plan(self._backends, plan, left_alone, failures, phases)
         right = self._backends.keys() - (left_alone | left.keys() | failures.keys())
@@ -177,7 +177,7 @@ class Reconciler:
                 failures[name] = Failure(errors=(error,), unreachable=True)
         return found
 
-    def _tunnels(self, seen: Seen) -> Iterable[Resource]:
+    def _ports(self, seen: Seen) -> Iterable[Resource]:
         """Return what OVSDB holds, as far as that is known."""
         if Backend.OVSDB in seen:
             return seen[Backend.OVSDB].values()

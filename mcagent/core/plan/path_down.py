@@ -39,7 +39,7 @@ def takes_into_use(step: Step) -> bool:
 def flows_first(plan: Plan, ports: Iterable[Resource], *, blank: bool) -> Plan:
     """Return the plan in which no tunnel is used before the flows are there.
 
-    `ports` is what OVSDB holds now; `blank` says that the bridge has no flow now, or that ovs-vswitchd is gone.
+    `blank` says that the bridge has no flow now, or that ovs-vswitchd is gone; `ports` is what OVSDB holds then.
     """
     stages = {stage.kind: stage.steps for stage in plan.stages}
     create = stages.get(StageKind.TUNNELS, ())
