@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,12 +30,12 @@ class Cleaned:
 
 def clean_up(settings: Settings, *, dry_run: bool) -> Cleaned:
     """Remove everything of ours. Raises BusyError while an agent holds the Node."""
-    with _locked(settings, needed=not dry_run):
+    with contextlib.ExitStack() as opened:
+        if not dry_run:
+            opened.callback(NodeLock(Path(settings.run_dir)).release)
         facilities = make_facilities(settings)
-        try:
-            return remove_all(facilities.by_name, dry_run=dry_run)
-        finally:
-            facilities.close()
+        opened.callback(facilities.close)
+        return remove_all(facilities.by_name, dry_run=dry_run)
 
 
 def remove_all(backends: Mapping[Backend, DataplaneBackend], *, dry_run: bool) -> Cleaned:
@@ -55,15 +55,3 @@ def remove_all(backends: Mapping[Backend, DataplaneBackend], *, dry_run: bool) -
         except BackendError as error:
             errors.append(error)
     return Cleaned(done=tuple(done), errors=tuple(errors))
-
-
-@contextlib.contextmanager
-def _locked(settings: Settings, *, needed: bool) -> Iterator[None]:
-    if not needed:
-        yield
-        return
-    lock = NodeLock(Path(settings.run_dir))
-    try:
-        yield
-    finally:
-        lock.release()

@@ -77,7 +77,7 @@ class SnapshotStore:
 
 
 def _applied(snapshot: Snapshot, changes: list[Change]) -> Snapshot:
-    """Return the snapshot after the changes. An object that nobody thought of costs only itself, and is told."""
+    """Return the snapshot after the changes. An object that breaks the parser costs only itself."""
     found, error = attempt(lambda: apply_changes(snapshot, changes))
     if found is not None:
         return found

@@ -106,9 +106,9 @@ def test_what_happens_is_told_once() -> None:
     drift = replace(quiet, drift="netlink: put back what was gone: route 10.0.0.0/8")
     for _ in range(3):
         recorder.turned(Report(passes=2, last_pass=drift), Draining())
-    fight = replace(quiet, contended=("somebody else",))
-    recorder.turned(Report(passes=3, last_pass=fight), Draining())
-    recorder.turned(Report(passes=4, last_pass=fight), Draining(phase=Phase.REMOTE, why="asked"))
+    contended = replace(quiet, contended=("somebody else",))
+    recorder.turned(Report(passes=3, last_pass=contended), Draining())
+    recorder.turned(Report(passes=4, last_pass=contended), Draining(phase=Phase.REMOTE, why="asked"))
     recorder.turned(Report(passes=5, last_pass=quiet), Draining(phase=Phase.LOCAL, why="asked"))
     recorder.turned(Report(passes=6, last_pass=quiet), Draining(phase=Phase.DRAINED, why="asked"))
     recorder.turned(Report(passes=7, last_pass=quiet), Draining())

@@ -407,7 +407,7 @@ def test_input_errors_are_told_without_a_traceback(world: World, caplog: pytest.
     assert not any(record.exc_info for record in caplog.records)
 
 
-def test_a_fight_with_another_writer_backs_off_and_is_told(world: World) -> None:
+def test_contention_with_another_writer_backs_off_and_is_reported(world: World) -> None:
     """What is taken away again and again is put back a few times, then left alone; the rest goes on."""
     start_settled(world)
     netlink = world.facilities[Backend.NETLINK]
@@ -428,7 +428,7 @@ def test_a_fight_with_another_writer_backs_off_and_is_told(world: World) -> None
     world.wait(world.settled)
 
 
-def test_a_facility_that_restarts_again_and_again_is_no_fight(world: World) -> None:
+def test_a_facility_that_restarts_again_and_again_is_no_contention(world: World) -> None:
     """ovs-vswitchd that crashes loses all flows each time: they are put back at once, every time."""
     start_settled(world)
     openflow = world.facilities[Backend.OPENFLOW]

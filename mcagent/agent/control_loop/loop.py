@@ -38,7 +38,7 @@ STALLED = 60.0  # seconds without a turn after which the loop counts as dead
 
 
 class Input(Protocol):
-    """Where snapshots come from. The loop is told of a new one by `Loop.changed`."""
+    """Where snapshots come from. Whoever makes a new one calls `Loop.changed`."""
 
     def take(self) -> Snapshot:
         """Return the snapshot with everything taken in that came until now."""

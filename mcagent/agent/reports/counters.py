@@ -1,6 +1,6 @@
 """Counters for people and metrics: what went through tunnels, what the pipeline and nft dropped and why.
 
-Read when somebody asks, from any thread; nothing is told while the facility cannot be asked.
+Read when somebody asks, from any thread; there are none while the facility cannot be asked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How a Node hands its traffic over to other gateways, step by step.
 
-First the gateways of other clusters are told (BFD, concatenated path down) and move; then the Nodes of this
-cluster. In this order a connection that a gateway translates is known to the next gateway before replies have to
-go there. A step ends when no packet came for a while, or after a time-out: what still comes then has no other way.
+First the gateways of other clusters get "path down" (BFD, concatenated) and move; then the Nodes of this cluster.
+So a connection that a gateway translates is known to the next gateway before replies have to go there. A step ends
+when no packet came for a while, or after a time-out: what still comes then cannot go by another gateway.
 
 Pure: counts and times come in as arguments. Knows no port, clock or API.
 """
