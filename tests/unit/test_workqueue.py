@@ -129,7 +129,9 @@ def test_failures_wait_longer_and_longer_and_a_success_forgets_them() -> None:
     lanes.add(("x", "bad"))
     lanes.take(now)
     lanes.done(("x", "bad"), now)
-    assert lanes.failures(("x", "bad")) == 0
+    lanes.add(("x", "bad"))
+    lanes.take(now)
+    assert lanes.done(("x", "bad"), now, failed=True) == 1.0
 
 
 def test_threads_never_share_a_key_and_leave_none() -> None:

@@ -17,7 +17,7 @@ from mcagent.controller.machinery.reconciler import Index, Side, View
 from mcagent.controller.settings import MAX_EXPORTS, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
-from mcagent.model.net import Address, Network, parse_network
+from mcagent.model.net import Network, parse_network
 from mcagent.model.objects import Kind
 
 ANY = "*"
@@ -37,10 +37,6 @@ class Bounds:
     def allows_network(self, network: Network) -> bool:
         """Tell whether the member may claim a CIDR."""
         return self.cidrs is None or any(_within(network, allowed) for allowed in self.cidrs)
-
-    def allows_address(self, address: Address) -> bool:
-        """Tell whether the member may claim an address."""
-        return self.cidrs is None or any(address in allowed for allowed in self.cidrs)
 
 
 def defaults_of(limits: MemberLimits) -> Bounds:

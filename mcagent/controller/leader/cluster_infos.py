@@ -116,7 +116,7 @@ class ClusterInfoCopy:
         decision = self._ledger.decide(view, raw, now)
         note = _shown(list(decision.refused.values()))
         events = [Event(subject=str(export_ref(raw)), reason="ClaimRefused", message=note)] if note else []
-        copy = _copy(view, target, header, without(info.spec, decision.refused), now)
+        copy = _copy(view, target, header, without(info, decision.refused), now)
         annotations = {**_settings(raw), CLAIMS_ANNOTATION: granted_text(decision.times)}
         copy = replace(copy, body={**copy.body, "metadata": {"annotations": annotations}})
         return DesiredObjects(

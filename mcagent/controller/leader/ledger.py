@@ -250,7 +250,7 @@ def read_claims(export: RawObject) -> tuple[CidrClaim, ...] | None:
     """Return what an export asks for; None when it cannot be read."""
     try:
         read_header(export)
-        return claims_of(read_cluster_info(export).spec)
+        return claims_of(read_cluster_info(export))
     except InputError:
         return None
 

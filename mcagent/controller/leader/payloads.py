@@ -41,21 +41,6 @@ class Backends:
         return sum(map(len, self.subsets.values()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterInfo:
-    """A cluster's network as it publishes it. `spec` is the copy for the ResourceImport: known fields only."""
-
-    spec: RawObject
-    service_cidr: Network | None
-    pod_cidrs: tuple[Network, ...]
-    encrypted: bool
-
-    @property
-    def networks(self) -> tuple[Network, ...]:
-        """Return all its CIDRs."""
-        return (*((self.service_cidr,) if self.service_cidr else ()), *self.pod_cidrs)
-
-
 def read_definition(raw: RawObject) -> ServiceSpec:
     """Return what a Service export says that the Service is. Raises InputError."""
     payload = subject(raw).get("spec").get("service")
@@ -105,8 +90,11 @@ def _first(found: Mapping[Ports, set[Address]], most: int) -> tuple[dict[Ports, 
     return {ports: frozenset(addresses) for ports, addresses in kept.items()}, count - most
 
 
-def read_cluster_info(raw: RawObject) -> ClusterInfo:
-    """Return a cluster's network. Raises InputError, also when it speaks of another cluster."""
+def read_cluster_info(raw: RawObject) -> RawObject:
+    """Return a cluster's network as a ResourceImport has it: known, valid fields only.
+
+    Raises InputError, also when it is about another cluster.
+    """
     spec = subject(raw).get("spec")
     info = spec.get("clusterInfo")
     if info.absent:
@@ -124,8 +112,7 @@ def read_cluster_info(raw: RawObject) -> ClusterInfo:
     copy |= {"podCIDRs": [str(network) for network in pod_cidrs]} if pod_cidrs else {}
     copy |= {"gatewayInfos": gateways} if gateways else {}
     copy |= {"wireGuard": key} if key else {}
-    encrypted = bool(key) or any("wireGuard" in gateway for gateway in gateways)
-    return ClusterInfo(spec=copy, service_cidr=service_cidr, pod_cidrs=pod_cidrs, encrypted=encrypted)
+    return copy
 
 
 def published(raw: RawObject | None) -> tuple[Network, ...] | None:

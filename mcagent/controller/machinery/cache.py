@@ -16,7 +16,6 @@ from mcagent.controller.machinery.reconciler import Index, ObjectChange, Ref, Si
 from mcagent.kube.source import EventType, RawObject, WatchEvent
 from mcagent.kube.store import Store, is_gone, is_newer, key_of, uid_of, version_of
 from mcagent.kube.trim import trim
-from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 
 
@@ -245,9 +244,3 @@ class SideSink:
 
     def forget(self, kind: Kind) -> None:
         """Nothing: what was seen last is kept."""
-
-
-def ref_of(side: Side, kind: Kind, obj: RawObject) -> Ref:
-    """Return the Ref that names an object."""
-    namespace, name = key_of(obj)
-    return Ref(side=side, kind=kind, namespace=namespace if KINDS[kind].namespaced else "", name=name)

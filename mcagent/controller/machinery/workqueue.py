@@ -114,10 +114,6 @@ class Lanes:
                 self.add(entry, urgent=again)
         return wait
 
-    def failures(self, entry: Entry) -> int:
-        """Return how often in a row an entry has failed."""
-        return self._failures.get(entry, 0)
-
     def clear(self) -> None:
         """Forget what is asked for; what is under way stays."""
         for lane in self._lanes.values():
@@ -179,11 +175,6 @@ class WorkQueue:
             wait = self._lanes.done(entry, self._clock(), failed=failed)
             self._changed.notify_all()
             return wait
-
-    def failures(self, entry: Entry) -> int:
-        """Return how often in a row an entry has failed."""
-        with self._changed:
-            return self._lanes.failures(entry)
 
     def clear(self) -> None:
         """Forget what is asked for."""

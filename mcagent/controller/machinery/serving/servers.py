@@ -18,32 +18,26 @@ class Servers:
 
     def __init__(self, settings: Settings, pages: Pages, client: Client) -> None:
         """Listen. Raises OSError when an address cannot be had."""
-        self._metrics: HttpServer | None = None
         with ExitStack() as opened:
             address = listen_address(settings.listen)
             near = is_loopback(address[0])
             self._health = HttpServer(address, pages) if near else serve_health(address, pages)
             opened.callback(self._health.close)
             if settings.metrics_listen != "0":
-                self._metrics = serve_pages(
+                metrics = serve_pages(
                     listen_address(settings.metrics_listen),
                     {path: page for path, page in pages.items() if path not in HEALTH_PATHS},
                     authentication=settings.metrics_authentication,
                     guard=Reviewer(client.request),
                     certificates=settings.metrics_cert_dir,
                 )
-                opened.callback(self._metrics.close)
+                opened.callback(metrics.close)
             self._opened = opened.pop_all()
 
     @property
     def port(self) -> int:
         """The port of health."""
         return self._health.port
-
-    @property
-    def metrics_port(self) -> int:
-        """The port of /metrics and /status; 0 without one of their own."""
-        return self._metrics.port if self._metrics is not None else 0
 
     def close(self) -> None:
         """Stop listening."""
