@@ -119,7 +119,6 @@ class Agent:
         """Begin to read objects and to reconcile."""
         Supervised(self._connect, name="connect").start()
         self._objects.start(write=True)
-        self._prober.start()
         self._thread.start()
 
     def _connect(self) -> None:

@@ -25,7 +25,7 @@ from mcagent.core.failover.observations import (
     observations,
 )
 from mcagent.core.local_cluster.lingering import Lingering
-from mcagent.dataplane.ovsdb.liveness import BridgeState
+from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Facts
 from mcagent.model.node_state import Role

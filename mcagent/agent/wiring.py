@@ -16,13 +16,13 @@ from mcagent.core.failover.draining import Packets
 from mcagent.core.failover.liveness import Damping
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.dataplane.conntrack.observe import open_connections
-from mcagent.dataplane.conntrack.prober import Prober
+from mcagent.dataplane.conntrack.probes import Prober
 from mcagent.dataplane.facts import observe_facts
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.watch import NetlinkMonitor
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
-from mcagent.dataplane.openflow.text import FlowStatistics
+from mcagent.dataplane.openflow.observe import FlowStatistics
 from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 from mcagent.dataplane.wireguard import WireGuardBackend
 from mcagent.dataplane.wireguard_keys import KeyStore

@@ -10,8 +10,7 @@ import pytest
 
 from devtools.nodes import netns
 from devtools.waiting import wait_until
-from mcagent.dataplane.conntrack.observe import open_connections
-from mcagent.dataplane.conntrack.probes import Connection
+from mcagent.dataplane.conntrack.observe import Connection, open_connections
 
 pytestmark = pytest.mark.contract
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -305,6 +305,27 @@ def test_a_refused_meter_takes_only_its_flows_along(backend: OpenFlowBackend) ->
     assert backend.observe() == as_mapping([*BASE, flow(2)])
     assert {step.new for step, _ in result.failed} == {bad, metered}
     assert "newConnections" in str(result.failed[0][1])
+
+
+def test_a_datapath_without_meters_is_one_problem(
+    backend: OpenFlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many meters and flows it costs: one error, which says what to set. The others are programmed."""
+    dump = backend._dump
+    features = "OFPST_METER_FEATURES reply (OF1.5) (xid=0x2):\nmax_meter:0 max_bands:0 max_color:0\n"
+
+    def answer(command: str, *args: str, **options: Sequence[str]) -> str | None:
+        return features if command == "meter-features" else dump(command, *args, **options)
+
+    monkeypatch.setattr(backend, "_dump", answer)
+    bad = [MeterEntry(meter_id=0xFFFF_FFF0 + number, rate=10, burst=20) for number in range(3)]
+    metered = [flow(one.meter_id & 0xF, actions=f"meter:{one.meter_id},goto_table:50") for one in bad]
+    result = backend.apply(adds(*bad, *metered, *BASE, flow(9)))
+    assert backend.observe() == as_mapping([*BASE, flow(9)])
+    assert {step.new for step, _ in result.failed} == {*bad, *metered}
+    (error,) = {error for _, error in result.failed}
+    assert "newConnections: 0" in str(error)
+    assert not error.retryable
 
 
 def test_ten_thousand_flows_are_written_and_read_in_little_time(backend: OpenFlowBackend) -> None:

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from mcagent.agent.failover import Failover
 from mcagent.core.failover.draining import Packets, Phase
 from mcagent.core.failover.liveness import DAMPED_AFTER, Cause, Damping
-from mcagent.dataplane.ovsdb.liveness import BridgeState, TunnelState
+from mcagent.dataplane.ovsdb.observe import BridgeState, TunnelState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Drain, Facts
 from mcagent.model.node_state import AcceptedCluster, NodeState, Role

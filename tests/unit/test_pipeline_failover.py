@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from devtools.simulator import Datapath, Network
 from devtools.simulator.packet import ACK, RST, SYN, Packet
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP, PORT_CONTROLLER
-from mcagent.dataplane.conntrack.probes import Connection, questions
+from mcagent.dataplane.conntrack.observe import Connection
+from mcagent.dataplane.conntrack.probes import questions
 from tests.conversations import Call, Exchange, calls, examples, exchange, none, one
 from tests.topologies import PLAIN, ZONES, World, from_kernel, worlds
 

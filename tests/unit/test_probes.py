@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from devtools.waiting import wait_until
 from flows.pipeline.registers import TOS_PROBE
-from mcagent.dataplane.conntrack.prober import Prober
-from mcagent.dataplane.conntrack.probes import Connection, may_be_translated, probe, questions, served, services_of
+from mcagent.dataplane.conntrack.observe import Connection
+from mcagent.dataplane.conntrack.probes import Prober, may_be_translated, probe, questions, served, services_of
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
 from mcagent.model.plan import Desired
@@ -35,7 +35,13 @@ def remote(name: str, *cidrs: str, snat: bool) -> AcceptedCluster:
 
 EAST = remote("east", "10.96.0.0/16", snat=True)
 WEST = remote("west", "10.97.0.0/16", "10.20.0.0/16", "10.21.3.0/24", snat=False)
-PODS = (ip_network("10.10.0.0/16"),)
+
+
+def state(*clusters: AcceptedCluster) -> NodeState:
+    """Return what a Node is whose cluster shows the others its Pods."""
+    return NodeState(
+        clusters={one.cluster_id: one for one in clusters}, published_pods=(ip_network("10.10.0.0/16"),)
+    )
 
 
 def test_only_what_a_gateway_translates_is_asked() -> None:
@@ -47,8 +53,8 @@ def test_only_what_a_gateway_translates_is_asked() -> None:
         connection("192.0.2.1", "10.10.1.1"),
         connection("10.10.1.1", "198.51.100.1"),
     ]
-    assert may_be_translated([*asked, *others, *asked], (EAST, WEST), PODS) == sorted(asked)
-    assert may_be_translated(others, (), ()) == []
+    assert may_be_translated([*asked, *others, *asked], state(EAST, WEST)) == sorted(asked)
+    assert may_be_translated(others, NodeState()) == []
 
 
 def exported(name: str, *endpoints: tuple[str, int], protocol: str = "tcp") -> ExportedPort:
@@ -74,7 +80,8 @@ def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> Non
             exported("c", ("10.10.1.3", 80), protocol="udp"),
         )
     }
-    services = services_of(ports, {"a": 5, "b": 0x010203, "c": 7})
+    known = replace(state(there), services=ports, service_ids={"a": 5, "b": 0x010203, "c": 7})
+    services = services_of(known)
     asked = [connection("10.20.1.1", "10.10.1.1"), connection("192.0.2.9", "10.10.1.2")]
     others = [
         connection("10.22.1.1", "10.10.1.1"),  # from nowhere that is known
@@ -82,7 +89,7 @@ def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> Non
         connection("10.20.1.1", "10.10.1.4"),
         replace(asked[0], server_port=81),
     ]
-    assert served([*others, *asked, *asked], (there,), services) == sorted(asked)
+    assert served([*others, *asked, *asked], known, services) == sorted(asked)
     twice, once = (questions(one, services) for one in asked)
     assert [frame[:12].hex(":") for frame in twice] == [
         "aa:bb:cc:dd:ee:f2:0a:6d:63:00:00:01",
@@ -140,10 +147,8 @@ def test_connections_are_asked_by_a_thread_again_and_after_an_error() -> None:
         sent.append((in_port, len(frames)))
 
     prober = Prober(connections=connections, send=send, attempts=(0.0, 0.01, 0.02))
-    prober.start()
     prober.gateway_lost(7, None)
-    state = NodeState(clusters={"east": EAST}, published_pods=PODS)
-    prober.gateway_lost(7, Desired(fragments={}, problems=(), state=state))
+    prober.gateway_lost(7, Desired(fragments={}, problems=(), state=state(EAST)))
     wait_until(lambda: len(sent) == 2, "two attempts after one that failed")
     prober.stop()
     assert sent == [(7, 4), (7, 5)]

@@ -134,4 +134,5 @@ class _Applying:
     def _fail(self, backend: Backend, errors: Iterable[BackendError], *, unreachable: bool = False) -> None:
         before = self._failures.get(backend)
         known = before.errors if before is not None else ()
-        self._failures[backend] = Failure(errors=(*known, *errors), unreachable=unreachable)
+        # One error may be that of many steps.
+        self._failures[backend] = Failure(errors=tuple(dict.fromkeys((*known, *errors))), unreachable=unreachable)

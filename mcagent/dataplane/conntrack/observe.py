@@ -6,9 +6,9 @@ Sources: linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h, nf_conntrack_tcp.h.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
-from mcagent.dataplane.conntrack.probes import Connection
 from mcagent.dataplane.netlink.connection import NETLINK_NETFILTER, NetlinkSocket
 from mcagent.dataplane.netlink.messages import AF_INET, attributes
 
@@ -23,6 +23,16 @@ _TCP = b"\x06"
 _OPEN = range(3, 7)  # ESTABLISHED, FIN_WAIT, CLOSE_WAIT, LAST_ACK
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Connection:
+    """A TCP connection as it is on the wire behind this Node, in numbers; the client or the server is here."""
+
+    client: int
+    client_port: int
+    server: int
+    server_port: int
+
+
 def open_connections(zones: Collection[int]) -> list[Connection]:
     """Return the IPv4 TCP connections of these zones on which something may still be sent.
 
@@ -34,23 +44,17 @@ def open_connections(zones: Collection[int]) -> list[Connection]:
     finally:
         netlink.close()
     wanted = {zone.to_bytes(2) for zone in zones}
-    found = []
-    for answer in answers:
-        entry = attributes(answer, _NFGENMSG.size)
-        # The answer's direction: where it comes from is the server after any translation here.
-        reply = attributes(entry.get(_TUPLE_REPLY, b""))
-        ports = attributes(reply.get(_PROTO, b""))
-        if ports.get(_NUMBER) != _TCP or entry.get(_ZONE, b"\0\0") not in wanted:
-            continue
-        state = attributes(attributes(entry.get(_PROTOINFO, b"")).get(_INFO_TCP, b"")).get(_TCP_STATE, b"\0")
-        addresses = attributes(reply.get(_IP, b""))
-        if state[0] in _OPEN and _SOURCE in addresses and _DESTINATION in addresses:
-            found.append(
-                Connection(
-                    client=int.from_bytes(addresses[_DESTINATION]),
-                    client_port=int.from_bytes(ports.get(_DESTINATION_PORT, b"")),
-                    server=int.from_bytes(addresses[_SOURCE]),
-                    server_port=int.from_bytes(ports.get(_SOURCE_PORT, b"")),
-                )
-            )
-    return found
+    entries = (attributes(answer, _NFGENMSG.size) for answer in answers)
+    found = (_connection(entry) for entry in entries if entry.get(_ZONE, b"\0\0") in wanted)
+    return [one for one in found if one is not None]
+
+
+def _connection(entry: Mapping[int, bytes]) -> Connection | None:
+    # The answer's direction: where it comes from is the server after any translation here.
+    reply = attributes(entry.get(_TUPLE_REPLY, b""))
+    addresses, ports = attributes(reply.get(_IP, b"")), attributes(reply.get(_PROTO, b""))
+    state = attributes(attributes(entry.get(_PROTOINFO, b"")).get(_INFO_TCP, b"")).get(_TCP_STATE, b"\0")
+    if ports.get(_NUMBER) != _TCP or state[0] not in _OPEN or not {_SOURCE, _DESTINATION} <= addresses.keys():
+        return None
+    values = (addresses[_DESTINATION], ports[_DESTINATION_PORT], addresses[_SOURCE], ports[_SOURCE_PORT])
+    return Connection(*map(int.from_bytes, values))

@@ -1,34 +1,41 @@
-"""Which connections may have lost a translation, and the packet that makes an end find out, or tell.
+"""Packets that make the ends of a connection notice what was lost with a gateway, or with a Node's conntrack.
 
-**The client's gateway is lost.** A connection that was SNATed ends with its gateway: another one gives it another
-address, which the server does not know and answers with a reset. But only if the client sends something. One that
-just waits for data would wait for ever, since what the server sends goes to the lost gateway's address. So it is
-asked: a SYN+ACK as if from the server, in the middle of the connection, makes it answer with an ACK (RFC 9293,
-section 3.10.7.4, and RFC 5961, section 4), which leaves by another gateway. Where the connection is well, the
-server gets one ACK twice.
+**The client's gateway is lost.** A connection that it SNATed ends with it: another gateway gives the connection
+another address, which the server does not know and answers with a reset. That needs a packet of the client; one
+that only receives would wait for ever. A SYN+ACK as if from the server makes it answer with an ACK (RFC 9293,
+section 3.10.7.4; RFC 5961, section 4), which leaves by another gateway. Where all is well, one ACK more is sent.
 
-**The server's Node has lost its conntrack** (with the process of the userspace datapath). Whether a client came
-to the server by a Service or by its own address is not known any more, so what the server sends is held back
-(`pipeline.endpoints`) until the client has been heard. One that only receives would never be. So it is asked in
-both ways: by the server's address, and by each Service of which that is an endpoint. It answers the one that it
-knows with an ACK, which tells; the other one with a reset, which repeats the question's type of service and is
-dropped by that (`TOS_PROBE`).
+**The server's Node has lost its conntrack** (with the process of the userspace datapath). Whether a client came by
+a Service or by the endpoint's own address is not known any more, and what the server sends is held back until the
+client has been heard. So the client is asked in each way it may have come. It answers the one that it knows by an
+ACK; the others by a reset, which repeats the question's type of service (`TOS_PROBE`) and is dropped by that.
 
-Why a SYN+ACK: any other segment must have the right numbers to pass the kernel's connection tracking.
-
-Pure. IPv4, as all that is programmed.
+Only a SYN+ACK passes the kernel's connection tracking without the right sequence numbers. IPv4 only.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from flows.fields import PORT_CONTROLLER
 from flows.pipeline.registers import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_PROBE
 from mcagent.core.addresses.underlay import source_of
-from mcagent.model.net import Network, NetworkSet, host_network, internet_checksum
-from mcagent.model.node_state import AcceptedCluster, ExportedPort
+from mcagent.dataplane.conntrack.observe import Connection
+from mcagent.model.errors import BackendError
+from mcagent.model.net import NetworkSet, host_network, internet_checksum
+from mcagent.model.node_state import NodeState
+from mcagent.model.plan import Desired
+from mcagent.supervised import Supervised
+
+log = logging.getLogger(__name__)
+
+# Seconds after the loss. More than once, because others may find out later than this Node that a gateway is gone.
+# The kernel answers such packets of a connection every 0.5 s at most (tcp_invalid_ratelimit).
+ATTEMPTS = (0.0, 0.6, 2.0)
 
 _ETHERNET = struct.Struct("!6s6sH")
 _IPV4 = struct.Struct("!BBHHHBBHII")  # RFC 791, section 3.1
@@ -38,43 +45,23 @@ _ETHERTYPE_IPV4, _PROTOCOL_TCP = 0x0800, 6
 _DONT_FRAGMENT, _TTL, _WINDOW = 0x4000, 64, 1024
 _SYN_ACK = 0x12
 
-Services = Mapping[tuple[int, int], Sequence[int]]  # by address and port of an endpoint: numbers of its Services
+Services = Mapping[tuple[int, int], Sequence[int]]  # by address and port of an endpoint: IDs of its Services
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Connection:
-    """A TCP connection as it is on the wire behind this Node, in numbers; the client or the server is here."""
-
-    client: int
-    client_port: int
-    server: int
-    server_port: int
-
-
-def may_be_translated(
-    connections: Iterable[Connection], clusters: Iterable[AcceptedCluster], published: Sequence[Network]
-) -> list[Connection]:
-    """Return those that go to another cluster and whose source address a gateway translates, in order.
-
-    `published` are this cluster's Pods that other clusters may see (`Local.published_pods`).
-    """
-    remote = list(clusters)
+def may_be_translated(connections: Iterable[Connection], state: NodeState) -> list[Connection]:
+    """Return those that go to another cluster and whose source address a gateway translates, in order."""
+    remote = state.clusters.values()
     kept = NetworkSet(net for cluster in remote if not cluster.snat for net in cluster.cidrs)
     translated = NetworkSet(net for cluster in remote if cluster.snat for net in cluster.cidrs)
-    seen = NetworkSet(published)
+    seen = NetworkSet(state.published_pods)
     return sorted(
         {one for one in connections if one.server in translated or (one.server in kept and one.client not in seen)}
     )
 
 
-def served(
-    connections: Iterable[Connection], clusters: Iterable[AcceptedCluster], services: Services
-) -> list[Connection]:
-    """Return those that a client in another cluster has with an endpoint of an exported Service, in order.
-
-    Clients that their own gateway SNATs come from its address.
-    """
-    remote = list(clusters)
+def served(connections: Iterable[Connection], state: NodeState, services: Services) -> list[Connection]:
+    """Return those that a client in another cluster, or behind its gateway, has with an endpoint, in order."""
+    remote = state.clusters.values()
     cidrs = (net for cluster in remote for net in cluster.cidrs)
     there = NetworkSet((*cidrs, *(host_network(source_of(a)) for cluster in remote for a in cluster.gateways)))
     return sorted(
@@ -82,20 +69,19 @@ def served(
     )
 
 
-def services_of(ports: Mapping[str, ExportedPort], numbers: Mapping[str, int]) -> Services:
-    """Return the numbers of the Services that a TCP endpoint is of. `numbers` by the name of the exported port."""
+def services_of(state: NodeState) -> Services:
+    """Return the IDs of the exported Services that a TCP endpoint is of."""
     found: dict[tuple[int, int], list[int]] = {}
-    for name, port in ports.items():
-        if port.protocol == "tcp":
-            for address, number in port.endpoints:
-                found.setdefault((int(address), number), []).append(numbers[name])
+    for name, port in state.services.items():
+        for address, number in port.endpoints if port.protocol == "tcp" else ():
+            found.setdefault((int(address), number), []).append(state.service_ids[name])
     return found
 
 
 def questions(connection: Connection, services: Services) -> list[bytes]:
     """Return the frames that ask the client of a lost connection, as a Node sends replies to a gateway."""
-    numbers = services[connection.server, connection.server_port]
-    ways = [(MAC_REPLY, HOST_MAC), *((MAC_TRANSLATED, MAC_SERVICE | number) for number in numbers)]
+    ids = services[connection.server, connection.server_port]
+    ways = [(MAC_REPLY, HOST_MAC), *((MAC_TRANSLATED, MAC_SERVICE | number) for number in ids)]
     return [probe(connection, to=to, source=source, tos=TOS_PROBE) for to, source in ways]
 
 
@@ -109,3 +95,54 @@ def probe(connection: Connection, *, to: int = MAC_PLAIN, source: int = HOST_MAC
     ip = _IPV4.pack(0x45, tos, size, 0, _DONT_FRAGMENT, _TTL, _PROTOCOL_TCP, 0, c.server, c.client)
     ip = ip[:10] + internet_checksum(ip).to_bytes(2) + ip[12:]
     return _ETHERNET.pack(to.to_bytes(6), source.to_bytes(6), _ETHERTYPE_IPV4) + ip + tcp
+
+
+class Prober:
+    """Asks in a thread for each loss, since a Node may have very many connections. Any thread may call it."""
+
+    def __init__(
+        self,
+        *,
+        connections: Callable[[], Iterable[Connection]],  # of this Node
+        send: Callable[[int, Sequence[bytes]], None],  # gives frames to the bridge, as if they came by that port
+        attempts: Sequence[float] = ATTEMPTS,
+    ) -> None:
+        self._connections, self._send, self._attempts = connections, send, attempts
+        self._latest: dict[str, object] = {}  # by what was lost: who asks; an earlier one asks no more
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stopped.set()
+
+    def gateway_lost(self, in_port: int, desired: Desired | None) -> None:
+        """Ask the connections of this Node. `in_port`: a tunnel to any gateway of this cluster."""
+        if desired is not None:
+            state = desired.state
+            self._start("a gateway", in_port, lambda: map(probe, may_be_translated(self._connections(), state)))
+
+    def state_lost(self, state: NodeState) -> None:
+        """Ask the clients of this Node's endpoints: its conntrack is gone, and its flows are there again."""
+        services = services_of(state)
+
+        def frames() -> Iterable[bytes]:
+            return (
+                frame for one in served(self._connections(), state, services) for frame in questions(one, services)
+            )
+
+        self._start("conntrack", PORT_CONTROLLER, frames)
+
+    def _start(self, lost: str, in_port: int, frames: Callable[[], Iterable[bytes]]) -> None:
+        self._latest[lost] = frames
+        Supervised(self._ask, args=(lost, in_port, frames, time.monotonic()), name="probes").start()
+
+    def _ask(self, lost: str, in_port: int, frames: Callable[[], Iterable[bytes]], began: float) -> None:
+        for after in self._attempts:
+            if self._stopped.wait(began + after - time.monotonic()) or self._latest[lost] is not frames:
+                return
+            try:
+                if found := list(frames()):
+                    self._send(in_port, found)
+                    log.info("%s was lost: %d probes ask connections whether they go on", lost, len(found))
+            except BackendError as error:
+                log.warning("connections may hang, since %s was lost: %s", lost, error)

@@ -1,4 +1,4 @@
-"""The OpenFlow backend: flows and groups of our bridge, through ovs-ofctl(8).
+"""The OpenFlow backend: flows and groups of our bridge, through ovs-ofctl(8); meters and packets by messages.
 
 Owns the flows with our cookie and all groups of our bridge, which is ours alone. Must not know what the
 flows are for: their text comes from the `flows` library and goes back as it came.
@@ -9,28 +9,41 @@ from __future__ import annotations
 import errno
 import os
 import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from flows.errors import FlowError
-from mcagent.dataplane.openflow import meters, packet_out
-from mcagent.dataplane.openflow import text as openflow_text
+from mcagent.dataplane.openflow import messages
+from mcagent.dataplane.openflow.apply import (
+    Placed,
+    bundle_line,
+    failure,
+    in_bundle_order,
+    meter_message,
+    name_of,
+    without_users,
+)
+from mcagent.dataplane.openflow.connection import OpenFlowConnection
+from mcagent.dataplane.openflow.observe import (
+    OURS,
+    FlowStatistics,
+    is_ours,
+    parse_dropped,
+    parse_flows,
+    parse_groups,
+    parse_meters,
+    parse_statistics,
+)
 from mcagent.dataplane.openflow.ofctl import TIMEOUT, Ofctl
-from mcagent.dataplane.openflow.text import FlowStatistics
+from mcagent.dataplane.openflow.refusals import refused
 from mcagent.dataplane.openflow.watch import BridgeWatch
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
-from mcagent.model.resources import (
-    Backend,
-    FlowEntry,
-    GroupEntry,
-    MeterEntry,
-    OpenFlowResource,
-    Resource,
-    ResourceKey,
-)
+from mcagent.model.resources import Backend, GroupEntry, MeterEntry, OpenFlowResource, Resource, ResourceKey
 
 STEPS_PER_SECOND = 1000  # a run of ovs-ofctl may take one second longer for each so many lines
 REFUSALS_MAX = 32  # steps found bad in one stage before the rest is given up
+_NO_METERS = re.compile(r"\bmax_meter:0\b")
 _NO_FLOWS = re.compile(r"\bflow_count=0\b")
 _NO_SUCH_FILE = f"({os.strerror(errno.ENOENT)})"
 _REFUSED = f"({os.strerror(errno.ECONNREFUSED)})"  # the socket of a process that has ended
@@ -51,7 +64,7 @@ class OpenFlowBackend:
 
         Raises BackendError when ovs-vswitchd cannot be reached.
         """
-        flows = self._dump("dump-flows", openflow_text.OURS)
+        flows = self._dump("dump-flows", OURS)
         if flows is None:
             return {}
         groups = self._dump("dump-groups")
@@ -59,9 +72,9 @@ class OpenFlowBackend:
             return {}
         try:
             found: list[OpenFlowResource] = [
-                *meters.parse(self._dump("dump-meters", options=()) or ""),
-                *openflow_text.parse_groups(groups),
-                *openflow_text.parse_flows(flows),
+                *parse_meters(self._dump("dump-meters", options=()) or ""),
+                *parse_groups(groups),
+                *parse_flows(flows),
             ]
         except FlowError as error:
             raise BackendError("openflow", "read", self.socket, str(error)) from None
@@ -69,7 +82,7 @@ class OpenFlowBackend:
 
     def has_flows(self) -> bool:
         """Tell whether there is any flow of ours, at little cost. Raises BackendError."""
-        found = self._dump("dump-aggregate", openflow_text.OURS, options=())
+        found = self._dump("dump-aggregate", OURS, options=())
         return found is not None and not _NO_FLOWS.search(found)
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
@@ -79,60 +92,79 @@ class OpenFlowBackend:
         others then take effect together. Raises BackendError when ovs-vswitchd cannot be reached.
         """
         failed: dict[int, BackendError] = {}
+        meters: list[Placed] = []
+        rest: list[Placed] = []
+        for item in enumerate(steps):
+            (meters if isinstance(item[1].new or item[1].old, MeterEntry) else rest).append(item)
         # Those that flows use are there before them and go after them: OVS would delete these flows.
-        self._meters(steps, failed, deleted=False)
-        refused = {
-            step.new.meter_id for step in map(steps.__getitem__, failed) if isinstance(step.new, MeterEntry)
-        }
-        rest = [(n, step) for n, step in enumerate(steps) if not isinstance(step.new or step.old, MeterEntry)]
-        remaining = openflow_text.in_bundle_order(_without_meters(rest, refused, failed))
+        cause = self._meters([item for item in meters if item[1].new is not None], failed)
+        # What the flows of a refused meter let pass then passes by the flows below them.
+        without = {name_of(steps[place].new) for place in failed}
+        remaining = in_bundle_order(without_users(rest, without, failed, cause))
         while remaining:
             refusal = self._bundle([step for _, step in remaining])
             if refusal is None:
                 break
             position, reason = refusal
             if position is None or len(failed) >= REFUSALS_MAX:
-                failed.update(
-                    {index: _failure(step, f"not tried any more after {reason}") for index, step in remaining}
-                )
+                failed.update({at: failure(step, f"not tried any more after {reason}") for at, step in remaining})
                 break
-            index, step = remaining.pop(position)
-            failed[index] = _failure(step, reason, retryable=False)
+            place, step = remaining.pop(position)
+            failed[place] = failure(step, reason, retryable=False)
             if isinstance(step.new, GroupEntry):
-                remaining = _without_users(remaining, step.new.group_id, failed)
-        self._meters(steps, failed, deleted=True)
+                remaining = without_users(remaining, {name_of(step.new)}, failed)
+        self._meters([item for item in meters if item[1].op is Op.DELETE], failed)
         return ApplyResult(
-            done=tuple(step for index, step in enumerate(steps) if index not in failed),
-            failed=tuple((steps[index], error) for index, error in sorted(failed.items())),
+            done=tuple(step for place, step in enumerate(steps) if place not in failed),
+            failed=tuple((steps[place], error) for place, error in sorted(failed.items())),
         )
 
-    def _meters(self, steps: Sequence[Step], failed: dict[int, BackendError], *, deleted: bool) -> None:
-        """Make the steps on meters so, of one kind; what is refused goes into `failed` by place."""
-        places = [
-            place
-            for place, step in enumerate(steps)
-            if isinstance(step.new or step.old, MeterEntry) and (step.op is Op.DELETE) == deleted
-        ]
-        if places:
-            errors = meters.apply(self.socket.removeprefix("unix:"), [steps[place] for place in places])
-            failed.update((places[index], error) for index, error in errors.items())
+    def _meters(self, steps: Sequence[Placed], failed: dict[int, BackendError]) -> BackendError | None:
+        """Apply steps on meters; return the one error of all of them where the datapath has no meters."""
+        errors = self._request("apply", [meter_message(step, xid) for xid, (_, step) in enumerate(steps, 1)])
+        cause = None
+        if errors and _NO_METERS.search(self._dump("meter-features", options=()) or ""):
+            reason = "this datapath has none: set newConnections: 0, and other clusters' are not limited"
+            cause = BackendError("openflow", "apply", "meters of new connections", reason, retryable=False)
+        for error in errors:
+            if not 0 < error.xid <= len(steps):
+                continue
+            place, step = steps[error.xid - 1]
+            kind, code = struct.unpack_from("!HH", error.body)
+            reason = f"Open vSwitch refuses it (error {kind}/{code}): newConnections: 0 does without"
+            failed[place] = cause or failure(step, reason, retryable=False)
+        return cause
 
-    def flow_stats(self, cookies: str = openflow_text.OURS) -> dict[int, FlowStatistics]:
+    def _request(self, operation: str, requests: Sequence[bytes]) -> list[messages.Message]:
+        """Send messages on a connection of their own; return the errors. Raises BackendError."""
+        if not requests:
+            return []
+        path = self.socket.removeprefix("unix:")
+        try:
+            with OpenFlowConnection(path) as connection:
+                return connection.request(requests)
+        except OSError as error:
+            raise BackendError("openflow", operation, path, str(error)) from None
+
+    def flow_stats(self, cookies: str = OURS) -> dict[int, FlowStatistics]:
         """Return packets and bytes by cookie, from any thread; empty while there is no such bridge.
 
         `cookies` ("cookie=VALUE/MASK") asks for some only.
         Raises BackendError when ovs-vswitchd cannot be reached.
         """
         text = self._dump("dump-flows", cookies, options=("--no-names",))
-        return openflow_text.parse_statistics(text) if text is not None else {}
+        return parse_statistics(text) if text is not None else {}
 
     def over_limit(self) -> int:
         """Return how many packets meters dropped, from any thread. Raises BackendError."""
-        return meters.dropped(self._dump("meter-stats", options=()) or "")
+        return parse_dropped(self._dump("meter-stats", options=()) or "")
 
     def send(self, in_port: int, frames: Sequence[bytes]) -> None:
         """Give frames to the flows as if they had come in by a port, from any thread. Raises BackendError."""
-        packet_out.send(self.socket.removeprefix("unix:"), in_port, frames)
+        errors = self._request("send packets", [messages.packet_out(in_port, frame) for frame in frames])
+        if errors:
+            reason = f"{len(errors)} of {len(frames)} were refused"
+            raise BackendError("openflow", "send packets", self.socket, reason)
 
     def watch(self, on_change: Callable[[], None], on_restart: Callable[[], None] | None = None) -> None:
         """Call `on_change`, in a thread, when flows or groups are no longer as last applied. Once only.
@@ -147,7 +179,7 @@ class OpenFlowBackend:
             on_change,
             on_restart or on_change,
             self._ofctl.hold,
-            ours=openflow_text.is_ours,
+            ours=is_ours,
         )
 
     def close(self) -> None:
@@ -168,7 +200,7 @@ class OpenFlowBackend:
 
     def _bundle(self, steps: Sequence[Step]) -> tuple[int | None, str] | None:
         """Send one bundle; None if it was taken, else which step was refused, and why."""
-        text = "\n".join(map(openflow_text.line, steps)) + "\n"
+        text = "\n".join(map(bundle_line, steps)) + "\n"
         taken = 0
         if self._watch is not None:
             self._watch.begin()
@@ -180,59 +212,10 @@ class OpenFlowBackend:
                 self._watch.end(taken)
         if done.returncode == 0:
             return None
-        refusal = openflow_text.refused(done.stderr, steps)
+        refusal = refused(done.stderr, steps)
         if refusal is None:
             raise BackendError("openflow", "apply", self.socket, _last_line(done.stderr))
         return refusal
-
-
-def _failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError:
-    resource = step.new or step.old
-    if isinstance(resource, GroupEntry):
-        obj = f"group {resource.group_id:#x}"
-    else:
-        assert isinstance(resource, FlowEntry)
-        obj = f"flow table={resource.table},priority={resource.priority},{resource.match}"
-    return BackendError("openflow", str(step.op), obj, reason, retryable=retryable)
-
-
-def _without_meters(
-    steps: list[tuple[int, Step]], refused: set[int], failed: dict[int, BackendError]
-) -> list[tuple[int, Step]]:
-    """Take out the flows that use a refused meter: what they let pass then passes by the flow below them."""
-    kept = []
-    for place, step in steps:
-        used = openflow_text.meter_used(step.new) if refused and isinstance(step.new, FlowEntry) else None
-        if used in refused:
-            failed[place] = _failure(step, f"meter {used}, which it needs, was refused", retryable=False)
-        else:
-            kept.append((place, step))
-    return kept
-
-
-def _without_users(
-    steps: list[tuple[int, Step]], group_id: int, failed: dict[int, BackendError]
-) -> list[tuple[int, Step]]:
-    """Take out the steps that point to a refused group, and in turn what points to those."""
-    refused = {group_id}
-    while refused:
-        kept: list[tuple[int, Step]] = []
-        more: set[int] = set()
-        for index, step in steps:
-            new = step.new
-            used = (
-                refused.intersection(openflow_text.groups_used(new))
-                if isinstance(new, FlowEntry | GroupEntry)
-                else None
-            )
-            if not used:
-                kept.append((index, step))
-                continue
-            failed[index] = _failure(step, f"group {min(used):#x}, which it needs, was refused")
-            if isinstance(new, GroupEntry):
-                more.add(new.group_id)
-        steps, refused = kept, more
-    return steps
 
 
 def _last_line(text: str) -> str:

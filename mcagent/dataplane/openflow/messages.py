@@ -1,4 +1,4 @@
-"""The few OpenFlow 1.5 messages that tell of changed flows and groups, and those that send a packet. Pure.
+"""The few OpenFlow 1.5 messages that no run of ovs-ofctl sends: watch flows and groups, meters, packet-out. Pure.
 
 Sources: OpenFlow Switch Specification 1.5.1, sections 7.1.1 (header), 7.3.2 (configuration), 7.3.4.5 (meters),
 7.3.5.18 (flow monitor), 7.3.6 (packet-out), 7.3.7 (barrier), 7.3.10 (asynchronous messages) and 7.4.6 (request
@@ -8,7 +8,6 @@ miss_send_len (ofproto/connmgr.c, ofconn_receives_async_msg).
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,14 +17,14 @@ HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, SET_CONFIG = 0, 1, 2, 3, 9
 PACKET_OUT, BARRIER_REQUEST, BARRIER_REPLY = 13, 20, 21
 MULTIPART_REQUEST, MULTIPART_REPLY, SET_ASYNC, METER_MOD, REQUESTFORWARD = 18, 19, 28, 29, 32
 
-_HEADER = struct.Struct("!BBHI")  # version, type, length, transaction number
+HEADER = struct.Struct("!BBHI")  # version, type, length, transaction number
 _MULTIPART = struct.Struct("!HH4x")  # type, flags
 _FLOW_MONITOR = 16
 _MONITOR = struct.Struct("!IIIHBB HH4x")  # id, out port, out group, flags, table, command; an empty match
 _ANY = 0xFFFFFFFF
 _ALL_TABLES = 0xFF
 _ADDED, _REMOVED, _MODIFIED, _ABBREV, _PAUSED, _RESUMED = range(1, 7)
-_TELL_ADD, _TELL_REMOVED, _TELL_MODIFY = 1 << 1, 1 << 2, 1 << 3
+_MONITOR_ADD, _MONITOR_REMOVED, _MONITOR_MODIFY = 1 << 1, 1 << 2, 1 << 3
 _PROPERTY = struct.Struct("!HHI")  # type, length, reasons
 _ASYNC_PROPERTIES = 12  # kinds of message, each for slaves (even) and for others (odd)
 _FORWARD_TO_MASTER = 11
@@ -57,7 +56,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One flow was changed. `lost`: the switch could not tell of all changes."""
+    """One flow was changed. `lost`: the switch could not report all changes."""
 
     cookie: int = 0
     removed: bool = False
@@ -65,7 +64,7 @@ class Change:
 
 
 def _message(kind: int, body: bytes = b"", xid: int = 0) -> bytes:
-    return _HEADER.pack(VERSION, kind, _HEADER.size + len(body), xid) + body
+    return HEADER.pack(VERSION, kind, HEADER.size + len(body), xid) + body
 
 
 def hello() -> bytes:
@@ -105,8 +104,8 @@ def subscribe() -> bytes:
     """Return the messages that ask for every change of a flow or group from now on, and for nothing else."""
     wanted = {_FORWARD_TO_MASTER: _GROUP_MOD}
     properties = (_PROPERTY.pack(kind, _PROPERTY.size, wanted.get(kind, 0)) for kind in range(_ASYNC_PROPERTIES))
-    told = _TELL_ADD | _TELL_REMOVED | _TELL_MODIFY
-    monitor = _MONITOR.pack(1, _ANY, _ANY, told, _ALL_TABLES, 0, 1, 4)  # match: type OXM, length without padding
+    kinds = _MONITOR_ADD | _MONITOR_REMOVED | _MONITOR_MODIFY
+    monitor = _MONITOR.pack(1, _ANY, _ANY, kinds, _ALL_TABLES, 0, 1, 4)  # match: type OXM, length without padding
     return (
         _message(SET_ASYNC, b"".join(properties))
         + _message(SET_CONFIG, struct.pack("!HH", 0, 1))
@@ -115,7 +114,7 @@ def subscribe() -> bytes:
 
 
 def changes(message: Message) -> Iterator[Change]:
-    """Return the changes that a multipart reply tells of. Raises OSError if it makes no sense."""
+    """Return the changes that a multipart reply reports. Raises OSError if it makes no sense."""
     kind, _ = _MULTIPART.unpack_from(message.body)
     if kind != _FLOW_MONITOR:
         return
@@ -130,27 +129,3 @@ def changes(message: Message) -> Iterator[Change]:
         elif event in (_PAUSED, _RESUMED):
             yield Change(lost=True)
         at += size
-
-
-def greet(connection: socket.socket) -> None:
-    """Exchange the first messages. Raises OSError when the other end speaks no OpenFlow."""
-    connection.sendall(hello())
-    if receive(connection).kind != HELLO:
-        raise OSError("no OpenFlow switch")
-
-
-def receive(connection: socket.socket) -> Message:
-    """Return the next message. Raises OSError when the connection ended."""
-    _, kind, length, xid = _HEADER.unpack(_exactly(connection, _HEADER.size))
-    return Message(kind, xid, _exactly(connection, max(0, length - _HEADER.size)))
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    parts = []
-    while size:
-        part = connection.recv(min(size, 65536))
-        if not part:
-            raise OSError("connection ended")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)

@@ -1,12 +1,12 @@
 """Notices what happens to our flows and groups without our doing: by somebody's hand, or by a restart.
 
-Owns one OpenFlow connection to a bridge's management socket. ovs-vswitchd tells on it of every flow and group that
+Owns one OpenFlow connection to a bridge's management socket. ovs-vswitchd reports on it every flow and group that
 is changed (flow monitor and request forward of OpenFlow 1.4 and later; "monitor" in ovs-ofctl(8)); the kernel ends
 it the moment the daemon dies. While nothing changes it costs nothing: no process, no polling, however many flows
 there are.
 
-Our own changes go by other connections, so they are told as well. They are counted: as many as were made are no
-news, one more or less is.
+Our own changes go by other connections, so they are reported as well. They are counted: as many as were made are
+expected, one more or less is somebody else's.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import threading
 import time
 from collections.abc import Callable
 
-from mcagent.dataplane.openflow import messages as wire
+from mcagent.dataplane.openflow import messages
+from mcagent.dataplane.openflow.connection import TIMEOUT, OpenFlowConnection
 from mcagent.dataplane.openflow.messages import Message
 from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
 RETRY = 0.05  # seconds between attempts to connect while there is no bridge
-HELLO_TIMEOUT = 5.0  # seconds for the answers to the first messages
-QUIET = 2.0  # seconds between two words of changed flows: reading all of them may take a good part of a second
+QUIET = 2.0  # seconds between two reports of changed flows: reading all of them may take a good part of a second
 
 
 class BridgeWatch:
@@ -52,16 +52,16 @@ class BridgeWatch:
         self._ours = ours
         self._closed = threading.Event()
         self._lock = threading.Lock()  # of all below
-        self._socket: socket.socket | None = None
+        self._socket: OpenFlowConnection | None = None
         self._connected = False
-        self._counts = False  # changes are told of
+        self._counts = False  # changes are reported
         self._applying = 0
         self._expected = 0  # changes made by us since the last time that all were accounted for ...
-        self._seen = 0  # ... and told of
+        self._seen = 0  # ... and reported
         self._echo = 0  # number of the echo request after the last of our bundles; 0: none under way
         self._last_echo = 0
         self._due: float | None = None  # when `on_change` is to be called for changed flows
-        self._told = 0.0
+        self._reported = 0.0
         self._thread = Supervised(self._run, name="openflow", until=self._closed)
         self._thread.start()
 
@@ -77,11 +77,11 @@ class BridgeWatch:
             self._expected += changes
             if self._socket is None or not self._connected:
                 return
-            # What is told before the answer to this was done before this.
+            # What is reported before the answer to this was done before this.
             self._last_echo = self._last_echo % 0xFFFF + 1
             self._echo = self._last_echo
             with contextlib.suppress(OSError):  # its thread will see
-                self._socket.sendall(wire.echo_request(self._echo))
+                self._socket.sendall(messages.echo_request(self._echo))
 
     def close(self) -> None:
         """End the thread."""
@@ -91,7 +91,7 @@ class BridgeWatch:
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
         if self._thread is not threading.current_thread():
-            self._thread.join(HELLO_TIMEOUT)
+            self._thread.join(TIMEOUT)
 
     def _run(self) -> None:
         while not self._closed.is_set():
@@ -101,13 +101,11 @@ class BridgeWatch:
 
     def _connection(self) -> None:
         """Hold one connection until it ends."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+        with OpenFlowConnection(self._path) as connection:
             with self._lock:
                 if self._closed.is_set():
                     return
                 self._socket = connection
-            connection.settimeout(HELLO_TIMEOUT)
-            connection.connect(self._path)
             counts = self._subscribe(connection)
             with self._lock:
                 self._connected, self._counts = True, counts
@@ -119,7 +117,7 @@ class BridgeWatch:
                 self._on_idle()
                 while True:
                     if self._wait(connection):
-                        self._take(connection, wire.receive(connection))
+                        self._take(connection.receive())
                     elif not self._closed.is_set():
                         self._on_change()
             finally:
@@ -128,37 +126,32 @@ class BridgeWatch:
                 if not self._closed.is_set():
                     self._on_restart()
 
-    def _subscribe(self, connection: socket.socket) -> bool:
-        """Ask to be told of changes; tell whether all that come from now on are. Raises OSError."""
-        wire.greet(connection)
-        connection.sendall(wire.subscribe() + wire.echo_request(0))
+    def _subscribe(self, connection: OpenFlowConnection) -> bool:
+        """Subscribe to changes; return whether all that come from now on are reported. Raises OSError."""
+        connection.sendall(messages.subscribe() + messages.echo_request(0))
         counts = True
-        while (answer := wire.receive(connection)).kind != wire.ECHO_REPLY:
-            if answer.kind == wire.ERROR:
+        while (answer := connection.receive()).kind != messages.ECHO_REPLY:
+            if answer.kind == messages.ERROR:
                 counts = False
-                log.warning("Open vSwitch does not tell of changed flows: they are found with the next full look")
-            elif answer.kind == wire.ECHO_REQUEST:
-                connection.sendall(wire.echo_reply(answer))
+                log.warning("Open vSwitch does not report changed flows: they are found with the next full look")
         return counts
 
-    def _wait(self, connection: socket.socket) -> bool:
-        """Wait for a message; False if it is time to tell of a change first."""
+    def _wait(self, connection: OpenFlowConnection) -> bool:
+        """Wait for a message; False if it is time to report a change first."""
         with self._lock:
             due = self._due
         timeout = None if due is None else max(0.0, due - time.monotonic())
         if due is not None and (timeout == 0.0 or not select.select([connection], [], [], timeout)[0]):
             with self._lock:
-                self._due, self._told = None, time.monotonic()
+                self._due, self._reported = None, time.monotonic()
             return False
         connection.settimeout(None)
         return True
 
-    def _take(self, connection: socket.socket, message: Message) -> None:
+    def _take(self, message: Message) -> None:
         idle = False
         with self._lock:
-            if message.kind == wire.ECHO_REQUEST:
-                connection.sendall(wire.echo_reply(message))
-            elif message.kind == wire.ECHO_REPLY and message.xid == self._echo and not self._applying:
+            if message.kind == messages.ECHO_REPLY and message.xid == self._echo and not self._applying:
                 if self._counts and self._seen != self._expected:
                     self._suspect()
                 self._expected = self._seen = self._echo = 0
@@ -169,10 +162,10 @@ class BridgeWatch:
             self._on_idle()
 
     def _count(self, message: Message) -> None:
-        if message.kind == wire.REQUESTFORWARD:
+        if message.kind == messages.REQUESTFORWARD:
             self._seen += 1
-        elif message.kind == wire.MULTIPART_REPLY:
-            for change in wire.changes(message):
+        elif message.kind == messages.MULTIPART_REPLY:
+            for change in messages.changes(message):
                 if change.lost:
                     self._suspect()
                 elif not change.removed or self._ours(change.cookie):  # a new one may have taken ours' place
@@ -184,4 +177,4 @@ class BridgeWatch:
     def _suspect(self) -> None:
         if self._due is None:
             now = time.monotonic()
-            self._due = max(now, self._told + QUIET)
+            self._due = max(now, self._reported + QUIET)

@@ -6,16 +6,14 @@ database and every other bridge and port belong to others. Must not know where t
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
 
-from mcagent.dataplane.ovsdb import statistics as ovsdb_statistics
+from mcagent.dataplane.ovsdb import statistics
 from mcagent.dataplane.ovsdb.apply import Batch, failure
 from mcagent.dataplane.ovsdb.connection import OvsdbConnection
-from mcagent.dataplane.ovsdb.liveness import BFD_STATUS, DRAIN, BridgeState, TunnelState
-from mcagent.dataplane.ovsdb.rows import NO_OFPORT, OWNER, Interface, read_bridge, read_port
+from mcagent.dataplane.ovsdb.observe import BridgeState, Observer
+from mcagent.dataplane.ovsdb.rows import DRAIN
 from mcagent.dataplane.ovsdb.statistics import PortStatistics
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
@@ -23,12 +21,8 @@ from mcagent.model.resources import Backend, HostPort, OvsdbResource, Resource, 
 
 CONFIGURE_TIMEOUT = 5.0  # seconds for ovs-vswitchd to take a configuration ...
 CONFIGURE_TIMEOUT_PER_PORT = 0.01  # ... and for each port in it
-_BFD_STATUS = f"Interface.{BFD_STATUS}"
-
-
-class _Port(NamedTuple):
-    resource: OvsdbResource | None  # None where it is not ours
-    numbers: Mapping[str, int]  # OpenFlow port numbers by interface
+_OTHER_NUMBER = "it did not get the OpenFlow port number that it asks for"
+_BFD_STATUS = {"Interface.bfd_status"}
 
 
 class OvsdbBackend:
@@ -42,19 +36,14 @@ class OvsdbBackend:
     def __init__(self, socket: str, bridge: str = "br-mc") -> None:
         self.bridge = bridge
         self._connection = OvsdbConnection(socket)
-        # What was read of each port, until one of its rows changes: a thousand tunnels are not read anew for one.
-        self._ports: dict[uuid.UUID, _Port] = {}
-        self._port_of: dict[uuid.UUID, uuid.UUID] = {}  # interface -> port
-        self._status: dict[uuid.UUID, Mapping[str, str]] = {}  # column bfd_status by interface
-        self._state: BridgeState | None = None
-        self._told: BridgeState | None = None
-        self._connection.on_row(self._forget)
+        self._observer = Observer(self._connection, bridge)
+        self._reported: BridgeState | None = None
         self._known: dict[ResourceKey, OvsdbResource] | None = None
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
         """Return our bridge, host port and tunnels. Raises BackendError when ovsdb-server cannot be reached."""
         with self._connection.current():
-            self._known = self._read()
+            self._known = self._observer.resources()
             return dict(self._known)
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
@@ -80,17 +69,17 @@ class OvsdbBackend:
         """
 
         def judge(changed: set[str]) -> list[Callable[[], None]]:
-            tell: list[Callable[[], None]] = []
+            callbacks: list[Callable[[], None]] = []
             state = self.liveness()
-            if state != self._told:
-                self._told = state
-                tell.append(on_liveness)
-            if changed == {_BFD_STATUS}:
-                return tell
-            if "" in changed or (self._known is not None and self._read() != self._known):
-                self._known = None  # told once; the next `observe` looks anew
-                tell.append(on_change)
-            return tell
+            if state != self._reported:
+                self._reported = state
+                callbacks.append(on_liveness)
+            if changed == _BFD_STATUS:
+                return callbacks
+            if "" in changed or (self._known is not None and self._observer.resources() != self._known):
+                self._known = None  # reported once; the next `observe` looks anew
+                callbacks.append(on_change)
+            return callbacks
 
         self._connection.watch(judge)
 
@@ -100,9 +89,7 @@ class OvsdbBackend:
         The server is not asked: what was heard of it last counts, also while it is away.
         """
         with self._connection.lock:
-            if self._state is None:
-                self._state = self._read_state()
-            return self._state
+            return self._observer.state()
 
     def set_drain(self, wanted: bool) -> None:
         """Put the flag that asks the agent of this Node to hand over into our bridge, or take it away.
@@ -110,8 +97,8 @@ class OvsdbBackend:
         Raises BackendError when there is no bridge of ours, or ovsdb-server cannot be reached.
         """
         with self._connection.current():
-            row = self._connection.find("Bridge", self.bridge)
-            if row is None or row.external_ids.get(OWNER) != self.bridge:
+            row = self._observer.bridge()
+            if row is None:
                 raise BackendError("ovsdb", "drain", self.bridge, "there is no such bridge of ours here")
             where = [["_uuid", "==", ["uuid", str(row.uuid)]]]
             mutations: list[object] = [["external_ids", "delete", ["set", [DRAIN]]]]
@@ -128,11 +115,7 @@ class OvsdbBackend:
         Raises BackendError when ovsdb-server cannot be reached.
         """
         with self._connection.current():
-            row = self._connection.find("Bridge", self.bridge)
-            numbers: dict[str, int] = {}
-            for port in row.ports if row is not None else ():
-                numbers |= self._port(port).numbers
-            return numbers
+            return self._observer.ofports()
 
     def datapath_types(self) -> frozenset[str]:
         """Return the datapaths that ovs-vswitchd offers ("system", "netdev"); empty if it has never run.
@@ -147,80 +130,19 @@ class OvsdbBackend:
 
         Raises BackendError when ovsdb-server cannot be reached.
         """
-        return ovsdb_statistics.fetch(self._connection.remote, self.bridge)
+        return statistics.fetch(self._connection.remote, self.bridge)
 
     def close(self) -> None:
         """Let go of the connection; the database keeps what was written."""
         self._connection.close()
 
-    # --- reading: the connection's lock is held -----------------------------------------------------------
-
-    def _read(self) -> dict[ResourceKey, OvsdbResource]:
-        row = self._connection.find("Bridge", self.bridge)
-        if row is None or row.external_ids.get(OWNER) != self.bridge:
-            return {}
-        bridge = read_bridge(row)
-        found: dict[ResourceKey, OvsdbResource] = {bridge.key: bridge}
-        for port in row.ports:
-            resource = self._port(port).resource
-            if resource is not None:
-                found[resource.key] = resource
-        return found
-
-    def _port(self, row: Any) -> _Port:  # a row of the IDL
-        if row.uuid not in self._ports:
-            self._ports[row.uuid] = self._read_port(row)
-        return self._ports[row.uuid]
-
-    def _read_port(self, row: Any) -> _Port:  # a row of the IDL
-        resource: OvsdbResource | None = None
-        numbers: dict[str, int] = {}
-        port_tags = row.external_ids
-        for interface_row in row.interfaces:
-            self._port_of[interface_row.uuid] = row.uuid
-            interface = Interface.of(interface_row)
-            number = next(iter([*interface.ofport, *interface.ofport_request]), NO_OFPORT)
-            if number > 0:
-                numbers[interface.name] = number
-            tagged = OWNER in interface.external_ids or OWNER in port_tags
-            if tagged and interface.name != self.bridge:
-                resource = read_port(self.bridge, interface, port_tags)
-        return _Port(resource, numbers)
-
-    def _read_state(self) -> BridgeState:
-        row = self._connection.find("Bridge", self.bridge)
-        if row is None or row.external_ids.get(OWNER) != self.bridge:
-            return BridgeState()
-        tunnels = []
-        for port in row.ports:
-            resource = self._port(port).resource
-            if isinstance(resource, TunnelPort):
-                interface = self._connection.find("Interface", resource.name)
-                if interface is not None:
-                    if interface.uuid not in self._status:
-                        self._status[interface.uuid] = dict(interface.bfd_status)
-                    tunnels.append(TunnelState(port=resource, status=self._status[interface.uuid]))
-        return BridgeState(
-            tunnels=tuple(sorted(tunnels, key=lambda one: one.port.name)),
-            active_order=read_bridge(row).active_order,
-            drain=row.external_ids.get(DRAIN) == "true",
-        )
-
-    def _forget(self, row: uuid.UUID, columns: frozenset[str]) -> None:
-        self._state = None
-        self._status.pop(row, None)
-        if columns == {BFD_STATUS}:
-            return
-        self._ports.pop(row, None)
-        port = self._port_of.pop(row, None)
-        if port is not None:
-            self._ports.pop(port, None)
+    # --- the connection's lock is held from here on ------------------------------------------------------
 
     def _expect(self, steps: Sequence[Step], failed: Mapping[int, BackendError]) -> None:
         # What somebody else changed meanwhile must still be noticed: expect what was done, no more.
         if self._known is None:
             return
-        actual = self._read() if failed else {}
+        actual = self._observer.resources() if failed else {}
         for index, step in enumerate(steps):
             outcome = actual.get(step.key) if index in failed else step.new
             if outcome is None:
@@ -228,8 +150,6 @@ class OvsdbBackend:
             else:
                 assert isinstance(outcome, OvsdbResource)
                 self._known[step.key] = outcome
-
-    # --- writing: the connection's lock is held -----------------------------------------------------------
 
     def _apply(self, steps: list[tuple[int, Step]], failed: dict[int, BackendError]) -> None:
         batch = Batch(self._connection)
@@ -258,7 +178,7 @@ class OvsdbBackend:
             return
         timeout = CONFIGURE_TIMEOUT + CONFIGURE_TIMEOUT_PER_PORT * len(wanted)
         taken = self._connection.wait_configured(number, timeout)
-        if taken and any(self._misnumbered(step) for _, step in wanted):
+        if taken and any(self._trouble(step) == _OTHER_NUMBER for _, step in wanted):
             # The number was taken by a port that did not ask for it: ovs-vswitchd gives it another one, but
             # only when it looks a second time.
             _, number = self._connection.transact([], configure=True)
@@ -268,32 +188,23 @@ class OvsdbBackend:
             if trouble:
                 failed[index] = failure(step, trouble)
 
-    def _misnumbered(self, step: Step) -> bool:
+    def _trouble(self, step: Step) -> str:
+        """Say what ovs-vswitchd made of a port that was to be added or changed; "" if what was asked for."""
         port = step.new
         if not isinstance(port, HostPort | TunnelPort):
-            return False
-        row = self._connection.find("Interface", port.name)
-        return row is not None and not row.error and row.ofport != [port.ofport]
-
-    def _trouble(self, step: Step) -> str | None:
-        """Say what ovs-vswitchd made of a port that was to be added or changed, if not what was asked for."""
-        port = step.new
-        if not isinstance(port, HostPort | TunnelPort):
-            return None
+            return ""
         row = self._connection.find("Interface", port.name)
         if row is None:
             return "it was removed again meanwhile"
         if row.error:
             return str(row.error[0])
-        if row.ofport != [port.ofport]:
-            return f"its OpenFlow port number is {row.ofport or 'not given'}, not {port.ofport}"
-        return None
+        return "" if row.ofport == [port.ofport] else _OTHER_NUMBER
 
 
 def _makes_ports(step: Step) -> bool:
     """Whether ovs-vswitchd may fail to do it, and others stand on it: not where only BFD or our notes change.
 
-    So peers can be told that this Node has no flows while ovs-vswitchd does not run.
+    So peers learn that this Node has no flows while ovs-vswitchd does not run.
     """
     old, new = step.old, step.new
     if isinstance(old, TunnelPort) and isinstance(new, TunnelPort):

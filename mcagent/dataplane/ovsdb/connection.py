@@ -1,4 +1,4 @@
-"""The connection to ovsdb-server: a replica of the tables we use, transactions, and word of changes.
+"""The connection to ovsdb-server: a replica of the tables we use, transactions, and events of changes.
 
 Owns the IDL of python-ovs, which is not thread-safe: everything goes through one lock. Knows nothing of
 what the rows mean.
@@ -18,7 +18,7 @@ from typing import Any
 import ovs.poller
 from ovs.db import idl as ovs_idl
 
-from mcagent.dataplane.ovsdb import json_stream as ovsdb_json
+from mcagent.dataplane.ovsdb import json_stream
 from mcagent.dataplane.ovsdb.rows import SCHEMA
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
@@ -40,22 +40,22 @@ class _Replica(ovs_idl.Idl):  # type: ignore[misc]  # python-ovs has no type hin
     """The IDL, which notes what changed and finds rows by name."""
 
     def __init__(self, remote: str) -> None:
-        ovsdb_json.install()
+        json_stream.install()
         helper = ovs_idl.SchemaHelper(schema_json=SCHEMA)
         helper.register_all()
         super().__init__(remote, helper, probe_interval=PROBE_INTERVAL, leader_only=False)
         self._session.reconnect.set_backoff(RECONNECT_MIN, RECONNECT_MAX)
         self.touched: set[str] = set()
-        self.forget: Callable[[uuid.UUID, frozenset[str]], None] = lambda _row, _columns: None
+        self.forget: Callable[[uuid.UUID], None] = lambda _: None
         self._named: dict[tuple[str, str], Any] = {}
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:
         """Take note of a changed row; python-ovs calls this from `run`."""
         table = row._table.name
         # `updates` is a row with the old values of the columns that changed, and of no others.
-        columns = frozenset(updates._data) if event == ovs_idl.ROW_UPDATE else frozenset()
+        columns = updates._data if event == ovs_idl.ROW_UPDATE else ()
         self.touched.update([f"{table}.{column}" for column in columns] or [table])
-        self.forget(row.uuid, columns)
+        self.forget(row.uuid)
         if event == ovs_idl.ROW_CREATE and "name" in row._table.columns:
             self._named[table, row.name] = row  # names never change
 
@@ -101,11 +101,8 @@ class OvsdbConnection:
         """Return the replicated row of that name, or None; hold the lock while using it."""
         return self._idl.find(table, name)
 
-    def on_row(self, forget: Callable[[uuid.UUID, frozenset[str]], None]) -> None:
-        """Call `forget` with the UUID of every row that was made, changed or removed, with the lock held.
-
-        And with the names of the columns that changed; with none if it was made or removed.
-        """
+    def on_row(self, forget: Callable[[uuid.UUID], None]) -> None:
+        """Call `forget` with the UUID of every row that was made, changed or removed, with the lock held."""
         self._idl.forget = forget
 
     @contextlib.contextmanager
@@ -122,7 +119,7 @@ class OvsdbConnection:
     def transact(self, operations: Sequence[Operation], *, configure: bool) -> tuple[str | None, int]:
         """Commit operations at once, all or none.
 
-        With `configure`, ovs-vswitchd is told that there is something new (column next_cfg). Returns the
+        With `configure`, ovs-vswitchd is asked to configure itself anew (column next_cfg). Returns the
         server's words if it refused, else None; and the number that `wait_configured` takes. Raises
         BackendError when the server cannot be reached.
         """
@@ -132,7 +129,10 @@ class OvsdbConnection:
                 transaction.add_op(operation)
             if configure:
                 self._root().increment("next_cfg")
-            status = self._complete(transaction)
+            transaction.commit()  # sends it; from then on it only returns how it goes
+            if not self._run_until(lambda: transaction.commit() != transaction.INCOMPLETE, ANSWER_TIMEOUT):
+                raise self._error("commit", f"no answer in {ANSWER_TIMEOUT:g} s")
+            status = transaction.commit()
         except BaseException:
             transaction.abort()
             raise
@@ -147,7 +147,7 @@ class OvsdbConnection:
         return self._run_until(lambda: self._root().cur_cfg >= number, timeout)
 
     def watch(self, judge: Judge) -> None:
-        """Keep the replica up to date in a thread from now on, and tell of changes.
+        """Keep the replica up to date in a thread from now on, and report changes.
 
         `judge` gets what changed, with the lock held: "Table" for rows that were made or removed, "Table.column",
         "" for a connection lost or made again. What it returns is called without the lock.
@@ -199,15 +199,6 @@ class OvsdbConnection:
         if refusal is not None:
             raise self._error("read", refusal)
 
-    def _complete(self, transaction: Any) -> str:
-        deadline = time.monotonic() + ANSWER_TIMEOUT
-        while (status := transaction.commit()) == ovs_idl.Transaction.INCOMPLETE:
-            if time.monotonic() > deadline:
-                raise self._error("commit", f"no answer in {ANSWER_TIMEOUT:g} s")
-            self._block(deadline)
-            self._idl.run()
-        return str(status)
-
     def _run(self) -> None:
         while self._idl.run():
             pass
@@ -244,10 +235,10 @@ class OvsdbConnection:
                 if now != connected:
                     connected = now
                     touched.add("")
-                tell = judge(touched) if touched else ()
+                callbacks = judge(touched) if touched else ()
                 poller = ovs.poller.Poller()
                 self._idl.wait(poller)
-            for callback in tell:
+            for callback in callbacks:
                 callback()
             poller.fd_wait(self._wake_read, ovs.poller.POLLIN)
             poller.timer_wait(int(WATCH_RETRY * 1000))

@@ -11,7 +11,7 @@ import re
 
 import ovs.json
 
-_MARKS = re.compile(r'["\\{}]')
+_TOKENS = re.compile(r'[{}]|"[^"\\]*(?:\\.[^"\\]*)*("?)', re.DOTALL)  # braces, and strings, which may hold braces
 
 
 class StreamParser:
@@ -19,40 +19,26 @@ class StreamParser:
 
     def __init__(self) -> None:
         self._parts: list[str] = []
+        self._rest = ""  # the beginning of a string that goes on
         self._depth = 0
-        self._in_string = False
-        self._escaped = False  # the last character of the part before was a backslash in a string
         self._done = False
 
     def feed(self, text: str) -> int:
         """Take characters up to the end of the object; return how many were taken."""
-        skip = 1 if self._escaped else 0
-        self._escaped = False
-        depth, in_string = self._depth, self._in_string
-        for mark in _MARKS.finditer(text):
-            position = mark.start()
-            if position < skip:
-                continue
-            character = text[position]
-            if in_string:
-                if character == '"':
-                    in_string = False
-                elif character == "\\":
-                    skip = position + 2
-            elif character == '"':
-                in_string = True
-            elif character == "{":
-                depth += 1
-            elif character == "}":
-                depth -= 1
-                if depth <= 0:
-                    self._done = True
-                    self._parts.append(text[: position + 1])
-                    return position + 1
-        self._escaped = skip > len(text)
-        self._depth, self._in_string = depth, in_string
-        self._parts.append(text)
-        return len(text)
+        before = len(self._rest)
+        text = self._rest + text
+        end = len(text)
+        for token in _TOKENS.finditer(text):
+            self._depth += {"{": 1, "}": -1}.get(token[0], 0)
+            if token[0] == "}" and self._depth <= 0:
+                self._done, end = True, token.end()
+                break
+            if token[1] == "":
+                end = token.start()
+                break
+        self._parts.append(text[:end])
+        self._rest = "" if self._done else text[end:]
+        return (end if self._done else len(text)) - before
 
     def is_done(self) -> bool:
         """Tell whether the object is whole."""

@@ -7,7 +7,7 @@ ovs-vswitchd.conf.db(5). Pure: knows no connection.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from mcagent.model.facts import DatapathType
@@ -18,6 +18,7 @@ OWNER = "mcagent-owner"  # external_ids: the bridge, on everything of ours
 PEER_KIND = "mcagent-peer-kind"
 PEER = "mcagent-peer"
 BFD_SEEN = "mcagent-bfd-seen"  # on an interface; "true" or not there
+DRAIN = "mcagent-drain"  # on the bridge; "true" asks this Node to hand over, without any API
 ACTIVE_ORDER = "mcagent-active-order"  # on the bridge; separated by commas, or not there
 
 PROTOCOLS = ("OpenFlow13", "OpenFlow15")
@@ -27,103 +28,65 @@ NO_OFPORT = -1  # column ofport: the port could not be added
 
 Columns = dict[str, Any]
 
-_STRING_MAP = {"key": "string", "value": "string", "min": 0, "max": "unlimited"}
+_STRING, _INTEGER, _BOOLEAN = "string", "integer", "boolean"
+_MAP = {"key": "string", "value": "string", "min": 0, "max": "unlimited"}
 
 
 def _set(atom: object, high: int | str = "unlimited") -> dict[str, object]:
-    return {"type": {"key": atom, "min": 0, "max": high}}
+    return {"key": atom, "min": 0, "max": high}
 
 
 def _references(table: str) -> dict[str, object]:
     return _set({"type": "uuid", "refTable": table})
 
 
+def _table(**columns: object) -> dict[str, object]:
+    return {"columns": {name: {"type": kind} for name, kind in columns.items()}}
+
+
 # Only these tables and columns are replicated. Statistics change every few seconds on every port and are
-# left out on purpose: they are asked for when somebody wants them (`ovsdb_statistics`).
+# left out on purpose: they are asked for when somebody wants them (`ovsdb.statistics`).
 SCHEMA: dict[str, object] = {
     "name": "Open_vSwitch",
     "version": "8.0.0",
     "tables": {
         "Open_vSwitch": {
-            "columns": {
-                "bridges": _references("Bridge"),
-                "next_cfg": {"type": "integer"},
-                "cur_cfg": {"type": "integer"},
-                "datapath_types": _set("string"),
-            },
+            **_table(
+                bridges=_references("Bridge"), next_cfg=_INTEGER, cur_cfg=_INTEGER, datapath_types=_set(_STRING)
+            ),
             "isRoot": True,
             "maxRows": 1,
         },
-        "Bridge": {
-            "columns": {
-                "name": {"type": "string"},
-                "datapath_type": {"type": "string"},
-                "fail_mode": _set("string", 1),
-                "protocols": _set("string"),
-                "stp_enable": {"type": "boolean"},
-                "rstp_enable": {"type": "boolean"},
-                "mcast_snooping_enable": {"type": "boolean"},
-                "controller": _references("Controller"),
-                "ports": _references("Port"),
-                "other_config": {"type": _STRING_MAP},
-                "external_ids": {"type": _STRING_MAP},
-            },
-        },
-        "Controller": {"columns": {"target": {"type": "string"}}},
-        "Port": {
-            "columns": {
-                "name": {"type": "string"},
-                "interfaces": _references("Interface"),
-                "external_ids": {"type": _STRING_MAP},
-            },
-        },
-        "Interface": {
-            "columns": {
-                "name": {"type": "string"},
-                "type": {"type": "string"},
-                "options": {"type": _STRING_MAP},
-                "mac": _set("string", 1),
-                "mtu_request": _set("integer", 1),
-                "ofport": _set("integer", 1),
-                "ofport_request": _set("integer", 1),
-                "bfd": {"type": _STRING_MAP},
-                "bfd_status": {"type": _STRING_MAP},
-                "error": _set("string", 1),
-                "external_ids": {"type": _STRING_MAP},
-            },
-        },
+        "Bridge": _table(
+            name=_STRING,
+            datapath_type=_STRING,
+            fail_mode=_set(_STRING, 1),
+            protocols=_set(_STRING),
+            stp_enable=_BOOLEAN,
+            rstp_enable=_BOOLEAN,
+            mcast_snooping_enable=_BOOLEAN,
+            controller=_references("Controller"),
+            ports=_references("Port"),
+            other_config=_MAP,
+            external_ids=_MAP,
+        ),
+        "Controller": _table(target=_STRING),
+        "Port": _table(name=_STRING, interfaces=_references("Interface"), external_ids=_MAP),
+        "Interface": _table(
+            name=_STRING,
+            type=_STRING,
+            options=_MAP,
+            mac=_set(_STRING, 1),
+            mtu_request=_set(_INTEGER, 1),
+            ofport=_set(_INTEGER, 1),
+            ofport_request=_set(_INTEGER, 1),
+            bfd=_MAP,
+            bfd_status=_MAP,
+            error=_set(_STRING, 1),
+            external_ids=_MAP,
+        ),
     },
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """What is read of a row of table Interface. Read once: every look into a row of the IDL makes a copy."""
-
-    name: str
-    type: str
-    options: Mapping[str, str]
-    mac: list[str]
-    mtu_request: list[int]
-    ofport: list[int]
-    ofport_request: list[int]
-    bfd: Mapping[str, str]
-    external_ids: Mapping[str, str]
-
-    @classmethod
-    def of(cls, row: Any) -> Interface:  # a row of the IDL
-        """Return what the row holds."""
-        return cls(
-            row.name,
-            row.type,
-            row.options,
-            row.mac,
-            row.mtu_request,
-            row.ofport,
-            row.ofport_request,
-            row.bfd,
-            row.external_ids,
-        )
 
 
 def _map(values: Mapping[str, str]) -> list[object]:
@@ -217,61 +180,68 @@ def read_bridge(row: Any) -> Bridge:  # a row of the IDL
     return Bridge(name=row.name, datapath=datapath, active_order=order, intact=intact)
 
 
-def read_port(bridge: str, row: Interface, port_tags: Mapping[str, str]) -> OvsdbResource | None:
-    """Return the port of an interface that carries our tag, or None if it is of no kind that we make.
+def read_port(bridge: str, row: Any, port_tags: Mapping[str, str]) -> OvsdbResource | None:
+    """Return the port of a row of table Interface, or None if it is not ours or of no kind that we make.
 
     `port_tags` are the external_ids of its row in table Port.
     """
-    found = _read_tunnel(bridge, row) if row.type in set(TunnelType) else _read_host_port(bridge, row)
-    if found is None:
+    external_ids = row.external_ids
+    if OWNER not in external_ids and OWNER not in port_tags:
+        return None
+    kind = row.type
+    if kind in set(TunnelType):
+        found: HostPort | TunnelPort = _read_tunnel(bridge, row, TunnelType(kind), external_ids)
+    elif kind == "internal":
+        found = _read_host_port(bridge, row)
+    else:
         return None
     ours = tags(found).items()
-    if ours <= port_tags.items() and ours <= row.external_ids.items():
+    if ours <= port_tags.items() and ours <= external_ids.items():
         return found
     return replace(found, intact=False)
 
 
-def _read_host_port(bridge: str, row: Interface) -> HostPort | None:
-    if row.type != "internal":
-        return None
-    mac = row.mac[0] if row.mac else ""
-    mtu = row.mtu_request[0] if row.mtu_request else 0
-    intact = not row.options and not row.bfd
-    return HostPort(bridge=bridge, name=row.name, ofport=_ofport(row), mac=mac, mtu=mtu, intact=intact)
+def _read_host_port(bridge: str, row: Any) -> HostPort:
+    return HostPort(
+        bridge=bridge,
+        name=row.name,
+        ofport=read_ofport(row),
+        mac="".join(row.mac),
+        mtu=next(iter(row.mtu_request), 0),
+        intact=not row.options and not row.bfd,
+    )
 
 
-def _read_tunnel(bridge: str, row: Interface) -> TunnelPort | None:
-    options, external_ids = row.options, row.external_ids
+def _read_tunnel(bridge: str, row: Any, kind: TunnelType, external_ids: Mapping[str, str]) -> TunnelPort:
+    # What somebody changed into what we could not have written is a port that is not intact: it is written anew.
+    unknown = TunnelPort(
+        bridge=bridge,
+        name=row.name,
+        type=kind,
+        remote_ip=parse_address("0.0.0.0"),
+        dst_port=0,
+        ofport=read_ofport(row),
+        peer_kind=PeerKind.REMOTE,
+        peer="",
+        intact=False,
+    )
+    # Read once: every look into a row of the IDL makes a copy.
+    options, bfd = row.options, row.bfd
     try:
-        port = TunnelPort(
-            bridge=bridge,
-            name=row.name,
-            type=TunnelType(row.type),
+        port = replace(
+            unknown,
             remote_ip=parse_address(options.get("remote_ip", "")),
             dst_port=int(options.get("dst_port", "0")),
-            ofport=_ofport(row),
             peer_kind=PeerKind(external_ids.get(PEER_KIND, "")),
             peer=external_ids.get(PEER, ""),
-            bfd=_read_bfd(row.bfd),
+            bfd=_read_bfd(bfd),
             bfd_seen=external_ids.get(BFD_SEEN) == "true",
+            intact=True,
         )
     except (ValueError, KeyError):
-        # Changed by somebody into what we could not have written: shown as a port that is not intact, so
-        # that it is written anew or removed.
-        return TunnelPort(
-            bridge=bridge,
-            name=row.name,
-            type=TunnelType(row.type),
-            remote_ip=parse_address("0.0.0.0"),
-            dst_port=0,
-            ofport=_ofport(row),
-            peer_kind=PeerKind.REMOTE,
-            peer="",
-            intact=False,
-        )
-    if options == _tunnel_options(port) and row.bfd == _bfd_map(port.bfd) and not row.mac:
-        return port
-    return replace(port, intact=False)
+        return unknown
+    intact = options == _tunnel_options(port) and bfd == _bfd_map(port.bfd) and not row.mac
+    return port if intact else replace(port, intact=False)
 
 
 def _read_bfd(values: Mapping[str, str]) -> Bfd | None:
@@ -286,6 +256,6 @@ def _read_bfd(values: Mapping[str, str]) -> Bfd | None:
     )
 
 
-def _ofport(row: Interface) -> int:
+def read_ofport(row: Any) -> int:
     """Return the number in use or, while ovs-vswitchd has not looked at the port yet, the one asked for."""
     return next(iter([*row.ofport, *row.ofport_request]), NO_OFPORT)

@@ -1,0 +1,78 @@
+"""What ovs-ofctl prints of our bridge -> values. Pure.
+
+Owns the ownership mark: the top 16 bits of the cookie.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from flows.lines import is_group_line, parse_flow_line, parse_group_line
+from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry
+
+COOKIE = 0x6D63 << 48  # "mc": every flow of ours
+COOKIE_MASK = 0xFFFF << 48
+OURS = f"cookie={COOKIE:#x}/{COOKIE_MASK:#x}"
+
+_COUNTERS = re.compile(r"cookie=0x([0-9a-f]+), .*?n_packets=(\d+), n_bytes=(\d+)")
+_METER = re.compile(r"^meter=(\d+) (.*) bands=\n((?:type=.*\n?)*)", re.MULTILINE)
+_RATE = re.compile(r"type=drop rate=(\d+) burst_size=(\d+)\s*")
+_METER_FLAGS = "pktps burst stats"
+_DROPPED = re.compile(r"^\d+: ?packet_count:(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatistics:
+    """What matched the flows of one cookie since they were added."""
+
+    packets: int
+    bytes: int
+
+
+def is_ours(cookie: int) -> bool:
+    """Tell whether a flow with this cookie is ours."""
+    return cookie & COOKIE_MASK == COOKIE
+
+
+def parse_flows(text: str) -> list[FlowEntry]:
+    """Return the flows of a dump made with --no-names and --no-stats, those of OURS asked for.
+
+    Raises flows.errors.FlowError on a line that makes no sense.
+    """
+    rows = (parse_flow_line(row) for row in text.splitlines() if "actions=" in row)
+    return [
+        FlowEntry(table=table, priority=priority, match=match, cookie=cookie, actions=actions)
+        for table, priority, match, cookie, actions in rows
+    ]
+
+
+def parse_groups(text: str) -> list[GroupEntry]:
+    """Return the groups of a dump; raises flows.errors.FlowError on a line that makes no sense."""
+    rows = (parse_group_line(row) for row in text.splitlines() if is_group_line(row))
+    return [GroupEntry(group_id=number, body=body) for number, body in rows]
+
+
+def parse_meters(text: str) -> list[MeterEntry]:
+    """Return the meters of a dump. One that is none of ours has no rate."""
+    found = []
+    for number, flags, bands in _METER.findall(text):
+        band = _RATE.fullmatch(bands) if flags == _METER_FLAGS else None
+        rate, burst = (int(band[1]), int(band[2])) if band is not None else (0, 0)
+        found.append(MeterEntry(meter_id=int(number), rate=rate, burst=burst))
+    return found
+
+
+def parse_dropped(text: str) -> int:
+    """Return how many packets all meters together dropped, of what `ovs-ofctl meter-stats` prints."""
+    return sum(map(int, _DROPPED.findall(text)))
+
+
+def parse_statistics(text: str) -> dict[int, FlowStatistics]:
+    """Return packets and bytes by cookie, summed over the flows that share one."""
+    totals: dict[int, FlowStatistics] = {}
+    for match in _COUNTERS.finditer(text):
+        cookie, packets, size = int(match[1], 16), int(match[2]), int(match[3])
+        before = totals.get(cookie, FlowStatistics(0, 0))
+        totals[cookie] = FlowStatistics(packets + before.packets, size + before.bytes)
+    return totals

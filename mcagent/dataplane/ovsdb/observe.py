@@ -1,0 +1,119 @@
+"""What is in the replica of our bridge: its ports as resources, their OpenFlow port numbers, their liveness.
+
+Owns what was read of each port, until one of its rows changes: a thousand tunnels are not read anew for one. The
+connection's lock is held for every call.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mcagent.dataplane.ovsdb.connection import OvsdbConnection
+from mcagent.dataplane.ovsdb.rows import DRAIN, OWNER, read_bridge, read_ofport, read_port
+from mcagent.model.resources import OvsdbResource, ResourceKey, TunnelPort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelState:
+    """One tunnel of ours with its column bfd_status (ovs-vswitchd.conf.db(5)), empty where BFD is off.
+
+    ovs-vswitchd writes that column only when something happened, at most every 100 ms (vswitchd/bridge.c,
+    run_status_update); so it is part of the replica, which counters are not.
+    """
+
+    port: TunnelPort
+    status: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeState:
+    """All tunnels by name, and what is in the bridge's external_ids. The same object until something changes."""
+
+    tunnels: tuple[TunnelState, ...] = ()
+    active_order: tuple[str, ...] = ()
+    drain: bool = False
+
+
+class _Port(NamedTuple):
+    resource: OvsdbResource | None  # None where it is not ours
+    ofports: Mapping[str, int]  # by interface
+    bfd_status: Mapping[str, str]
+
+
+class Observer:
+    """Reads the bridge of one name in the replica of a connection."""
+
+    def __init__(self, connection: OvsdbConnection, bridge: str) -> None:
+        self._connection, self._bridge = connection, bridge
+        self._ports: dict[uuid.UUID, _Port] = {}
+        self._port_of: dict[uuid.UUID, uuid.UUID] = {}  # interface -> port
+        self._state: BridgeState | None = None
+        connection.on_row(self._forget)
+
+    def bridge(self) -> Any:  # a row of the IDL
+        """Return the bridge's row; None if there is none that carries our tag."""
+        row = self._connection.find("Bridge", self._bridge)
+        return row if row is not None and row.external_ids.get(OWNER) == self._bridge else None
+
+    def resources(self) -> dict[ResourceKey, OvsdbResource]:
+        """Return our bridge and ports."""
+        row = self.bridge()
+        if row is None:
+            return {}
+        bridge = read_bridge(row)
+        ports = (self._port(port).resource for port in row.ports)
+        return {bridge.key: bridge} | {port.key: port for port in ports if port is not None}
+
+    def ofports(self) -> dict[str, int]:
+        """Return the OpenFlow port numbers in use on the bridge, whoever's it is, by interface."""
+        row = self._connection.find("Bridge", self._bridge)
+        found: dict[str, int] = {}
+        for port in row.ports if row is not None else ():
+            found |= self._port(port).ofports
+        return found
+
+    def state(self) -> BridgeState:
+        """Return tunnels with their BFD, and the flags of our bridge."""
+        if self._state is None:
+            self._state = self._read_state()
+        return self._state
+
+    def _read_state(self) -> BridgeState:
+        row = self.bridge()
+        if row is None:
+            return BridgeState()
+        tunnels = [
+            TunnelState(port=resource, status=status)
+            for resource, _, status in map(self._port, row.ports)
+            if isinstance(resource, TunnelPort)
+        ]
+        return BridgeState(
+            tunnels=tuple(sorted(tunnels, key=lambda one: one.port.name)),
+            active_order=read_bridge(row).active_order,
+            drain=row.external_ids.get(DRAIN) == "true",
+        )
+
+    def _port(self, row: Any) -> _Port:  # a row of the IDL
+        if row.uuid not in self._ports:
+            self._ports[row.uuid] = self._read_port(row)
+        return self._ports[row.uuid]
+
+    def _read_port(self, row: Any) -> _Port:  # a row of the IDL
+        found = _Port(None, {}, {})
+        port_tags = row.external_ids
+        for interface in row.interfaces:
+            self._port_of[interface.uuid] = row.uuid
+            name, number = interface.name, read_ofport(interface)
+            resource = read_port(self._bridge, interface, port_tags) if name != self._bridge else None
+            ofports = {**found.ofports, name: number} if number > 0 else found.ofports
+            found = _Port(resource or found.resource, ofports, dict(interface.bfd_status))
+        return found
+
+    def _forget(self, row: uuid.UUID) -> None:
+        self._state = None
+        self._ports.pop(row, None)
+        if (port := self._port_of.pop(row, None)) is not None:
+            self._ports.pop(port, None)
