@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mcagent.model.net import Address, Network
-from mcagent.model.problem import Problem
+from mcagent.model.problem import Problem, Severity
 
 
 class Kind(StrEnum):
@@ -72,6 +72,10 @@ class Meta:
     def subject(self) -> str:
         """Return how messages name the object: "Gateway kube-system/node-1"."""
         return f"{self.kind} {self.key}"
+
+    def problem(self, path: str, reason: str, message: str, severity: Severity = Severity.ERROR) -> Problem:
+        """Return a finding about the object."""
+        return Problem(subject=self.subject, path=path, reason=reason, message=message, severity=severity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

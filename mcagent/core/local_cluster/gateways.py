@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.core.addresses.underlay import first_usable, refuse_underlay, source_of
-from mcagent.core.local_cluster.nodes import CheckedNode, Standby, problem_of, seniority
+from mcagent.core.local_cluster.nodes import CheckedNode, Standby, seniority
 from mcagent.model.config import Config, GatewaySelection
 from mcagent.model.net import Address
 from mcagent.model.node_state import LocalGateway
@@ -77,24 +77,24 @@ def _accept(
     """Add a gateway to those found, or return why it is not used."""
     meta, name = gateway.meta, gateway.meta.name
     if name not in nodes:
-        return problem_of(meta, "", "UnknownNode", f'there is no Node "{name}": the Gateway is not used')
+        return meta.problem("", "UnknownNode", f'there is no Node "{name}": the Gateway is not used')
     if name in found:
-        return problem_of(meta, "", "DuplicateGateway", f'an older Gateway of Node "{name}" is used')
+        return meta.problem("", "DuplicateGateway", f'an older Gateway of Node "{name}" is used')
     for path, address in (("gatewayIP", gateway.gateway_ip), ("internalIP", gateway.internal_ip)):
         refusal = refuse_underlay(address)
         if refusal is not None:
-            return problem_of(meta, path, refusal.reason, refusal.message)
+            return meta.problem(path, refusal.reason, refusal.message)
     source = source_of(gateway.gateway_ip)
     own = (("gatewayIP", gateway.gateway_ip), ("internalIP", gateway.internal_ip), ("gatewayIP", source))
     for path, address in own:
         if address in holders:
             message = f'{address} is the address of Gateway "{holders[address]}" already: this one is not used'
-            return problem_of(meta, path, "DuplicateAddress", message)
+            return meta.problem(path, "DuplicateAddress", message)
     holders |= {address: name for _, address in own}
     cidr = gateway.service_cidr
     refusal = refuse_network(cidr) if cidr is not None else None
     if refusal is not None:
-        problems.append(problem_of(meta, "serviceCIDR", refusal.reason, refusal.message))
+        problems.append(meta.problem("serviceCIDR", refusal.reason, refusal.message))
         cidr = None
     found[name] = LocalGateway(
         node=name,

@@ -115,10 +115,10 @@ def networks_of_nodes(
             overlapping = next((cidr for cidr in service_cidrs if overlaps(cidr, network)), None)
             if overlapping is not None:
                 message = f"{network} overlaps this cluster's Service CIDR {overlapping}: not used"
-                problems.append(problem_of(node.meta, path, "OverlapsLocal", message))
+                problems.append(node.meta.problem(path, "OverlapsLocal", message))
             elif network in holders:
                 message = f'{network} belongs to Node "{holders[network]}" already: not used here'
-                problems.append(problem_of(node.meta, path, "DuplicatePodCIDR", message))
+                problems.append(node.meta.problem(path, "DuplicatePodCIDR", message))
             else:
                 holders[network] = name
                 networks.append(network)
@@ -150,10 +150,10 @@ def tunnel_addresses(
                 )
                 continue
             message = "no InternalIP that can be used: there is no tunnel to this Node"
-            problems.append(problem_of(node.meta, "status.addresses", "NoUsableAddress", message))
+            problems.append(node.meta.problem("status.addresses", "NoUsableAddress", message))
         elif address in holders:
             message = f'{address} is the address of Node "{holders[address]}" already: no tunnel to this one'
-            problems.append(problem_of(node.meta, "status.addresses", "DuplicateAddress", message))
+            problems.append(node.meta.problem("status.addresses", "DuplicateAddress", message))
         else:
             found[name] = address
             holders[address] = name
@@ -174,7 +174,7 @@ def _mixed(meta: Meta, path: str, there: tuple[str, Address], here: tuple[str, A
         f'no tunnel between this Node and "{here[0]}": {there[0]} is {family(there[1])}, and {here[1]} of '
         f'"{here[0]}" is {family(here[1])}; both need InternalIPs of one family'
     )
-    return problem_of(meta, path, "MixedFamilies", message)
+    return meta.problem(path, "MixedFamilies", message)
 
 
 def all_addresses(
@@ -189,8 +189,3 @@ def all_addresses(
         for address in node.addresses:
             found.setdefault(address, f'Node "{node.meta.name}"')
     return tuple(sorted(found.items(), key=lambda item: (item[0].version, int(item[0]))))
-
-
-def problem_of(meta: Meta, path: str, reason: str, message: str) -> Problem:
-    """Return a problem of this object."""
-    return Problem(subject=meta.subject, path=path, reason=reason, message=message)

@@ -126,7 +126,7 @@ def exported_ports(exports: Mapping[str, CheckedExport]) -> tuple[dict[str, Expo
                 ports[port.name] = port
                 continue
             message = f"{port.address} port {port.port}/{port.protocol} is Service {holder}'s already: not used"
-            problems.add(_problem(export.meta, "DuplicateAddress", message))
+            problems.add(export.meta.problem("", "DuplicateAddress", message))
     leading = Counter((port.protocol, endpoint) for port in ports.values() for endpoint in port.endpoints)
     for name, port in ports.items():
         if any(leading[port.protocol, endpoint] > 1 for endpoint in port.endpoints):
@@ -150,20 +150,20 @@ def _address(export: Export, cidrs: tuple[Network, ...], problems: list[Problem]
     """Return the ClusterIP that is served; a problem says why there is none."""
     service, meta = export.service, export.meta
     if service is None:
-        problems.append(_problem(meta, "NoService", "there is no Service of this name and namespace"))
+        problems.append(meta.problem("", "NoService", "there is no Service of this name and namespace"))
         return None
     if not service.cluster_ips:
         message = "the Service has no ClusterIP (headless or ExternalName): it is not served to other clusters"
-        problems.append(_problem(meta, "NoClusterIP", message))
+        problems.append(meta.problem("", "NoClusterIP", message))
         return None
     address = next((a for a in service.cluster_ips if refuse_address(a) is None), None)
     if address is None:
         message = "the Service has no IPv4 ClusterIP: IPv6 is not supported yet"
-        problems.append(_problem(meta, "IPv6NotSupported", message))
+        problems.append(meta.problem("", "IPv6NotSupported", message))
         return None
     if not any(contains(cidr, address) for cidr in cidrs):
         message = f"its ClusterIP {address} lies in no Gateway's serviceCIDR: other clusters do not reach it"
-        problems.append(_problem(meta, "OutsideServiceCIDR", message, Severity.WARNING))
+        problems.append(meta.problem("", "OutsideServiceCIDR", message, Severity.WARNING))
     return address
 
 
@@ -198,15 +198,11 @@ def _endpoints(
     chosen = sorted(ready or serving)
     if elsewhere:
         message = f"{elsewhere} endpoints of port {port.port} are no Pod or Node of this cluster: not used"
-        problems.append(_problem(export.meta, "EndpointElsewhere", message, Severity.WARNING))
+        problems.append(export.meta.problem("", "EndpointElsewhere", message, Severity.WARNING))
     if kubernetes:
         message = f"{kubernetes} endpoints of port {port.port} are where Kubernetes listens on a Node: not used"
-        problems.append(_problem(export.meta, "EndpointOfKubernetes", message, Severity.WARNING))
+        problems.append(export.meta.problem("", "EndpointOfKubernetes", message, Severity.WARNING))
     if len(chosen) > MAX_ENDPOINTS:
         message = f"port {port.port} has {len(chosen)} endpoints: the first {MAX_ENDPOINTS} are used"
-        problems.append(_problem(export.meta, "TooManyEndpoints", message, Severity.WARNING))
+        problems.append(export.meta.problem("", "TooManyEndpoints", message, Severity.WARNING))
     return tuple(chosen[:MAX_ENDPOINTS])
-
-
-def _problem(meta: Meta, reason: str, message: str, severity: Severity = Severity.ERROR) -> Problem:
-    return Problem(subject=meta.subject, path="", reason=reason, message=message, severity=severity)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from mcagent.core.addresses.rules import PRIVATE, PrefixRange, Taken, prefix_range, refuse_network
+from mcagent.core.addresses.rules import PRIVATE, PrefixRange, Refusal, Taken, prefix_range, refuse_network
 from mcagent.core.addresses.underlay import ENDPOINTS, family, refuse_underlay, source_of
 from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.core.remote_clusters.cidr_claims import CheckedCluster, CidrClaim, accepted, asked, footprint_of
@@ -110,24 +110,23 @@ class Judge:
         gateways = self._gateways(info, problems)
         if not config.encrypts and (info.wireguard is not None or info.gateway_wireguard):
             message = "this cluster encrypts and we do not (trafficEncryptionMode): it takes nothing in the clear"
-            problems.append(problem_of(info, "spec.wireGuard", "PeerEncrypts", message, Severity.WARNING))
+            problems.append(info.meta.problem("spec.wireGuard", "PeerEncrypts", message, Severity.WARNING))
         refused = sorted(claim for claim, since in info.granted.items() if since == REFUSED and "/" in claim)
         if refused:
             # it is in no list of the spec, so nobody can tell whether it was one of Pods
             pods_whole = False
             some = ", ".join(map(printable, refused[:SHOWN])) + (", …" if len(refused) > SHOWN else "")
             message = f"the leader has refused {some} to this cluster: sources are translated"
-            problems.append(problem_of(info, ANNOTATION_PATH, "RefusedByLeader", message, Severity.WARNING))
+            problems.append(info.meta.problem(ANNOTATION_PATH, "RefusedByLeader", message, Severity.WARNING))
         ends = {claim.network for claim in gateways}
         for network, path, pod in wanted:
-            problem = self._network_problem(info, network, path)
-            if problem is None and network in ends:
-                message = f"{network} is not used: it is the cluster's own gateway"
-                problem = problem_of(info, path, "IsGateway", message)
-            if problem is None:
+            refusal = self._refuse(network)
+            if refusal is None and network in ends:
+                refusal = _refused("IsGateway", network, "it is the cluster's own gateway")
+            if refusal is None:
                 cidrs.append(CidrClaim(asked=asked(info, network), network=network, path=path, pod=pod))
             else:
-                problems.append(problem)
+                problems.append(info.meta.problem(path, refusal.reason, refusal.message))
                 pods_whole = pods_whole and not pod
         cidrs.sort(key=lambda c: (network_key(c.network), c.path))
         _report_redundant(info, cidrs, problems)
@@ -147,68 +146,64 @@ class Judge:
         config = self.config
         return config.source_nat is SourceNat.ALWAYS or not (self.publishes and pods_whole)
 
-    def _network_problem(self, info: ClusterInfoImport, network: Network, path: str) -> Problem | None:
+    def _refuse(self, network: Network) -> Refusal | None:
+        """Return why no other cluster can have a CIDR, None when one can."""
         refusal = refuse_network(network)
         if refusal is not None:
-            return problem_of(info, path, refusal.reason, refusal.message)
-        protected = self._protected.overlapping(network)
-        if protected is not None:
-            message = f"{network} is not used: it overlaps {protected[0]}, {protected[1]}"
-            return problem_of(info, path, "Protected", message)
-        holder = self._taken.overlapping(network)
-        if holder is not None:
-            message = f"{network} is not used: it overlaps {holder[0]}, {holder[1]}"
-            return problem_of(info, path, "OverlapsLocal", message)
-        found = prefix_range(network)
-        if found[2] >= _ENDPOINTS_BEGIN:  # IPv4, and they go to its end
-            message = f"{network} is not used: it overlaps {ENDPOINTS}, where encrypted tunnels end"
-            return problem_of(info, path, "NotUnicast", message)
-        if not any(outer[1] <= found[1] and found[2] <= outer[2] for outer in self._allowed):
+            return refusal
+        for reason, holders in (("Protected", self._protected), ("OverlapsLocal", self._taken)):
+            holder = holders.overlapping(network)
+            if holder is not None:
+                return _refused(reason, network, f"it overlaps {holder[0]}, {holder[1]}")
+        _, first, last = prefix_range(network)
+        if last >= _ENDPOINTS_BEGIN:  # IPv4, and they go to its end
+            return _refused("NotUnicast", network, f"it overlaps {ENDPOINTS}, where encrypted tunnels end")
+        if not any(outer[1] <= first and last <= outer[2] for outer in self._allowed):
             what = "allowedRemoteCIDRs does not hold it"
             if not self.config.allowed_remote_cidrs:
                 what = "it is not private (RFC 1918, 100.64.0.0/10), and allowedRemoteCIDRs does not name it"
-            return problem_of(info, path, "NotAllowed", f"{network} is not used: {what}")
+            return _refused("NotAllowed", network, what)
+        return None
+
+    def _refuse_gateway(self, address: Address, source: Address) -> Refusal | None:
+        """Return why no gateway of another cluster can have an address, with that source; None when one can."""
+        refusal = refuse_underlay(address)
+        if refusal is not None:
+            return refusal
+        own = self._whose.get(address) or self._whose.get(source)
+        if own is not None or address in self.addresses:
+            return _refused(
+                "DuplicateAddress", address, f"it is the address of {own or 'this Node'} of this cluster"
+            )
+        if address.version == 4 and int(address) >= _ENDPOINTS_BEGIN:
+            return _refused("NotUnicast", address, f"it lies in {ENDPOINTS}, where encrypted tunnels end")
+        looked_at = ((self._protected, address), (self._protected, source), (self._inside, source))
+        for holders, one in looked_at:
+            holder = holders.overlapping(host_network(one))
+            if holder is not None:
+                reason = "Protected" if holders is self._protected else "OverlapsLocal"
+                return _refused(reason, address, f"it lies in {holder[0]}, {holder[1]}")
         return None
 
     def _gateways(self, info: ClusterInfoImport, problems: list[Problem]) -> list[CidrClaim]:
         found: list[CidrClaim] = []
         sources: dict[Address, Address] = {}
         for address in dict.fromkeys(info.gateway_ips):
-            index = info.gateway_ips.index(address)
-            path = f"spec.gatewayInfos[{index}].gatewayIP"
-            refusal = refuse_underlay(address)
+            path = f"spec.gatewayInfos[{info.gateway_ips.index(address)}].gatewayIP"
             source = source_of(address)
-            own = self._whose.get(address) or self._whose.get(source)
+            refusal = self._refuse_gateway(address, source)
+            if refusal is None and source in sources:
+                refusal = _refused("DuplicateAddress", address, f"{source} stands for {sources[source]} already")
             if refusal is not None:
-                problems.append(problem_of(info, path, refusal.reason, refusal.message))
-            elif own is not None or address in self.addresses:
-                who = own or "this Node"
-                message = f"{address} is not used: it is the address of {who} of this cluster"
-                problems.append(problem_of(info, path, "DuplicateAddress", message))
-            elif address.version == 4 and int(address) >= _ENDPOINTS_BEGIN:
-                message = f"{address} is not used: it lies in {ENDPOINTS}, where encrypted tunnels end"
-                problems.append(problem_of(info, path, "NotUnicast", message))
-            elif (protected := self._protecting(address, source)) is not None:
-                message = f"{address} is not used: it lies in {protected[0]}, {protected[1]}"
-                problems.append(problem_of(info, path, "Protected", message))
-            elif (holder := self._inside.overlapping(host_network(source))) is not None:
-                message = f"{address} is not used: it lies in {holder[0]}, {holder[1]}"
-                problems.append(problem_of(info, path, "OverlapsLocal", message))
-            elif source in sources:
-                message = f"{address} is not used: {source} stands for {sources[source]} already"
-                problems.append(problem_of(info, path, "DuplicateAddress", message))
-            else:
-                sources[source] = address
-                claim = asked(info, host_network(source), gateway=str(address))
-                found.append(CidrClaim(asked=claim, network=host_network(source), path=path, gateway=address))
+                problems.append(info.meta.problem(path, refusal.reason, refusal.message))
+                continue
+            sources[source] = address
+            claim = asked(info, host_network(source), gateway=str(address))
+            found.append(CidrClaim(asked=claim, network=host_network(source), path=path, gateway=address))
         if not self._report_mixed(info, found, problems):
             message = "has no gateway that can be used: nothing reaches this cluster"
-            problems.append(problem_of(info, "spec.gatewayInfos", "NoGateway", message))
+            problems.append(info.meta.problem("spec.gatewayInfos", "NoGateway", message))
         return found
-
-    def _protecting(self, *addresses: Address) -> tuple[Network, str] | None:
-        found = (self._protected.overlapping(host_network(address)) for address in addresses)
-        return next((holder for holder in found if holder is not None), None)
 
     def _report_mixed(self, info: ClusterInfoImport, found: list[CidrClaim], problems: list[Problem]) -> bool:
         """Report gateways of another family than this one; return whether any is reached from here."""
@@ -226,7 +221,7 @@ class Judge:
                 f'"{self.config.node_name}", whose gatewayIP {own} is {family(own)}: both need one of the '
                 "same family (annotation multicluster.antrea.io/gateway-ip)"
             )
-            problems.append(problem_of(info, path, "MixedFamilies", message, severity))
+            problems.append(info.meta.problem(path, "MixedFamilies", message, severity))
         return len(found) > len(others)
 
 
@@ -237,13 +232,10 @@ def _report_redundant(info: ClusterInfoImport, cidrs: list[CidrClaim], problems:
         last = claim.asked.range[2]
         if outer is not None and last <= outer.asked.range[2]:
             message = f"{claim.network} lies in {outer.network} of the same cluster: not needed"
-            problems.append(problem_of(info, claim.path, "RedundantCIDR", message, Severity.WARNING))
+            problems.append(info.meta.problem(claim.path, "RedundantCIDR", message, Severity.WARNING))
         else:
             outer = claim
 
 
-def problem_of(
-    info: ClusterInfoImport, path: str, reason: str, message: str, severity: Severity = Severity.ERROR
-) -> Problem:
-    """Return a problem of this object."""
-    return Problem(subject=info.meta.subject, path=path, reason=reason, message=message, severity=severity)
+def _refused(reason: str, what: Network | Address, why: str) -> Refusal:
+    return Refusal(reason=reason, message=f"{what} is not used: {why}")

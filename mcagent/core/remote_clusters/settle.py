@@ -13,7 +13,6 @@ from itertools import chain, islice
 from operator import lt
 
 from mcagent.core.addresses.ownership import AddressClaim, lost
-from mcagent.core.remote_clusters.check import problem_of
 from mcagent.core.remote_clusters.cidr_claims import CheckedCluster, CidrClaim
 from mcagent.model.config import Config
 from mcagent.model.node_state import AcceptedCluster
@@ -64,7 +63,7 @@ def _one_per_id(
             message = (
                 f'clusterID "{one.info.cluster_id}" is taken by the older {holder.info.meta.subject}: not used'
             )
-            problems.append(problem_of(one.info, "spec.clusterID", "DuplicateClusterID", message))
+            problems.append(one.info.meta.problem("spec.clusterID", "DuplicateClusterID", message))
     return {cluster_id: found[cluster_id] for cluster_id in sorted(found)}
 
 
@@ -130,4 +129,4 @@ def _refusal(cluster: CheckedCluster, claim: CidrClaim, who: str) -> Problem:
     else:
         message = f"{claim.gateway} is not used: it overlaps {who}"
         reason = "DuplicateAddress"
-    return problem_of(cluster.info, claim.path, reason, message)
+    return cluster.info.meta.problem(claim.path, reason, message)

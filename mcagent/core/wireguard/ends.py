@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from mcagent.core.addresses.rules import Taken
 from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of
 from mcagent.core.local_cluster.nodes import seniority
-from mcagent.core.remote_clusters.check import problem_of
 from mcagent.core.remote_clusters.cidr_claims import rank_of
 from mcagent.core.remote_clusters.settle import RemoteClusters
 from mcagent.core.wireguard.keyholders import Ends, Holders, Wanted, first_endpoint, wanted_by
@@ -224,8 +223,8 @@ class _Judge:
             self._refuse(info, path, "NotEncrypted", message)
             return None
         message = f"traffic to {gateway} is NOT ENCRYPTED: it has published no WireGuard key (encryptionFallback)"
-        self.problems.append(problem_of(info, path, "NotEncrypted", message, Severity.WARNING))
+        self.problems.append(info.meta.problem(path, "NotEncrypted", message, Severity.WARNING))
         return RemoteEnd(gateway=gateway, address=gateway)
 
     def _refuse(self, info: ClusterInfoImport, path: str, reason: str, message: str) -> None:
-        self.problems.append(problem_of(info, path, reason, message))
+        self.problems.append(info.meta.problem(path, reason, message))
