@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from mcagent.core.addresses.rules import Taken
 from mcagent.core.addresses.underlay import ENDPOINTS, endpoint_of
 from mcagent.core.local_cluster.nodes import seniority
-from mcagent.core.remote_clusters.cidr_claims import rank_of
-from mcagent.core.remote_clusters.settle import RemoteClusters
-from mcagent.core.wireguard.keyholders import Ends, Holders, Wanted, first_endpoint, wanted_by
+from mcagent.core.remote_clusters.cidr_claims import CheckedCluster
+from mcagent.core.wireguard.keyholders import Claimed, Ends, Wanted, Wants, first_endpoint
 from mcagent.model.config import Config, EncryptionFallback
 from mcagent.model.facts import DatapathType, Facts
-from mcagent.model.net import Address, Network, host_network
-from mcagent.model.node_state import AcceptedCluster, LocalGateway, Publication, RemoteEnd
+from mcagent.model.net import Address, host_network
+from mcagent.model.node_state import LocalGateway, Publication, RemoteEnd
 from mcagent.model.objects import ClusterInfoImport, Gateway, WireGuardInfo
 from mcagent.model.problem import Problem, Severity
 from mcagent.model.wireguard import WireGuardImplementation
@@ -75,19 +74,6 @@ class Encryption:
     problems: tuple[Problem, ...]
 
 
-def encrypt(
-    clusters: RemoteClusters,
-    own: LocalGateway,
-    taken: tuple[tuple[Network, str], ...],
-    facts: WireGuardFacts,
-    config: Config,
-) -> Encryption:
-    """Return the verdict. `taken` are networks of this cluster, each with what it is."""
-    judge = _Judge(clusters, own, taken, facts, config)
-    ends = {cluster_id: judge.cluster(cluster_id) for cluster_id in clusters.accepted}
-    return Encryption(ends=ends, addresses=judge.addresses(), problems=tuple(judge.problems))
-
-
 def publication(gateways: Mapping[str, Gateway], facts: WireGuardFacts, config: Config) -> Publication | None:
     """Return what a gateway is to publish; None without a Gateway object of this Node."""
     found = [
@@ -106,125 +92,109 @@ def publication(gateways: Mapping[str, Gateway], facts: WireGuardFacts, config: 
     return Publication(meta=gateway.meta, there=gateway.wireguard, wanted=wanted)
 
 
-class _Judge:
-    """Goes through all gateways twice: who has a key or an address, then which gateways have what they need."""
+def own_ends(own: LocalGateway) -> Ends:
+    """Return where tunnels end on this gateway."""
+    return Ends(gateway_ip=own.gateway_ip, own=endpoint_of(own.gateway_ip), first=first_endpoint(own.service_cidr))
 
-    def __init__(
-        self,
-        clusters: RemoteClusters,
-        own: LocalGateway,
-        taken: tuple[tuple[Network, str], ...],
-        facts: WireGuardFacts,
-        config: Config,
-    ) -> None:
-        self._config = config
-        self._clusters, self._own = clusters, own
-        self._clear = config.encryption_fallback is EncryptionFallback.ALLOW_CLEAR
-        self._able = not facts.why_not
-        self.problems: list[Problem] = []
-        self._ends = Ends(own=endpoint_of(own.gateway_ip), first=first_endpoint(own.service_cidr))
-        self._with_first = False  # somebody sends to it
-        self._holders = Holders()
-        for mine_alone in (facts.public_key, facts.next_public_key, self._ends.own):
-            self._holders.ask(mine_alone, "this Node")
-        # What an IPv6 gateway is mapped to as a source must be nobody's endpoint (its own it never is).
-        for cluster in clusters.accepted.values():
-            for gateway, source in zip(cluster.gateways, cluster.sources, strict=True):
-                if gateway.version == 6:
-                    self._holders.ask(source, f"gateway {gateway}")
-        self._taken = Taken(taken)
-        for cluster in clusters.accepted.values():
-            self._ask(cluster)
-        if facts.why_not:
-            result = "nothing goes to other clusters"
-            if self._clear:
-                result = "traffic to other clusters is NOT ENCRYPTED"
-            self.problems.append(
-                Problem(
-                    subject="configuration",
-                    path="trafficEncryptionMode",
-                    reason="EncryptionUnavailable",
-                    message=f"{facts.why_not}; {result} (encryptionFallback)",
-                )
-            )
 
-    def addresses(self) -> tuple[Address, ...]:
-        """Return the addresses of this Node's own device."""
-        if not self._able:
-            return ()
-        first = (self._ends.first,) if self._with_first and self._ends.first is not None else ()
-        return tuple(sorted((self._ends.own, *first), key=int))
+Found = tuple[tuple[RemoteEnd, ...], tuple[Problem, ...]]  # what is used of a cluster, and why the rest is not
 
-    def cluster(self, cluster_id: str) -> tuple[RemoteEnd, ...]:
-        """Return those of a cluster's gateways that are used."""
-        cluster = self._clusters.accepted[cluster_id]
-        reached = cluster.reached_from(self._own.gateway_ip)
-        if not self._able:
-            return tuple(RemoteEnd(gateway=address, address=address) for address in reached) if self._clear else ()
-        info = self._clusters.checked[cluster_id].info
-        found = (self._gateway(info, cluster, address) for address in reached)
-        return tuple(end for end in found if end is not None)
 
-    def _ask(self, cluster: AcceptedCluster) -> None:
-        info = self._clusters.checked[cluster.cluster_id].info
-        for gateway in cluster.reached_from(self._own.gateway_ip):
-            wanted = wanted_by(info, cluster, gateway, self._ends)
-            if isinstance(wanted, Wanted):
-                self._holders.ask(wanted.address, wanted.who, rank_of(info, wanted.claim))
-                for key in wanted.keys:
-                    self._holders.ask(key, wanted.who, rank_of(info, key))
+def ends_of(
+    value: tuple[CheckedCluster, Wants, Mapping[Claimed, str] | None],
+    taken: Taken,
+    facts: WireGuardFacts,
+    config: Config,
+) -> Found:
+    """Return those of a cluster's gateways that are used. `value`: what they want, and what others have of it."""
+    checked, wants, lost = value
+    clear = config.encryption_fallback is EncryptionFallback.ALLOW_CLEAR
+    if facts.why_not:
+        return tuple(RemoteEnd(gateway=gateway, address=gateway) for gateway, _ in wants if clear), ()
+    ends: list[RemoteEnd] = []
+    problems: list[Problem] = []
+    for gateway, wanted in wants:
+        if isinstance(wanted, Wanted):
+            problem = _contested(checked.info, gateway, wanted, lost or {}, taken)
+            if problem is None:
+                ends.append(_end(checked.info, gateway, wanted, config.wireguard_port))
+        elif isinstance(wanted, str):
+            message = f"{gateway} is not used: {wanted}"
+            problem = checked.info.meta.problem("spec.wireGuard", "NoEndpoint", message)
+        else:
+            problem = _without_key(checked.info, gateway, clear=clear)
+            if problem.severity is Severity.WARNING:
+                ends.append(RemoteEnd(gateway=gateway, address=gateway))
+        if problem is not None:
+            problems.append(problem)
+    return tuple(ends), tuple(problems)
 
-    def _gateway(self, info: ClusterInfoImport, cluster: AcceptedCluster, gateway: Address) -> RemoteEnd | None:
-        wanted = wanted_by(info, cluster, gateway, self._ends)
-        if wanted is None:
-            encrypts = bool(info.gateway_wireguard) or info.wireguard is not None
-            path = f"spec.gatewayInfos[{info.gateway_ips.index(gateway)}].wireGuard"
-            return self._without_key(info, gateway, path, encrypts=encrypts)
-        if isinstance(wanted, str):
-            self._refuse(info, "spec.wireGuard", "NoEndpoint", f"{gateway} is not used: {wanted}")
-            return None
-        holder = next(filter(None, (self._holders.other(key, wanted.who) for key in wanted.keys)), "")
-        if holder:
-            message = f"{gateway} is not used: its WireGuard key is that of {holder}"
-            self._refuse(info, wanted.path, "DuplicateKey", message)
-            return None
-        address = wanted.address
-        holder = self._holders.other(address, wanted.who)
-        taken = self._taken.overlapping(host_network(address)) if address in ENDPOINTS else None
-        if not holder and taken is not None:
-            holder = f"{taken[1]} ({taken[0]})"
-        if holder:
-            message = f"{gateway} is not used: its tunnel endpoint {address} is that of {holder}"
-            self._refuse(info, wanted.path, "DuplicateAddress", message)
-            return None
-        self._with_first = self._with_first or wanted.source == self._ends.first
-        return RemoteEnd(
-            gateway=gateway,
-            address=address,
-            public_key=wanted.published.public_key,
-            next_public_key=wanted.published.next_public_key,
-            port=wanted.published.port or self._config.wireguard_port,
-            source=wanted.source,
-            own_key=address != first_endpoint(info.service_cidr),
+
+def _contested(
+    info: ClusterInfoImport, gateway: Address, wanted: Wanted, lost: Mapping[Claimed, str], taken: Taken
+) -> Problem | None:
+    """Return the problem of a gateway whose key or tunnel endpoint somebody else has; None if nobody has."""
+    address = wanted.address
+    for what, _ in wanted.claims[1:]:
+        if lost.get(what, wanted.who) != wanted.who:
+            message = f"{gateway} is not used: its WireGuard key is that of {lost[what]}"
+            return info.meta.problem(wanted.path, "DuplicateKey", message)
+    holder = lost.get(address, wanted.who)
+    own = taken.overlapping(host_network(address)) if address in ENDPOINTS else None
+    if holder == wanted.who and own is not None:
+        holder = f"{own[1]} ({own[0]})"
+    if holder == wanted.who:
+        return None
+    message = f"{gateway} is not used: its tunnel endpoint {address} is that of {holder}"
+    return info.meta.problem(wanted.path, "DuplicateAddress", message)
+
+
+def _end(info: ClusterInfoImport, gateway: Address, wanted: Wanted, default_port: int) -> RemoteEnd:
+    return RemoteEnd(
+        gateway=gateway,
+        address=wanted.address,
+        public_key=wanted.published.public_key,
+        next_public_key=wanted.published.next_public_key,
+        port=wanted.published.port or default_port,
+        source=wanted.source,
+        own_key=wanted.address != first_endpoint(info.service_cidr),
+    )
+
+
+def _without_key(info: ClusterInfoImport, gateway: Address, *, clear: bool) -> Problem:
+    """Return the problem of a gateway without a key: a warning where it is used all the same."""
+    path = f"spec.gatewayInfos[{info.gateway_ips.index(gateway)}].wireGuard"
+    if info.gateway_wireguard or info.wireguard is not None:
+        message = (
+            f"{gateway} is not used: it has published no WireGuard key of its own yet (an API server with an "
+            "older CustomResourceDefinition drops it: then only a cluster's first gateway is used)"
         )
+        return info.meta.problem(path, "NoKey", message)
+    if not clear:
+        message = f"{gateway} is not used: it has published no WireGuard key, and encryption is on here"
+        return info.meta.problem(path, "NotEncrypted", message)
+    message = f"traffic to {gateway} is NOT ENCRYPTED: it has published no WireGuard key (encryptionFallback)"
+    return info.meta.problem(path, "NotEncrypted", message, Severity.WARNING)
 
-    def _without_key(
-        self, info: ClusterInfoImport, gateway: Address, path: str, *, encrypts: bool
-    ) -> RemoteEnd | None:
-        if encrypts:
-            message = (
-                f"{gateway} is not used: it has published no WireGuard key of its own yet (an API server with an "
-                "older CustomResourceDefinition drops it: then only a cluster's first gateway is used)"
+
+def encryption(found: Mapping[str, Found], own: Ends, facts: WireGuardFacts, config: Config) -> Encryption:
+    """Return the verdict on all clusters together."""
+    problems = [problem for _, every in found.values() for problem in every]
+    ends = {cluster_id: every for cluster_id, (every, _) in found.items()}
+    if facts.why_not:
+        result = "nothing goes to other clusters"
+        if config.encryption_fallback is EncryptionFallback.ALLOW_CLEAR:
+            result = "traffic to other clusters is NOT ENCRYPTED"
+        message = f"{facts.why_not}; {result} (encryptionFallback)"
+        problems.append(
+            Problem(
+                subject="configuration",
+                path="trafficEncryptionMode",
+                reason="EncryptionUnavailable",
+                message=message,
             )
-            self._refuse(info, path, "NoKey", message)
-            return None
-        if not self._clear:
-            message = f"{gateway} is not used: it has published no WireGuard key, and encryption is on here"
-            self._refuse(info, path, "NotEncrypted", message)
-            return None
-        message = f"traffic to {gateway} is NOT ENCRYPTED: it has published no WireGuard key (encryptionFallback)"
-        self.problems.append(info.meta.problem(path, "NotEncrypted", message, Severity.WARNING))
-        return RemoteEnd(gateway=gateway, address=gateway)
-
-    def _refuse(self, info: ClusterInfoImport, path: str, reason: str, message: str) -> None:
-        self.problems.append(info.meta.problem(path, reason, message))
+        )
+        return Encryption(ends=ends, addresses=(), problems=tuple(problems))
+    used = own.first is not None and any(end.source == own.first for every in ends.values() for end in every)
+    addresses = (own.own, own.first) if used and own.first is not None else (own.own,)
+    return Encryption(ends=ends, addresses=tuple(sorted(addresses, key=int)), problems=tuple(problems))

@@ -5,9 +5,11 @@ Knows nothing of devices, problems, or of what becomes of a gateway that does no
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcagent.core.addresses.underlay import endpoint_of
+from mcagent.core.remote_clusters.cidr_claims import CheckedCluster, rank_of
 from mcagent.model.net import Address, Network
 from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import ClusterInfoImport, WireGuardInfo
@@ -22,8 +24,12 @@ def first_endpoint(service_cidr: Network | None) -> Address | None:
 class Ends:
     """This Node's own ends of tunnels."""
 
+    gateway_ip: Address
     own: Address
     first: Address | None  # towards a cluster that has one key; None: its Service CIDR is not known
+
+
+Claimed = str | Address  # a key, or where tunnels end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,30 +40,18 @@ class Wanted:
     path: str
     address: Address
     source: Address  # of this Node's end
-    claim: str  # that the address follows from
     who: str
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Return the key that it has, and the next one if it has told that."""
-        return tuple(key for key in (self.published.public_key, self.published.next_public_key) if key)
+    claims: tuple[tuple[Claimed, tuple[str, ...]], ...]  # address and keys, each with its rank
 
 
-class Holders:
-    """Who has each key and each end of tunnels: whoever has claimed it for longest, this Node before all."""
+Wants = tuple[tuple[Address, Wanted | str | None], ...]  # by gateway; see `wanted_by`
 
-    def __init__(self) -> None:
-        self._found: dict[str | Address, tuple[tuple[str, ...], str]] = {}
 
-    def ask(self, what: str | Address, who: str, rank: tuple[str, ...] = ()) -> None:
-        """Note that somebody wants it; of equal ranks (gateways of one cluster) whoever asks first has it."""
-        if what not in self._found or rank < self._found[what][0]:
-            self._found[what] = (rank, who)
-
-    def other(self, what: str | Address, who: str) -> str:
-        """Return who else has it, "" if nobody else does."""
-        _, holder = self._found[what]
-        return "" if holder == who else holder
+def wants_of(value: tuple[AcceptedCluster, CheckedCluster], own: Ends) -> Wants:
+    """Return what the gateways of a cluster that are reached from here want."""
+    cluster, checked = value
+    reached = cluster.reached_from(own.gateway_ip)
+    return tuple((gateway, wanted_by(checked.info, cluster, gateway, own)) for gateway in reached)
 
 
 def wanted_by(
@@ -65,27 +59,53 @@ def wanted_by(
 ) -> Wanted | str | None:
     """Return what a gateway wants; None where it has no key, and what is missing where that is something else."""
     place = info.gateway_ips.index(gateway)
-    who = f'gateway {gateway} of cluster "{info.cluster_id}"'
     published = dict(info.gateway_wireguard).get(gateway)
-    if published is not None:
-        return Wanted(
-            published=published,
-            path=f"spec.gatewayInfos[{place}].wireGuard",
-            address=endpoint_of(gateway),
-            source=own.own,
-            claim=str(gateway),
-            who=who,
-        )
-    if place or info.wireguard is None:
-        return None
-    address, source = first_endpoint(info.service_cidr), own.first
-    if address is None or source is None or info.service_cidr not in cluster.cidrs:
+    path, claim = f"spec.gatewayInfos[{place}].wireGuard", str(gateway)
+    address: Address | None = endpoint_of(gateway)
+    source: Address | None = own.own
+    if published is None:
+        if place or info.wireguard is None:
+            return None
+        published, path, claim = info.wireguard, "spec.wireGuard", str(info.service_cidr)
+        address, source = first_endpoint(info.service_cidr), own.first
+    if address is None or source is None or (source is own.first and info.service_cidr not in cluster.cidrs):
         return "without both Service CIDRs there is no tunnel endpoint"
+    keys = filter(None, (published.public_key, published.next_public_key))
     return Wanted(
-        published=info.wireguard,
-        path="spec.wireGuard",
+        published=published,
+        path=path,
         address=address,
         source=source,
-        claim=str(info.service_cidr),
-        who=who,
+        who=f'gateway {gateway} of cluster "{info.cluster_id}"',
+        claims=((address, rank_of(info, claim)), *((key, rank_of(info, key)) for key in keys)),
     )
+
+
+def lost_claims(
+    wants: Mapping[str, Wants], clusters: Mapping[str, AcceptedCluster], own: tuple[Claimed, ...]
+) -> dict[str, dict[Claimed, str]]:
+    """Return by cluster ID what somebody else has, and who: the first to claim it, this Node before all.
+
+    `own` is this Node's. Of equal ranks (gateways of one cluster) the first has it.
+    """
+    holders: dict[Claimed, tuple[tuple[str, ...], str]] = dict.fromkeys(own, ((), "this Node"))
+    # What an IPv6 gateway is mapped to as a source must be nobody's endpoint (its own it never is).
+    for cluster in clusters.values():
+        for gateway, source in zip(cluster.gateways, cluster.sources, strict=True):
+            if gateway.version == 6:
+                holders.setdefault(source, ((), f"gateway {gateway}"))
+    asked = [
+        (cluster_id, what, rank, wanted.who)
+        for cluster_id, every in wants.items()
+        for _, wanted in every
+        if isinstance(wanted, Wanted)
+        for what, rank in wanted.claims
+    ]
+    for _, what, rank, who in asked:
+        if what not in holders or rank < holders[what][0]:
+            holders[what] = (rank, who)
+    lost: dict[str, dict[Claimed, str]] = {}
+    for cluster_id, what, _, who in asked:
+        if holders[what][1] != who:
+            lost.setdefault(cluster_id, {})[what] = holders[what][1]
+    return lost

@@ -1,0 +1,322 @@
+"""The walk from objects to resources: which step follows from which.
+
+Each step is a plain function of `core`, and a cell of the engine, which calls it where its input has changed. What
+changes often (facts, Pods) is taken apart before it gets to a dear step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from flows.pipeline import Env, NextHopGroup
+from mcagent.core.addresses.rules import Taken
+from mcagent.core.engine import Engine, joined
+from mcagent.core.fragments import build, path_state, tunnel_guard
+from mcagent.core.fragments.path_state import PathRules, PathState
+from mcagent.core.fragments.tunnels import Tunnel, cluster_tunnels, names_of, node_tunnels
+from mcagent.core.ids import CLUSTERS, HOST_OFPORT, METERS, NODES, SERVICES, assign_ids, assign_ofports
+from mcagent.core.local_cluster import services
+from mcagent.core.local_cluster.gateways import accept_gateways, wanted_gateways
+from mcagent.core.local_cluster.nodes import CheckedNode, check_node
+from mcagent.core.local_cluster.pods import NO_PODS, PodHosts, check_pod, pods_by_node
+from mcagent.core.local_cluster.topology import (
+    SERVICE_NEEDS,
+    LocalCluster,
+    LocalPeer,
+    local_cluster,
+    source_on,
+    with_pods,
+)
+from mcagent.core.remote_clusters.check import check_cluster, judge_of
+from mcagent.core.remote_clusters.cidr_claims import CheckedCluster
+from mcagent.core.remote_clusters.settle import RemoteClusters, settle
+from mcagent.core.wireguard import ends
+from mcagent.core.wireguard.ends import Encryption, WireGuardFacts, publication
+from mcagent.core.wireguard.keyholders import lost_claims, wants_of
+from mcagent.core.wireguard.resources import (
+    NO_WIREGUARD,
+    also_known_by,
+    encryption_state,
+    wireguard_resources,
+)
+from mcagent.model.config import Config
+from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.net import Address
+from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, NodeState, Role
+from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.plan import Desired, Fragment
+from mcagent.model.problem import Problem
+
+Paths = Mapping[str, tuple[PathState, ...]]
+Tunnels = Mapping[str, tuple[Tunnel, ...]]
+
+
+class Walk:
+    """One walk from objects to resources: each step is a property, and names the steps that it follows from.
+
+    Remembers nothing of the last walk: the engine does.
+    """
+
+    def __init__(self, engine: Engine, snapshot: Snapshot, facts: Facts, config: Config) -> None:
+        self._cell, self._each = engine.cell, engine.each
+        self._snapshot, self._facts, self._config = snapshot, facts, config
+        self._wireguard = WireGuardFacts.of(facts)
+
+    @cached_property
+    def desired(self) -> Desired:
+        """What should be on this Node."""
+        return Desired(fragments=self._fragments, problems=self._problems, state=self._state)
+
+    @cached_property
+    def needs(self) -> frozenset[Kind]:
+        """The kinds that the desired state follows from."""
+        serves = self.local.serves(self._facts.datapath)
+        return self.local.needs | (SERVICE_NEEDS if serves else frozenset())
+
+    # --- this cluster
+
+    @cached_property
+    def _nodes(self) -> Mapping[str, CheckedNode]:
+        return self._each("checked Nodes", check_node, self._snapshot.nodes, self._config.pod_routing)
+
+    @cached_property
+    def _gateways(self) -> tuple[tuple[LocalGateway, ...], tuple[Problem, ...]]:
+        objects = (self._snapshot.gateways, self._snapshot.nodes)
+        wanted = self._cell("wanted gateways", wanted_gateways, *objects, self._config)
+        return self._cell("gateways", accept_gateways, wanted, self._snapshot.leaving, self._nodes)
+
+    @cached_property
+    def _without_pods(self) -> LocalCluster:
+        return self._cell("local cluster", local_cluster, self._nodes, self._gateways[0], self._config)
+
+    @cached_property
+    def _pods(self) -> PodHosts:
+        """Pods that are known one by one."""
+        local = self._without_pods
+        if not local.one_by_one:
+            return NO_PODS
+        checked = self._each("checked Pods", check_pod, self._snapshot.pods)
+        return self._cell("Pods by Node", pods_by_node, checked, local.one_by_one, local.hosts)
+
+    @cached_property
+    def local(self) -> LocalCluster:
+        """This cluster."""
+        return self._cell("local cluster with Pods", with_pods, self._without_pods, self._pods)
+
+    @cached_property
+    def _exported(self) -> tuple[Mapping[str, ExportedPort], tuple[Problem, ...]]:
+        """The ports of exported Services, where they matter."""
+        local, found = self.local, self._snapshot
+        if not local.serves(self._facts.datapath):
+            return {}, ()
+        exports = services.exports_of(found.service_exports, found.services, found.endpoint_slices)
+        where = (local.networks, self._pods.hosts, local.node_addresses, local.node_cidrs)
+        places = self._cell("places of endpoints", services.Places, *where)
+        checked = self._each("checked exports", services.check_export, exports, local.service_cidrs, places)
+        ports, problems = self._cell("exported ports", services.exported_ports, checked)
+        return ports, problems if local.role is Role.GATEWAY else ()  # a worker knows its own endpoints only
+
+    # --- the other clusters
+
+    @cached_property
+    def _clusters(self) -> RemoteClusters:
+        """What is used of the other clusters."""
+        servers = services.api_servers(self._snapshot.endpoint_slices)
+        judge = self._cell("judge", judge_of, self._without_pods, self._facts, self._config, servers)
+        checked = self._each("checked clusters", check_cluster, self._snapshot.cluster_infos, judge)
+        return self._cell("remote clusters", settle, checked, self._pods.hosts, self._config)
+
+    @cached_property
+    def _encryption(self) -> Encryption | None:
+        """Which gateways are encrypted to; None where traffic to other clusters is not encrypted."""
+        gateway, clusters = self.local.own_gateway, self._clusters
+        if not self._config.encrypts or gateway is None or self.local.role is not Role.GATEWAY:
+            return None
+        facts, own = self._wireguard, self._cell("own ends", ends.own_ends, gateway)
+        wants = self._each("wanted keys and ends", wants_of, self._both, own)
+        keys = (facts.public_key, facts.next_public_key, own.own)
+        lost = self._cell("lost keys and ends", lost_claims, wants, clusters.accepted, keys)
+        taken = self._cell("taken of ends", Taken, self.local.taken)
+        known = self._cell("clusters and what they want", joined, clusters.checked, wants, lost)
+        found = self._each("ends of gateways", ends.ends_of, known, taken, facts, self._config)
+        return self._cell("encryption", ends.encryption, found, own, facts, self._config)
+
+    @cached_property
+    def _both(self) -> Mapping[str, tuple[AcceptedCluster, CheckedCluster]]:
+        clusters = self._clusters
+        return self._cell("clusters, accepted and checked", joined, clusters.accepted, clusters.checked)
+
+    # --- tunnels
+
+    @cached_property
+    def _to_nodes(self) -> Tunnels:
+        peers = {peer.name: peer for peer in self.local.peers if peer.address is not None}
+        return self._each("tunnels to Nodes", node_tunnels, peers if self.local.role else {}, self._config)
+
+    @cached_property
+    def _to_clusters(self) -> Tunnels:
+        own = self.local.own_gateway_ip
+        if self.local.role is not Role.GATEWAY or own is None:
+            return {}
+        encrypted = self._encryption.ends if self._encryption is not None else {}
+        wanted = self._cell("clusters and ends", joined, self._clusters.accepted, encrypted)
+        return self._each("tunnels to clusters", cluster_tunnels, wanted, own, self._config)
+
+    @cached_property
+    def _rules(self) -> PathRules:
+        return self._cell("path rules", path_state.path_rules, self.local, self._facts, self._config)
+
+    @cached_property
+    def _paths(self) -> tuple[Paths, Paths]:
+        """The state of the tunnels to Nodes of this cluster, and to other clusters."""
+        facts = self._facts
+        names = self._cell("names of tunnels", names_of, self._to_nodes, self._to_clusters)
+        ofports = self._cell("OpenFlow ports", assign_ofports, names, facts.ofports)
+        said = {"seen": facts.bfd_seen, "damped": facts.damped, "begins": facts.bfd_begins}
+        nodes = path_state.observed(self._to_nodes, ofports, **said)
+        of_gateways = joined(nodes, {gateway.node: gateway for gateway in self.local.gateways})
+        clusters = self._cell("observed of clusters", path_state.observed, self._to_clusters, ofports, **said)
+        return (
+            self._each("paths to Nodes", path_state.node_paths, of_gateways, self._rules),
+            self._each("paths to clusters", path_state.cluster_paths, clusters, self._rules),
+        )
+
+    # --- fragments
+
+    @cached_property
+    def _fragments(self) -> dict[str, Fragment]:
+        """All fragments, by owner."""
+        found = [self._base]
+        if self._env is not None and self.local.own is not None:
+            found += [self._guard, *self._node_fragments(self._env, self.local.own)]
+            found += self._cluster_fragments(self._env)
+            if self._facts.datapath is DatapathType.NETDEV:
+                ports = self._exported[0]
+                found.append(self._cell("endpoints", build.endpoints_fragment, ports, self.local.own))
+            if self._env.gateway:
+                found += self._service_fragments(self._env)
+        return {one.owner: one for one in found}
+
+    @cached_property
+    def _env(self) -> Env | None:
+        """What all flows share; None without a role."""
+        if self.local.role is Role.NONE:
+            return None
+        shared = (also_known_by(self._encryption), self._facts.datapath, self._config)
+        return self._cell("environment", build.environment, self.local, self._hops, *shared)
+
+    @cached_property
+    def _hops(self) -> NextHopGroup:
+        """The gateways of this cluster to choose from."""
+        paths = tuple(path for found in self._paths[0].values() for path in found)
+        return self._cell("next hops", path_state.next_hops, paths, self._rules)
+
+    @cached_property
+    def _base(self) -> Fragment:
+        local, facts, config = self.local, self._facts, self._config
+        ours = (local.gateways, local.own_mapped_address)
+        parts = [
+            self._cell("bridge", build.bridge, self._rules.order, facts.datapath, config),
+            self._cell("host port", build.host_port, *ours, facts.uplink_mtu, config),
+        ]
+        if self._env is not None:
+            wireguard = NO_WIREGUARD
+            if self._encryption is not None and local.own_gateway is not None:
+                found = (self._encryption, self._clusters.accepted, local.own_gateway, self._wireguard)
+                wireguard = self._cell("WireGuard", wireguard_resources, *found, config)
+            flows = (local.own_pods, self._env, self._hops, wireguard)
+            parts.append(self._cell("base flows", build.base, *flows, config))
+        return self._cell("base", build.fragment, ("base", *parts))
+
+    @cached_property
+    def _guard(self) -> Fragment:
+        local, config = self.local, self._config
+        peers = self._each("ends of clusters", tunnel_guard.ends_of, self._both, config.wireguard_port)
+        where = (local.gateways, local.node_addresses, peers)
+        every = self._cell("peers of the guard", tunnel_guard.peers_of, *where, config)
+        return self._cell("guard", build.guard_fragment, config, every)
+
+    def _node_fragments(self, env: Env, own: LocalPeer) -> Iterable[Fragment]:
+        """Return those of this Node, and of those that it has tunnels to."""
+        paths = self._paths[0]
+        ids = self._cell("Node IDs", assign_ids, (own.name, *(p.name for p in self.local.peers)), NODES)
+        there = {peer.name: peer for peer in self.local.peers if peer.name in paths}
+        wanted = {name: (peer, ids[name], paths[name][0].ofport) for name, peer in there.items() if env.gateway}
+        wanted[own.name] = (own, ids[own.name], HOST_OFPORT)
+        ports = self._each("ports to Nodes", build.ports, paths, self._config)
+        flows = self._each("flows of Nodes", build.node_flows, wanted, env)
+        parts = joined(build.owners("node", (own.name, *there)), ports, flows)
+        return self._each("fragments of Nodes", build.fragment, parts).values()
+
+    @cached_property
+    def _cluster_ids(self) -> Mapping[str, int]:
+        return self._cell("cluster IDs", assign_ids, tuple(self._clusters.accepted), CLUSTERS)
+
+    @cached_property
+    def _service_ids(self) -> Mapping[str, int]:
+        return self._cell("Service IDs", assign_ids, tuple(self._exported[0]), SERVICES)
+
+    def _cluster_fragments(self, env: Env) -> Iterable[Fragment]:
+        """Return those of the other clusters."""
+        config, accepted, paths = self._config, self._clusters.accepted, self._paths[1]
+        own = self.local.own_gateway_ip if env.gateway else None
+        meters = self._cell("meter IDs", assign_ids, tuple(accepted), METERS)
+        seen = self._cell("clusters and paths", joined, accepted, self._cluster_ids, meters, paths)
+        clusters = self._each("clusters as flows see them", build.remote_cluster, seen, own, config)
+        flows = self._each("flows of clusters", build.cluster_flows, clusters, env, config)
+        encrypted = self._encryption.ends if self._encryption is not None else {}
+        led_to = self._cell("clusters and their ends", joined, accepted, encrypted)
+        source = self._source[0]
+        routes = self._each("routes to clusters", build.cluster_routes, led_to, source, env.gateway, config)
+        ports = self._each("ports to clusters", build.ports, paths, config)
+        owners = self._cell("owners of clusters", build.owners, "cluster", tuple(accepted))
+        parts = self._cell("parts of clusters", joined, owners, ports, routes, flows)
+        return self._each("fragments of clusters", build.fragment, parts).values()
+
+    def _service_fragments(self, env: Env) -> Iterable[Fragment]:
+        """Return those of exported Services."""
+        flows = self._each(
+            "flows of Services", build.service_flows, joined(self._exported[0], self._service_ids), env
+        )
+        parts = joined(build.owners("service", flows), flows)
+        return self._each("fragments of Services", build.fragment, parts).values()
+
+    # --- what is known beside
+
+    @cached_property
+    def _source(self) -> tuple[Address | None, tuple[Problem, ...]]:
+        return source_on(self.local, self._facts)
+
+    @cached_property
+    def _problems(self) -> tuple[Problem, ...]:
+        found = (
+            *(self._snapshot.problems, self._gateways[1], self._without_pods.problems, self._source[1]),
+            *(self._exported[1], self._clusters.problems),
+        )
+        encryption = self._encryption.problems if self._encryption is not None else ()
+        return self._cell("problems", _sorted, *found, encryption)
+
+    @cached_property
+    def _state(self) -> NodeState:
+        local, config = self.local, self._config
+        published = None
+        if local.role is Role.GATEWAY:
+            published = publication(self._snapshot.gateways, self._wireguard, config)
+        known = (self._encryption, published, local.own_gateway_ip, self._wireguard)
+        return NodeState(
+            role=local.role,
+            why=local.why,
+            gateways=local.gateways,
+            tunnels=sum(len(found) for paths in self._paths for found in paths.values()),
+            clusters=self._clusters.accepted,
+            cluster_ids=self._cluster_ids,
+            services=self._exported[0],
+            service_ids=self._service_ids,
+            published_pods=local.published_pods,
+            encryption=encryption_state(*known, config),
+        )
+
+
+def _sorted(*found: tuple[Problem, ...]) -> tuple[Problem, ...]:
+    return tuple(sorted({problem for problems in found for problem in problems}))
