@@ -46,7 +46,7 @@ class Agent:
     def __init__(self, settings: Settings) -> None:
         """Put it together; nothing is connected or changed yet. Raises SourceError, BackendError, OSError."""
         self.settings = settings
-        self._facilities = make_facilities(settings, self._wireguard_changed)
+        self._facilities = make_facilities(settings)
         self._objects = Objects(settings, self._input_changed)
         self._recorder = TurnRecorder(settings.core.node_name, self._objects.api)
         self._watching = False

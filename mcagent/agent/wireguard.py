@@ -1,103 +1,52 @@
 """WireGuard in the agent: what of `Facts` comes from it, and what pages show of it. Changes nothing.
 
-That somebody changed a device, a peer or the key file is noticed by `mcagent.dataplane.wireguard_watch`.
+That somebody changed a device, a peer or the key file is noticed by `mcagent.dataplane.wireguard.watch`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
-from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.wireguard import WireGuardReport
+
+if TYPE_CHECKING:
+    from mcagent.dataplane.wireguard.backend import WireGuardBackend
 
 log = logging.getLogger(__name__)
 
 
-class Pair(Protocol):
-    """A key pair (`mcagent.dataplane.wireguard_keys.KeyPair`)."""
-
-    @property
-    def public(self) -> str:
-        """Base64 text."""
-
-    @property
-    def created(self) -> float:
-        """Seconds since the epoch."""
-
-
-class Pairs(Protocol):
-    """This Node's key pairs (`mcagent.dataplane.wireguard_keys.Keys`)."""
-
-    @property
-    def current(self) -> Pair:
-        """The one in use."""
-
-    @property
-    def next(self) -> Pair | None:
-        """The one that follows."""
-
-
-class Devices(Protocol):
-    """What is asked of this Node's WireGuard devices (`mcagent.dataplane.wireguard_own.OwnDevices`)."""
-
-    def implementation(self) -> WireGuardImplementation | None:
-        """Return what encrypts, None if nothing can."""
-
-    def statuses(self) -> Sequence[WireGuardPeerStatus]:
-        """Return what each device says of its peers. Raises BackendError."""
-
-    @property
-    def restarts(self) -> int:
-        """How many wireguard-go processes were started in place of one that died."""
-
-
-class WireGuard(Protocol):
-    """What is asked of the backend (`mcagent.dataplane.wireguard.WireGuardBackend`)."""
-
-    @property
-    def own(self) -> Devices:
-        """The devices that are ours."""
-
-    def keys(self) -> Pairs:
-        """Return this Node's keys. Raises BackendError."""
-
-    def public_keys(self) -> tuple[str, str]:
-        """Return the key to use now, and the one to announce ("": none). Raises BackendError."""
-
-
 class FactsReader:
-    """Adds what WireGuard says to facts. A key file that cannot be used is told once, and means: no key."""
+    """Adds what WireGuard says to facts. A key file that cannot be used is reported once, and means: no key."""
 
-    def __init__(self, backend: WireGuard) -> None:
+    def __init__(self, backend: WireGuardBackend) -> None:
         self._backend = backend
-        self._told = ""
+        self._reported = ""
 
     def add(self, facts: Facts) -> Facts:
         """Return the facts with implementation and public keys."""
         try:
-            public_key, next_key = self._backend.public_keys()
+            keys = self._backend.keys()
             found = replace(
                 facts,
                 wireguard=self._backend.own.implementation(),
-                wireguard_public_key=public_key,
-                wireguard_next_key=next_key,
+                wireguard_public_key=keys.current.public,
+                wireguard_next_key=keys.next.public if keys.next is not None else "",
             )
         except BackendError as error:
-            if str(error) != self._told:
+            if str(error) != self._reported:
                 log.error("%s", error)
-            self._told = str(error)
+            self._reported = str(error)
             return facts
-        self._told = ""
+        self._reported = ""
         return found
 
 
-def wireguard_report(backend: WireGuard) -> WireGuardReport:
+def wireguard_report(backend: WireGuardBackend) -> WireGuardReport:
     """Return what the devices say now, for pages: from any thread."""
     try:
         statuses = backend.own.statuses()

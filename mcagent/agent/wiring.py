@@ -24,9 +24,9 @@ from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from mcagent.dataplane.openflow.observe import FlowStatistics
 from mcagent.dataplane.ovsdb.backend import OvsdbBackend
-from mcagent.dataplane.wireguard import WireGuardBackend
-from mcagent.dataplane.wireguard_keys import KeyStore
-from mcagent.dataplane.wireguard_watch import WireGuardWatch
+from mcagent.dataplane.wireguard.backend import WireGuardBackend
+from mcagent.dataplane.wireguard.keys import KeyStore
+from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address
@@ -70,11 +70,8 @@ class Facilities:
             backend.close()
 
 
-def make_facilities(settings: Settings, changed: Callable[[], None] = lambda: None) -> Facilities:
-    """Return the backends; none connects before it is used. Raises BackendError for an unusable socket name.
-
-    `changed` is called, from any thread, when a backend has changed something by itself.
-    """
+def make_facilities(settings: Settings) -> Facilities:
+    """Return the backends; none connects before it is used. Raises BackendError for an unusable socket name."""
     core = settings.core
     # ovs-vswitchd makes the bridge's socket beside that of the database (ovs-vswitchd(8), --unixctl and .mgmt).
     directory = settings.ovsdb.removeprefix("unix:").rpartition("/")[0]
@@ -93,7 +90,6 @@ def make_facilities(settings: Settings, changed: Callable[[], None] = lambda: No
             keys=key_store(settings),
             run_directory=Path(settings.run_dir),
             implementation=_IMPLEMENTATIONS[settings.wireguard_implementation],
-            changed=changed,
         ),
     )
 

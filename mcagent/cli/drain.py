@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.no_wait:
         return exit_codes.OK
     try:
-        return _wait(target.progress(asked_at), target.name, args.timeout)
+        return wait_drained(target.progress(asked_at), target.name, args.timeout)
     except RefusedError:
         target.set(False)  # it must not go by surprise, when another one is back some day
         raise
@@ -86,7 +86,7 @@ def target_of(args: argparse.Namespace, settings: Settings) -> Target:
     if args.local:
         if args.node:
             raise UsageError("NODE and --local exclude each other: --local means the Node it runs on")
-        return _local(settings)
+        return local_target(settings)
     if not args.node:
         raise UsageError("which Node? Give its name, or --local on the Node itself")
     return _by_api(args.node, settings)
@@ -102,7 +102,8 @@ class UsageError(McagentError):
     exit_code = exit_codes.USAGE
 
 
-def _local(settings: Settings) -> Target:
+def local_target(settings: Settings) -> Target:
+    """Return this very Node, which is asked through its Open vSwitch database."""
     from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 
     def put(wanted: bool) -> None:
@@ -164,7 +165,8 @@ def _by_events(client: Client, node: str, since: datetime) -> Mapping[str, Any]:
     return found
 
 
-def _wait(progress: Iterator[Mapping[str, Any]], name: str, timeout: float) -> int:
+def wait_drained(progress: Iterator[Mapping[str, Any]], name: str, timeout: float) -> int:
+    """Wait until the Node has handed over. Raises RefusedError, McagentError when it takes too long."""
     deadline = time.monotonic() + timeout
     last = ""
     refusals = 0

@@ -1,11 +1,13 @@
-"""`mcagent wireguard`: this Node's key, the peers, and a change of the key without a lost packet."""
+"""`mcagent wireguard`: this Node's key, the peers, and a change of the key."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from mcagent.agent.config_keys import Settings
@@ -13,6 +15,8 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 from mcagent.cli.common.tables import size, table
+from mcagent.cli.drain import RefusedError, local_target, wait_drained
+from mcagent.core.failover.draining import Phase
 from mcagent.model.errors import McagentError
 
 LOOK = 0.5  # seconds between looks at how far it is
@@ -26,9 +30,10 @@ examples:
   mcagent wireguard rotate --settle 120         where ClusterInfo takes long from cluster to cluster
   mcagent wireguard rotate --cancel             take back a key that is announced, not in use yet
 
-`rotate` makes a key, lets the agent publish it beside the one in use, waits until the other clusters have learned
-it (--settle), and changes over. Until then everything goes by the old key; the change itself loses no packet.
-Ended in between, it goes on where it was when it is run again.
+`rotate` makes a key, lets the agent publish it beside the one in use, and waits until the other clusters have
+learned it (--settle). Where another gateway of the cluster is live, this one then hands over to it (as with
+`mcagent drain`), changes the key, and serves again: no packet is lost. A gateway that is alone changes under
+traffic: what it sends in the 0.1 s after the change is lost. Run again after an end in between, it goes on.
 
 `show` names for every peer that never shook hands, or has not for three minutes, what can be the cause, the
 surest first; and the gateways that are not used at all (they publish no key, or one that is taken). Its exit code
@@ -87,8 +92,8 @@ def text(found: Mapping[str, Any], *, not_used: bool = True) -> str:
     lines = [f"encryption  {found['mode']}, {how}"]
     if found["device"]:
         announced = f", next {found['nextPublicKey']}" if found["nextPublicKey"] else ""
-        told = "" if found["published"] else " (NOT PUBLISHED yet)"
-        lines += [f"  device    {found['device']}, key {found['publicKey']}{told}{announced}"]
+        unpublished = "" if found["published"] else " (NOT PUBLISHED yet)"
+        lines += [f"  device    {found['device']}, key {found['publicKey']}{unpublished}{announced}"]
     if found["peers"]:
         head = ("CLUSTER", "GATEWAY", "STATE", "HANDSHAKE", "HEARD AT", "RECEIVED", "SENT")
         lines += ["", *table(head, [_row(peer) for peer in found["peers"]])]
@@ -131,15 +136,57 @@ def _rotate(settings: Settings, args: argparse.Namespace) -> int:
     _wait(settings, lambda now: now["publishedNextKey"] == wanted, "the new key to be published", args.timeout)
     print(f"announced: {wanted}; {args.settle:g} s for other clusters to learn it", flush=True)
     time.sleep(args.settle)
-    store.promote_next()
-    _wait(
-        settings,
-        lambda now: now["publicKey"] == wanted and now["published"],
-        "the new key to be used and published",
-        args.timeout,
-    )
-    print(f"in use: {wanted}")
+    _wait(settings, _our_turn, "the gateways that change their keys first", args.timeout)
+    with _drained(settings, args.timeout):
+        store.promote_next()
+        began = time.monotonic()
+        _wait(
+            settings,
+            lambda now: now["publicKey"] == wanted and now["published"],
+            "the new key to be used and published",
+            args.timeout,
+        )
+        print(f"in use: {wanted}", flush=True)
+        _wait(
+            settings,
+            lambda now: all(_shaken_since(peer, time.monotonic() - began) for peer in now["peers"]),
+            "handshakes under the new key",
+            args.timeout,
+        )
     return exit_codes.OK
+
+
+def _our_turn(now: Mapping[str, Any]) -> bool:
+    """Tell whether no peer goes first.
+
+    Two that change at the same moment each begin with a key that the other has no longer. Of two that have
+    announced one, the gateway with the lower key in use goes first.
+    """
+    first = [peer for peer in now["peers"] if peer["nextPublicKey"] and peer["publicKey"] < now["publicKey"]]
+    return not any(peer["state"] == "established" for peer in first)
+
+
+def _shaken_since(peer: Mapping[str, Any], seconds: float) -> bool:
+    """Tell whether a peer has shaken hands within that time; one that did not before is not waited for."""
+    return peer["state"] != "established" or float(peer["handshakeAge"]) < seconds
+
+
+@contextlib.contextmanager
+def _drained(settings: Settings, timeout: float) -> Iterator[None]:
+    """Have this gateway hand over to others of its cluster for as long as that lasts, where there are others."""
+    if ask_agent(settings)["drain"]["phase"] == Phase.DRAINED:  # by somebody, who takes it back
+        yield
+        return
+    target = local_target(settings)
+    target.set(True)
+    try:
+        try:
+            wait_drained(target.progress(datetime.now(UTC)), target.name, timeout)
+        except RefusedError as error:
+            print(f"{error}: the key changes under traffic", flush=True)
+        yield
+    finally:
+        target.set(False)
 
 
 def _wait(settings: Settings, done: Callable[[Mapping[str, Any]], bool], what: str, timeout: float) -> None:

@@ -50,10 +50,13 @@ class WireGuardPeer:
     """A peer of a device.
 
     `endpoint` is where to begin: WireGuard itself follows a peer that sends from elsewhere, and that is no
-    difference. `successor` is the public key that the peer has announced to use next: at the first valid
-    handshake under that key the backend itself, at once, gives it the allowed IPs. Before and after that the
-    device holds what this value describes, under either key. When the peer publishes it as its key, it is a peer
-    like any other, and nothing is written. No two peers of a device may have a key, or a key to come, in common.
+    difference.
+
+    `successor` is the public key that the peer has announced to use next: the device has it, too, without allowed
+    IPs, and after the first handshake under that key the backend itself moves them there. When the peer publishes
+    it as its key, it is a peer like any other, and nothing is written.
+
+    No two peers of a device may have a key, or a key to come, in common.
     """
 
     device: str

@@ -85,6 +85,7 @@ def _peer(
         "gateway": str(end.gateway),
         "tunnelEndpoint": str(end.address),
         "publicKey": end.public_key,
+        "nextPublicKey": end.next_public_key,
         "port": end.port,
         "state": state,
         "text": words,

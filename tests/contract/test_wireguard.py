@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from devtools.nodes import netns
-from mcagent.dataplane import wireguard_link
 from mcagent.dataplane.netlink.connection import NetlinkSocket
+from mcagent.dataplane.wireguard import link as wireguard_link
 from mcagent.model.errors import BackendError
 from mcagent.model.net import parse_address, parse_network
 from mcagent.model.resources import Resource
@@ -237,7 +237,7 @@ def test_no_implementation_is_a_clear_error(node: WireGuardNode, tmp_path: Path)
     """Neither is there: the fact says so, and setting up a device says what to install."""
     if node.implementation is not WireGuardImplementation.USERSPACE:
         pytest.skip("about wireguard-go only")
-    from mcagent.dataplane.wireguard import WireGuardBackend
+    from mcagent.dataplane.wireguard.backend import WireGuardBackend
 
     backend = WireGuardBackend(
         devices=(node.device,),

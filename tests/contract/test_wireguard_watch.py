@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from devtools.nodes import netns
-from mcagent.dataplane.wireguard_watch import TICK, WireGuardWatch
+from mcagent.dataplane.wireguard.watch import TICK, WireGuardWatch
 from mcagent.model.wireguard import WireGuardImplementation
 from tests.contract.inside import make, steps_to
 from tests.contract.test_wireguard import KEYS, peer

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from devtools.nodes import netns
 from devtools.waiting import wait_until
-from mcagent.dataplane.wireguard import WireGuardBackend
-from mcagent.dataplane.wireguard_keys import KeyStore
+from mcagent.dataplane.wireguard.backend import WireGuardBackend
+from mcagent.dataplane.wireguard.keys import KeyStore
 from mcagent.model.net import host_network, parse_address
 from mcagent.model.resources import Resource
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from mcagent.dataplane.wireguard_keys import KeyStore, is_key, public_key
+from mcagent.dataplane.wireguard.keys import KeyStore, is_key, public_key
 from mcagent.model.errors import BackendError
 
 
@@ -40,28 +41,37 @@ def test_no_text_shows_a_private_key(store: KeyStore) -> None:
     """Neither of the values nor of errors."""
     keys = store.prepare_next()
     shown = repr(keys) + str(keys)
-    for pair in keys.all:
+    assert keys.next is not None
+    for pair in (keys.current, keys.next):
         assert base64.b64encode(pair.private).decode() not in shown
         assert repr(pair.private) not in shown
         assert pair.private.hex() not in shown
 
 
-def test_a_rotation_goes_from_next_to_current_to_previous(store: KeyStore) -> None:
-    """A next key is made once, takes the place of the current one, which stays known until it is dropped."""
+def test_a_rotation_goes_from_next_to_current(store: KeyStore) -> None:
+    """A next key is made once and takes the place of the current one, which is forgotten."""
     first = store.ensure().current
     prepared = store.prepare_next()
     assert prepared.next is not None
     assert store.prepare_next() == prepared
     assert prepared.current == first
     promoted = store.promote_next()
-    assert (promoted.current, promoted.next, promoted.previous) == (prepared.next, None, first)
-    assert promoted.private_of(first.public) == first.private
+    assert (promoted.current, promoted.next) == (prepared.next, None)
+    assert promoted.private_of(first.public) is None
     with pytest.raises(BackendError, match="no next key"):
         store.promote_next()
-    assert store.drop_previous(promoted.current.public).previous == first, "another one is not meant"
-    assert store.drop_previous(first.public).previous is None
     assert store.prepare_next().next is not None
     assert store.drop_next().next is None
+
+
+def test_the_key_before_in_the_file_of_an_earlier_agent_is_dropped(store: KeyStore) -> None:
+    """Such a file is read like any other, and is without it when it is written next."""
+    keys = store.ensure()
+    held = json.loads(store.path.read_bytes())
+    store.path.write_text(json.dumps(held | {"previous": held["current"]}))
+    assert store.load() == keys
+    store.prepare_next()
+    assert json.loads(store.path.read_bytes()).keys() == {"current", "next"}
 
 
 def test_a_key_in_use_is_taken_over_when_the_file_is_lost(store: KeyStore) -> None:

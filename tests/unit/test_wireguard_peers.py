@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from pyroute2.netlink.generic.wireguard import wgmsg
 
-from mcagent.dataplane import wgmsg
-from mcagent.dataplane import wireguard_uapi as uapi
-from mcagent.dataplane.wireguard_change import change_peers
-from mcagent.dataplane.wireguard_driver import DeviceChange, PeerChange, RawDevice, RawPeer
-from mcagent.dataplane.wireguard_peers import SESSION, drop_old, handover, observed_peers, outlived, peer_changes
+from mcagent.dataplane.wireguard import kernel, uapi
+from mcagent.dataplane.wireguard.apply import change_peers
+from mcagent.dataplane.wireguard.driver import DeviceChange, PeerChange, RawDevice, RawPeer
+from mcagent.dataplane.wireguard.peers import SESSION, handovers, observed_peers, peer_changes
 from mcagent.model.errors import BackendError
 from mcagent.model.net import network_key, parse_address, parse_network
 from mcagent.model.plan import Op, Step
@@ -193,25 +193,38 @@ def test_an_endpoint_that_is_configured_anew_is_written_at_once() -> None:
 OLD, ANNOUNCED, NEW = peer(0), peer(0, successor=KEYS[1]), peer(1, allowed_ips=(NETWORKS[0],))
 
 
-def test_an_announcement_writes_nothing() -> None:
-    """The key to come is known to the backend alone, until somebody uses it."""
+def test_an_announced_key_is_there_without_networks() -> None:
+    """So its first handshake is answered; the peer itself is not touched."""
     device = Memory()
     applied = bring(device, {}, [OLD])
-    device.written.clear()
+    before = dict(device.peers)
     applied = bring(device, applied, [ANNOUNCED])
-    assert device.written == []
+    assert device.peers == {**before, KEYS[1]: RawPeer(public_key=KEYS[1])}
     assert observed_peers(DEVICE, device.peers, applied, NOW) == [ANNOUNCED]
+    assert handovers(applied, device.peers) == []
+
+
+def test_an_announced_key_that_somebody_removes_comes_back() -> None:
+    """Without it the first handshake would not be answered."""
+    device = Memory()
+    applied = bring(device, {}, [ANNOUNCED])
+    del device.peers[KEYS[1]]
+    assert observed_peers(DEVICE, device.peers, applied, NOW) != [ANNOUNCED]
+    bring(device, applied, [ANNOUNCED])
+    assert KEYS[1] in device.peers
 
 
 def handed_over() -> tuple[Memory, dict[str, WireGuardPeer]]:
     """Return a device after the peer began to use the key it had announced."""
     device = Memory()
     applied = bring(device, {}, [ANNOUNCED])
-    device.write(DEVICE, DeviceChange(peers=handover(ANNOUNCED)))
-    # the old key stays for a moment, and is no difference meanwhile
-    assert observed_peers(DEVICE, device.peers, {ANNOUNCED.public_key: ANNOUNCED}, NOW) == [ANNOUNCED]
-    device.write(DEVICE, DeviceChange(peers=drop_old(ANNOUNCED)))
-    device.shake_hands(KEYS[1])
+    device.shake_hands(KEYS[1], endpoint=ENDPOINTS[0])
+    for keys in ({KEYS[0], KEYS[1]}, {KEYS[1]}):  # the old key stays for a moment, and is no difference meanwhile
+        device.write(DEVICE, DeviceChange(peers=handovers(applied, device.peers)))
+        assert set(device.peers) == keys
+        assert device.peers[KEYS[1]].allowed_ips == ANNOUNCED.allowed_ips
+        assert observed_peers(DEVICE, device.peers, applied, NOW) == [ANNOUNCED]
+    assert handovers(applied, device.peers) == []
     device.written.clear()
     return device, applied
 
@@ -272,7 +285,7 @@ def test_nobody_may_announce_the_key_of_another() -> None:
         applied, outcome = change_peers(DEVICE, device, applied, steps([], [bad]))
         assert isinstance(outcome[0], BackendError)
         assert not outcome[0].retryable
-        assert set(device.peers) == {KEYS[2], KEYS[3]}
+        assert set(device.peers) == {KEYS[2], KEYS[3], KEYS[4]}
         assert KEYS[0] not in applied
 
 
@@ -291,7 +304,7 @@ changes = st.builds(
 def test_netlink_messages_say_what_was_meant(peers: list[PeerChange], port: int, mark: int) -> None:
     """What is packed to be set reads as what a device would answer."""
     change = DeviceChange(private_key=bytes(range(32)), listen_port=port, fwmark=mark, peers=peers)
-    read = wgmsg.parse_device(wgmsg.set_payloads(DEVICE, change))
+    read = kernel.parse_device(sent(change))
     assert (read.listen_port, read.fwmark) == (port, mark)
     assert list(read.peers.values()) == [
         RawPeer(
@@ -304,18 +317,34 @@ def test_netlink_messages_say_what_was_meant(peers: list[PeerChange], port: int,
     ]
 
 
-def test_very_many_peers_and_networks_take_several_messages() -> None:
+def sent(change: DeviceChange) -> list[wgmsg]:
+    """Return the messages of a change as the kernel would read them."""
+    found = []
+    for message in kernel.set_messages(DEVICE, change):
+        message.encode()
+        assert len(message.data) < 1 << 16
+        found.append(wgmsg(bytes(message.data)))
+        found[-1].decode()
+    return found
+
+
+def test_very_many_peers_take_several_messages() -> None:
     """No attribute grows beyond what its length field holds, and none is lost."""
-    networks = tuple(parse_network(f"10.{n // 256}.{n % 256}.0/24")[0] for n in range(3000))
     keys = [base64.b64encode(number.to_bytes(32, "big")).decode() for number in range(1, 1001)]
-    peers = [PeerChange(public_key=keys[0], allowed_ips=networks, keepalive=5)]
-    peers += [PeerChange(public_key=key, endpoint=ENDPOINTS[0], allowed_ips=NETWORKS[:1]) for key in keys[1:]]
-    payloads = wgmsg.set_payloads(DEVICE, DeviceChange(peers=peers))
-    assert len(payloads) > 1
-    assert max(map(len, payloads)) < 1 << 16
-    read = wgmsg.parse_device(payloads)
-    assert list(read.peers) == keys
-    assert read.peers[keys[0]].allowed_ips == networks
+    peers = [
+        PeerChange(public_key=key, endpoint=ENDPOINTS[0], allowed_ips=NETWORKS[:1], keepalive=5) for key in keys
+    ]
+    messages = sent(DeviceChange(private_key=bytes(range(32)), peers=peers))
+    assert len(messages) > 1
+    assert list(kernel.parse_device(messages).peers) == keys
+    assert [one.get_attr("WGDEVICE_A_PRIVATE_KEY") is not None for one in messages] == [True] + [False] * 4
+
+
+def test_a_peer_cut_in_two_by_the_kernel_is_one() -> None:
+    """The rest of its networks comes in the next message."""
+    halves = [PeerChange(public_key=KEYS[0], allowed_ips=NETWORKS[place::2]) for place in (0, 1)]
+    messages = [message for half in halves for message in sent(DeviceChange(peers=[half]))]
+    assert kernel.parse_device(messages).peers[KEYS[0]].allowed_ips == tuple(sorted(NETWORKS, key=network_key))
 
 
 def test_an_answer_of_userspace_wireguard_is_read() -> None:
@@ -353,13 +382,3 @@ something_new=1
         received=2224,
         sent=38333,
     )
-
-
-def test_a_key_is_outlived_when_all_have_the_next_or_after_a_session_s_life() -> None:
-    """One peer that has not shaken hands since the change keeps it, but not for ever."""
-    peers = {key: RawPeer(public_key=key, last_handshake=NOW + 1) for key in KEYS[:2]}
-    device = RawDevice(public_key=KEYS[7], listen_port=1, fwmark=0, peers=peers)
-    assert outlived(device, NOW, NOW + 2)
-    late = replace(device, peers={**peers, KEYS[3]: RawPeer(public_key=KEYS[3], last_handshake=NOW - 5)})
-    assert not outlived(late, NOW, NOW + 2)
-    assert outlived(late, NOW, NOW + SESSION + 1)

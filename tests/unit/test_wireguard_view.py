@@ -14,7 +14,7 @@ from devtools.waiting import wait_until
 from mcagent.agent.wireguard import FactsReader
 from mcagent.cli.wireguard import text
 from mcagent.core.compile import compile_desired
-from mcagent.dataplane.wireguard_keys import KeyPair, Keys
+from mcagent.dataplane.wireguard.keys import KeyPair, Keys
 from mcagent.kube.publish import Publisher
 from mcagent.model.errors import BackendError, SourceError
 from mcagent.model.facts import Facts
@@ -283,16 +283,11 @@ class Backend:
             raise self.found
         return self.found
 
-    def public_keys(self) -> tuple[str, str]:
-        """Return the public ones, or fail."""
-        keys = self.keys()
-        return keys.current.public, keys.next.public if keys.next is not None else ""
-
 
 def test_a_key_file_that_cannot_be_used_means_no_key(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told once, and the facts say that nothing can be encrypted."""
+    """It is reported once, and the facts say that nothing can be encrypted."""
     backend = Backend()
-    reader = FactsReader(backend)
+    reader = FactsReader(backend)  # type: ignore[arg-type]
     assert reader.add(Facts()).wireguard_public_key == OWN
     backend.found = BackendError("wireguard", "read", "key file x", "has mode 0644", retryable=False)
     for _ in range(3):

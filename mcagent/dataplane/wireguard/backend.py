@@ -1,30 +1,24 @@
 """The WireGuard backend: the device of encrypted traffic between clusters, and its peers.
 
-Owns the devices it is given by name, made by it and marked as its own. Puts together which those are
-(`wireguard_own`), a device's link (`wireguard_link`), what encrypts (`wireguard_kernel`, `wireguard_go`), keys
-(`wireguard_keys`, `wireguard_turn`) and decisions about peers (`wireguard_peers`). `replace_peers` is never used:
-a change is one of the peer it concerns.
+Owns the devices it is given by name, made by it and marked as its own. `replace_peers` is never used: a change is
+one of the peer it concerns.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from mcagent.dataplane.wireguard_change import change_peers
-from mcagent.dataplane.wireguard_device import device_resource, put_device
-from mcagent.dataplane.wireguard_driver import DeviceChange, Endpoint, PeerChange, RawDevice, wireguard_error
-from mcagent.dataplane.wireguard_handover import Handover
-from mcagent.dataplane.wireguard_keys import Keys, KeyStore
-from mcagent.dataplane.wireguard_link import read_link
-from mcagent.dataplane.wireguard_own import OwnDevices, read_running
-from mcagent.dataplane.wireguard_peers import drop_old, handover, observed_peers, whole
-from mcagent.dataplane.wireguard_rekey import Rekey
-from mcagent.dataplane.wireguard_turn import KeyTurn
+from mcagent.dataplane.nft.process import run_nft
+from mcagent.dataplane.wireguard.apply import change_peers, put_device
+from mcagent.dataplane.wireguard.driver import DeviceChange, RawDevice, wireguard_error
+from mcagent.dataplane.wireguard.keys import Keys, KeyStore
+from mcagent.dataplane.wireguard.link import read_link
+from mcagent.dataplane.wireguard.observe import OwnDevices, device_resource, read_running
+from mcagent.dataplane.wireguard.peers import handovers, observed_peers
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import Backend, Resource, ResourceKey
@@ -32,11 +26,13 @@ from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, Wi
 
 log = logging.getLogger(__name__)
 
+FORMER_TABLE = "mcagent-rekey"  # of family inet: an earlier agent's, which it used while a key changed
+
 
 class WireGuardBackend:
     """WireGuard devices and peers of the calling thread's network namespace.
 
-    Unlike other backends it acts by itself in one case: see `WireGuardPeer.successor`.
+    Unlike other backends it acts by itself in one case: see `hand_over`.
     """
 
     name = Backend.WIREGUARD
@@ -49,25 +45,18 @@ class WireGuardBackend:
         run_directory: Path,
         implementation: WireGuardImplementation | None = None,
         binary: str = "wireguard-go",
-        changed: Callable[[], None] = lambda: None,
     ) -> None:
         """Remember what is ours; nothing is opened or run before the first call.
 
         `devices` are names that are ours alone; `run_directory` is where records of wireguard-go processes are
         kept while they run. `implementation` is the only one to use (None: the kernel's where there is one).
-        `changed` is called, from another thread, after a peer was handed over to its successor.
         """
         self.own = OwnDevices(devices, run_directory=run_directory, binary=binary, only=implementation)
         self._lock = self.own.lock
         self._keys = keys
-        self._changed = changed
         self._applied: dict[str, dict[str, WireGuardPeer]] = {}  # by device and public key
         self._made: dict[str, WireGuardDevice] = {}
-        self._unanswered: list[tuple[str, WireGuardPeer]] = []  # handed over, and no handshake seen yet
-        self._handed: set[str] = set()  # keys that were announced, and that their owners use now
-        self._rekey = Rekey()
-        self._turn = KeyTurn(self.own, keys, self._rekey)
-        self._handover = Handover(self._private_keys, self._shaken_hands, self._look_back)
+        self._started = False
 
     # --- the backend's contract -------------------------------------------------------------------------
 
@@ -75,6 +64,9 @@ class WireGuardBackend:
         """Return our devices and their peers. Raises BackendError when the kernel cannot be asked."""
         with self._lock:
             found = self._look()
+            if found and not self._started:
+                run_nft(["-f", "-"], f"add table inet {FORMER_TABLE}\ndelete table inet {FORMER_TABLE}\n")
+            self._started = True
             self._applied = {}
             for resource in found.values():
                 if isinstance(resource, WireGuardPeer):
@@ -97,12 +89,10 @@ class WireGuardBackend:
                         done.append(step)
                     else:
                         failed.append((step, error))
-            self._watch_initiations()
         return ApplyResult(done=tuple(done), failed=tuple(failed))
 
     def close(self) -> None:
-        """End the watch for handshakes; devices, peers and wireguard-go stay."""
-        self._handover.watch(0)
+        """Devices, peers and wireguard-go stay; nothing else is open."""
 
     # --- facts and state --------------------------------------------------------------------------------
 
@@ -114,15 +104,25 @@ class WireGuardBackend:
         with self._lock:
             return self._keys.ensure(self._key_in_use)
 
-    def public_keys(self) -> tuple[str, str]:
-        """Return the key to use and publish now, and the one announced to follow it: see `KeyTurn`."""
-        with self._lock:
-            return self._turn.public_keys(self.keys(), self._applied)
+    @property
+    def awaits_keys(self) -> bool:
+        """Whether a peer has announced a key: `hand_over` is to be called often."""
+        return any(peer.successor for peers in self._applied.values() for peer in peers.values())
 
-    def retire(self) -> None:
-        """Forget the key used before this one as soon as no peer can be using it. Raises BackendError."""
+    def hand_over(self) -> None:
+        """Move the networks of each peer that has begun to use the key it announced. Raises BackendError.
+
+        What such a peer sends is dropped until then: WireGuard takes from a key only what comes from its networks.
+        """
         with self._lock:
-            self._turn.retire()
+            for device, peers in self._applied.items():
+                found = self.own.find(device) if any(peer.successor for peer in peers.values()) else None
+                raw = read_running(device, found[1]) if found is not None else None
+                changes = handovers(peers, raw.peers) if raw is not None else []
+                if found is not None and changes:
+                    found[1].write(device, DeviceChange(peers=changes))
+                    for key in (one.public_key for one in changes if one.allowed_ips):
+                        log.info("a peer of %s uses the key now that it announced: %s", device, key)
 
     def disturbed(self) -> bool:
         """Tell whether devices or peers differ from what was last applied or observed. Raises BackendError."""
@@ -160,7 +160,6 @@ class WireGuardBackend:
     def _forget(self, name: str) -> None:
         self._applied.pop(name, None)
         self._made.pop(name, None)
-        self._handed.clear()
 
     # --- devices ----------------------------------------------------------------------------------------
 
@@ -183,7 +182,6 @@ class WireGuardBackend:
         ours = self.own.find(name)
         if ours is not None:
             ours[1].remove(name)
-        self._rekey.end()
         self._forget(name)
 
     def _put_device(self, device: WireGuardDevice) -> None:
@@ -192,7 +190,7 @@ class WireGuardBackend:
         if private is None:
             reason = f"key file {self._keys.path} has no private key for {device.public_key}"
             raise wireguard_error("set up", f"device {device.name}", reason, retryable=False)
-        if put_device(device, private, self.own.drivers, self._rekey):
+        if put_device(device, private, self.own.drivers):
             self._forget(device.name)
         self._made[device.name] = device
 
@@ -206,62 +204,10 @@ class WireGuardBackend:
                 missing = wireguard_error("change", f"peers of device {device}", reason)
                 return [None if step.new is None else missing for step in steps]
             before = self._applied.get(device, {})
-            self._handed -= {step.new.successor for step in steps if isinstance(step.new, WireGuardPeer)}
             self._applied[device], outcome = change_peers(device, ours[1], before, steps)
         except BackendError as error:
             return [error] * len(steps)
         return outcome
-
-    # --- peers that change their key --------------------------------------------------------------------
-
-    def _watch_initiations(self) -> None:
-        ports = {
-            self._made[device].listen_port
-            for device, peers in self._applied.items()
-            if device in self._made and any(peer.successor for peer in peers.values())
-        }
-        self._handover.watch(next(iter(ports), 0))
-
-    def _private_keys(self) -> list[bytes]:
-        keys = self._keys.load()
-        return [pair.private for pair in keys.all] if keys is not None else []
-
-    def _shaken_hands(self, public_key: str, endpoint: Endpoint) -> None:
-        """Give the peer's networks to the key that it now uses."""
-        with self._lock:
-            for device, peers in self._applied.items():
-                for peer in peers.values():
-                    if peer.successor == public_key:
-                        self._hand_over(device, replace(peer, endpoint=endpoint))
-
-    def _hand_over(self, device: str, peer: WireGuardPeer) -> None:
-        made = self._made.get(device)
-        if made is None or peer.successor in self._handed:  # a later handshake under the same key
-            return
-        self._rekey.let(peer.endpoint[0])  # our own change may not be over; it is this side now that begins
-        # Nothing is read before: with a thousand peers that takes long, and the peer is waiting.
-        self.own.drivers[made.implementation].write(device, DeviceChange(peers=handover(peer)))
-        self._handed.add(peer.successor)
-        self._unanswered.append((device, peer))
-        log.info("peer %s of %s uses its next key now: %s", peer.public_key, device, peer.successor)
-        self._changed()
-
-    def _look_back(self) -> None:
-        """Take away old keys of peers that were handed over; begin anew with those that did not shake hands."""
-        with self._lock:
-            unanswered, self._unanswered = self._unanswered, []
-            for device, peer in unanswered:
-                made = self._made.get(device)
-                raw = read_running(device, self.own.drivers[made.implementation]) if made is not None else None
-                found = raw.peers.get(peer.successor) if raw is not None else None
-                if made is None or raw is None or found is None:
-                    continue
-                changes = drop_old(peer) if peer.public_key in raw.peers else []
-                if not found.last_handshake:
-                    changes += [PeerChange(public_key=peer.successor, remove=True), whole(peer, peer.successor)]
-                    self._unanswered.append((device, peer))
-                if changes:
-                    self.own.drivers[made.implementation].write(device, DeviceChange(peers=changes))
 
 
 def _device_of(step: Step) -> str:

@@ -18,9 +18,9 @@ from collections.abc import Callable, Collection
 from mcagent.dataplane.netlink import messages
 from mcagent.dataplane.netlink.connection import open_events
 from mcagent.dataplane.netlink.links import parse_address, parse_link
-from mcagent.dataplane.wireguard import WireGuardBackend
-from mcagent.dataplane.wireguard_driver import wireguard_error
-from mcagent.dataplane.wireguard_link import read_link
+from mcagent.dataplane.wireguard.backend import WireGuardBackend
+from mcagent.dataplane.wireguard.driver import wireguard_error
+from mcagent.dataplane.wireguard.link import read_link
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
 
@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 RETRY = 1.0  # seconds between attempts to open the events again
 TICK = 0.25  # seconds between looks at the key file
+# Seconds between looks while a peer may begin to use the key it announced: what it sends in between is lost.
+AWAITING = 0.05
+SHARE = 4  # times as long as such a look took is waited at least: with a thousand peers it takes 0.1 s
 PERIOD = 5.0  # seconds between looks at the peers: of a thousand, one takes 20 to 100 ms
 GROUPS = sum(1 << (group - 1) for group in (1, 5, 9))  # LINK, IPV4_IFADDR, IPV6_IFADDR of linux/rtnetlink.h
 _IN_LINK = frozenset({messages.RTM_NEWLINK, messages.RTM_DELLINK})
@@ -54,7 +57,7 @@ class WireGuardWatch:
         self._devices = frozenset(devices)
         self._period = period
         self._thread: threading.Thread | None = None
-        self._public_keys: tuple[str, str] | None = None
+        self._public_keys: tuple[str, str] | None = None  # the one in use, and the next
         self._look_at = 0.0  # monotonic seconds
         self._stop_reader, self._stop_writer = socket.socketpair()
         self._indexes: set[int] = set()  # of our devices, so that their own addresses are told from the underlay's
@@ -96,7 +99,7 @@ class WireGuardWatch:
             readers = {self._stop_reader.fileno(), *processes.values()}
             if events is not None:
                 readers.add(events.fileno())
-            ready = _wait(readers, TICK if events is not None else RETRY)
+            ready = _wait(readers, self._hand_over() if events is not None else RETRY)
             if self._stop_reader.fileno() in ready:
                 break
             look = any(descriptor in ready for descriptor in processes.values())
@@ -162,16 +165,27 @@ class WireGuardWatch:
         """Tell whether the key to use, or the one to announce, is another one than at the last look."""
         before = self._public_keys
         try:
-            self._public_keys = self._backend.public_keys()
+            keys = self._backend.keys()
+            self._public_keys = (keys.current.public, keys.next.public if keys.next is not None else "")
         except BackendError as error:
             log.debug("%s", error)
             self._public_keys = ("", "")  # where it is needed, the loop tells what is wrong
         return before is not None and before != self._public_keys
 
+    def _hand_over(self) -> float:
+        """See to peers that have announced a key. Return when to look again, in seconds."""
+        if not self._backend.awaits_keys:
+            return TICK
+        began = time.monotonic()
+        try:
+            self._backend.hand_over()
+        except BackendError as error:
+            log.debug("%s", error)
+        return max(AWAITING, SHARE * (time.monotonic() - began))
+
     def _different(self) -> bool:
         self._look_at = time.monotonic() + self._period
         try:
-            self._backend.retire()
             return self._backend.disturbed()
         except BackendError as error:
             log.debug("%s", error)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mcagent.dataplane.netlink import links
 from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal
 from mcagent.dataplane.netlink.links import LINK_ALIAS
-from mcagent.dataplane.wireguard_driver import wireguard_error
+from mcagent.dataplane.wireguard.driver import wireguard_error
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
 from mcagent.model.wireguard import WireGuardDevice

@@ -15,8 +15,8 @@ from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
-from mcagent.dataplane.wireguard_driver import DeviceChange, Endpoint, PeerChange, RawDevice, RawPeer
-from mcagent.dataplane.wireguard_keys import public_key
+from mcagent.dataplane.wireguard.driver import DeviceChange, Endpoint, PeerChange, RawDevice, RawPeer
+from mcagent.dataplane.wireguard.keys import public_key
 from mcagent.model.net import Network, network_key, socket_text
 
 TIMEOUT = 10.0  # seconds; an answer takes milliseconds, with a thousand peers some ten of them

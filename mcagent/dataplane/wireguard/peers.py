@@ -1,8 +1,11 @@
 """Which resources a device's peers are, and which changes make them what they should be. Pure.
 
-A peer that announced the key it will use next is on the device under one of two keys: its present one until the
-first handshake under the next, from then on that. WireGuard follows a peer to another endpoint by itself, so an
-endpoint counts as different only when nothing vouches for it.
+A peer that announced the key it will use next (its successor) is on the device twice: under its present key with
+its networks, and under the next one without any, so that it is answered as soon as it begins to use that. After
+the first handshake under the next key the networks move there.
+
+WireGuard follows a peer to another endpoint by itself, so an endpoint counts as different only when nothing
+vouches for it.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from mcagent.dataplane.wireguard_driver import Endpoint, PeerChange, RawDevice, RawPeer
+from mcagent.dataplane.wireguard.driver import Endpoint, PeerChange, RawPeer
 from mcagent.model.net import Network, parse_address
 from mcagent.model.wireguard import WireGuardPeer
 
@@ -33,14 +36,15 @@ def observed_peers(device: str, raw: Mapping[str, RawPeer], applied: Peers, now:
     for peer in applied.values():
         key = key_in_use(peer, raw)
         live = rest.pop(key, None)
+        other = rest.pop(({peer.public_key, peer.successor} - {key}).pop(), None) if peer.successor else None
         if live is None:
             continue
-        before = rest.pop(peer.public_key, None) if key != peer.public_key else None
-        left = before is not None and bool(before.allowed_ips)  # without them it is about to go: see `handover`
+        ready = not peer.successor or key == peer.successor or other is not None
+        moved = other is None or not other.allowed_ips
         endpoint = live.endpoint
         if endpoint is None or _vouched(live, now):
             endpoint = peer.endpoint
-        found.append(_resource(peer, live, endpoint, intact=live.endpoint is not None and not left))
+        found.append(_resource(peer, live, endpoint, intact=live.endpoint is not None and ready and moved))
     for live in rest.values():
         stranger = WireGuardPeer(
             device=device, public_key=live.public_key, endpoint=_NOWHERE, allowed_ips=(), keepalive=0
@@ -50,11 +54,14 @@ def observed_peers(device: str, raw: Mapping[str, RawPeer], applied: Peers, now:
 
 
 def key_in_use(peer: WireGuardPeer, raw: Mapping[str, RawPeer]) -> str:
-    """Return the key under which the device has, or should have, the peer.
+    """Return the key under which the device has, or should have, the peer's networks."""
+    live = raw.get(peer.successor)
+    return peer.successor if live is not None and (live.last_handshake or live.allowed_ips) else peer.public_key
 
-    It is the successor's once that is on the device: only a handshake under it puts it there.
-    """
-    return peer.successor if peer.successor in raw else peer.public_key
+
+def keys_needed(wanted: Iterable[WireGuardPeer], raw: Mapping[str, RawPeer]) -> set[str]:
+    """Return the keys that the device has to have for these peers."""
+    return {key for peer in wanted for key in (key_in_use(peer, raw), peer.successor)}
 
 
 def peer_changes(
@@ -71,7 +78,9 @@ def peer_changes(
         changes.append(whole(after, key))
     else:
         changes.extend(_differences(before, after, live, now))
-    gone = {after.public_key, before.successor if before is not None else ""} - {key}
+    if after.successor not in {"", key, *raw}:
+        changes.append(PeerChange(public_key=after.successor))
+    gone = {after.public_key, before.successor if before is not None else ""} - {key, after.successor}
     changes.extend(PeerChange(public_key=one, remove=True) for one in sorted(gone) if one in raw)
     return changes
 
@@ -85,36 +94,27 @@ def whole(peer: WireGuardPeer, key: str) -> PeerChange:
 
 def removals(gone: WireGuardPeer, raw: Mapping[str, RawPeer], wanted: Iterable[WireGuardPeer]) -> list[PeerChange]:
     """Return what takes a peer away, without what another one stands on."""
-    kept = {key_in_use(peer, raw) for peer in wanted}
+    kept = keys_needed(wanted, raw)
     keys = (gone.public_key, gone.successor)
     return [PeerChange(public_key=key, remove=True) for key in keys if key in raw and key not in kept]
 
 
-def handover(peer: WireGuardPeer) -> list[PeerChange]:
-    """Return the changes that put the successor in the peer's place: the networks move.
+def handovers(applied: Peers, raw: Mapping[str, RawPeer]) -> list[PeerChange]:
+    """Return what follows from handshakes under announced keys: the peer's networks move to the new key.
 
-    The old key stays on the device for a moment (`drop_old`): with it would go what is being encrypted under it.
+    The old key goes one look later: with it would go what is being encrypted under it.
     """
-    return [whole(peer, peer.successor), PeerChange(public_key=peer.public_key, keepalive=0)]
-
-
-def drop_old(peer: WireGuardPeer) -> list[PeerChange]:
-    """Return the change that takes away the key which a peer that was handed over had before."""
-    return [PeerChange(public_key=peer.public_key, remove=True)]
-
-
-def goes_first(peers: Iterable[WireGuardPeer], raw: RawDevice, ours: str) -> bool:
-    """Tell whether a peer with a lower key than ours has announced another one, and is not done with it."""
-    waiting = (one.successor for one in peers if one.successor and one.public_key < ours)
-    return any(key not in raw.peers or not raw.peers[key].last_handshake for key in waiting)
-
-
-def outlived(raw: RawDevice, since: float, now: float) -> bool:
-    """Tell whether a key that the device had until `since` is of no use any more. Times: seconds since the epoch.
-
-    All peers have shaken hands under the key that followed, or no session made under the old one is left.
-    """
-    return now - since > SESSION or all(peer.last_handshake > since for peer in raw.peers.values())
+    changes: list[PeerChange] = []
+    for peer in applied.values():
+        live = raw.get(peer.successor)
+        if live is None or not live.last_handshake:
+            continue
+        if set(peer.allowed_ips) - set(live.allowed_ips):
+            new = PeerChange(public_key=peer.successor, keepalive=peer.keepalive, allowed_ips=peer.allowed_ips)
+            changes += [new, PeerChange(public_key=peer.public_key, keepalive=0)]
+        elif peer.public_key in raw:
+            changes.append(PeerChange(public_key=peer.public_key, remove=True))
+    return changes
 
 
 def conflict(peer: WireGuardPeer, others: Iterable[WireGuardPeer]) -> str:

@@ -22,9 +22,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcagent.dataplane import wireguard_uapi as uapi
-from mcagent.dataplane.wireguard_driver import DeviceChange, RawDevice, wireguard_error
-from mcagent.dataplane.wireguard_link import change_link, read_link
+from mcagent.dataplane.wireguard import uapi
+from mcagent.dataplane.wireguard.driver import DeviceChange, RawDevice, wireguard_error
+from mcagent.dataplane.wireguard.link import change_link, read_link
 from mcagent.model.errors import BackendError
 from mcagent.model.wireguard import WireGuardImplementation
 

@@ -1,7 +1,7 @@
 """The key file: this Node's WireGuard key pairs, on disk and nowhere else.
 
-Owns the file. It holds the pair in use, during a rotation the one to use next, and the one used before. Private
-keys leave it only for a device, or to read a handshake that is meant for us; no text form of a value shows them.
+Owns the file. It holds the pair in use and, during a rotation, the one to use next. Private keys leave it only for
+a device; no text form of a value shows them.
 """
 
 from __future__ import annotations
@@ -39,16 +39,11 @@ class Keys:
 
     current: KeyPair
     next: KeyPair | None = None  # announced, not yet in use
-    previous: KeyPair | None = None  # used before: a peer may still write to it
-
-    @property
-    def all(self) -> tuple[KeyPair, ...]:
-        """Every pair, the one in use first."""
-        return tuple(one for one in (self.current, self.next, self.previous) if one is not None)
 
     def private_of(self, public: str) -> bytes | None:
         """Return the private key of a public one, or None if it is none of ours."""
-        return next((one.private for one in self.all if one.public == public), None)
+        pairs = (self.current, self.next)
+        return next((one.private for one in pairs if one is not None and one.public == public), None)
 
 
 class KeyStore:
@@ -107,23 +102,14 @@ class KeyStore:
         return self._change(lambda keys: replace(keys, next=None))
 
     def promote_next(self) -> Keys:
-        """Make the next pair the current one, and the current the previous. BackendError when there is no next."""
+        """Make the next pair the current one, and forget that. BackendError when there is no next."""
 
         def promote(keys: Keys) -> Keys:
             if keys.next is None:
                 raise self._error("rotate", "there is no next key: prepare one first", retryable=False)
-            return Keys(current=keys.next, previous=keys.current)
+            return Keys(current=keys.next)
 
         return self._change(promote)
-
-    def drop_previous(self, public: str) -> Keys:
-        """Forget the pair used before, if it is that one still."""
-
-        def drop(keys: Keys) -> Keys:
-            there = keys.previous is not None and keys.previous.public == public
-            return replace(keys, previous=None) if there else keys
-
-        return self._change(drop)
 
     # --- the file ---------------------------------------------------------------------------------------
 
@@ -216,7 +202,7 @@ def _pair(private: bytes) -> KeyPair:
 def _render(keys: Keys) -> bytes:
     found = {
         name: {"privateKey": base64.b64encode(pair.private).decode(), "created": pair.created}
-        for name, pair in (("current", keys.current), ("next", keys.next), ("previous", keys.previous))
+        for name, pair in (("current", keys.current), ("next", keys.next))
         if pair is not None
     }
     return json.dumps(found, indent=2).encode() + b"\n"
@@ -229,9 +215,10 @@ def _parse(data: bytes) -> Keys:
     except ValueError:
         raise ValueError("is damaged: no JSON") from None
     if not isinstance(found, dict) or not {"current"} <= found.keys() <= {"current", "next", "previous"}:
-        raise ValueError('is damaged: has to hold an object with "current", and maybe "next" and "previous"')
+        raise ValueError('is damaged: has to hold an object with "current", and maybe "next"')
+    found.pop("previous", None)  # an earlier agent kept it; nothing needs it
     pairs = {name: _parse_pair(name, value) for name, value in found.items()}
-    return Keys(current=pairs["current"], next=pairs.get("next"), previous=pairs.get("previous"))
+    return Keys(current=pairs["current"], next=pairs.get("next"))
 
 
 def _parse_pair(name: str, value: object) -> KeyPair:

@@ -10,13 +10,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mcagent.dataplane.wireguard_device import KINDS
-from mcagent.dataplane.wireguard_driver import DeviceChange, Driver, RawDevice
-from mcagent.dataplane.wireguard_go import WireGuardGo
-from mcagent.dataplane.wireguard_kernel import KernelDriver
-from mcagent.dataplane.wireguard_link import RawDeviceLink, read_link
+from mcagent.dataplane.wireguard.driver import DeviceChange, Driver, RawDevice
+from mcagent.dataplane.wireguard.kernel import KernelDriver
+from mcagent.dataplane.wireguard.link import RawDeviceLink, read_link
+from mcagent.dataplane.wireguard.userspace import WireGuardGo
 from mcagent.model.errors import BackendError
-from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
+from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeerStatus
+
+# By IFLA_INFO_KIND.
+KINDS = {"wireguard": WireGuardImplementation.KERNEL, "tun": WireGuardImplementation.USERSPACE}
 
 
 class OwnDevices:
@@ -127,3 +129,20 @@ def read_running(name: str, driver: Driver) -> RawDevice | None:
         if driver.running(name):
             raise
         return None
+
+
+def device_resource(
+    name: str, link: RawDeviceLink, implementation: WireGuardImplementation, raw: RawDevice, *, running: bool
+) -> WireGuardDevice:
+    """Return the device as a resource."""
+    hosts = all(length == address.max_prefixlen for address, length in link.addresses)
+    return WireGuardDevice(
+        name=name,
+        listen_port=raw.listen_port,
+        mtu=link.mtu,
+        public_key=raw.public_key,
+        addresses=tuple(address for address, _ in link.addresses),
+        implementation=implementation,
+        fwmark=raw.fwmark,
+        intact=running and link.up and hosts,
+    )

@@ -1,0 +1,1 @@
+"""WireGuard: the devices that encrypt traffic between clusters, their keys and their peers."""

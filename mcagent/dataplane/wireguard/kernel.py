@@ -1,0 +1,204 @@
+"""WireGuard in the kernel, through pyroute2: devices by rtnetlink, keys and peers by generic netlink.
+
+Owns the translation between our values and pyroute2's message class. That class is used directly to change several
+peers: `WireGuard.set` takes one, and moving a network from one peer to another has to be one message.
+pyroute2 is imported with the first call: an agent without encryption never loads it.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import math
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from typing import Any
+
+from mcagent.dataplane.netlink.connection import Refusal
+from mcagent.dataplane.wireguard.driver import DeviceChange, PeerChange, RawDevice, RawPeer, wireguard_error
+from mcagent.dataplane.wireguard.link import change_link
+from mcagent.model.net import Network, network_key
+from mcagent.model.wireguard import WireGuardImplementation
+
+AGAIN = 60.0  # seconds between questions to a kernel that has none: each has it look for a module
+KIND = "wireguard"  # IFLA_INFO_KIND
+DUMP_ATTEMPTS = 5  # a dump is interrupted when the device changes meanwhile
+MESSAGE_PEERS = 200  # changes in one message: about 25 kB, and an attribute holds less than 64 kB
+_NO_KEY = b"A" * 43 + b"="  # 32 zero bytes
+
+
+class KernelDriver:
+    """WireGuard devices of the kernel, in the calling thread's network namespace."""
+
+    implementation = WireGuardImplementation.KERNEL
+
+    def __init__(self) -> None:
+        """Open nothing yet."""
+        self._found = False
+        self._asked = -math.inf  # monotonic seconds
+
+    def available(self) -> bool:
+        """Tell whether the kernel has WireGuard; asking makes it load the module where there is one."""
+        if not self._found and time.monotonic() - self._asked > AGAIN:
+            from pyroute2.netlink.exceptions import NetlinkError
+
+            try:
+                with _socket():
+                    self._found = True
+            except NetlinkError as error:
+                if error.code != errno.ENOENT:
+                    raise wireguard_error("find", "the kernel's WireGuard", str(Refusal(error.code))) from None
+            except OSError as error:
+                raise wireguard_error("find", "the kernel's WireGuard", str(error)) from None
+            self._asked = time.monotonic()
+        return self._found
+
+    def create(self, name: str) -> None:
+        """Make the device."""
+        change_link("add", frozenset({errno.EEXIST}), ifname=name, kind=KIND)
+
+    def running(self, name: str) -> bool:  # noqa: ARG002
+        """A device of the kernel always is."""
+        return True
+
+    def read(self, name: str) -> RawDevice:
+        """Return what the device says."""
+        return parse_device(self._dump(name))
+
+    def private_key(self, name: str) -> bytes | None:
+        """Return the device's private key."""
+        found = (message.get_attr("WGDEVICE_A_PRIVATE_KEY") for message in self._dump(name))
+        return next((base64.b64decode(key) for key in found if key not in (None, _NO_KEY)), None)
+
+    def write(self, name: str, change: DeviceChange) -> None:
+        """Change the device, in one message where it fits."""
+        from pyroute2.netlink import NLM_F_ACK, NLM_F_REQUEST
+        from pyroute2.netlink.exceptions import NetlinkError
+
+        try:
+            with _socket() as connection:
+                for message in set_messages(name, change):
+                    connection.nlm_request(message, msg_type=connection.prid, msg_flags=NLM_F_REQUEST | NLM_F_ACK)
+        except NetlinkError as error:
+            in_use = error.code == errno.EADDRINUSE and change.listen_port is not None
+            reason = f"UDP port {change.listen_port} is in use by somebody else" if in_use else ""
+            raise wireguard_error("change", f"device {name}", reason or str(Refusal(error.code))) from None
+        except OSError as error:
+            raise wireguard_error("change", f"device {name}", str(error)) from None
+
+    def remove(self, name: str) -> None:
+        """Take the device away."""
+        change_link("del", frozenset({errno.ENODEV}), ifname=name)
+
+    def _dump(self, name: str) -> Sequence[Any]:
+        from pyroute2.netlink.exceptions import NetlinkDumpInterrupted, NetlinkError
+
+        reason = "it changes faster than it can be read"
+        for _ in range(DUMP_ATTEMPTS):
+            try:
+                with _socket() as connection:
+                    return tuple(connection.info(name))
+            except NetlinkDumpInterrupted:
+                continue
+            except NetlinkError as error:
+                reason = str(Refusal(error.code))
+            except OSError as error:
+                reason = str(error)
+            break
+        raise wireguard_error("read", f"device {name}", reason)
+
+
+def _socket() -> Any:
+    """Open pyroute2's socket. NetlinkError with ENOENT where the kernel has no WireGuard."""
+    from pyroute2.netlink.generic.wireguard import AsyncWireGuard, WireGuard
+
+    AsyncWireGuard.module_err_level = "debug"  # a kernel without it is no error: there is wireguard-go
+    return WireGuard()
+
+
+def parse_device(messages: Iterable[Any]) -> RawDevice:
+    """Read the answers to a dump. A device with many peers comes in several messages, cut anywhere."""
+    public_key, listen_port, fwmark = "", 0, 0
+    peers: dict[str, RawPeer] = {}
+    for message in messages:
+        if message.get_attr("WGDEVICE_A_PRIVATE_KEY") not in (None, _NO_KEY):
+            public_key = (message.get_attr("WGDEVICE_A_PUBLIC_KEY") or b"").decode()
+        listen_port = message.get_attr("WGDEVICE_A_LISTEN_PORT") or listen_port
+        fwmark = message.get_attr("WGDEVICE_A_FWMARK") or fwmark
+        for data in message.get_attr("WGDEVICE_A_PEERS") or ():
+            peer = _peer(data, peers)
+            peers[peer.public_key] = peer
+    return RawDevice(public_key=public_key, listen_port=listen_port, fwmark=fwmark, peers=peers)
+
+
+def set_messages(name: str, change: DeviceChange) -> Iterator[Any]:
+    """Return the messages that make a change; one in all but very large ones."""
+    from pyroute2.netlink.generic.wireguard import WG_CMD_SET_DEVICE, WG_GENL_VERSION, wgmsg
+
+    peers = [_attributes(peer) for peer in change.peers]
+    for start in range(0, max(1, len(peers)), MESSAGE_PEERS):
+        message = wgmsg()
+        message["cmd"], message["version"] = WG_CMD_SET_DEVICE, WG_GENL_VERSION
+        found: list[tuple[str, Any]] = [("IFNAME", name)]
+        if start == 0:
+            found += [("PRIVATE_KEY", _base64(change.private_key)), ("LISTEN_PORT", change.listen_port)]
+            found += [("FWMARK", change.fwmark)]
+        found += [("PEERS", peers[start : start + MESSAGE_PEERS] or None)]
+        message["attrs"] = [(f"WGDEVICE_A_{key}", value) for key, value in found if value is not None]
+        yield message
+
+
+def _attributes(change: PeerChange) -> dict[str, Any]:
+    from pyroute2.netlink.generic.wireguard import WGPEER_F_REMOVE_ME, WGPEER_F_REPLACE_ALLOWEDIPS
+
+    flags = WGPEER_F_REMOVE_ME if change.remove else 0
+    flags |= WGPEER_F_REPLACE_ALLOWEDIPS if change.replace_allowed_ips else 0
+    found: list[tuple[str, Any]] = [("WGPEER_A_PUBLIC_KEY", change.public_key), ("WGPEER_A_FLAGS", flags)]
+    if change.endpoint is not None:
+        address, port = change.endpoint
+        found.append(("WGPEER_A_ENDPOINT", {"addr": str(address), "port": port}))
+    if change.allowed_ips:
+        found.append(("WGPEER_A_ALLOWEDIPS", [_network(one) for one in change.allowed_ips]))
+    if change.keepalive is not None:  # behind the networks: it may send at once
+        found.append(("WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL", change.keepalive))
+    return {"attrs": found}
+
+
+def _network(network: Network) -> dict[str, Any]:
+    family = socket.AF_INET if network.version == 4 else socket.AF_INET6
+    return {
+        "attrs": [
+            ("WGALLOWEDIP_A_FAMILY", int(family)),
+            ("WGALLOWEDIP_A_IPADDR", network.network_address.packed),
+            ("WGALLOWEDIP_A_CIDR_MASK", network.prefixlen),
+        ]
+    }
+
+
+def _peer(data: Any, before: Mapping[str, RawPeer]) -> RawPeer:
+    """Read one peer; the rest of its networks may come in the next message, with nothing else."""
+    key = data.get_attr("WGPEER_A_PUBLIC_KEY").decode()
+    texts = [one["addr"] for one in data.get_attr("WGPEER_A_ALLOWEDIPS") or ()]
+    networks = [ip_network(text) for text in texts]
+    if key in before:
+        more = sorted([*before[key].allowed_ips, *networks], key=network_key)
+        return replace(before[key], allowed_ips=tuple(more))
+    endpoint = data.get_attr("WGPEER_A_ENDPOINT")
+    handshake = data.get_attr("WGPEER_A_LAST_HANDSHAKE_TIME") or {"tv_sec": 0, "tv_nsec": 0}
+    return RawPeer(
+        public_key=key,
+        endpoint=(ip_address(endpoint["addr"]), endpoint["port"]) if endpoint else None,
+        allowed_ips=tuple(sorted(networks, key=network_key)),
+        keepalive=data.get_attr("WGPEER_A_PERSISTENT_KEEPALIVE_INTERVAL") or 0,
+        last_handshake=handshake["tv_sec"] + handshake["tv_nsec"] / 1e9,
+        received=data.get_attr("WGPEER_A_RX_BYTES") or 0,
+        sent=data.get_attr("WGPEER_A_TX_BYTES") or 0,
+        preshared=data.get_attr("WGPEER_A_PRESHARED_KEY") not in (None, _NO_KEY),
+    )
+
+
+def _base64(key: bytes | None) -> str | None:
+    return base64.b64encode(key).decode() if key is not None else None
