@@ -1,16 +1,13 @@
-"""Packets that make the ends of a connection notice what was lost with a gateway, or with a Node's conntrack.
+"""Makes clients send where only a packet of theirs helps: a gateway is lost, or all conntrack of this Node.
 
-**The client's gateway is lost.** A connection that it SNATed ends with it: another gateway gives the connection
-another address, which the server does not know and answers with a reset. That needs a packet of the client; one
-that only receives would wait for ever. A SYN+ACK as if from the server makes it answer with an ACK (RFC 9293,
-section 3.10.7.4; RFC 5961, section 4), which leaves by another gateway. Where all is well, one ACK more is sent.
+A connection that the lost gateway SNATed gets another address from another gateway, which the server answers with
+a reset. A Node that lost its conntrack holds back what its servers send until it has seen how the client came: by
+a Service, or by the endpoint's own address. In both cases a client that only receives would wait for ever.
 
-**The server's Node has lost its conntrack** (with the process of the userspace datapath). Whether a client came by
-a Service or by the endpoint's own address is not known any more, and what the server sends is held back until the
-client has been heard. So the client is asked in each way it may have come. It answers the one that it knows by an
-ACK; the others by a reset, which repeats the question's type of service (`TOS_PROBE`) and is dropped by that.
-
-Only a SYN+ACK passes the kernel's connection tracking without the right sequence numbers. IPv4 only.
+A SYN+ACK as if from the server makes the client answer with an ACK (RFC 9293, section 3.10.7.4; RFC 5961, section
+4); any other segment must have the right numbers to pass conntrack. After a loss of conntrack one is sent for each
+way the client may have come. It answers the wrong ones with a reset, which repeats their type of service and is
+dropped by that. IPv4 only.
 """
 
 from __future__ import annotations
@@ -37,13 +34,10 @@ log = logging.getLogger(__name__)
 # The kernel answers such packets of a connection every 0.5 s at most (tcp_invalid_ratelimit).
 ATTEMPTS = (0.0, 0.6, 2.0)
 
-_ETHERNET = struct.Struct("!6s6sH")
 _IPV4 = struct.Struct("!BBHHHBBHII")  # RFC 791, section 3.1
 _TCP = struct.Struct("!HHIIBBHHH")  # RFC 9293, section 3.1
-_PSEUDO = struct.Struct("!IIHH")
-_ETHERTYPE_IPV4, _PROTOCOL_TCP = 0x0800, 6
-_DONT_FRAGMENT, _TTL, _WINDOW = 0x4000, 64, 1024
-_SYN_ACK = 0x12
+_ETHERTYPE_IPV4, _TCP_NUMBER = b"\x08\x00", 6
+_DONT_FRAGMENT, _TTL, _WINDOW, _SYN_ACK = 0x4000, 64, 1024, 0x12
 
 Services = Mapping[tuple[int, int], Sequence[int]]  # by address and port of an endpoint: IDs of its Services
 
@@ -89,12 +83,12 @@ def probe(connection: Connection, *, to: int = MAC_PLAIN, source: int = HOST_MAC
     """Return an Ethernet frame with a SYN+ACK from the server to the client; as a gateway would deliver it."""
     c = connection
     tcp = _TCP.pack(c.server_port, c.client_port, 0, 0, _TCP.size // 4 << 4, _SYN_ACK, _WINDOW, 0, 0)
-    check = internet_checksum(_PSEUDO.pack(c.server, c.client, _PROTOCOL_TCP, len(tcp)) + tcp)
+    check = internet_checksum(struct.pack("!IIHH", c.server, c.client, _TCP_NUMBER, len(tcp)) + tcp)
     tcp = tcp[:16] + check.to_bytes(2) + tcp[18:]
     size = _IPV4.size + len(tcp)
-    ip = _IPV4.pack(0x45, tos, size, 0, _DONT_FRAGMENT, _TTL, _PROTOCOL_TCP, 0, c.server, c.client)
+    ip = _IPV4.pack(0x45, tos, size, 0, _DONT_FRAGMENT, _TTL, _TCP_NUMBER, 0, c.server, c.client)
     ip = ip[:10] + internet_checksum(ip).to_bytes(2) + ip[12:]
-    return _ETHERNET.pack(to.to_bytes(6), source.to_bytes(6), _ETHERTYPE_IPV4) + ip + tcp
+    return to.to_bytes(6) + source.to_bytes(6) + _ETHERTYPE_IPV4 + ip + tcp
 
 
 class Prober:
