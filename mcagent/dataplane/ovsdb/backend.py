@@ -21,7 +21,7 @@ from mcagent.model.resources import Backend, HostPort, OvsdbResource, Resource, 
 
 CONFIGURE_TIMEOUT = 5.0  # seconds for ovs-vswitchd to take a configuration ...
 CONFIGURE_TIMEOUT_PER_PORT = 0.01  # ... and for each port in it
-_OTHER_NUMBER = "it did not get the OpenFlow port number that it asks for"
+_OTHER_NUMBER = "its OpenFlow port number is"
 _BFD_STATUS = {"Interface.bfd_status"}
 
 
@@ -178,7 +178,7 @@ class OvsdbBackend:
             return
         timeout = CONFIGURE_TIMEOUT + CONFIGURE_TIMEOUT_PER_PORT * len(wanted)
         taken = self._connection.wait_configured(number, timeout)
-        if taken and any(self._trouble(step) == _OTHER_NUMBER for _, step in wanted):
+        if taken and any(self._trouble(step).startswith(_OTHER_NUMBER) for _, step in wanted):
             # The number was taken by a port that did not ask for it: ovs-vswitchd gives it another one, but
             # only when it looks a second time.
             _, number = self._connection.transact([], configure=True)
@@ -198,7 +198,9 @@ class OvsdbBackend:
             return "it was removed again meanwhile"
         if row.error:
             return str(row.error[0])
-        return "" if row.ofport == [port.ofport] else _OTHER_NUMBER
+        if row.ofport != [port.ofport]:
+            return f"{_OTHER_NUMBER} {row.ofport or 'not given'}, not {port.ofport}"
+        return ""
 
 
 def _makes_ports(step: Step) -> bool:
