@@ -66,6 +66,7 @@ class Failover:
         self._failovers: Counter[tuple[str, Cause]] = Counter()
         self._stopping = ""
         self._inputs: tuple[object, ...] = (None, None, None)
+        self._ports: Mapping[str, TunnelPort] = {}  # of all peers, also of those that are gone
         self.report = LiveReport()
 
     @property
@@ -111,7 +112,7 @@ class Failover:
             self._look(state, snapshot, config, desired, now)
         self._drain(state, snapshot, _is_gateway(config, snapshot, desired), config.node_name, now)
         assert self._draining is not None
-        self._publish(state)
+        self._publish()
         return replace(
             facts,
             bfd_seen=self._advance.seen,
@@ -139,8 +140,10 @@ class Failover:
                 "is asked not to use" if alone else "may use",
             )
         ports = {port.name: port for port, _ in tunnels}
+        every = {**self._ports, **ports}
+        self._ports = {name: every[name] for name in self._advance.liveness.peers if name in every}
         for peer, transition in self._advance.transitions:
-            self._count(ports.get(peer.port) or self.report.ports.get(peer.port), peer, transition)
+            self._count(self._ports.get(peer.port), peer, transition)
         self._ask_connections(ports, desired)
         if config.gateways is not GatewayMode.ACTIVE_STANDBY or config.failback:
             self._order = None
@@ -203,15 +206,11 @@ class Failover:
                 return ""
         return "no other gateway of this cluster is live that could take over"
 
-    def _publish(self, state: BridgeState) -> None:
+    def _publish(self) -> None:
         assert self._draining is not None
-        before = self.report
-        ports = {one.port.name: one.port for one in state.tunnels}
-        peers = self._advance.liveness.peers
-        gone = {name: before.ports[name] for name in peers.keys() - ports.keys() if name in before.ports}
         self.report = LiveReport(
-            peers=peers,
-            ports={**ports, **gone},
+            peers=self._advance.liveness.peers,
+            ports=self._ports,
             damped=self._advance.damped,
             draining=self._draining,
             isolated=self._isolated,
