@@ -79,6 +79,17 @@ def test_nothing_is_touched_before_all_needed_kinds_are_listed(world: World) -> 
     assert stranger.key not in world.facilities[Backend.OPENFLOW].world
 
 
+def test_what_a_gateway_needs_is_asked_for_while_other_kinds_are_listed(world: World) -> None:
+    """Its Gateway object says enough; nothing is applied before the rest is there."""
+    world.store.replace(Kind.GATEWAY, [gateway()])
+    world.start()
+    world.wait(lambda: bool(world.wanted) and Kind.SERVICE in world.wanted[-1])
+    world.wait(lambda: not world.loop.pending)
+    assert "Node" in world.loop.report.waiting_for
+    assert Kind.SERVICE in world.wanted[-1]
+    assert world.applied == []
+
+
 def test_a_restart_that_finds_the_world_right_changes_nothing(world: World) -> None:
     """A new loop over the same facilities does zero operations."""
     start_settled(world)

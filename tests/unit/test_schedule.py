@@ -107,6 +107,19 @@ def test_suspects_are_read_again_after_a_short_delay() -> None:
     assert plan_pass(queue, now=5.3, timing=TIMING).observe == {Backend.NETLINK}
 
 
+def test_what_becomes_suspect_during_a_pass_is_read_by_the_next_one() -> None:
+    """A pass clears only what was suspect before it began; what is urgent is due at once."""
+    queue = replace(QUIET, changes=3).suspect((Backend.NETLINK,), 5.0)
+    todo = plan_pass(queue, now=6.0, timing=TIMING)
+    running = queue.take(todo, 6.0, TIMING)
+    assert (running.changes, dict(running.suspects)) == (0, {})
+    running = running.suspect((Backend.NETLINK, Backend.OPENFLOW), 6.5, urgent=True)
+    after = running.clear(todo.observe, 6.0)
+    assert after.suspects.keys() == after.urgent == {Backend.NETLINK, Backend.OPENFLOW}
+    assert due(after, TIMING) == 6.5
+    assert after.clear(frozenset(Backend), 7.0).urgent == frozenset()
+
+
 def test_a_resync_reads_everything_and_tries_everything() -> None:
     """The safety net has no holes."""
     queue = Queue(resync_at=1.0, retries={Backend.NFT: Retry(failures=1, at=math.inf, on_change_at=9.0)})
