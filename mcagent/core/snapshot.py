@@ -82,15 +82,15 @@ class _Draft:
         self._synced = before.synced
 
     def upsert(self, kind: Kind, raw: object) -> str | None:
-        """Take one object in; return its key, None when not even its name can be told."""
+        """Take one object in; return its key, None when not even its name can be reported."""
         try:
             parsed = parse_object(raw, kind)
         except InputError as error:
-            self._tell(error.subject, (problem_of(error),))
+            self._report(error.subject, (problem_of(error),))
             key = error.subject.removeprefix(f"{kind} ")
             return None if key == error.subject else key
         key = parsed.meta.key
-        self._tell(parsed.meta.subject, parsed.problems)
+        self._report(parsed.meta.subject, parsed.problems)
         if parsed.value is None:
             self._remove(kind, key)
             return key
@@ -102,13 +102,13 @@ class _Draft:
     def delete(self, kind: Kind, key: str) -> None:
         """Let one object go, and its problems."""
         self._remove(kind, key)
-        self._tell(f"{kind} {key}", ())
+        self._report(f"{kind} {key}", ())
 
     def relist(self, kind: Kind, items: Sequence[object]) -> None:
         """Make the kind hold these objects."""
         prefix = f"{kind} "
         for subject in [s for s in self._problem_map() if s == kind or s.startswith(prefix)]:
-            self._tell(subject, ())
+            self._report(subject, ())
         listed = {self.upsert(kind, raw) for raw in items}
         for key in [key for key in self._current(kind) if key not in listed]:
             self._remove(kind, key)
@@ -118,7 +118,7 @@ class _Draft:
         """Return the next snapshot."""
         changed: dict[str, Any] = {ATTRIBUTE[kind]: objects for kind, objects in self._objects.items()}
         if self._problems is not None:
-            problems = tuple(sorted({p for told in self._problems.values() for p in told}))
+            problems = tuple(sorted({p for reported in self._problems.values() for p in reported}))
             if problems != self._before.problems:
                 changed["problems"] = problems
         if self._synced != self._before.synced:
@@ -146,15 +146,15 @@ class _Draft:
                 self._problems.setdefault(problem.subject, []).append(problem)
         return self._problems
 
-    def _tell(self, subject: str, problems: Sequence[Problem]) -> None:
-        """Replace what is told about a subject."""
+    def _report(self, subject: str, problems: Sequence[Problem]) -> None:
+        """Replace the problems of a subject."""
         if self._problems is None and not problems and not self._before.problems:
             return
-        told = self._problem_map()
+        reported = self._problem_map()
         if problems:
-            told[subject] = list(problems)
+            reported[subject] = list(problems)
         else:
-            told.pop(subject, None)
+            reported.pop(subject, None)
 
 
 def _says_the_same(old: ApiObject, new: ApiObject) -> bool:

@@ -16,9 +16,9 @@ from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.ids import assign_ids, assign_ofports
 from mcagent.core.plan.diff import diff, diff_desired
 from mcagent.core.snapshot import Upsert, apply_changes
-from mcagent.model.config import Config, GatewayMode, PodRouting
+from mcagent.model.config import Config, EncryptionFallback, GatewayMode, PodRouting, TrafficEncryption
 from mcagent.model.facts import DatapathType, Drain, Facts
-from mcagent.model.objects import ApiObject, Kind, Snapshot
+from mcagent.model.objects import ApiObject, Kind, Snapshot, WireGuardInfo
 from mcagent.model.plan import Desired
 from mcagent.model.resources import (
     Bridge,
@@ -36,6 +36,7 @@ from mcagent.model.resources import (
     Rule,
     TunnelPort,
 )
+from mcagent.model.wireguard import WireGuardImplementation
 from tests.unit.core_inputs import (
     ATTRIBUTES,
     HOME,
@@ -338,8 +339,28 @@ _CONFIGS = st.builds(
 
 
 PER_POD = config("g1", pod_routing=PodRouting.PER_POD)
+_KEYS = st.builds(WireGuardInfo, public_key=st.sampled_from(["a", "b", "c"]), port=st.sampled_from([0, 7]))
+_KEYED: st.SearchStrategy[ApiObject] = st.builds(
+    lambda found, keys: replace(found, gateway_wireguard=tuple(zip(found.gateway_ips, keys, strict=False))),
+    st.builds(
+        cluster,
+        st.sampled_from(["east", "west", "north"]),
+        st.sampled_from(["10.97.0.0/16", "10.98.0.0/16"]),
+        gateways=st.lists(_IPS | st.just("203.0.113.2"), min_size=1, max_size=3).map(tuple),
+        created=_CREATED,
+    ),
+    st.lists(_KEYS, max_size=3),
+)
+_ENCRYPTING = st.builds(
+    config,
+    st.just("g1"),
+    encryption=st.just(TrafficEncryption.WIREGUARD),
+    encryption_fallback=st.sampled_from(EncryptionFallback),
+)
 _FACTS = st.builds(
     Facts,
+    wireguard=st.sampled_from([None, WireGuardImplementation.KERNEL]),
+    wireguard_public_key=st.sampled_from(["", "own", "a"]),
     datapath=st.sampled_from(DatapathType),
     uplink_mtu=st.sampled_from([1500, 1400]),
     addresses=st.sampled_from([(), addresses("192.0.2.1"), addresses("192.0.2.9")]),
@@ -401,7 +422,12 @@ def test_incremental_equals_cold_in_any_order(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.one_of(st.tuples(_OBJECTS, st.booleans()), _CONFIGS, _FACTS, st.none()), max_size=8))
+@given(
+    st.lists(
+        st.one_of(st.tuples(_OBJECTS | _KEYED, st.booleans()), _CONFIGS | _ENCRYPTING, _FACTS, st.none()),
+        max_size=8,
+    )
+)
 def test_incremental_equals_cold_after_any_changes(
     changes: list[tuple[ApiObject, bool] | Config | Facts | None],
 ) -> None:
