@@ -441,8 +441,9 @@ def test_incremental_equals_cold_after_any_changes(
             case Facts():
                 facts = change
             case None:
+                broken = replace(source, cluster_infos={"x": None})  # type: ignore[dict-item]
                 with pytest.raises(AttributeError):
-                    compiler.compile(replace(source, pods={"p": None}, services={"s": None}), facts, PER_POD)  # type: ignore[dict-item]
+                    compiler.compile(broken, facts, PER_POD)
             case _:
                 source = edited(source, change)
         after, cold = compiler.compile(source, facts, made), compile_desired(source, facts, made)
