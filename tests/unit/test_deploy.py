@@ -88,12 +88,12 @@ def test_the_binding_binds_role_and_account() -> None:
 
 
 def test_nothing_is_privileged() -> None:
-    """Two capabilities on the network; no privileged, no escalation, root file system read-only, no host PIDs."""
+    """One capability, on the network; no privileged, no escalation, root file system read-only, no host PIDs."""
     security = container()["securityContext"]
     assert "privileged" not in security
     assert security["allowPrivilegeEscalation"] is False
     assert security["readOnlyRootFilesystem"] is True
-    assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]}
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
     assert pod()["hostNetwork"] is True
     assert pod().keys().isdisjoint({"hostPID", "hostIPC", "initContainers"})
     assert pod()["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}

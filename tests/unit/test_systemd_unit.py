@@ -86,12 +86,11 @@ def test_a_hung_agent_is_ended_and_a_waiting_one_is_not(service: dict[str, list[
 
 
 def test_it_has_the_capabilities_and_sockets_it_uses(service: dict[str, list[str]]) -> None:
-    """NET_ADMIN, and NET_RAW with packet sockets for encryption; no new privileges come by a program it runs."""
-    assert service["CapabilityBoundingSet"] == ["CAP_NET_ADMIN CAP_NET_RAW"]
+    """NET_ADMIN alone; no new privileges come by a program it runs."""
+    assert service["CapabilityBoundingSet"] == ["CAP_NET_ADMIN"]
     assert set(service["RestrictAddressFamilies"][0].split()) == {
         "AF_UNIX",
         "AF_NETLINK",
-        "AF_PACKET",
         "AF_INET",
         "AF_INET6",
     }

@@ -41,7 +41,7 @@ def read_link(name: str) -> RawDeviceLink | None:
         finally:
             socket.close()
     except BackendError as error:
-        raise _error("read", name, error.reason) from None
+        raise wireguard_error("read", f"device {name}", error.reason) from None
     return RawDeviceLink(
         index=link.index,
         kind=link.kind,
@@ -64,27 +64,24 @@ def configure(device: WireGuardDevice, found: RawDeviceLink) -> None:
     """Give the device its MTU, addresses and state, and take other addresses away."""
     wanted = {(address, address.max_prefixlen) for address in device.addresses}
     for address, prefixlen in set(found.addresses) - wanted:
-        _address("del", found.index, address, prefixlen, frozenset({errno.EADDRNOTAVAIL}))
+        what = {"index": found.index, "address": str(address), "prefixlen": prefixlen}
+        _call("addr", "del", frozenset({errno.EADDRNOTAVAIL}), str(address), **what)
     for address, prefixlen in wanted - set(found.addresses):
-        _address("add", found.index, address, prefixlen, frozenset({errno.EEXIST}))
+        what = {"index": found.index, "address": str(address), "prefixlen": prefixlen}
+        _call("addr", "add", frozenset({errno.EEXIST}), str(address), **what)
     if found.mtu != device.mtu or not found.up:
         try:
             change_link("set", frozenset(), index=found.index, mtu=device.mtu, state="up")
         except BackendError as error:
-            if error.reason == _words(errno.EADDRINUSE):
-                raise _error(
-                    "set up", device.name, f"UDP port {device.listen_port} is in use by somebody else"
-                ) from None
+            if error.reason == str(Refusal(errno.EADDRINUSE)):
+                reason = f"UDP port {device.listen_port} is in use by somebody else"
+                raise wireguard_error("set up", f"device {device.name}", reason) from None
             raise
 
 
 def change_link(command: str, fine: frozenset[int], **arguments: object) -> None:
-    """Make one rtnetlink link request through pyroute2. Raises BackendError, unless the errno is a fine one."""
+    """Make one rtnetlink request about a link through pyroute2. Raises BackendError, but not for a fine errno."""
     _call("link", command, fine, str(arguments.get("ifname", arguments.get("index"))), **arguments)
-
-
-def _address(command: str, index: int, address: Address, prefixlen: int, fine: frozenset[int]) -> None:
-    _call("addr", command, fine, f"{address}", index=index, address=str(address), prefixlen=prefixlen)
 
 
 def _call(method: str, command: str, fine: frozenset[int], about: str, **arguments: object) -> None:
@@ -94,19 +91,7 @@ def _call(method: str, command: str, fine: frozenset[int], about: str, **argumen
     try:
         with IPRoute() as route:
             getattr(route, method)(command, **arguments)
-    except NetlinkError as error:  # not an OSError
-        number = error.code
-    except OSError as error:
-        number = error.errno or errno.EIO
-    else:
-        return
-    if number not in fine:
-        raise _error(f"{method} {command}", about, _words(number))
-
-
-def _words(number: int) -> str:
-    return str(Refusal(number))
-
-
-def _error(operation: str, name: str, reason: str) -> BackendError:
-    return wireguard_error(operation, f"device {name}", reason)
+    except (NetlinkError, OSError) as error:  # the first is no OSError
+        number = error.code if isinstance(error, NetlinkError) else error.errno or errno.EIO
+        if number not in fine:
+            raise wireguard_error(f"{method} {command}", f"device {about}", str(Refusal(number))) from None
