@@ -6,6 +6,7 @@ one of the peer it concerns.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,6 @@ class WireGuardBackend:
         self._keys = keys
         self._applied: dict[str, dict[str, WireGuardPeer]] = {}  # by device and public key
         self._made: dict[str, WireGuardDevice] = {}
-        self._started = False
 
     # --- the backend's contract -------------------------------------------------------------------------
 
@@ -64,9 +64,6 @@ class WireGuardBackend:
         """Return our devices and their peers. Raises BackendError when the kernel cannot be asked."""
         with self._lock:
             found = self._look()
-            if found and not self._started:
-                run_nft(["-f", "-"], f"add table inet {FORMER_TABLE}\ndelete table inet {FORMER_TABLE}\n")
-            self._started = True
             self._applied = {}
             for resource in found.values():
                 if isinstance(resource, WireGuardPeer):
@@ -107,7 +104,8 @@ class WireGuardBackend:
     @property
     def awaits_keys(self) -> bool:
         """Whether a peer has announced a key: `hand_over` is to be called often."""
-        return any(peer.successor for peers in self._applied.values() for peer in peers.values())
+        with self._lock:
+            return any(peer.successor for peers in self._applied.values() for peer in peers.values())
 
     def hand_over(self) -> None:
         """Move the networks of each peer that has begun to use the key it announced. Raises BackendError.
@@ -182,6 +180,7 @@ class WireGuardBackend:
         ours = self.own.find(name)
         if ours is not None:
             ours[1].remove(name)
+        remove_former_table()
         self._forget(name)
 
     def _put_device(self, device: WireGuardDevice) -> None:
@@ -208,6 +207,12 @@ class WireGuardBackend:
         except BackendError as error:
             return [error] * len(steps)
         return outcome
+
+
+def remove_former_table() -> None:
+    """Take away what an earlier agent left, if it did; its rules have ended by themselves."""
+    with contextlib.suppress(OSError):
+        run_nft(["-f", "-"], f"add table inet {FORMER_TABLE}\ndelete table inet {FORMER_TABLE}\n")
 
 
 def _device_of(step: Step) -> str:

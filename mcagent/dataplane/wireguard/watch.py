@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from mcagent.dataplane.netlink import messages
 from mcagent.dataplane.netlink.connection import open_events
 from mcagent.dataplane.netlink.links import parse_address, parse_link
-from mcagent.dataplane.wireguard.backend import WireGuardBackend
+from mcagent.dataplane.wireguard.backend import WireGuardBackend, remove_former_table
 from mcagent.dataplane.wireguard.driver import wireguard_error
 from mcagent.dataplane.wireguard.link import read_link
 from mcagent.model.errors import BackendError
@@ -65,6 +65,7 @@ class WireGuardWatch:
     def start(self) -> None:
         """Start watching. Raises BackendError when the kernel gives no socket."""
         events = self._open()
+        remove_former_table()
         self._thread = Supervised(self._run, args=(events,), name="wireguard-watch")
         self._thread.start()
 
