@@ -136,7 +136,7 @@ def _rotate(settings: Settings, args: argparse.Namespace) -> int:
     _wait(settings, lambda now: now["publishedNextKey"] == wanted, "the new key to be published", args.timeout)
     print(f"announced: {wanted}; {args.settle:g} s for other clusters to learn it", flush=True)
     time.sleep(args.settle)
-    _wait(settings, _our_turn, "the gateways that change their keys first", args.timeout)
+    _wait(settings, our_turn, "the gateways that change their keys first", args.timeout)
     with _drained(settings, args.timeout):
         store.promote_next()
         began = time.monotonic()
@@ -156,7 +156,7 @@ def _rotate(settings: Settings, args: argparse.Namespace) -> int:
     return exit_codes.OK
 
 
-def _our_turn(now: Mapping[str, Any]) -> bool:
+def our_turn(now: Mapping[str, Any]) -> bool:
     """Tell whether no peer goes first.
 
     Two that change at the same moment each begin with a key that the other has no longer. Of two that have

@@ -12,7 +12,7 @@ import pytest
 from devtools.traffic.exchange import carried
 from devtools.waiting import wait_until
 from mcagent.agent.wireguard import FactsReader
-from mcagent.cli.wireguard import text
+from mcagent.cli.wireguard import our_turn, text
 from mcagent.core.compile import compile_desired
 from mcagent.dataplane.wireguard.keys import KeyPair, Keys
 from mcagent.kube.publish import Publisher
@@ -293,3 +293,17 @@ def test_a_key_file_that_cannot_be_used_means_no_key(caplog: pytest.LogCaptureFi
     for _ in range(3):
         assert reader.add(Facts()) == Facts()
     assert [record.message for record in caplog.records].count(str(backend.found)) == 1
+
+
+@pytest.mark.parametrize(
+    ("peer", "free"),
+    [
+        ({"publicKey": "A", "nextPublicKey": "X"}, False),
+        ({"publicKey": "C", "nextPublicKey": "X"}, True),
+        ({"publicKey": "A", "nextPublicKey": ""}, True),
+        ({"publicKey": "A", "nextPublicKey": "X", "state": "stale"}, True),
+    ],
+)
+def test_of_two_gateways_with_announced_keys_the_lower_goes_first(peer: dict[str, str], free: bool) -> None:
+    """One that is not there is not waited for."""
+    assert our_turn({"publicKey": "B", "peers": [{"state": "established"} | peer]}) is free
