@@ -297,6 +297,18 @@ def test_meters_come_before_the_flows_that_use_them_and_go_after_them(
     assert backend.observe() == {}
 
 
+def test_a_meter_that_was_just_made_or_changed_lets_new_connections_through(backend: OpenFlowBackend) -> None:
+    """Its bucket is empty then, and fills within milliseconds at a usual rate: eight connections at once pass."""
+    counted = flow(2, table=50, match="ip", actions="drop")
+    metered = flow(1, table=0, match="ip", actions="meter:1,goto_table:50")
+    for turn, rate in enumerate((10_000, 9_000), start=1):
+        make(backend, [MeterEntry(meter_id=1, rate=rate, burst=2 * rate), metered, counted])
+        backend.send(7, [bytes.fromhex(PACKET)] * 8)
+        wait_until(lambda: backend.flow_stats()[COOKIE | 1].packets == 8 * turn, "the packets to be counted")  # noqa: B023
+        assert backend.over_limit() == 0
+        assert backend.flow_stats()[COOKIE | 2].packets == 8 * turn
+
+
 def test_a_refused_meter_takes_only_its_flows_along(backend: OpenFlowBackend) -> None:
     """The others are programmed, and the error names the meter and what to set."""
     bad = MeterEntry(meter_id=0xFFFF_FFF0, rate=10, burst=20)  # above the highest number (OFPM_MAX)

@@ -107,7 +107,7 @@ class Observer:
         for interface in row.interfaces:
             self._port_of[interface.uuid] = row.uuid
             name, number = interface.name, read_ofport(interface)
-            resource = read_port(self._bridge, interface, port_tags) if name != self._bridge else None
+            resource = read_port(self._bridge, interface, number, port_tags) if name != self._bridge else None
             ofports = {**found.ofports, name: number} if number > 0 else found.ofports
             found = _Port(resource or found.resource, ofports, dict(interface.bfd_status))
         return found

@@ -180,19 +180,19 @@ def read_bridge(row: Any) -> Bridge:  # a row of the IDL
     return Bridge(name=row.name, datapath=datapath, active_order=order, intact=intact)
 
 
-def read_port(bridge: str, row: Any, port_tags: Mapping[str, str]) -> OvsdbResource | None:
+def read_port(bridge: str, row: Any, ofport: int, port_tags: Mapping[str, str]) -> OvsdbResource | None:
     """Return the port of a row of table Interface, or None if it is not ours or of no kind that we make.
 
-    `port_tags` are the external_ids of its row in table Port.
+    `ofport` is its number (`read_ofport`), `port_tags` are the external_ids of its row in table Port.
     """
     external_ids = row.external_ids
     if OWNER not in external_ids and OWNER not in port_tags:
         return None
     kind = row.type
     if kind in set(TunnelType):
-        found: HostPort | TunnelPort = _read_tunnel(bridge, row, TunnelType(kind), external_ids)
+        found: HostPort | TunnelPort = _read_tunnel(bridge, row, ofport, TunnelType(kind), external_ids)
     elif kind == "internal":
-        found = _read_host_port(bridge, row)
+        found = _read_host_port(bridge, row, ofport)
     else:
         return None
     ours = tags(found).items()
@@ -201,18 +201,20 @@ def read_port(bridge: str, row: Any, port_tags: Mapping[str, str]) -> OvsdbResou
     return replace(found, intact=False)
 
 
-def _read_host_port(bridge: str, row: Any) -> HostPort:
+def _read_host_port(bridge: str, row: Any, ofport: int) -> HostPort:
     return HostPort(
         bridge=bridge,
         name=row.name,
-        ofport=read_ofport(row),
+        ofport=ofport,
         mac="".join(row.mac),
         mtu=next(iter(row.mtu_request), 0),
         intact=not row.options and not row.bfd,
     )
 
 
-def _read_tunnel(bridge: str, row: Any, kind: TunnelType, external_ids: Mapping[str, str]) -> TunnelPort:
+def _read_tunnel(
+    bridge: str, row: Any, ofport: int, kind: TunnelType, external_ids: Mapping[str, str]
+) -> TunnelPort:
     # What somebody changed into what we could not have written is a port that is not intact: it is written anew.
     unknown = TunnelPort(
         bridge=bridge,
@@ -220,7 +222,7 @@ def _read_tunnel(bridge: str, row: Any, kind: TunnelType, external_ids: Mapping[
         type=kind,
         remote_ip=parse_address("0.0.0.0"),
         dst_port=0,
-        ofport=read_ofport(row),
+        ofport=ofport,
         peer_kind=PeerKind.REMOTE,
         peer="",
         intact=False,
