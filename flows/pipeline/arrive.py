@@ -63,7 +63,7 @@ def base(env: Env) -> Iterator[Flow]:
     remember = {0: mark, 1: (*mark, service)}
     # By the source MAC the kernel tells what was translated (`mct_nodes` in nft). There it stays: to write
     # it would make every Service a flow of its own in the datapath. Else it is whatever another cluster wrote.
-    to_kernel = (set_whole(ETH_DST, r.HOST_MAC), Output(r.HOST_PORT))
+    to_kernel = (set_whole(ETH_DST, r.HOST_MAC), Output(r.HOST_OFPORT))
     deliver = {0: (set_whole(ETH_SRC, r.MAC_PLAIN), *to_kernel), 1: to_kernel}
     table = t.ARRIVE_STATE
     for family in r.FAMILIES:
@@ -71,7 +71,7 @@ def base(env: Env) -> Iterator[Flow]:
         yield base_entry(t.ARRIVE, d.NORMAL, translated, set_bits(r.TRANSLATED, 1), track)
         yield base_entry(t.ARRIVE, d.ELSE, (family, FROM_GATEWAY), track)
         if env.gateway:  # the way back is by this Node itself
-            here = set_bits(r.INGRESS_PORT, r.HOST_PORT)
+            here = set_bits(r.INGRESS_PORT, r.HOST_OFPORT)
             yield base_entry(t.ARRIVE, d.NORMAL, (family, FROM_REMOTE), here, track)
         yield base_entry(t.ADMIT, d.ELSE, (family,), goto(table))
         for state in (NEW, ESTABLISHED):
@@ -82,7 +82,7 @@ def base(env: Env) -> Iterator[Flow]:
         # server spoke first since. Only requests are translated by a gateway, so their direction is sure.
         turned = Ct(env.zones.arrival, commit=True, force=True, exec_=remember[1])
         yield base_entry(table, d.NORMAL, (family, _REVERSED, r.TRANSLATED.is_(1)), turned, *deliver[1])
-        for port in (*((r.HOST_PORT,) if env.gateway else ()), *env.local_gateways):
+        for port in (*((r.HOST_OFPORT,) if env.gateway else ()), *env.local_gateways):
             as_before = (r.INGRESS_PORT.is_(port), r.MARK_PORT.is_(port))
             for bit in (0, 1):
                 same = (*as_before, r.TRANSLATED.is_(bit), r.MARK_TRANSLATED.is_(bit))

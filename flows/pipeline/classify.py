@@ -30,8 +30,8 @@ def base(env: Env) -> Iterator[Flow]:
     """From the host and from the gateways of this cluster."""
     source = goto(t.SOURCE)
     for family in r.FAMILIES:
-        terms = (exact(IN_PORT, r.HOST_PORT), family, mac(r.MAC_PLAIN))
-        host = (UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_HOST), set_bits(r.INGRESS_PORT, r.HOST_PORT))
+        terms = (exact(IN_PORT, r.HOST_OFPORT), family, mac(r.MAC_PLAIN))
+        host = (UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_HOST), set_bits(r.INGRESS_PORT, r.HOST_OFPORT))
         yield base_entry(t.CLASSIFY, d.NORMAL, terms, *host, source)
         for port in env.local_gateways:
             gateway = (UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_GATEWAY), set_bits(r.INGRESS_PORT, port))

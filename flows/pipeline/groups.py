@@ -110,7 +110,7 @@ def watching(number: int, ofport: int, watched: bool, *actions: act.Action) -> B
     Such a bucket must watch something (ofp-group.c, ofputil_check_group_mod): where liveness is not known, our
     own port, which is there as long as there is anything to send.
     """
-    return Bucket(number, actions, watch_port=ofport if watched else r.HOST_PORT)
+    return Bucket(number, actions, watch_port=ofport if watched else r.HOST_OFPORT)
 
 
 def passing_on(number: int, group_id: int) -> Bucket:
@@ -150,7 +150,7 @@ def local_gateways(env: Env, group: NextHopGroup) -> Iterator[Group]:
     candidates = [candidate(hop.ofport, hop) for hop in group.next_hops]
     # A gateway is one itself: while no other one is live it needs none (`route.cluster_groups`).
     yield from choose(LOCAL_GATEWAYS, candidates, ordered=group.ordered, last_resort=not env.gateway)
-    other = watching(1, r.HOST_PORT, True, un_dnat(env)) if env.gateway else passing_on(1, LOCAL_GATEWAYS)
+    other = watching(1, r.HOST_OFPORT, True, un_dnat(env)) if env.gateway else passing_on(1, LOCAL_GATEWAYS)
     for hop in sorted(group.next_hops, key=lambda hop: hop.ofport):
         # Also to one on standby: a reply follows the last request, and other gateways may not know the connection.
         buckets = (watching(0, hop.ofport, hop.watched, Output(hop.ofport)), other)

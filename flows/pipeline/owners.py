@@ -76,7 +76,7 @@ def cluster(env: Env, c: RemoteCluster) -> Entries:
 def node(env: Env, n: LocalNode) -> Entries:
     """Return the way to and from a Node of this cluster. On workers only their own Node has any."""
     cookie = d.COOKIES.cookie(d.FOR_NODE, n.id)
-    if n.ofport == r.HOST_PORT:
+    if n.ofport == r.HOST_OFPORT:
         return Entries(flows=(*source.own_node(env, n, cookie), *arrive.own_node(n, cookie)))
     if not env.gateway:
         return Entries(flows=())

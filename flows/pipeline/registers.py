@@ -8,7 +8,7 @@ from flows.fields import CT_LABEL, CT_MARK, ETH_SRC, IP_TCP, IP_UDP, IPV4_ONLY, 
 # Families that are programmed. Nothing else here or in the builders assumes IPv4.
 FAMILIES = (IPV4_ONLY,)
 
-HOST_PORT = 1  # the OpenFlow port of mc-gw0
+HOST_OFPORT = 1  # the OpenFlow port of mc-gw0
 HOST_MAC = 0x0A6D63000001  # of mc-gw0
 
 # The destination MAC on our tunnels says what a packet is; nothing is ever looked up by it.

@@ -135,5 +135,5 @@ def cluster_groups(env: Env, c: RemoteCluster, tunnels: Tunnels) -> Iterator[Gro
 def _else_sibling(group_id: int, tunnels: Tunnels, *out: act.Action) -> Group:
     """Return a group that does `out` if a tunnel is live, else uses a live sibling, else does it all the same."""
     live = [watching(n, port, gateway.watched, *out) for n, (port, gateway) in enumerate(tunnels.items())]
-    buckets = (*live, passing_on(len(live), LOCAL_GATEWAYS), watching(len(live) + 1, r.HOST_PORT, True, *out))
+    buckets = (*live, passing_on(len(live), LOCAL_GATEWAYS), watching(len(live) + 1, r.HOST_OFPORT, True, *out))
     return d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, buckets))

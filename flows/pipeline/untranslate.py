@@ -40,7 +40,7 @@ def base(env: Env) -> Iterator[Flow]:
             yield base_entry(table, d.NORMAL, (family, origin, mac(r.MAC_PLAIN)), route)
             yield base_entry(table, d.NORMAL, (family, origin, mac(r.MAC_REPLY)), set_bits(r.REPLY, 1), route)
             yield base_entry(table, d.NORMAL, (family, origin, mac(r.MAC_TRANSLATED)), un_dnat(env))
-        here = (family, REPLY, r.LABEL_PORT.is_(r.HOST_PORT))
+        here = (family, REPLY, r.LABEL_PORT.is_(r.HOST_OFPORT))
         yield base_entry(t.UN_SNAT, d.NORMAL, here, goto(t.ARRIVE))
         back = Move(r.LABEL_PORT, r.EGRESS_PORT)
         yield base_entry(t.UN_SNAT, d.ELSE, (family, REPLY), DecTtl(), back, goto(t.OUTPUT))

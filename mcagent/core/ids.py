@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
-HOST_OFPORT = 1
+from flows.pipeline.registers import HOST_OFPORT
+
 FIRST_OFPORT = 2
 LAST_OFPORT = 65000  # 65280 (0xff00) and above are reserved in OpenFlow 1.0 numbering, which OVS keeps
 

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from flows.pipeline import Env, NextHopGroup
+from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core.addresses.rules import Taken
 from mcagent.core.engine import Engine, joined
 from mcagent.core.fragments import build, path_state, tunnel_guard
 from mcagent.core.fragments.path_state import PathRules, PathState
 from mcagent.core.fragments.tunnels import Tunnel, cluster_tunnels, names_of, node_tunnels
-from mcagent.core.ids import CLUSTERS, HOST_OFPORT, METERS, NODES, SERVICES, assign_ids, assign_ofports
+from mcagent.core.ids import CLUSTERS, METERS, NODES, SERVICES, assign_ids, assign_ofports
 from mcagent.core.local_cluster import services
 from mcagent.core.local_cluster.gateways import accept_gateways, wanted_gateways
 from mcagent.core.local_cluster.nodes import CheckedNode, check_node

@@ -122,7 +122,7 @@ def test_traffic_of_other_clusters_is_handed_to_the_kernel_only() -> None:
     """The only way to the host port is table ArriveState, with the MAC of the host port."""
     for gateway in (True, False):
         for flow in small.flows_of(small.parts(gateway=gateway)):
-            if act.Output(r.HOST_PORT) in flow.actions:
+            if act.Output(r.HOST_OFPORT) in flow.actions:
                 assert flow.table == t.ARRIVE_STATE.number
                 assert "set_field:0a:6d:63:00:00:01->eth_dst,output:1" in flow.actions_text
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from flows import pipeline
+from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState
 from mcagent.core.fragments.tunnel_guard import Peers, guard
-from mcagent.core.ids import HOST_OFPORT
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
 from mcagent.core.wireguard.resources import WireGuardResources, peer_resources

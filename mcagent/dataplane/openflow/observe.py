@@ -1,6 +1,6 @@
 """What ovs-ofctl prints of our bridge -> values. Pure.
 
-Owns the ownership mark: the top 16 bits of the cookie.
+Flows are ours by the top 16 bits of the cookie.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import re
 from dataclasses import dataclass
 
 from flows.lines import is_group_line, parse_flow_line, parse_group_line
+from flows.pipeline import PIPELINE
 from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry
 
-COOKIE = 0x6D63 << 48  # "mc": every flow of ours
-COOKIE_MASK = 0xFFFF << 48
+COOKIE, COOKIE_MASK = PIPELINE.cookies.mask  # every flow of ours
 OURS = f"cookie={COOKIE:#x}/{COOKIE_MASK:#x}"
 
 _COUNTERS = re.compile(r"cookie=0x([0-9a-f]+), .*?n_packets=(\d+), n_bytes=(\d+)")
