@@ -174,11 +174,10 @@ def _shaken_since(peer: Mapping[str, Any], seconds: float) -> bool:
 @contextlib.contextmanager
 def _drained(settings: Settings, timeout: float) -> Iterator[None]:
     """Have this gateway hand over to others of its cluster for as long as that lasts, where there are others."""
-    if ask_agent(settings)["drain"]["phase"] == Phase.DRAINED:  # by somebody, who takes it back
-        yield
-        return
+    ours = ask_agent(settings)["drain"]["phase"] == Phase.SERVING  # else somebody drains it, and takes that back
     target = local_target(settings)
-    target.set(True)
+    if ours:
+        target.set(True)
     try:
         try:
             wait_drained(target.progress(datetime.now(UTC)), target.name, timeout)
@@ -186,7 +185,8 @@ def _drained(settings: Settings, timeout: float) -> Iterator[None]:
             print(f"{error}: the key changes under traffic", flush=True)
         yield
     finally:
-        target.set(False)
+        if ours:
+            target.set(False)
 
 
 def _wait(settings: Settings, done: Callable[[Mapping[str, Any]], bool], what: str, timeout: float) -> None:
