@@ -12,39 +12,39 @@ from flows.pipeline import tables as t
 
 # A group is made after those that it leads to, so it has a higher number.
 GROUP_FIRST = GroupKind(
-    number=1, name="first", purpose="of a choice with a standby, those to be used (number: that of the choice)"
+    number=1, name="first", purpose="where some next hops are on standby, those to be used (ID: of the group)"
 )
 GROUP_STANDBY = GroupKind(
     number=2,
     name="standby",
-    purpose="those used only if none of the first is live: not Ready, flapping (number: that of the choice)",
+    purpose="those used only if none of the first is live: not Ready, damped (ID: as for first)",
 )
 GROUP_ANY = GroupKind(
     number=3,
     name="any",
-    purpose="of a choice without a live one, those not on standby: better than dropping (number: the choice's)",
+    purpose="without a live next hop, those not on standby: better than dropping (ID: as for first)",
 )
-GROUP_GATEWAYS = GroupKind(number=4, name="gateways", purpose="a gateway of this cluster but this Node (number 0)")
+GROUP_GATEWAYS = GroupKind(number=4, name="gateways", purpose="a gateway of this cluster but this Node (ID 0)")
 GROUP_PREFER = GroupKind(
     number=5,
     name="prefer",
-    purpose="the gateway behind a port, else another; on a gateway: else this one (number: port)",
+    purpose="the gateway behind a port, else another; on a gateway: else this one (ID: port)",
     next=(26,),
 )
-GROUP_CLUSTER = GroupKind(number=6, name="cluster", purpose="a gateway of a remote cluster (number: cluster)")
+GROUP_CLUSTER = GroupKind(number=6, name="cluster", purpose="a gateway of a remote cluster (ID: cluster)")
 GROUP_RELAY = GroupKind(
     number=7,
     name="relay",
-    purpose="directly if anything there is live, else by a live sibling gateway, else directly (number: cluster)",
+    purpose="directly if anything there is live, else by a live sibling gateway, else directly (ID: cluster)",
     next=(50,),
 )
 GROUP_REPLY = GroupKind(
     number=8,
     name="reply",
-    purpose="a gateway of a remote cluster if it is live, else a live sibling, else that gateway (number: port)",
+    purpose="a gateway of a remote cluster if it is live, else a live sibling, else that gateway (ID: port)",
 )
 GROUP_SERVICE = GroupKind(
-    number=9, name="service", purpose="endpoints of an exported Service (number: Service)", next=(25,)
+    number=9, name="service", purpose="endpoints of an exported Service (ID: Service)", next=(25,)
 )
 
 # --- cookies --------------------------------------------------------------------------------------------

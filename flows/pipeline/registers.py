@@ -29,7 +29,7 @@ ORIGIN = Bits("origin", REGISTERS[0], 0, 3, "where the packet came from: 1 host,
 TRANSLATED = Bits("translated", REGISTERS[0], 4, 4, "this gateway, or one before it, translated a Service")
 SNAT = Bits("snat", REGISTERS[0], 5, 5, "connections to the destination's cluster take the gateway's address")
 REPLY = Bits("reply", REGISTERS[0], 6, 6, "a reply to a connection that another cluster opened")
-CLUSTER = Bits("cluster", REGISTERS[1], 0, 31, "number of the remote cluster it comes from or goes to")
+CLUSTER = Bits("cluster", REGISTERS[1], 0, 31, "ID of the remote cluster it comes from or goes to")
 INGRESS_PORT = Bits(
     "ingress_port",
     REGISTERS[2],
@@ -83,10 +83,10 @@ LABEL_SERVICE = Bits(
     CT_LABEL,
     32,
     63,
-    "zone SERVICE: number of the Service that was translated; zone ARRIVAL: as the gateway told it",
+    "zone SERVICE: ID of the Service that was translated; zone ARRIVAL: as the gateway told it",
 )
 SERVICE_ID = Bits(
-    "service_id", ETH_SRC, 0, 31, "between gateway and Node, with MAC `…:f1`: number of the translated Service"
+    "service_id", ETH_SRC, 0, 31, "between gateway and Node, with MAC `…:f1`: ID of the translated Service"
 )
 
 ORIGIN_HOST, ORIGIN_NODE, ORIGIN_GATEWAY, ORIGIN_REMOTE = 1, 2, 3, 4

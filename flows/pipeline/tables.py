@@ -98,7 +98,7 @@ UN_DNAT = Table(
     number=26,
     name="UnDnat",
     purpose="Gateway: a reply that needs un-translation goes on only translated: by conntrack if that was done "
-    "here, else by the number of its Service, if it comes from an endpoint of that. Never raw.",
+    "here, else by the ID of its Service, if it comes from an endpoint of that. Never raw.",
     fields=(ETH_TYPE, CT_STATE, SERVICE_ID, IP_PROTO, *PORTS_SRC.values(), *ADDRESSES_SRC),
     next=(40,),
 )
