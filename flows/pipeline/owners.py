@@ -8,21 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import ip_network
 
-from flows.pipeline import (
-    arrive,
-    classify,
-    departure,
-    groups,
-    route,
-    source,
-    untranslate,
-    userspace,
-)
+from flows.pipeline import arrive, classify, departure, groups, route, source, untranslate, userspace
 from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
-from flows.pipeline import (
-    service as services,
-)
+from flows.pipeline import service as services
 from flows.pipeline import tables as t
 from flows.pipeline.entries import drop
 from flows.pipeline.values import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from mcagent.agent.config_keys import Settings
 from mcagent.agent.control_loop.loop import Loop
 from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.control_loop.schedule import Timing
-from mcagent.agent.control_loop.startup import Startup, collector_is_on, collector_on
+from mcagent.agent.control_loop.startup import Startup, collector_on
 from mcagent.agent.objects import Objects
 from mcagent.agent.reports.counters import drop_counts, nft_drop_counts, tunnel_samples
 from mcagent.agent.reports.recorder import TurnRecorder
@@ -175,7 +176,7 @@ class Agent:
         if not self._watching and report.passes > 0 and not report.waiting_for:
             self._watching = True
             self._watch()
-        if not collector_is_on() and (report.desired is not None or time.monotonic() - self._began > STARTUP):
+        if not gc.isenabled() and (report.desired is not None or time.monotonic() - self._began > STARTUP):
             collector_on()
         self._recorder.turned(report, self.live.report.draining)
 

@@ -6,6 +6,7 @@ configuration again; what can change while running is taken over, for the rest t
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import threading
@@ -14,7 +15,6 @@ from pathlib import Path
 
 from mcagent.agent.agent import Agent
 from mcagent.agent.config_keys import KEYS, Settings
-from mcagent.agent.control_loop.startup import collector_off
 from mcagent.agent.lock import NodeLock
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError
@@ -43,7 +43,7 @@ def run_agent(settings: Settings, *, reload: Callable[[], Settings]) -> None:
 
     for which in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(which, on_signal)
-    collector_off()
+    gc.disable()
     agent = Agent(settings)
     log.info("mcagent %s on Node %s, objects from %s", version(), settings.core.node_name, settings.source)
     agent.start()

@@ -115,9 +115,6 @@ class Startup:
             thread.join()
 
 
-collector_off, collector_is_on = gc.disable, gc.isenabled
-
-
 def collector_on() -> None:
     """Collect garbage again; what was made so far stays, and is not looked at with every generation."""
     gc.collect()
