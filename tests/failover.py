@@ -39,7 +39,7 @@ INTERVALS = {
     for one in (
         Intervals(name="100x3", local=100, remote=100, bound=0.6),
         Intervals(name="33x3", local=33, remote=33, bound=0.35),
-        Intervals(name="defaults", local=100, remote=200, bound=1.2),
+        Intervals(name="200x3", local=100, remote=200, bound=1.2),
     )
 }
 

@@ -95,7 +95,7 @@ class Config:
     bfd_enable: bool = True  # bfd.enable
     bfd_local_interval: float = 0.1  # bfd.local.interval: seconds, between Nodes of this cluster
     bfd_local_multiplier: int = 3  # bfd.local.multiplier
-    bfd_remote_interval: float = 0.2  # bfd.remote.interval: seconds, between clusters
+    bfd_remote_interval: float = 0.1  # bfd.remote.interval: seconds, between clusters
     bfd_remote_multiplier: int = 3  # bfd.remote.multiplier
     bfd_max_nodes: int = 200  # bfd.maxNodes: with more workers, BFD is between gateways only
     gateways: GatewayMode = GatewayMode.ACTIVE_ACTIVE  # gateways

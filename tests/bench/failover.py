@@ -1,6 +1,6 @@
 """What a failure of a gateway costs, fault by fault: time without packets, datagrams lost, connections broken.
 
-    python -m tests.bench.failover [--datapath system|netdev] [--bfd 100x3,33x3,defaults] [--rounds N | --full]
+    python -m tests.bench.failover [--datapath system|netdev] [--bfd 100x3,33x3,200x3] [--rounds N | --full]
                                    [--encryption none|wireGuard] [--fault NAME]... [--minutes M]
                                    [--seed N] [--gateways N] [--workers N]
                                    [--datagrams N] [--connections N] [--interval S]

@@ -106,11 +106,12 @@ G1, G2, G3 = "192.0.2.1", "192.0.2.2", "192.0.2.4"
 
 
 def test_bfd_is_on_every_tunnel_with_the_interval_of_its_kind() -> None:
-    """100 ms inside a cluster and 200 ms between clusters by default; nothing when it is off."""
-    near, far = Bfd(min_tx=100, min_rx=100), Bfd(min_tx=200, min_rx=200)
+    """Inside a cluster and between clusters alike 100 ms by default; nothing when it is off."""
+    default, far = Bfd(min_tx=100, min_rx=100), Bfd(min_tx=200, min_rx=200)
     for on in ("g1", "w1"):
-        for port in tunnels(compiled(home(), on)).values():
-            assert port.bfd == (far if port.peer_kind is PeerKind.REMOTE else near)
+        assert {port.bfd for port in tunnels(compiled(home(), on)).values()} == {default}
+        for port in tunnels(compiled(home(), on, bfd_remote_interval=0.2)).values():
+            assert port.bfd == (far if port.peer_kind is PeerKind.REMOTE else default)
         assert {port.bfd for port in tunnels(compiled(home(), on, bfd_enable=False)).values()} == {None}
 
 
