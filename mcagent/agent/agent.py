@@ -19,14 +19,8 @@ from mcagent.agent.reports.recorder import TurnRecorder
 from mcagent.agent.reports.reporter import Reporter
 from mcagent.agent.reports.servers import Servers
 from mcagent.agent.wireguard import wireguard_report
-from mcagent.agent.wiring import (
-    facts_reader,
-    make_facilities,
-    make_live,
-    make_monitor,
-    make_prober,
-    make_wireguard_watch,
-)
+from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_monitor, make_prober
+from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.model.errors import BackendError
 from mcagent.model.resources import Backend
 from mcagent.observe.metrics import Metrics, Sources
@@ -53,7 +47,7 @@ class Agent:
         self._watching = False
         self._began = time.monotonic()
         self._monitor = make_monitor(settings, self._facilities, self._kernel_changed)
-        self._wireguard = make_wireguard_watch(settings, self._facilities, self._wireguard_changed)
+        self._wireguard = WireGuardWatch(self._facilities.wireguard, self._wireguard_changed)
         self._prober = make_prober(settings, self._facilities)
         self.live = make_live(settings, self._facilities, self._prober.gateway_lost)
         reconciler = Reconciler(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
+from mcagent.model.net import Address
 from mcagent.observe.wireguard import WireGuardReport
 
 if TYPE_CHECKING:
@@ -21,14 +22,19 @@ log = logging.getLogger(__name__)
 
 
 class FactsReader:
-    """Adds what WireGuard says to facts. A key file that cannot be used is reported once, and means: no key."""
+    """Adds what WireGuard says to facts. A key file that cannot be used is reported once, and means: no key.
+
+    Where the Node's addresses changed, wireguard-go is made to forget the one by which it sent.
+    """
 
     def __init__(self, backend: WireGuardBackend) -> None:
         self._backend = backend
         self._reported = ""
+        self._addresses: tuple[Address, ...] | None = None
 
     def add(self, facts: Facts) -> Facts:
         """Return the facts with implementation and public keys."""
+        self._see_addresses(facts.addresses)
         try:
             keys = self._backend.keys()
             found = replace(
@@ -44,6 +50,14 @@ class FactsReader:
             return facts
         self._reported = ""
         return found
+
+    def _see_addresses(self, addresses: tuple[Address, ...]) -> None:
+        before, self._addresses = self._addresses, addresses
+        if before not in {None, addresses}:
+            try:
+                self._backend.own.bind_again()
+            except BackendError as error:
+                log.warning("%s", error)
 
 
 def wireguard_report(backend: WireGuardBackend) -> WireGuardReport:

@@ -26,7 +26,6 @@ from mcagent.dataplane.openflow.observe import FlowStatistics
 from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 from mcagent.dataplane.wireguard.backend import WireGuardBackend
 from mcagent.dataplane.wireguard.keys import KeyStore
-from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
 from mcagent.model.net import Address
@@ -167,8 +166,3 @@ def make_monitor(settings: Settings, facilities: Facilities, wake: Callable[[], 
         nft_table=core.nft_table,
         own_port=lambda: facilities.netlink.port,
     )
-
-
-def make_wireguard_watch(settings: Settings, facilities: Facilities, wake: Callable[[], None]) -> WireGuardWatch:
-    """Return what notices changes of the WireGuard device, its peers and the key file, not started."""
-    return WireGuardWatch(facilities.wireguard, wake, devices=(settings.core.wireguard_device,))

@@ -43,7 +43,7 @@ def measure(implementation: WireGuardImplementation, rounds: int, interval: floa
     longest = 0.0
     with tempfile.TemporaryDirectory() as directory, two_nodes(Path(directory), implementation) as pair:
         meet(*pair)
-        watches = [WireGuardWatch(node.wireguard, lambda: None, devices=[node.device]) for node in pair]
+        watches = [WireGuardWatch(node.wireguard, lambda: None) for node in pair]
         for node, watch in zip(pair, watches, strict=True):
             netns.call(node.namespace, watch.start)
         for side in (0, 1):

@@ -31,7 +31,7 @@ assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == int(sys.argv[3]
 node = WireGuardNode(1, "", Path(sys.argv[1]), WireGuardImplementation(sys.argv[2]))
 backend = node.wireguard
 wanted = [node.value(fwmark=7), peer(node, 0, successor=random_key()), peer(node, 1)]
-watch = WireGuardWatch(backend, lambda: None, devices=[node.device])
+watch = WireGuardWatch(backend, lambda: None)
 watch.start()
 make(backend, wanted)
 assert backend.observe() == as_mapping(wanted)

@@ -167,7 +167,7 @@ def test_rotation_of_one_key_costs_a_moment_one_way(pair: tuple[WireGuardNode, W
 @contextmanager
 def watching(node: WireGuardNode) -> Iterator[None]:
     """Look after peers that have announced a key, as the agent does."""
-    watch = WireGuardWatch(node.wireguard, lambda: None, devices=[node.device])
+    watch = WireGuardWatch(node.wireguard, lambda: None)
     netns.call(node.namespace, watch.start)
     try:
         yield
