@@ -52,9 +52,6 @@ class Memory:
     def remove(self, name: str) -> None:
         raise AssertionError(name)
 
-    def private_key(self, name: str) -> bytes | None:
-        raise AssertionError(name)
-
     def write(self, name: str, change: DeviceChange) -> None:
         assert name == DEVICE
         for one in change.peers:
@@ -371,6 +368,8 @@ something_new=1
     read = uapi.parse_device(text)
     first, second = read.peers.values()
     assert (read.listen_port, read.fwmark, len(read.public_key)) == (12912, 7, 44)
+    assert read.private_key is not None
+    assert read.private_key.hex() not in repr(read)
     assert first.preshared
     assert first.endpoint == (parse_address("abcd:23::33"), 51820)
     assert second == RawPeer(

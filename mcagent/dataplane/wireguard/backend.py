@@ -149,11 +149,12 @@ class WireGuardBackend:
         return found
 
     def _key_in_use(self) -> bytes | None:
-        found = self.own.private_key()
-        if found is None:
-            return None
-        log.warning("key file %s was lost; device %s still has the key: kept", self._keys.path, found[0])
-        return found[1]
+        for name in self.own.names:
+            raw = self.own.read(name)
+            if raw is not None and raw.private_key is not None:
+                log.warning("key file %s was lost; device %s still has the key: kept", self._keys.path, name)
+                return raw.private_key
+        return None
 
     def _forget(self, name: str) -> None:
         self._applied.pop(name, None)

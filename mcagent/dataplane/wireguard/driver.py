@@ -33,8 +33,9 @@ class RawPeer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawDevice:
-    """A WireGuard device as it says itself; `public_key` is "" without a private one."""
+    """A WireGuard device as it says itself; without a private key `public_key` is ""."""
 
+    private_key: bytes | None = field(default=None, repr=False)
     public_key: str
     listen_port: int
     fwmark: int
@@ -90,10 +91,6 @@ class Driver(Protocol):
 
     def remove(self, name: str) -> None:
         """Take the device away, if it is there."""
-        ...
-
-    def private_key(self, name: str) -> bytes | None:
-        """Return the private key of the device, or None if it has none."""
         ...
 
 

@@ -68,11 +68,6 @@ class KernelDriver:
         """Return what the device says."""
         return parse_device(self._dump(name))
 
-    def private_key(self, name: str) -> bytes | None:
-        """Return the device's private key."""
-        found = (message.get_attr("WGDEVICE_A_PRIVATE_KEY") for message in self._dump(name))
-        return next((base64.b64decode(key) for key in found if key not in (None, _NO_KEY)), None)
-
     def write(self, name: str, change: DeviceChange) -> None:
         """Change the device, in one message where it fits."""
         from pyroute2.netlink import NLM_F_ACK, NLM_F_REQUEST
@@ -121,17 +116,21 @@ def _socket() -> Any:
 
 def parse_device(messages: Iterable[Any]) -> RawDevice:
     """Read the answers to a dump. A device with many peers comes in several messages, cut anywhere."""
-    public_key, listen_port, fwmark = "", 0, 0
+    private_key, public_key, listen_port, fwmark = None, "", 0, 0
     peers: dict[str, RawPeer] = {}
     for message in messages:
-        if message.get_attr("WGDEVICE_A_PRIVATE_KEY") not in (None, _NO_KEY):
+        private = message.get_attr("WGDEVICE_A_PRIVATE_KEY")
+        if private not in (None, _NO_KEY):
+            private_key = base64.b64decode(private)
             public_key = (message.get_attr("WGDEVICE_A_PUBLIC_KEY") or b"").decode()
         listen_port = message.get_attr("WGDEVICE_A_LISTEN_PORT") or listen_port
         fwmark = message.get_attr("WGDEVICE_A_FWMARK") or fwmark
         for data in message.get_attr("WGDEVICE_A_PEERS") or ():
             peer = _peer(data, peers)
             peers[peer.public_key] = peer
-    return RawDevice(public_key=public_key, listen_port=listen_port, fwmark=fwmark, peers=peers)
+    return RawDevice(
+        private_key=private_key, public_key=public_key, listen_port=listen_port, fwmark=fwmark, peers=peers
+    )
 
 
 def set_messages(name: str, change: DeviceChange) -> Iterator[Any]:

@@ -66,15 +66,6 @@ class OwnDevices:
         found = self.find(name)
         return read_running(name, found[1]) if found is not None else None
 
-    def private_key(self) -> tuple[str, bytes] | None:
-        """Return a device that has a private key, and that key; None where none has. Raises BackendError."""
-        for name in self.names:
-            found = self.find(name)
-            private = found[1].private_key(name) if found is not None else None
-            if private is not None:
-                return name, private
-        return None
-
     def statuses(self) -> tuple[WireGuardPeerStatus, ...]:
         """Return what each device says of each of its peers. Raises BackendError."""
         with self.lock:

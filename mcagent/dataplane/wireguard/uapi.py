@@ -67,21 +67,14 @@ def parse_device(text: str) -> RawDevice:
     """Read the answer to a `get`. ValueError for what the protocol does not have."""
     head, *peers = text.split("public_key=")
     device = dict(_pairs(head))
-    private = device.get("private_key", "")
+    private = bytes.fromhex(device.get("private_key", ""))
     return RawDevice(
-        public_key=public_key(bytes.fromhex(private)) if private.strip("0") else "",
+        private_key=private if any(private) else None,
+        public_key=public_key(private) if any(private) else "",
         listen_port=int(device.get("listen_port", "0")),
         fwmark=int(device.get("fwmark", "0")),
         peers={peer.public_key: peer for peer in map(_parse_peer, peers)},
     )
-
-
-def parse_private_key(text: str) -> bytes | None:
-    """Read the private key from the same answer, or None if the device has none."""
-    for key, value in _pairs(text):
-        if key == "private_key" and value.strip("0"):
-            return bytes.fromhex(value)
-    return None
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:

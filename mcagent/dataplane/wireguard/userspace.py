@@ -96,10 +96,6 @@ class WireGuardGo:
         except ValueError as error:
             raise _error("read", name, f"cannot be understood: {error}") from None
 
-    def private_key(self, name: str) -> bytes | None:
-        """Return the device's private key."""
-        return uapi.parse_private_key(self._exchange(name, uapi.GET)) if self.running(name) else None
-
     def write(self, name: str, change: DeviceChange) -> None:
         """Change the device. An error may leave a part of the change done."""
         self._exchange(name, uapi.change_text(change))
