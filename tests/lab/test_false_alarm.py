@@ -20,7 +20,7 @@ VOLUME = Volume(datagrams=100, connections=10, interval=0.05)
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
     """Two clusters of two gateways and one worker."""
-    return make_lab(failover.topology(INTERVALS["defaults"], gateways=2, workers=1))
+    return make_lab(failover.topology(INTERVALS["200x3"], gateways=2, workers=1))
 
 
 def test_a_false_alarm_loses_nothing(lab: Lab, settled: Settled) -> None:

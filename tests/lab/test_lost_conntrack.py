@@ -23,7 +23,7 @@ SILENCE = 8.0
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
     """Two clusters of one gateway and one worker, each with a Service of downloads."""
-    return make_lab(with_download(failover.topology(INTERVALS["defaults"], gateways=1, workers=1)))
+    return make_lab(with_download(failover.topology(INTERVALS["200x3"], gateways=1, workers=1)))
 
 
 @pytest.mark.parametrize("straight", [False, True], ids=["service", "pod"])
