@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from graphlib import TopologicalSorter
@@ -133,3 +133,11 @@ class ApplyResult:
 
     done: tuple[Step, ...] = ()
     failed: tuple[tuple[Step, BackendError], ...] = ()
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], failed: Mapping[int, BackendError]) -> ApplyResult:
+        """Return what became of `steps`, of which those at the places in `failed` failed."""
+        return cls(
+            done=tuple(step for place, step in enumerate(steps) if place not in failed),
+            failed=tuple((steps[place], failed[place]) for place in sorted(failed)),
+        )

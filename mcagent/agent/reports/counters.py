@@ -32,7 +32,7 @@ OVER_LIMIT = "over-limit"  # by meters: more new connections than `newConnection
 def tunnel_samples(ovsdb: OvsdbBackend) -> Iterable[TunnelSample]:
     """Return Open vSwitch' counters of our ports."""
     return [
-        TunnelSample(name=name, statistics={key: getattr(port, key) for key in COUNTERS}, up=port.link_up)
+        TunnelSample(name=name, statistics={key: port.counters.get(key, 0) for key in COUNTERS}, up=port.link_up)
         for name, port in (_read(ovsdb.statistics) or {}).items()
     ]
 

@@ -66,10 +66,7 @@ class NetlinkBackend:
         with self._open() as socket:
             outcome = Writer(socket, self._protocol, self._strays).write(list(possible.values()))
         refused.update({place: why for place, why in zip(possible, outcome, strict=True) if why is not None})
-        return ApplyResult(
-            done=tuple(step for place, step in enumerate(steps) if place not in refused),
-            failed=tuple((steps[place], _error(steps[place], why)) for place, why in sorted(refused.items())),
-        )
+        return ApplyResult.of(steps, {place: _error(steps[place], why) for place, why in refused.items()})
 
     def close(self) -> None:
         """Close the socket; everything programmed stays."""

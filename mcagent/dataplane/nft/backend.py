@@ -47,10 +47,7 @@ class NftBackend:
             refused = apply_steps(table, ours)
             self._look_back(table, [step for place, step in ours.items() if place not in refused])
             failed.update(refused)
-        return ApplyResult(
-            done=tuple(step for place, step in enumerate(steps) if place not in failed),
-            failed=tuple((steps[place], failed[place]) for place in sorted(failed)),
-        )
+        return ApplyResult.of(steps, failed)
 
     def counted(self) -> Mapping[str, int]:
         """Return how many packets the rules of each chain that counts have counted since it was last changed.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mcagent.dataplane.ovsdb import statistics
-from mcagent.dataplane.ovsdb.apply import Batch, failure
+from mcagent.dataplane.ovsdb.apply import Changes, failure
 from mcagent.dataplane.ovsdb.connection import OvsdbConnection
 from mcagent.dataplane.ovsdb.observe import BridgeState, Observer
 from mcagent.dataplane.ovsdb.rows import DRAIN
@@ -22,7 +23,6 @@ from mcagent.model.resources import Backend, HostPort, OvsdbResource, Resource, 
 CONFIGURE_TIMEOUT = 5.0  # seconds for ovs-vswitchd to take a configuration ...
 CONFIGURE_TIMEOUT_PER_PORT = 0.01  # ... and for each port in it
 _OTHER_NUMBER = "its OpenFlow port number is"
-_BFD_STATUS = {"Interface.bfd_status"}
 
 
 class OvsdbBackend:
@@ -36,7 +36,8 @@ class OvsdbBackend:
     def __init__(self, socket: str, bridge: str = "br-mc") -> None:
         self.bridge = bridge
         self._connection = OvsdbConnection(socket)
-        self._observer = Observer(self._connection, bridge)
+        self._replica = self._connection.replica
+        self._observer = Observer(self._replica, bridge)
         self._reported: BridgeState | None = None
         self._known: dict[ResourceKey, OvsdbResource] | None = None
 
@@ -56,10 +57,7 @@ class OvsdbBackend:
             failed: dict[int, BackendError] = {}
             self._apply(list(enumerate(steps)), failed)
             self._expect(steps, failed)
-            return ApplyResult(
-                done=tuple(step for index, step in enumerate(steps) if index not in failed),
-                failed=tuple((steps[index], error) for index, error in sorted(failed.items())),
-            )
+            return ApplyResult.of(steps, failed)
 
     def watch(self, on_change: Callable[[], None], on_liveness: Callable[[], None] = lambda: None) -> None:
         """Call `on_change`, in a thread, whenever something of ours is no longer as last observed or applied.
@@ -68,15 +66,13 @@ class OvsdbBackend:
         new. Once only.
         """
 
-        def judge(changed: set[str]) -> list[Callable[[], None]]:
+        def judge(reconnected: bool) -> list[Callable[[], None]]:
             callbacks: list[Callable[[], None]] = []
-            state = self.liveness()
+            state = self._observer.state()
             if state != self._reported:
                 self._reported = state
                 callbacks.append(on_liveness)
-            if changed == _BFD_STATUS:
-                return callbacks
-            if "" in changed or (self._known is not None and self._observer.resources() != self._known):
+            if reconnected or (self._known is not None and self._observer.resources() != self._known):
                 self._known = None  # reported once; the next `observe` looks anew
                 callbacks.append(on_change)
             return callbacks
@@ -100,12 +96,15 @@ class OvsdbBackend:
             row = self._observer.bridge()
             if row is None:
                 raise BackendError("ovsdb", "drain", self.bridge, "there is no such bridge of ours here")
-            where = [["_uuid", "==", ["uuid", str(row.uuid)]]]
-            mutations: list[object] = [["external_ids", "delete", ["set", [DRAIN]]]]
-            if wanted:
-                mutations.append(["external_ids", "insert", ["map", [[DRAIN, "true"]]]])
-            operation = {"op": "mutate", "table": "Bridge", "where": where, "mutations": mutations}
-            refusal, _ = self._connection.transact([operation], configure=False)
+
+            def change(_: object) -> bool:
+                if wanted:
+                    row.setkey("external_ids", DRAIN, "true")
+                else:
+                    row.delkey("external_ids", DRAIN)
+                return False
+
+            refusal, _ = self._connection.transact(change)
             if refusal is not None:
                 raise BackendError("ovsdb", "drain", self.bridge, refusal)
 
@@ -117,16 +116,8 @@ class OvsdbBackend:
         with self._connection.current():
             return self._observer.ofports()
 
-    def datapath_types(self) -> frozenset[str]:
-        """Return the datapaths that ovs-vswitchd offers ("system", "netdev"); empty if it has never run.
-
-        Raises BackendError when ovsdb-server cannot be reached.
-        """
-        with self._connection.current():
-            return frozenset(name for row in self._connection.rows("Open_vSwitch") for name in row.datapath_types)
-
     def statistics(self) -> dict[str, PortStatistics]:
-        """Return counters and liveness of our ports by name, asked of the server now.
+        """Return counters of our ports by name, asked of the server now.
 
         Raises BackendError when ovsdb-server cannot be reached.
         """
@@ -140,30 +131,28 @@ class OvsdbBackend:
 
     def _expect(self, steps: Sequence[Step], failed: Mapping[int, BackendError]) -> None:
         # What somebody else changed meanwhile must still be noticed: expect what was done, no more.
-        if self._known is None:
-            return
-        actual = self._observer.resources() if failed else {}
-        for index, step in enumerate(steps):
-            outcome = actual.get(step.key) if index in failed else step.new
-            if outcome is None:
+        if self._known is not None:
+            actual = self._observer.resources() if failed else {}
+            for index, step in enumerate(steps):
+                outcome = actual.get(step.key) if index in failed else step.new
                 self._known.pop(step.key, None)
-            else:
-                assert isinstance(outcome, OvsdbResource)
-                self._known[step.key] = outcome
+                if isinstance(outcome, OvsdbResource):
+                    self._known[step.key] = outcome
 
-    def _apply(self, steps: list[tuple[int, Step]], failed: dict[int, BackendError]) -> None:
-        batch = Batch(self._connection)
-        for index, step in steps:
-            try:
-                batch.add(step)
-            except BackendError as error:
-                failed[index] = error
-        wanted = [(index, step) for index, step in steps if index not in failed]
-        operations = batch.operations()
-        if not operations:
-            return
-        to_wait_for = any(map(_makes_ports, (step for _, step in wanted)))
-        refusal, number = self._connection.transact(operations, configure=to_wait_for)
+    def _apply(self, steps: Sequence[tuple[int, Step]], failed: dict[int, BackendError]) -> None:
+        wanted: list[tuple[int, Step]] = []
+
+        def change(transaction: Any) -> bool:
+            changes = Changes(self._replica, transaction, self.bridge)
+            for index, step in steps:
+                try:
+                    changes.make(step)
+                    wanted.append((index, step))
+                except BackendError as error:
+                    failed[index] = error
+            return any(_makes_ports(step) for _, step in wanted)
+
+        refusal, number = self._connection.transact(change)
         if refusal is not None:
             # The server does not say which operation it was: halve until it stands alone.
             if len(wanted) == 1:
@@ -174,14 +163,14 @@ class OvsdbBackend:
             self._apply(wanted[:middle], failed)
             self._apply(wanted[middle:], failed)
             return
-        if not to_wait_for:
+        if not number:  # nothing for ovs-vswitchd
             return
         timeout = CONFIGURE_TIMEOUT + CONFIGURE_TIMEOUT_PER_PORT * len(wanted)
         taken = self._connection.wait_configured(number, timeout)
         if taken and any(self._trouble(step).startswith(_OTHER_NUMBER) for _, step in wanted):
             # The number was taken by a port that did not ask for it: ovs-vswitchd gives it another one, but
             # only when it looks a second time.
-            _, number = self._connection.transact([], configure=True)
+            _, number = self._connection.transact(lambda _: True)
             taken = self._connection.wait_configured(number, timeout)
         for index, step in wanted:
             trouble = self._trouble(step) if taken else f"ovs-vswitchd has not taken it in {timeout:g} s"
@@ -193,7 +182,7 @@ class OvsdbBackend:
         port = step.new
         if not isinstance(port, HostPort | TunnelPort):
             return ""
-        row = self._connection.find("Interface", port.name)
+        row = self._replica.find("Interface", port.name)
         if row is None:
             return "it was removed again meanwhile"
         if row.error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import ovs.json
 
@@ -44,7 +45,7 @@ class StreamParser:
         """Tell whether the object is whole."""
         return self._done
 
-    def finish(self) -> object:
+    def finish(self) -> Any:
         """Return the object, or what is wrong with it as text, as `ovs.json.Parser` does."""
         try:
             return json.loads("".join(self._parts))

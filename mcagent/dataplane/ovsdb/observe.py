@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mcagent.dataplane.ovsdb.connection import OvsdbConnection
+from mcagent.dataplane.ovsdb.connection import Replica
 from mcagent.dataplane.ovsdb.rows import DRAIN, OWNER, read_bridge, read_ofport, read_port
 from mcagent.model.resources import OvsdbResource, ResourceKey, TunnelPort
 
@@ -44,36 +44,32 @@ class _Port(NamedTuple):
 
 
 class Observer:
-    """Reads the bridge of one name in the replica of a connection."""
+    """Reads the bridge of one name in a replica."""
 
-    def __init__(self, connection: OvsdbConnection, bridge: str) -> None:
-        self._connection, self._bridge = connection, bridge
+    def __init__(self, replica: Replica, bridge: str) -> None:
+        self._replica, self._name = replica, bridge
         self._ports: dict[uuid.UUID, _Port] = {}
         self._port_of: dict[uuid.UUID, uuid.UUID] = {}  # interface -> port
+        self._all: list[_Port] | None = None  # on the bridge
         self._state: BridgeState | None = None
-        connection.on_row(self._forget)
+        replica.forget = self._forget
 
     def bridge(self) -> Any:  # a row of the IDL
         """Return the bridge's row; None if there is none that carries our tag."""
-        row = self._connection.find("Bridge", self._bridge)
-        return row if row is not None and row.external_ids.get(OWNER) == self._bridge else None
+        row = self._replica.find("Bridge", self._name)
+        return row if row is not None and row.external_ids.get(OWNER) == self._name else None
 
     def resources(self) -> dict[ResourceKey, OvsdbResource]:
         """Return our bridge and ports."""
         row = self.bridge()
         if row is None:
             return {}
-        bridge = read_bridge(row)
-        ports = (self._port(port).resource for port in row.ports)
-        return {bridge.key: bridge} | {port.key: port for port in ports if port is not None}
+        found = (read_bridge(row), *(port.resource for port in self._on_bridge()))
+        return {resource.key: resource for resource in found if resource is not None}
 
     def ofports(self) -> dict[str, int]:
         """Return the OpenFlow port numbers in use on the bridge, whoever's it is, by interface."""
-        row = self._connection.find("Bridge", self._bridge)
-        found: dict[str, int] = {}
-        for port in row.ports if row is not None else ():
-            found |= self._port(port).ofports
-        return found
+        return {name: number for port in self._on_bridge() for name, number in port.ofports.items()}
 
     def state(self) -> BridgeState:
         """Return tunnels with their BFD, and the flags of our bridge."""
@@ -87,7 +83,7 @@ class Observer:
             return BridgeState()
         tunnels = [
             TunnelState(port=resource, status=status)
-            for resource, _, status in map(self._port, row.ports)
+            for resource, _, status in self._on_bridge()
             if isinstance(resource, TunnelPort)
         ]
         return BridgeState(
@@ -96,24 +92,27 @@ class Observer:
             drain=row.external_ids.get(DRAIN) == "true",
         )
 
+    def _on_bridge(self) -> list[_Port]:
+        if self._all is None:
+            row = self._replica.find("Bridge", self._name)
+            self._all = [self._port(port) for port in (row.ports if row is not None else ())]
+        return self._all
+
     def _port(self, row: Any) -> _Port:  # a row of the IDL
         if row.uuid not in self._ports:
-            self._ports[row.uuid] = self._read_port(row)
+            found = _Port(None, {}, {})
+            port_tags = row.external_ids
+            for interface in row.interfaces:
+                self._port_of[interface.uuid] = row.uuid
+                name, number = interface.name, read_ofport(interface)
+                resource = read_port(self._name, interface, number, port_tags) if name != self._name else None
+                ofports = {**found.ofports, name: number} if number > 0 else found.ofports
+                found = _Port(resource or found.resource, ofports, interface.bfd_status)
+            self._ports[row.uuid] = found
         return self._ports[row.uuid]
 
-    def _read_port(self, row: Any) -> _Port:  # a row of the IDL
-        found = _Port(None, {}, {})
-        port_tags = row.external_ids
-        for interface in row.interfaces:
-            self._port_of[interface.uuid] = row.uuid
-            name, number = interface.name, read_ofport(interface)
-            resource = read_port(self._bridge, interface, number, port_tags) if name != self._bridge else None
-            ofports = {**found.ofports, name: number} if number > 0 else found.ofports
-            found = _Port(resource or found.resource, ofports, dict(interface.bfd_status))
-        return found
-
     def _forget(self, row: uuid.UUID) -> None:
-        self._state = None
+        self._all = self._state = None
         self._ports.pop(row, None)
         if (port := self._port_of.pop(row, None)) is not None:
             self._ports.pop(port, None)

@@ -21,12 +21,18 @@ BFD_SEEN = "mcagent-bfd-seen"  # on an interface; "true" or not there
 DRAIN = "mcagent-drain"  # on the bridge; "true" asks this Node to hand over, without any API
 ACTIVE_ORDER = "mcagent-active-order"  # on the bridge; separated by commas, or not there
 
-PROTOCOLS = ("OpenFlow13", "OpenFlow15")
-# No hidden in-band control flows: nothing but what we program forwards.
-BRIDGE_OTHER_CONFIG = {"disable-in-band": "true"}
-NO_OFPORT = -1  # column ofport: the port could not be added
-
 Columns = dict[str, Any]
+
+# Of every bridge of ours: nothing but what we program forwards.
+_PROTOCOLS = ["OpenFlow13", "OpenFlow15"]
+_BRIDGE: Columns = {
+    "fail_mode": ["secure"],
+    "stp_enable": False,
+    "rstp_enable": False,
+    "mcast_snooping_enable": False,
+    "controller": [],
+}
+_BRIDGE_OTHER_CONFIG = {"disable-in-band": "true"}  # no hidden in-band control flows
 
 _STRING, _INTEGER, _BOOLEAN = "string", "integer", "boolean"
 _MAP = {"key": "string", "value": "string", "min": 0, "max": "unlimited"}
@@ -51,9 +57,7 @@ SCHEMA: dict[str, object] = {
     "version": "8.0.0",
     "tables": {
         "Open_vSwitch": {
-            **_table(
-                bridges=_references("Bridge"), next_cfg=_INTEGER, cur_cfg=_INTEGER, datapath_types=_set(_STRING)
-            ),
+            **_table(bridges=_references("Bridge"), next_cfg=_INTEGER, cur_cfg=_INTEGER),
             "isRoot": True,
             "maxRows": 1,
         },
@@ -89,27 +93,18 @@ SCHEMA: dict[str, object] = {
 }
 
 
-def _map(values: Mapping[str, str]) -> list[object]:
-    return ["map", [[key, value] for key, value in values.items()]]
-
-
 def bridge_columns(bridge: Bridge, external_ids: Mapping[str, str], other_config: Mapping[str, str]) -> Columns:
-    """Return what a bridge's row must hold, as OVSDB JSON (RFC 7047), without its ports.
+    """Return what a bridge's row must hold, without its name and ports.
 
     The maps are what the row has already: keys in them that are not ours stay.
     """
+    ours = {OWNER: bridge.name, ACTIVE_ORDER: ",".join(bridge.active_order)}
     return {
+        **_BRIDGE,
         "datapath_type": str(bridge.datapath),
-        "fail_mode": "secure",
-        "protocols": ["set", list(PROTOCOLS)],
-        "stp_enable": False,
-        "rstp_enable": False,
-        "mcast_snooping_enable": False,
-        "controller": ["set", []],
-        "other_config": _map({**other_config, **BRIDGE_OTHER_CONFIG}),
-        "external_ids": _map(
-            _with(external_ids, {OWNER: bridge.name, ACTIVE_ORDER: ",".join(bridge.active_order)})
-        ),
+        "protocols": _PROTOCOLS,
+        "other_config": {**other_config, **_BRIDGE_OTHER_CONFIG},
+        "external_ids": _with(external_ids, ours),
     }
 
 
@@ -126,35 +121,29 @@ def tags(port: HostPort | TunnelPort) -> dict[str, str]:
 
 
 def interface_columns(port: HostPort | TunnelPort, external_ids: Mapping[str, str]) -> Columns:
-    """Return what the row of a port's interface must hold, as OVSDB JSON (RFC 7047)."""
-    seen = isinstance(port, TunnelPort) and port.bfd_seen
-    columns: Columns = {
-        "ofport_request": port.ofport,
-        "external_ids": _map(_with(external_ids, {**tags(port), BFD_SEEN: "true" if seen else ""})),
-    }
+    """Return what the row of a port's interface must hold, without its name; keys that are not ours stay."""
     if isinstance(port, HostPort):
-        return columns | {
+        seen = False
+        columns: Columns = {
             "type": "internal",
-            "mac": port.mac,
-            "mtu_request": port.mtu or ["set", []],
-            "options": _map({}),
-            "bfd": _map({}),
+            "mac": [port.mac],
+            "mtu_request": [port.mtu] if port.mtu else [],
+            "options": {},
+            "bfd": {},
         }
-    return columns | {
-        "type": str(port.type),
-        "mac": ["set", []],
-        "mtu_request": ["set", []],
-        "options": _map(_tunnel_options(port)),
-        "bfd": _map(_bfd_map(port.bfd)),
-    }
-
-
-def _tunnel_options(port: TunnelPort) -> dict[str, str]:
-    # csum is left at its default: off over IPv4 (as peers have it), and OVS turns it on over IPv6.
-    options = {"remote_ip": str(port.remote_ip), "key": "flow"}
-    if port.dst_port:
-        options["dst_port"] = str(port.dst_port)
-    return options
+    else:
+        seen = port.bfd_seen
+        # csum is left at its default: off over IPv4 (as peers have it), and OVS turns it on over IPv6.
+        port_number = {"dst_port": str(port.dst_port)} if port.dst_port else {}
+        columns = {
+            "type": str(port.type),
+            "mac": [],
+            "mtu_request": [],
+            "options": {"remote_ip": str(port.remote_ip), "key": "flow", **port_number},
+            "bfd": _bfd_map(port.bfd),
+        }
+    ours = {**tags(port), BFD_SEEN: "true" if seen else ""}
+    return {**columns, "ofport_request": port.ofport, "external_ids": _with(external_ids, ours)}
 
 
 def _bfd_map(bfd: Bfd | None) -> dict[str, str]:
@@ -171,10 +160,9 @@ def read_bridge(row: Any) -> Bridge:  # a row of the IDL
     """Return the bridge of a row of table Bridge; `intact` tells whether its other columns are as written."""
     datapath = DatapathType.NETDEV if row.datapath_type == DatapathType.NETDEV else DatapathType.SYSTEM
     intact = (
-        row.fail_mode == ["secure"]
-        and tuple(sorted(row.protocols)) == PROTOCOLS
-        and not (row.stp_enable or row.rstp_enable or row.mcast_snooping_enable or row.controller)
-        and row.other_config.items() >= BRIDGE_OTHER_CONFIG.items()
+        all(getattr(row, column) == value for column, value in _BRIDGE.items())
+        and sorted(row.protocols) == _PROTOCOLS
+        and row.other_config.items() >= _BRIDGE_OTHER_CONFIG.items()
     )
     order = tuple(name for name in row.external_ids.get(ACTIVE_ORDER, "").split(",") if name)
     return Bridge(name=row.name, datapath=datapath, active_order=order, intact=intact)
@@ -185,70 +173,42 @@ def read_port(bridge: str, row: Any, ofport: int, port_tags: Mapping[str, str]) 
 
     `ofport` is its number (`read_ofport`), `port_tags` are the external_ids of its row in table Port.
     """
-    external_ids = row.external_ids
-    if OWNER not in external_ids and OWNER not in port_tags:
+    # Read once: every look into a row of the IDL makes a copy.
+    there = {name: getattr(row, name) for name in ("type", "external_ids", "options", "bfd", "mac", "mtu_request")}
+    if OWNER not in there["external_ids"] and OWNER not in port_tags:
         return None
-    kind = row.type
-    if kind in set(TunnelType):
-        found: HostPort | TunnelPort = _read_tunnel(bridge, row, ofport, TunnelType(kind), external_ids)
-    elif kind == "internal":
-        found = _read_host_port(bridge, row, ofport)
+    if there["type"] == "internal":
+        mac, mtu = "".join(there["mac"]), next(iter(there["mtu_request"]), 0)
+        port: HostPort | TunnelPort = HostPort(bridge=bridge, name=row.name, ofport=ofport, mac=mac, mtu=mtu)
+    elif there["type"] in set(TunnelType):
+        try:
+            port = _read_tunnel(bridge, row.name, ofport, there)
+        except (ValueError, KeyError):  # somebody made it what we could not have written
+            port = _read_tunnel(bridge, row.name, ofport, there | {"options": {}, "external_ids": {}, "bfd": {}})
     else:
         return None
-    ours = tags(found).items()
-    if ours <= port_tags.items() and ours <= external_ids.items():
-        return found
-    return replace(found, intact=False)
-
-
-def _read_host_port(bridge: str, row: Any, ofport: int) -> HostPort:
-    return HostPort(
-        bridge=bridge,
-        name=row.name,
-        ofport=ofport,
-        mac="".join(row.mac),
-        mtu=next(iter(row.mtu_request), 0),
-        intact=not row.options and not row.bfd,
-    )
-
-
-def _read_tunnel(
-    bridge: str, row: Any, ofport: int, kind: TunnelType, external_ids: Mapping[str, str]
-) -> TunnelPort:
-    # What somebody changed into what we could not have written is a port that is not intact: it is written anew.
-    unknown = TunnelPort(
-        bridge=bridge,
-        name=row.name,
-        type=kind,
-        remote_ip=parse_address("0.0.0.0"),
-        dst_port=0,
-        ofport=ofport,
-        peer_kind=PeerKind.REMOTE,
-        peer="",
-        intact=False,
-    )
-    # Read once: every look into a row of the IDL makes a copy.
-    options, bfd = row.options, row.bfd
-    try:
-        port = replace(
-            unknown,
-            remote_ip=parse_address(options.get("remote_ip", "")),
-            dst_port=int(options.get("dst_port", "0")),
-            peer_kind=PeerKind(external_ids.get(PEER_KIND, "")),
-            peer=external_ids.get(PEER, ""),
-            bfd=_read_bfd(bfd),
-            bfd_seen=external_ids.get(BFD_SEEN) == "true",
-            intact=True,
-        )
-    except (ValueError, KeyError):
-        return unknown
-    intact = options == _tunnel_options(port) and bfd == _bfd_map(port.bfd) and not row.mac
+    wanted = interface_columns(port, there["external_ids"])
+    intact = tags(port).items() <= port_tags.items() and all(wanted[name] == there[name] for name in there)
     return port if intact else replace(port, intact=False)
 
 
-def _read_bfd(values: Mapping[str, str]) -> Bfd | None:
-    if values.get("enable") != "true":
-        return None
+def _read_tunnel(bridge: str, name: str, ofport: int, there: Columns) -> TunnelPort:
+    options, external_ids, bfd = there["options"], there["external_ids"], there["bfd"]
+    return TunnelPort(
+        bridge=bridge,
+        name=name,
+        type=TunnelType(there["type"]),
+        remote_ip=parse_address(options.get("remote_ip", "0.0.0.0")),
+        dst_port=int(options.get("dst_port", "0")),
+        ofport=ofport,
+        peer_kind=PeerKind(external_ids.get(PEER_KIND, PeerKind.REMOTE)),
+        peer=external_ids.get(PEER, ""),
+        bfd=_read_bfd(bfd) if bfd.get("enable") == "true" else None,
+        bfd_seen=external_ids.get(BFD_SEEN) == "true",
+    )
+
+
+def _read_bfd(values: Mapping[str, str]) -> Bfd:
     return Bfd(
         min_tx=int(values["min_tx"]),
         min_rx=int(values["min_rx"]),
@@ -259,5 +219,5 @@ def _read_bfd(values: Mapping[str, str]) -> Bfd | None:
 
 
 def read_ofport(row: Any) -> int:
-    """Return the number in use or, while ovs-vswitchd has not looked at the port yet, the one asked for."""
-    return next(iter([*row.ofport, *row.ofport_request]), NO_OFPORT)
+    """Return the number in use or, while ovs-vswitchd has not looked at the port yet, that asked for; -1: none."""
+    return next(iter([*row.ofport, *row.ofport_request]), -1)
