@@ -48,8 +48,10 @@ def nodes(*, gateway: bool, siblings: tuple[int, ...]) -> list[pipeline.LocalNod
     ]
 
 
-def service(number: int, protocol: str, *, endpoints: int, affinity: bool = False) -> pipeline.LocalService:
-    """Return a Service at 10.96.0.NUMBER, port 80."""
+def service(
+    number: int, protocol: str, *, endpoints: int, affinity: bool = False, here: bool = True
+) -> pipeline.LocalService:
+    """Return a Service at 10.96.0.NUMBER, port 80; `here`: this Node has the first of its endpoints."""
     return pipeline.LocalService(
         id=number,
         address=ip_address(f"10.96.0.{number}"),
@@ -57,7 +59,8 @@ def service(number: int, protocol: str, *, endpoints: int, affinity: bool = Fals
         port=80,
         client_ip_affinity=affinity,
         endpoints=tuple(
-            pipeline.Endpoint(address=ip_address(f"10.10.{k}.9"), port=8080) for k in range(1, endpoints + 1)
+            pipeline.Endpoint(address=ip_address(f"10.10.{k}.9"), port=8080, ofport=None if k == 1 else k)
+            for k in range(1 if here else 2, endpoints + (1 if here else 2))
         ),
     )
 
@@ -71,6 +74,7 @@ def parts(*, gateway: bool, siblings: tuple[int, ...] = (3,), snat: bool = False
         *(pipeline.node(shared, node) for node in nodes(gateway=gateway, siblings=siblings)),
         pipeline.service(shared, service(5, "tcp", endpoints=3)),
         pipeline.service(shared, service(6, "udp", endpoints=1, affinity=True)),
+        pipeline.service(shared, service(8, "tcp", endpoints=2, here=False)),
         pipeline.service(shared, service(7, "sctp", endpoints=0)),
     ]
 

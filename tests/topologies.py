@@ -270,10 +270,17 @@ class World:
                         protocol=PROTOCOL_NAMES[service.protocol],
                         port=service.port,
                         client_ip_affinity=service.affinity,
-                        endpoints=tuple(pipeline.Endpoint(address=a, port=p) for a, p in service.endpoints),
+                        endpoints=tuple(self.endpoint(node, a, p) for a, p in service.endpoints),
                         shares_endpoints=here.shares_endpoints(service),
                     ),
                 )
+
+    def endpoint(self, node: Node, address: IPv4Address, port: int) -> pipeline.Endpoint:
+        """Return an endpoint as a gateway sees it: with the tunnel to its Node, where that is watched."""
+        host = next(n for n in self.cluster(node.cluster).nodes if any(address in net for net in n.networks))
+        watched = host is not node and (node.name, host.name) not in self.trusted
+        ofport = self.ports[node.name, host.name] if watched else None
+        return pipeline.Endpoint(address=address, port=port, ofport=ofport)
 
     def entries(self, node: Node) -> tuple[tuple[Flow, ...], tuple[Group, ...]]:
         """Return all flows and groups of a Node's bridge."""

@@ -66,6 +66,12 @@ class Network:
         ends = {end for a, b in self.tunnels.items() for end in (a, b) if a[0] in names or b[0] in names}
         return replace(self, dead=self.dead | ends)
 
+    def cutting(self, *pairs: tuple[str, str]) -> Network:
+        """Return the network without the tunnels between these switches; both know."""
+        gone = {frozenset(pair) for pair in pairs}
+        ends = {end for a, b in self.tunnels.items() for end in (a, b) if frozenset((a[0], b[0])) in gone}
+        return replace(self, dead=self.dead | ends)
+
     def forgetting(self, zone: int, *names: str) -> Network:
         """Return the network with this zone of these switches' connection tables flushed."""
         kept = {n: t.without(zone) if n in names else t for n, t in self.connections.items()}

@@ -11,6 +11,9 @@ from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 
 # A group is made after those that it leads to, so it has a higher number.
+GROUP_ENDPOINTS = GroupKind(
+    number=0, name="endpoints", purpose="endpoints of an exported Service on live Nodes (ID: Service)", next=(25,)
+)
 GROUP_FIRST = GroupKind(
     number=1, name="first", purpose="where some next hops are on standby, those to be used (ID: of the group)"
 )
@@ -44,7 +47,10 @@ GROUP_REPLY = GroupKind(
     purpose="a gateway of a remote cluster if it is live, else a live sibling, else that gateway (ID: port)",
 )
 GROUP_SERVICE = GroupKind(
-    number=9, name="service", purpose="endpoints of an exported Service (ID: Service)", next=(25,)
+    number=9,
+    name="service",
+    purpose="an endpoint of an exported Service: while any Node of theirs is live, on such a Node (ID: Service)",
+    next=(25,),
 )
 
 # --- cookies --------------------------------------------------------------------------------------------
@@ -107,8 +113,8 @@ PIPELINE = Pipeline(
     writes=(ETH_DST, ETH_SRC, PKT_MARK, *t.ADDRESSES_SRC, *PORTS_SRC.values()),
     zones=r.ZONES,
     groups=(
-        GROUP_FIRST, GROUP_STANDBY, GROUP_ANY, GROUP_GATEWAYS, GROUP_PREFER, GROUP_CLUSTER, GROUP_RELAY,
-        GROUP_REPLY, GROUP_SERVICE,
+        GROUP_ENDPOINTS, GROUP_FIRST, GROUP_STANDBY, GROUP_ANY, GROUP_GATEWAYS, GROUP_PREFER, GROUP_CLUSTER,
+        GROUP_RELAY, GROUP_REPLY, GROUP_SERVICE,
     ),
     categories=(
         FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, DROP_MISS, DROP_SPOOFED, DROP_SPOOFED_REMOTE,

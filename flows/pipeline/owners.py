@@ -83,8 +83,8 @@ def service(env: Env, s: LocalService) -> Entries:
     flows = tuple(services.service(s, cookie))
     if not s.endpoints:
         return Entries(flows=flows)
-    group = userspace.keeping_client_ports(env, s, services.endpoints_group(env, s))
-    return Entries(flows=(*flows, *userspace.mid_connection(env, s, cookie)), groups=(group,))
+    groups = tuple(userspace.keeping_client_ports(env, s, group) for group in services.endpoint_groups(env, s))
+    return Entries(flows=(*flows, *userspace.mid_connection(env, s, cookie)), groups=groups)
 
 
 def endpoints(found: Iterable[Endpoint]) -> Entries:

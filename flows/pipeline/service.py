@@ -27,7 +27,7 @@ from flows.fields import (
     exact,
     source_is,
 )
-from flows.flow import Bucket, Flow, Group
+from flows.flow import Bucket, Flow, Group, GroupType
 from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
@@ -42,7 +42,7 @@ from flows.pipeline.entries import (
     entry,
     goto,
 )
-from flows.pipeline.groups import bucket_ids, select
+from flows.pipeline.groups import bucket_ids, passing_on, select, watching
 from flows.pipeline.values import Endpoint, Env, LocalService, RemoteCluster
 
 
@@ -95,11 +95,24 @@ def service(s: LocalService, cookie: int) -> Iterator[Flow]:
     yield from _un_dnat_by_id(s, cookie)
 
 
-def endpoints_group(env: Env, s: LocalService) -> Group:
-    """Return the group that chooses an endpoint by a hash of the connection, or of the client alone.
+def endpoint_groups(env: Env, s: LocalService) -> Iterator[Group]:
+    """Yield the groups that choose an endpoint by a hash of the connection, or of the client alone.
 
-    FlowError: unknown protocol, an endpoint of another family than the Service.
+    Endpoints on Nodes that are dead (BFD) get no new connections. While all Nodes look dead, which may be a false
+    alarm, one endpoint gets them all. FlowError: unknown protocol, an endpoint of another family than the Service.
     """
+    group_id, live_id = (kind.group_id(s.id) for kind in (d.GROUP_SERVICE, d.GROUP_ENDPOINTS))
+    tunnels = {endpoint.ofport for endpoint in s.endpoints}
+    buckets = _buckets(env, s, watch=len(tunnels) > 1)
+    if None in tunnels or len(tunnels) == 1:
+        yield select(group_id, buckets, _hashed(s))
+        return
+    yield select(live_id, buckets, _hashed(s))
+    resort = watching(1, r.HOST_OFPORT, True, *buckets[0].actions)
+    yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, (passing_on(0, live_id), resort)))
+
+
+def _buckets(env: Env, s: LocalService, *, watch: bool) -> tuple[Bucket, ...]:
     by_name: dict[str, Endpoint] = {f"{endpoint.address} {endpoint.port}": endpoint for endpoint in s.endpoints}
     ids = bucket_ids(by_name)
     keep = (set_bits(r.LABEL_SERVICE, s.id),)
@@ -109,10 +122,9 @@ def endpoints_group(env: Env, s: LocalService) -> Group:
         if endpoint.address.version != s.address.version:
             raise FlowError(t.SERVICE.name, str(endpoint.address), f"is not of the family of {s.address}")
         nat = Nat("dst", endpoint.address, endpoint.port)
-        buckets.append(
-            Bucket(ids[name], (Ct(env.zones.service, t.CLIENT.number, commit=True, nat=nat, exec_=keep),))
-        )
-    return select(d.GROUP_SERVICE.group_id(s.id), tuple(buckets), _hashed(s))
+        translate = Ct(env.zones.service, t.CLIENT.number, commit=True, nat=nat, exec_=keep)
+        buckets.append(Bucket(ids[name], (translate,), watch_port=endpoint.ofport if watch else None))
+    return tuple(buckets)
 
 
 def _hashed(s: LocalService) -> tuple[Field, ...]:

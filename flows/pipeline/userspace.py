@@ -69,7 +69,8 @@ def keeping_client_ports(env: Env, s: LocalService, group: Group) -> Group:
 
 def _remembering(bucket: Bucket, port: Bits) -> Bucket:
     (translate,) = bucket.actions
-    assert isinstance(translate, Ct)
+    if not isinstance(translate, Ct):
+        return bucket  # it leads to another group
     keep = (*translate.exec_, Move(port, r.LABEL_CLIENT_PORT))
     return replace(bucket, actions=(replace(translate, exec_=keep),))
 

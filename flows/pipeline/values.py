@@ -100,10 +100,14 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One ready endpoint of a Service."""
+    """One ready endpoint of a Service.
+
+    `ofport` of the tunnel to its Node, where liveness detection watches that; None: it is trusted.
+    """
 
     address: Address
     port: int
+    ofport: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

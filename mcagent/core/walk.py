@@ -277,9 +277,11 @@ class Walk:
 
     def _service_fragments(self, env: Env) -> Iterable[Fragment]:
         """Return those of exported Services."""
-        flows = self._each(
-            "flows of Services", build.service_flows, joined(self._exported[0], self._service_ids), env
-        )
+        exported = self._exported[0]
+        watched = self._cell("watched Nodes", build.watched_nodes, self._paths[0])
+        tunnels = self._each("tunnels to endpoints", build.endpoint_tunnels, exported, watched)
+        known = joined(exported, self._service_ids, tunnels)
+        flows = self._each("flows of Services", build.service_flows, known, env)
         parts = joined(build.owners("service", flows), flows)
         return self._each("fragments of Services", build.fragment, parts).values()
 

@@ -64,6 +64,7 @@ class AcceptedCluster:
 class ExportedPort:
     """One port of an exported Service; `name` is "namespace/name:port/protocol".
 
+    `nodes` has the name of each endpoint's Node, "" where the EndpointSlice does not say.
     `shares_endpoints`: another one of the same protocol leads to one of these endpoints.
     """
 
@@ -73,6 +74,7 @@ class ExportedPort:
     port: int
     client_ip_affinity: bool
     endpoints: tuple[tuple[Address, int], ...]
+    nodes: tuple[str, ...] = ()
     shares_endpoints: bool = False
 
 

@@ -213,6 +213,24 @@ def questions_to(world: World, met: Exchange) -> Iterator[Packet]:
 
 
 @examples(25)
+@given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
+def test_new_connections_avoid_endpoints_on_dead_nodes(world: World, seed: int, datapath: Datapath) -> None:
+    """While a live Node has an endpoint of the Service, a new connection gets to one on a live Node."""
+    random = Random(seed)
+    for call in calls(world, random, 12):
+        if call.service is None:
+            continue
+        serving = world.cluster(call.cluster)
+        hosts = {
+            n.name for n in serving.nodes for a, _ in call.service.endpoints if any(a in x for x in n.networks)
+        }
+        kept = {random.choice(sorted(hosts)), random.choice(serving.gateways).name}
+        lost = [n.name for n in serving.nodes if n.name not in kept and random.random() < 0.6]
+        met = exchange(world, world.network.over(datapath).losing(*lost), call, call.packet)
+        assert met.node not in lost
+
+
+@examples(25)
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_a_gateway_that_lost_a_remote_cluster_asks_its_sibling(world: World, seed: int) -> None:
     """A gateway that cannot reach a remote cluster passes packets, and replies, to one that can."""

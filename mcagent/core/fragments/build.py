@@ -185,16 +185,27 @@ def cluster_routes(
     )
 
 
-def service_flows(value: tuple[ExportedPort, int], env: pipeline.Env) -> Resources:
-    """Return the flows of one port of an exported Service, with its numeric ID."""
-    port, number = value
+def watched_nodes(paths: Mapping[str, tuple[PathState, ...]]) -> dict[str, int]:
+    """Return the ports of the tunnels to Nodes that liveness detection watches."""
+    return {node: found[0].ofport for node, found in paths.items() if found[0].watched}
+
+
+def endpoint_tunnels(port: ExportedPort, watched: Mapping[str, int]) -> tuple[int | None, ...]:
+    """Return for each endpoint the port of the tunnel to its Node, where that is watched."""
+    return tuple(map(watched.get, port.nodes))
+
+
+def service_flows(value: tuple[ExportedPort, int, tuple[int | None, ...]], env: pipeline.Env) -> Resources:
+    """Return the flows of one port of an exported Service, with its ID and the tunnels to its endpoints."""
+    port, number, tunnels = value
+    places = zip(port.endpoints, tunnels, strict=True)
     service = pipeline.LocalService(
         id=number,
         address=port.address,
         protocol=port.protocol,
         port=port.port,
         client_ip_affinity=port.client_ip_affinity,
-        endpoints=tuple(pipeline.Endpoint(address=address, port=number) for address, number in port.endpoints),
+        endpoints=tuple(pipeline.Endpoint(address=a, port=n, ofport=ofport) for (a, n), ofport in places),
         shares_endpoints=port.shares_endpoints,
     )
     return _entries(pipeline.service(env, service))

@@ -99,6 +99,7 @@ def check_export(export: Export, service_cidrs: tuple[Network, ...], places: Pla
     service, address = export.service, _address(export, service_cidrs, problems)
     ports: tuple[ExportedPort, ...] = ()
     if service is not None and address is not None:
+        chosen = ((port, _endpoints(export, port, places, problems)) for port in service.ports)
         ports = tuple(
             ExportedPort(
                 name=f"{service.meta.key}:{port.port}/{port.protocol.lower()}",
@@ -106,9 +107,10 @@ def check_export(export: Export, service_cidrs: tuple[Network, ...], places: Pla
                 protocol=port.protocol.lower(),
                 port=port.port,
                 client_ip_affinity=service.client_ip_affinity,
-                endpoints=_endpoints(export, port, places, problems),
+                endpoints=tuple(endpoints),
+                nodes=tuple(endpoints.values()),
             )
-            for port in service.ports
+            for port, endpoints in chosen
         )
     return CheckedExport(meta=export.meta, ports=ports, problems=tuple(problems))
 
@@ -169,15 +171,17 @@ def _address(export: Export, cidrs: tuple[Network, ...], problems: list[Problem]
 
 def _endpoints(
     export: Export, port: ServicePort, places: Places, problems: list[Problem]
-) -> tuple[tuple[Address, int], ...]:
+) -> dict[tuple[Address, int], str]:
     """Return ready endpoints, or serving ones when none is ready (so that a rollout never serves nobody).
+
+    In order, with their Nodes' names.
 
     Whoever writes EndpointSlices says what an endpoint is. Outside of the cluster there is none, nor, of a Service
     that a namespace user may have made, where Kubernetes listens.
     """
     anybodys = export.meta.namespace != "kube-system" and export.meta.key != API_SERVERS
-    ready: set[tuple[Address, int]] = set()
-    serving: set[tuple[Address, int]] = set()
+    ready: dict[tuple[Address, int], str] = {}
+    serving: dict[tuple[Address, int], str] = {}
     elsewhere = kubernetes = 0
     for found in export.slices:
         # the Service's port and the slice's are joined by name: target ports may differ per Pod
@@ -192,10 +196,11 @@ def _endpoints(
                 theirs = {(address, number) for number in numbers if number is not None}
                 refused = {place for place in theirs if anybodys and places.kubernetes(*place)}
                 kubernetes += len(refused)
-                serving |= theirs - refused
+                usable = dict.fromkeys(theirs - refused, endpoint.node_name)
+                serving |= usable
                 if endpoint.ready:
-                    ready |= theirs - refused
-    chosen = sorted(ready or serving)
+                    ready |= usable
+    chosen = sorted((ready or serving).items())
     if elsewhere:
         message = f"{elsewhere} endpoints of port {port.port} are no Pod or Node of this cluster: not used"
         problems.append(export.meta.problem("", "EndpointElsewhere", message, Severity.WARNING))
@@ -205,4 +210,4 @@ def _endpoints(
     if len(chosen) > MAX_ENDPOINTS:
         message = f"port {port.port} has {len(chosen)} endpoints: the first {MAX_ENDPOINTS} are used"
         problems.append(export.meta.problem("", "TooManyEndpoints", message, Severity.WARNING))
-    return tuple(chosen[:MAX_ENDPOINTS])
+    return dict(chosen[:MAX_ENDPOINTS])
