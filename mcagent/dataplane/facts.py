@@ -1,4 +1,5 @@
-"""What the Node itself says: addresses, connected networks, the uplink's MTU, the kernel's datapath.
+"""What the Node itself says: addresses, connected networks, the uplink's MTU, the kernel's datapath; and what it
+cannot do without on other networks: its resolvers and its default gateways.
 
 Reads only. Which of it matters is core's business; devices of ours are left out here.
 """
@@ -6,10 +7,10 @@ Reads only. Which of it matters is core's business; devices of ours are left out
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache
+from pathlib import Path
 
-from mcagent.dataplane.lifelines import read_resolvers, usable
 from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal
 from mcagent.dataplane.netlink.links import RawAddress, read_addresses, read_link
 from mcagent.dataplane.netlink.messages import attribute
@@ -24,7 +25,7 @@ from mcagent.dataplane.netlink.routes import (
 )
 from mcagent.model.config import Config, DatapathChoice
 from mcagent.model.facts import DatapathType, Facts
-from mcagent.model.net import Address, network_key
+from mcagent.model.net import Address, network_key, parse_address
 
 # linux/genetlink.h, linux/openvswitch.h
 NETLINK_GENERIC = 16
@@ -36,6 +37,10 @@ OVS_DATAPATH_FAMILY = "ovs_datapath"
 SERVICE_DEVICE = "kube-ipvs0"
 
 DEFAULT_MTU = 1500
+
+# systemd-resolved(8): behind its stub (127.0.0.53 in resolv.conf) are those that it has been told
+RESOLVED = Path("/run/systemd/resolve/resolv.conf")
+RESOLV_CONF_MAX = 1 << 16  # bytes that are read of each
 
 
 def observe_facts(
@@ -57,14 +62,30 @@ def observe_facts(
     return Facts(
         datapath=_datapath(config),
         uplink_mtu=link.mtu if link is not None else DEFAULT_MTU,
-        addresses=usable(one.address for one in addresses),
+        addresses=_usable(one.address for one in addresses),
         connected=tuple(
             sorted({route.destination for route in connected if route.oif not in ignored}, key=network_key)
         ),
         resolvers=read_resolvers(resolv_conf),
-        default_gateways=usable(hop for route in defaults for hop in next_hops(route)),
+        default_gateways=_usable(hop for route in defaults for hop in next_hops(route)),
         ofports=dict(ofports),
     )
+
+
+def read_resolvers(resolv_conf: str) -> tuple[Address, ...]:
+    """Return the resolvers of a resolv.conf(5) and those behind systemd-resolved, sorted; "" means none.
+
+    A file that cannot be read names none, and so does a line that makes no sense.
+    """
+    found: set[Address] = set()
+    for path in (Path(resolv_conf), RESOLVED) if resolv_conf else ():
+        with suppress(OSError), path.open("rb") as file:
+            for line in file.read(RESOLV_CONF_MAX).decode(errors="replace").splitlines():
+                words = line.split()
+                if len(words) > 1 and words[0] == "nameserver":
+                    with suppress(ValueError):
+                        found.add(parse_address(words[1].partition("%")[0]))
+    return _usable(found)
 
 
 @cache
@@ -111,6 +132,12 @@ def _uplink(addresses: Sequence[RawAddress], defaults: Iterable[RawRoute], hint:
             return one.index
     by_preference = sorted(defaults, key=lambda route: (route.destination.version, route.metric))
     return next((route.oif for route in by_preference if route.oif), 0)
+
+
+def _usable(addresses: Iterable[Address]) -> tuple[Address, ...]:
+    """Return addresses sorted, without those that nobody could claim anyway."""
+    kept = {address for address in addresses if _routable(address) and not address.is_unspecified}
+    return tuple(sorted(kept, key=lambda one: (one.version, int(one))))
 
 
 def _routable(address: Address) -> bool:

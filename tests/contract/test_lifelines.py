@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from devtools.nodes import netns
-from mcagent.dataplane import lifelines
+from mcagent.dataplane import facts
 from mcagent.dataplane.facts import observe_facts
 from mcagent.model.config import Config, DatapathChoice
 from tests.unit.core_inputs import addresses
@@ -21,7 +21,7 @@ CONFIG = Config(node_name="a1", datapath=DatapathChoice.NETDEV)
 def resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the path of systemd-resolved's file, which need not be there."""
     path = tmp_path / "resolved.conf"
-    monkeypatch.setattr(lifelines, "RESOLVED", path)
+    monkeypatch.setattr(facts, "RESOLVED", path)
     return path
 
 
@@ -57,15 +57,15 @@ def test_resolvers_are_those_of_resolv_conf_and_behind_systemd_resolved(tmp_path
         "nameserver fe80::1%eth0\n"
         "nameserver 2001:db8::53\nnameserver\nnameserver dns.example\n nameserver 9.9.9.9\n"
     )
-    assert lifelines.read_resolvers(str(file)) == addresses("9.9.9.9", "10.0.0.2", "2001:db8::53")
+    assert facts.read_resolvers(str(file)) == addresses("9.9.9.9", "10.0.0.2", "2001:db8::53")
     resolved.write_text("nameserver 10.0.0.9\n")
-    assert lifelines.read_resolvers(str(file)) == addresses("9.9.9.9", "10.0.0.2", "10.0.0.9", "2001:db8::53")
-    assert lifelines.read_resolvers("") == ()
-    assert lifelines.read_resolvers(str(tmp_path / "none")) == addresses("10.0.0.9")
+    assert facts.read_resolvers(str(file)) == addresses("9.9.9.9", "10.0.0.2", "10.0.0.9", "2001:db8::53")
+    assert facts.read_resolvers("") == ()
+    assert facts.read_resolvers(str(tmp_path / "none")) == addresses("10.0.0.9")
 
 
 def test_a_resolv_conf_of_any_size_is_read_in_bounds(tmp_path: Path) -> None:
     """A file that is long, or no text, gives what its beginning says."""
     file = tmp_path / "resolv.conf"
     file.write_bytes(b"nameserver 10.0.0.2\n\xff\xfe\x00\n" + b"nameserver 10.0.0.3\n" * 1_000_000)
-    assert lifelines.read_resolvers(str(file)) == addresses("10.0.0.2", "10.0.0.3")
+    assert facts.read_resolvers(str(file)) == addresses("10.0.0.2", "10.0.0.3")
