@@ -127,7 +127,6 @@ class Agent:
         self.loop.stop()
         self._objects.stop()
         self._thread.join()
-        self._prober.stop()
         self._http.close()
         self._monitor.stop()
         self._wireguard.stop()

@@ -15,8 +15,7 @@ from mcagent.agent.wireguard import FactsReader
 from mcagent.core.failover.draining import Packets
 from mcagent.core.failover.liveness import Damping
 from mcagent.dataplane.base import DataplaneBackend
-from mcagent.dataplane.conntrack.observe import open_connections
-from mcagent.dataplane.conntrack.probes import Prober
+from mcagent.dataplane.conntrack import Prober, open_connections
 from mcagent.dataplane.facts import observe_facts
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.watch import NetlinkMonitor

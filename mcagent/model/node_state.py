@@ -124,7 +124,7 @@ class NodeState:
     """What this Node is. `cluster_ids` and `service_ids` are numeric IDs by cluster ID and by `ExportedPort.name`.
 
     `services` are known to gateways, and to workers that may have to ask clients how they came
-    (`mcagent.dataplane.conntrack.probes`).
+    (`mcagent.dataplane.conntrack`).
     """
 
     role: Role = Role.NONE

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from devtools.simulator import Datapath, Network
 from devtools.simulator.packet import ACK, RST, SYN, Packet
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP, PORT_CONTROLLER
-from mcagent.dataplane.conntrack.observe import Connection
-from mcagent.dataplane.conntrack.probes import questions
+from mcagent.dataplane.conntrack import Connection, questions
+from mcagent.model.net import host_network
+from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
 from tests.conversations import Call, Exchange, calls, examples, exchange, none, one
 from tests.topologies import PLAIN, ZONES, World, from_kernel, worlds
 
@@ -196,12 +197,18 @@ def straight_too(world: World, found: list[Call]) -> Iterator[Call]:
 def questions_to(world: World, met: Exchange) -> Iterator[Packet]:
     """Yield what the agent of the server's Node asks the client, as its bridge gets it."""
     services = world.cluster(world.nodes[met.node].cluster).services
-    server, client = (met.seen.dst, met.seen.dst_port), (met.seen.src, met.seen.src_port)
-    assert server[0] is not None
-    assert client[0] is not None
-    connection = Connection(int(client[0]), client[1], int(server[0]), server[1])
-    numbers = [n for n, s in enumerate(services, 1) if s.protocol == IP_TCP and server in s.endpoints]
-    for frame in questions(connection, {(int(server[0]), server[1]): numbers}):
+    server, client = met.seen.dst, met.seen.src
+    assert server is not None
+    assert client is not None
+    endpoint = (server, met.seen.dst_port)
+    connection = Connection(int(client), met.seen.src_port, int(server), met.seen.dst_port)
+    ids = {str(n): n for n, s in enumerate(services, 1) if s.protocol == IP_TCP and endpoint in s.endpoints}
+    there = AcceptedCluster(cluster_id="there", cidrs=(host_network(client),), gateways=(), snat=False)
+    port = ExportedPort(
+        name="", address=server, protocol="tcp", port=1, client_ip_affinity=False, endpoints=(endpoint,)
+    )
+    state = NodeState(clusters={"there": there}, services=dict.fromkeys(ids, port), service_ids=ids)
+    for frame in questions([connection], state):
         yield replace(
             met.seen.reply(),
             in_port=PORT_CONTROLLER,

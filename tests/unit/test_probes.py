@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.waiting import wait_until
 from flows.pipeline.registers import TOS_PROBE
-from mcagent.dataplane.conntrack.observe import Connection
-from mcagent.dataplane.conntrack.probes import Prober, may_be_translated, probe, questions, served, services_of
+from mcagent.dataplane import conntrack
+from mcagent.dataplane.conntrack import Connection, Prober, may_be_translated, probe, questions
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
 from mcagent.model.plan import Desired
@@ -53,7 +54,7 @@ def test_only_what_a_gateway_translates_is_asked() -> None:
         connection("192.0.2.1", "10.10.1.1"),
         connection("10.10.1.1", "198.51.100.1"),
     ]
-    assert may_be_translated([*asked, *others, *asked], state(EAST, WEST)) == sorted(asked)
+    assert may_be_translated([*asked, *others], state(EAST, WEST)) == asked
     assert may_be_translated(others, NodeState()) == []
 
 
@@ -71,7 +72,7 @@ def exported(name: str, *endpoints: tuple[str, int], protocol: str = "tcp") -> E
 
 def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> None:
     """Those in other clusters, or behind their gateway; by the endpoint's own address and each of its Services."""
-    there = replace(WEST, gateways=(ip_address("192.0.2.9"),))
+    there = replace(WEST, sources=(ip_address("192.0.2.9"),))
     ports = {
         one.name: one
         for one in (
@@ -81,7 +82,6 @@ def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> Non
         )
     }
     known = replace(state(there), services=ports, service_ids={"a": 5, "b": 0x010203, "c": 7})
-    services = services_of(known)
     asked = [connection("10.20.1.1", "10.10.1.1"), connection("192.0.2.9", "10.10.1.2")]
     others = [
         connection("10.22.1.1", "10.10.1.1"),  # from nowhere that is known
@@ -89,8 +89,8 @@ def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> Non
         connection("10.20.1.1", "10.10.1.4"),
         replace(asked[0], server_port=81),
     ]
-    assert served([*others, *asked, *asked], known, services) == sorted(asked)
-    twice, once = (questions(one, services) for one in asked)
+    assert list(questions(others, known)) == []
+    twice, once = (list(questions([one, *others], known)) for one in asked)
     assert [frame[:12].hex(":") for frame in twice] == [
         "aa:bb:cc:dd:ee:f2:0a:6d:63:00:00:01",
         "aa:bb:cc:dd:ee:f1:0a:6d:00:00:00:05",
@@ -130,7 +130,7 @@ def test_a_probe_is_a_syn_ack_of_the_server(asked: Connection) -> None:
     assert sums_up(ip[12:20] + struct.pack("!HH", 6, len(tcp)) + tcp)
 
 
-def test_connections_are_asked_by_a_thread_again_and_after_an_error() -> None:
+def test_connections_are_asked_by_a_thread_again_and_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each attempt lists them anew; what cannot be listed now is tried with the next attempt."""
     listed: list[float] = []
     sent: list[tuple[int, int]] = []
@@ -146,9 +146,9 @@ def test_connections_are_asked_by_a_thread_again_and_after_an_error() -> None:
     def send(in_port: int, frames: Sequence[bytes]) -> None:
         sent.append((in_port, len(frames)))
 
-    prober = Prober(connections=connections, send=send, attempts=(0.0, 0.01, 0.02))
+    monkeypatch.setattr(conntrack, "ATTEMPTS", (0.0, 0.01, 0.02))
+    prober = Prober(connections=connections, send=send)
     prober.gateway_lost(7, None)
     prober.gateway_lost(7, Desired(fragments={}, problems=(), state=state(EAST)))
     wait_until(lambda: len(sent) == 2, "two attempts after one that failed")
-    prober.stop()
     assert sent == [(7, 4), (7, 5)]

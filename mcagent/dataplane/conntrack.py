@@ -1,0 +1,158 @@
+"""The TCP connections that the kernel of this Node tracks (nfnetlink), and probes that make their clients send.
+
+A connection that a lost gateway SNATed gets another address from another gateway, which the server answers with
+a reset. A Node that lost its conntrack holds back what its servers send until it has seen how the client came: by
+a Service, or by the endpoint's own address. In both cases a client that only receives would wait for ever.
+
+A SYN+ACK as if from the server makes the client answer with an ACK (RFC 9293, section 3.10.7.4; RFC 5961, section
+4); any other segment must have the right numbers to pass conntrack. After a loss of conntrack one is sent for each
+way the client may have come. It answers the wrong ones with a reset, which repeats their type of service and is
+dropped by that. IPv4 only.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from flows.fields import PORT_CONTROLLER
+from flows.pipeline.registers import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_PROBE
+from mcagent.dataplane.netlink.connection import NETLINK_NETFILTER, NetlinkSocket
+from mcagent.dataplane.netlink.messages import AF_INET, attributes
+from mcagent.model.errors import BackendError
+from mcagent.model.net import NetworkSet, host_network, internet_checksum
+from mcagent.model.node_state import NodeState
+from mcagent.model.plan import Desired
+from mcagent.supervised import Supervised
+
+log = logging.getLogger(__name__)
+
+# Seconds after the loss. More than once, because others may find out later than this Node that a gateway is gone.
+# The kernel answers such packets of a connection every 0.5 s at most (tcp_invalid_ratelimit).
+ATTEMPTS = (0.0, 0.6, 2.0)
+
+# linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h, nf_conntrack_tcp.h
+_GET = 1 << 8 | 1  # subsystem CTNETLINK, message CT_GET
+_NFGENMSG = struct.Struct("!BBH")  # family, version, resource
+_TUPLE_REPLY, _PROTOINFO, _ZONE = 2, 4, 18
+_IP, _PROTO = 1, 2  # of a tuple
+_SOURCE, _DESTINATION = 1, 2  # of IP
+_SOURCE_PORT, _DESTINATION_PORT = 2, 3  # of PROTO
+_INFO_TCP, _TCP_STATE = 1, 1
+_OPEN = range(3, 7)  # ESTABLISHED, FIN_WAIT, CLOSE_WAIT, LAST_ACK
+
+_IPV4 = struct.Struct("!BBHHHBBHII")  # RFC 791, section 3.1
+_TCP = struct.Struct("!HHIIBBHHH")  # RFC 9293, section 3.1
+_ETHERTYPE_IPV4, _TCP_NUMBER = b"\x08\x00", 6
+_DONT_FRAGMENT, _TTL, _WINDOW, _SYN_ACK = 0x4000, 64, 1024, 0x12
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A TCP connection as it is on the wire behind this Node, in numbers; the client or the server is here."""
+
+    client: int
+    client_port: int
+    server: int
+    server_port: int
+
+
+def open_connections(zones: Collection[int]) -> set[Connection]:
+    """Return the IPv4 TCP connections of these zones on which something may still be sent.
+
+    As they are behind this Node: a Service that this Node translates is its endpoint. Raises BackendError.
+    """
+    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
+        answers = netlink.dump(_GET, _NFGENMSG.pack(AF_INET, 0, 0))
+    found = set()
+    for answer in answers:
+        entry = attributes(answer, _NFGENMSG.size)
+        tcp = attributes(attributes(entry.get(_PROTOINFO, b"")).get(_INFO_TCP, b""))
+        if int.from_bytes(entry.get(_ZONE, b"")) in zones and int.from_bytes(tcp.get(_TCP_STATE, b"")) in _OPEN:
+            # The answer's direction: where it comes from is the server after any translation here.
+            reply = attributes(entry[_TUPLE_REPLY])
+            addresses, ports = attributes(reply[_IP]), attributes(reply[_PROTO])
+            values = (addresses[_DESTINATION], ports[_DESTINATION_PORT], addresses[_SOURCE], ports[_SOURCE_PORT])
+            found.add(Connection(*map(int.from_bytes, values)))
+    return found
+
+
+def may_be_translated(connections: Iterable[Connection], state: NodeState) -> list[Connection]:
+    """Return those that go to another cluster and whose source address a gateway translates."""
+    remote = NetworkSet(net for cluster in state.clusters.values() for net in cluster.cidrs)
+    kept = NetworkSet(net for cluster in state.clusters.values() if not cluster.snat for net in cluster.cidrs)
+    seen = NetworkSet(state.published_pods)
+    return [one for one in connections if one.server in remote and not (one.server in kept and one.client in seen)]
+
+
+def questions(connections: Iterable[Connection], state: NodeState) -> Iterator[bytes]:
+    """Return the frames that ask clients in other clusters, or behind their gateways, of this Node's endpoints.
+
+    They are sent as a Node sends replies to a gateway, once for every way the client may have come.
+    """
+    clusters = state.clusters.values()
+    there = NetworkSet(net for one in clusters for net in (*one.cidrs, *map(host_network, one.sources)))
+    services: dict[tuple[int, int], list[int]] = {}  # IDs by endpoint
+    for name, port in state.services.items():
+        for address, number in port.endpoints if port.protocol == "tcp" else ():
+            services.setdefault((int(address), number), []).append(state.service_ids[name])
+    for one in connections:
+        ids = services.get((one.server, one.server_port))
+        if ids is not None and one.client in there:
+            yield probe(one, to=MAC_REPLY, tos=TOS_PROBE)
+            for number in ids:
+                yield probe(one, to=MAC_TRANSLATED, source=MAC_SERVICE | number, tos=TOS_PROBE)
+
+
+def probe(c: Connection, *, to: int = MAC_PLAIN, source: int = HOST_MAC, tos: int = 0) -> bytes:
+    """Return an Ethernet frame with a SYN+ACK from the server to the client; as a gateway would deliver it."""
+    tcp = _TCP.pack(c.server_port, c.client_port, 0, 0, _TCP.size // 4 << 4, _SYN_ACK, _WINDOW, 0, 0)
+    check = internet_checksum(struct.pack("!IIHH", c.server, c.client, _TCP_NUMBER, len(tcp)) + tcp)
+    tcp = tcp[:16] + check.to_bytes(2) + tcp[18:]
+    size = _IPV4.size + _TCP.size
+    ip = _IPV4.pack(0x45, tos, size, 0, _DONT_FRAGMENT, _TTL, _TCP_NUMBER, 0, c.server, c.client)
+    ip = ip[:10] + internet_checksum(ip).to_bytes(2) + ip[12:]
+    return to.to_bytes(6) + source.to_bytes(6) + _ETHERTYPE_IPV4 + ip + tcp
+
+
+class Prober:
+    """Asks in a thread for each loss, since a Node may have very many connections. Any thread may call it.
+
+    `connections` lists those of this Node; `send` gives frames to the bridge, as if they came by that port.
+    """
+
+    def __init__(
+        self, connections: Callable[[], Iterable[Connection]], send: Callable[[int, Sequence[bytes]], None]
+    ) -> None:
+        self._connections, self._send = connections, send
+        self._latest: dict[str, object] = {}  # by what was lost: who asks; an earlier one asks no more
+
+    def gateway_lost(self, in_port: int, desired: Desired | None) -> None:
+        """Ask the connections of this Node. `in_port`: a tunnel to any gateway of this cluster."""
+        if desired is not None:
+            state = desired.state
+            self._start("a gateway", in_port, lambda: map(probe, may_be_translated(self._connections(), state)))
+
+    def state_lost(self, state: NodeState) -> None:
+        """Ask the clients of this Node's endpoints: its conntrack is gone, and its flows are there again."""
+        self._start("conntrack", PORT_CONTROLLER, lambda: questions(self._connections(), state))
+
+    def _start(self, lost: str, in_port: int, frames: Callable[[], Iterable[bytes]]) -> None:
+        self._latest[lost] = frames
+        Supervised(self._ask, args=(lost, in_port, frames, time.monotonic()), name="probes").start()
+
+    def _ask(self, lost: str, in_port: int, frames: Callable[[], Iterable[bytes]], began: float) -> None:
+        for after in ATTEMPTS:
+            time.sleep(max(0.0, began + after - time.monotonic()))
+            if self._latest[lost] is not frames:
+                return
+            try:
+                if found := list(frames()):
+                    self._send(in_port, found)
+                    log.info("%s was lost: %d probes ask connections whether they go on", lost, len(found))
+            except BackendError as error:
+                log.warning("connections may hang, since %s was lost: %s", lost, error)

@@ -1,1 +1,0 @@
-"""The kernel's connection tracking: which connections there are, and those asked whether they go on."""
