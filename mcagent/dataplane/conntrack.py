@@ -17,7 +17,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flows.fields import PORT_CONTROLLER
 from flows.pipeline.registers import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_PROBE
@@ -31,18 +31,16 @@ from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
-# Seconds after the loss. More than once, because others may find out later than this Node that a gateway is gone.
+# Seconds before each attempt: others may find out later than this Node that a gateway is gone.
 # The kernel answers such packets of a connection every 0.5 s at most (tcp_invalid_ratelimit).
-ATTEMPTS = (0.0, 0.6, 2.0)
+PAUSES = (0.0, 0.6, 1.4)
 
 # linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h, nf_conntrack_tcp.h
 _GET = 1 << 8 | 1  # subsystem CTNETLINK, message CT_GET
 _NFGENMSG = struct.Struct("!BBH")  # family, version, resource
-_TUPLE_REPLY, _PROTOINFO, _ZONE = 2, 4, 18
-_IP, _PROTO = 1, 2  # of a tuple
-_SOURCE, _DESTINATION = 1, 2  # of IP
-_SOURCE_PORT, _DESTINATION_PORT = 2, 3  # of PROTO
-_INFO_TCP, _TCP_STATE = 1, 1
+_ZONE, _PROTOINFO, _INFO_TCP, _TCP_STATE = 18, 4, 1, 1
+_TUPLE_REPLY, _IP, _PROTO = 2, 1, 2
+_SOURCE, _DESTINATION, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 2, 3  # of IP, of PROTO
 _OPEN = range(3, 7)  # ESTABLISHED, FIN_WAIT, CLOSE_WAIT, LAST_ACK
 
 _IPV4 = struct.Struct("!BBHHHBBHII")  # RFC 791, section 3.1
@@ -101,8 +99,7 @@ def questions(connections: Iterable[Connection], state: NodeState) -> Iterator[b
         for address, number in port.endpoints if port.protocol == "tcp" else ():
             services.setdefault((int(address), number), []).append(state.service_ids[name])
     for one in connections:
-        ids = services.get((one.server, one.server_port))
-        if ids is not None and one.client in there:
+        if one.client in there and (ids := services.get((one.server, one.server_port))):
             yield probe(one, to=MAC_REPLY, tos=TOS_PROBE)
             for number in ids:
                 yield probe(one, to=MAC_TRANSLATED, source=MAC_SERVICE | number, tos=TOS_PROBE)
@@ -113,46 +110,41 @@ def probe(c: Connection, *, to: int = MAC_PLAIN, source: int = HOST_MAC, tos: in
     tcp = _TCP.pack(c.server_port, c.client_port, 0, 0, _TCP.size // 4 << 4, _SYN_ACK, _WINDOW, 0, 0)
     check = internet_checksum(struct.pack("!IIHH", c.server, c.client, _TCP_NUMBER, len(tcp)) + tcp)
     tcp = tcp[:16] + check.to_bytes(2) + tcp[18:]
-    size = _IPV4.size + _TCP.size
-    ip = _IPV4.pack(0x45, tos, size, 0, _DONT_FRAGMENT, _TTL, _TCP_NUMBER, 0, c.server, c.client)
+    ip = _IPV4.pack(0x45, tos, _IPV4.size + _TCP.size, 0, _DONT_FRAGMENT, _TTL, _TCP_NUMBER, 0, c.server, c.client)
     ip = ip[:10] + internet_checksum(ip).to_bytes(2) + ip[12:]
     return to.to_bytes(6) + source.to_bytes(6) + _ETHERTYPE_IPV4 + ip + tcp
 
 
+@dataclass
 class Prober:
-    """Asks in a thread for each loss, since a Node may have very many connections. Any thread may call it.
+    """Asks in a thread for each loss, since a Node may have very many connections. Any thread may call it."""
 
-    `connections` lists those of this Node; `send` gives frames to the bridge, as if they came by that port.
-    """
-
-    def __init__(
-        self, connections: Callable[[], Iterable[Connection]], send: Callable[[int, Sequence[bytes]], None]
-    ) -> None:
-        self._connections, self._send = connections, send
-        self._latest: dict[str, object] = {}  # by what was lost: who asks; an earlier one asks no more
+    connections: Callable[[], Iterable[Connection]]  # of this Node
+    send: Callable[[int, Sequence[bytes]], None]  # gives frames to the bridge, as if they came by that port
+    _latest: dict[str, object] = field(default_factory=dict)  # by what was lost; who asked before asks no more
 
     def gateway_lost(self, in_port: int, desired: Desired | None) -> None:
         """Ask the connections of this Node. `in_port`: a tunnel to any gateway of this cluster."""
         if desired is not None:
             state = desired.state
-            self._start("a gateway", in_port, lambda: map(probe, may_be_translated(self._connections(), state)))
+            self._start("a gateway", in_port, lambda: map(probe, may_be_translated(self.connections(), state)))
 
     def state_lost(self, state: NodeState) -> None:
         """Ask the clients of this Node's endpoints: its conntrack is gone, and its flows are there again."""
-        self._start("conntrack", PORT_CONTROLLER, lambda: questions(self._connections(), state))
+        self._start("conntrack", PORT_CONTROLLER, lambda: questions(self.connections(), state))
 
     def _start(self, lost: str, in_port: int, frames: Callable[[], Iterable[bytes]]) -> None:
         self._latest[lost] = frames
-        Supervised(self._ask, args=(lost, in_port, frames, time.monotonic()), name="probes").start()
+        Supervised(self._ask, args=(lost, in_port, frames), name="probes").start()
 
-    def _ask(self, lost: str, in_port: int, frames: Callable[[], Iterable[bytes]], began: float) -> None:
-        for after in ATTEMPTS:
-            time.sleep(max(0.0, began + after - time.monotonic()))
+    def _ask(self, lost: str, in_port: int, frames: Callable[[], Iterable[bytes]]) -> None:
+        for pause in PAUSES:
+            time.sleep(pause)
             if self._latest[lost] is not frames:
                 return
             try:
                 if found := list(frames()):
-                    self._send(in_port, found)
+                    self.send(in_port, found)
                     log.info("%s was lost: %d probes ask connections whether they go on", lost, len(found))
             except BackendError as error:
                 log.warning("connections may hang, since %s was lost: %s", lost, error)

@@ -146,7 +146,7 @@ def test_connections_are_asked_by_a_thread_again_and_after_an_error(monkeypatch:
     def send(in_port: int, frames: Sequence[bytes]) -> None:
         sent.append((in_port, len(frames)))
 
-    monkeypatch.setattr(conntrack, "ATTEMPTS", (0.0, 0.01, 0.02))
+    monkeypatch.setattr(conntrack, "PAUSES", (0.0, 0.01, 0.01))
     prober = Prober(connections=connections, send=send)
     prober.gateway_lost(7, None)
     prober.gateway_lost(7, Desired(fragments={}, problems=(), state=state(EAST)))
