@@ -21,7 +21,6 @@ from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.watch import NetlinkMonitor
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
-from mcagent.dataplane.openflow.observe import FlowStatistics
 from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 from mcagent.dataplane.wireguard.backend import WireGuardBackend
 from mcagent.dataplane.wireguard.keys import KeyStore
@@ -141,15 +140,14 @@ def make_live(
     )
 
 
-def count_handed(flow_stats: Callable[[str], Mapping[int, FlowStatistics]]) -> Packets:
+def count_handed(flow_stats: Callable[[str], Mapping[int, int]]) -> Packets:
     """Return how many packets other clusters and Nodes of this one have sent here to be passed on, so far.
 
     What comes from other gateways of this cluster is not counted: it is for this Node's own Pods.
     """
 
     def came(origin: int) -> int:
-        found = flow_stats(f"table={SOURCE.number},reg0={origin}/0xf")
-        return sum(statistics.packets for statistics in found.values())
+        return sum(flow_stats(f"table={SOURCE.number},reg0={origin}/0xf").values())
 
     return Packets(remote=came(ORIGIN_REMOTE), local=came(ORIGIN_NODE))
 

@@ -121,9 +121,9 @@ def test_a_changed_group_keeps_the_flows_that_point_to_it(backend: OpenFlowBacke
     """Groups are modified in place: a flow's counters go on."""
     make(backend, [group(1, 5), flow(1, table=0)])
     ovs.ofctl("packet-out", backend.socket, f"in_port=CONTROLLER,packet={PACKET},actions=resubmit(,0)")
-    wait_until(lambda: backend.flow_stats()[COOKIE | 1].packets == 1, "the packet to be counted")
+    wait_until(lambda: backend.flow_stats()[COOKIE | 1] == 1, "the packet to be counted")
     make(backend, [group(1, 6, 7), flow(1, table=0)])
-    assert backend.flow_stats()[COOKIE | 1].packets == 1
+    assert backend.flow_stats()[COOKIE | 1] == 1
 
 
 @pytest.mark.parametrize(
@@ -155,11 +155,10 @@ def test_counters_are_summed_by_cookie(backend: OpenFlowBackend, ovs: OvsInstanc
     ovs.ofctl("add-flow", backend.socket, FOREIGN)
     for _ in range(2):
         ovs.ofctl("packet-out", backend.socket, f"in_port=CONTROLLER,packet={PACKET},actions=resubmit(,0)")
-    wait_until(lambda: backend.flow_stats()[COOKIE | 1].packets == 2, "the packets to be counted")
+    wait_until(lambda: backend.flow_stats()[COOKIE | 1] == 2, "the packets to be counted")
     found = backend.flow_stats()
     assert set(found) == {COOKIE | 1, COOKIE | 3}
-    assert found[COOKIE | 1].bytes >= 2 * 42
-    assert found[COOKIE | 3].packets == 0
+    assert found[COOKIE | 3] == 0
 
 
 def test_packets_go_through_the_flows_as_if_they_came_by_a_port(backend: OpenFlowBackend) -> None:
@@ -167,8 +166,8 @@ def test_packets_go_through_the_flows_as_if_they_came_by_a_port(backend: OpenFlo
     wanted = [flow(n, table=0, match=f"ip,in_port={port}", actions="drop") for n, port in ((1, 7), (2, 8))]
     make(backend, wanted)
     backend.send(7, [bytes.fromhex(PACKET)] * 300)
-    wait_until(lambda: backend.flow_stats()[COOKIE | 1].packets == 300, "the packets to be counted")
-    assert backend.flow_stats()[COOKIE | 2].packets == 0
+    wait_until(lambda: backend.flow_stats()[COOKIE | 1] == 300, "the packets to be counted")
+    assert backend.flow_stats()[COOKIE | 2] == 0
     nowhere = OpenFlowBackend(backend.socket.replace(".mgmt", "-not.mgmt"))
     with pytest.raises(BackendError, match="send packets"):
         nowhere.send(7, [bytes.fromhex(PACKET)])
@@ -257,7 +256,7 @@ def test_a_restart_of_vswitchd_is_heard_at_once(fresh_ovs: OvsInstance) -> None:
     """Its end and its return wake the loop; then the flows are gone and can be programmed again."""
     backend = OpenFlowBackend(make_bridge(fresh_ovs))
     heard: list[float] = []
-    backend.watch(lambda: heard.append(time.monotonic()))
+    backend.watch(*[lambda: heard.append(time.monotonic())] * 2)
     try:
         wait_until(lambda: heard, "first word of the connection")
         make(backend, [*BASE, *POOL[:3]])
@@ -304,9 +303,9 @@ def test_a_meter_that_was_just_made_or_changed_lets_new_connections_through(back
     for turn, rate in enumerate((10_000, 9_000), start=1):
         make(backend, [MeterEntry(meter_id=1, rate=rate, burst=2 * rate), metered, counted])
         backend.send(7, [bytes.fromhex(PACKET)] * 8)
-        wait_until(lambda: backend.flow_stats()[COOKIE | 1].packets == 8 * turn, "the packets to be counted")  # noqa: B023
+        wait_until(lambda: backend.flow_stats()[COOKIE | 1] == 8 * turn, "the packets to be counted")  # noqa: B023
         assert backend.over_limit() == 0
-        assert backend.flow_stats()[COOKIE | 2].packets == 8 * turn
+        assert backend.flow_stats()[COOKIE | 2] == 8 * turn
 
 
 def test_a_refused_meter_takes_only_its_flows_along(backend: OpenFlowBackend) -> None:

@@ -63,7 +63,7 @@ def watched(ovs: OvsInstance, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch
         found.settled.append(time.monotonic())
 
     monkeypatch.setattr(Ofctl, "hold", settled)
-    backend.watch(lambda: found.heard.append(time.monotonic()))
+    backend.watch(*[lambda: found.heard.append(time.monotonic())] * 2)
     try:
         wait_until(lambda: found.heard and found.settled, "first word of the connection")
         found.make(HELD)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcagent.dataplane.openflow.refusals import refused
+from mcagent.dataplane.openflow.apply import refused
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import FlowEntry, GroupEntry
 

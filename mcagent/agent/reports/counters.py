@@ -43,10 +43,10 @@ def drop_counts(openflow: OpenFlowBackend) -> Mapping[str, int]:
     if found is None:
         return {}
     counts = dict.fromkeys(DROP_REASONS.values(), 0)
-    for cookie, statistics in found[0].items():
+    for cookie, packets in found[0].items():
         parts = COOKIES.split(cookie)
         if parts is not None and parts[0] in DROP_REASONS:
-            counts[DROP_REASONS[parts[0]]] += statistics.packets
+            counts[DROP_REASONS[parts[0]]] += packets
     return {**counts, OVER_LIMIT: found[1]}
 
 

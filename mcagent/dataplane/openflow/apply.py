@@ -1,25 +1,31 @@
-"""Steps on flows, groups and meters -> messages in an order that Open vSwitch takes; what depends on a refusal.
+"""Steps on flows and groups -> a bundle in an order that Open vSwitch takes; what it refused, and what needs that.
 
-Pure. What is refused is left out with all that needs it; the rest goes on.
+Pure. What is refused is left out with all that needs it; the rest goes on. Which step that is depends on how
+versions of ovs-ofctl print errors, and is read here alone. It quotes the refused message: in words (table, match,
+cookie, group), or as bytes where it cannot be decoded. That names the step in every version. Where several steps
+look alike, the transaction number of the message tells which it is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from graphlib import TopologicalSorter
 
-from mcagent.dataplane.openflow import messages
 from mcagent.dataplane.openflow.observe import OURS
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry, Resource
 
 Placed = tuple[int, Step]  # a step, and its place in the stage
-_METER_COMMANDS = {
-    Op.ADD: messages.METER_ADD,
-    Op.REPLACE: messages.METER_MODIFY,
-    Op.DELETE: messages.METER_DELETE,
-}
+# ovs-ofctl 3.1 sends the hello, the protocol set-up and the opening of the bundle with transaction numbers 1 to
+# 5, then line n with n + 5. In a version where this is not so, the first step that looks alike is meant.
+_XID_BEFORE_FIRST_LINE = 5
+_ERROR = re.compile(r"^Error (OFP\w+) for: (?P<message>.*)", re.MULTILINE)
+_XID = re.compile(r"\(xid=0x([0-9a-f]+)\)")
+_SYNTAX = re.compile(r"^ovs-ofctl: -:(?P<line>\d+): (?P<reason>.*)", re.MULTILINE)
+_MESSAGE_BYTES = re.compile(r"^000000[01]0 ((?:[ -][0-9a-f]{2}){16})", re.MULTILINE)
+_QUOTE = 300  # characters of a refused message that are passed on
 _NEEDS = re.compile(r"\b(?:watch_)?((?:group|meter):\d+)")
 
 
@@ -30,20 +36,10 @@ def in_bundle_order(steps: Iterable[Placed]) -> list[Placed]:
     flows that still point to it along. Among new groups those that others point to come first.
     """
     ordered = sorted(steps, key=lambda item: _rank(item[1]))
-    groups = {name_of(step.new): (place, step) for place, step in ordered if isinstance(step.new, GroupEntry)}
-    first: dict[str, Placed] = {}
-    visiting: set[str] = set()
-
-    def visit(name: str) -> None:
-        if name in groups and name not in visiting:
-            visiting.add(name)  # a loop is OVS' to refuse
-            for needed in _needs(groups[name][1].new):
-                visit(needed)
-            first[name] = groups[name]
-
-    for name in groups:
-        visit(name)
-    return [*first.values(), *(item for item in ordered if not isinstance(item[1].new, GroupEntry))]
+    groups = {name_of(item[1].new): item for item in ordered if isinstance(item[1].new, GroupEntry)}
+    needed = {name: sorted(_needs(step.new) & groups.keys()) for name, (_, step) in groups.items()}
+    first = [groups[name] for name in TopologicalSorter(needed).static_order()]
+    return [*first, *(item for item in ordered if not isinstance(item[1].new, GroupEntry))]
 
 
 def _rank(step: Step) -> int:
@@ -110,13 +106,6 @@ def bundle_line(step: Step) -> str:
     return f"flow add cookie={resource.cookie:#x},{match} actions={resource.actions}"
 
 
-def meter_message(step: Step, xid: int) -> bytes:
-    """Return the step on a meter as a message: bundles take none."""
-    meter = step.new or step.old
-    assert isinstance(meter, MeterEntry)
-    return messages.meter_mod(_METER_COMMANDS[step.op], meter.meter_id, meter.rate, meter.burst, xid)
-
-
 def failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError:
     """Return the error that says why a step could not be done."""
     match step.new or step.old:
@@ -129,3 +118,45 @@ def failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError:
         case other:
             raise AssertionError(other)
     return BackendError("openflow", str(step.op), obj, reason, retryable=retryable)
+
+
+def refused(stderr: str, steps: Sequence[Step]) -> tuple[int | None, str] | None:
+    """Return which step of a bundle was refused (its index, or None if it is not known) and OVS' words.
+
+    None if `stderr` has no refusal: then the bridge could not be reached.
+    """
+    syntax = _SYNTAX.search(stderr)
+    if syntax:
+        return int(syntax["line"]) - 1, syntax["reason"]
+    error = _ERROR.search(stderr)
+    if error is None:
+        return None
+    # The message goes on over lines until the next error, the one about the bundle as a whole.
+    quoted = stderr[error.start("message") :].split("\nError ", 1)[0].split("\novs-ofctl: ", 1)[0]
+    words = f"{error[1]}: {' '.join(quoted.split())[:_QUOTE]}"
+    alike = [index for index, step in enumerate(steps) if _quotes(quoted, step)]
+    xid = _XID.search(quoted)
+    meant = int(xid[1], 16) - _XID_BEFORE_FIRST_LINE - 1 if xid else -1
+    return (meant if meant in alike else next(iter(alike), None)), words
+
+
+def _quotes(quoted: str, step: Step) -> bool:
+    resource = step.new or step.old
+    if isinstance(resource, GroupEntry):
+        number = f"group_id={resource.group_id}," in f"{quoted},"
+        return "OFPT_GROUP_MOD" in quoted and (number or resource.group_id.to_bytes(4) == _bytes(quoted)[12:16])
+    assert isinstance(resource, FlowEntry)
+    if "OFPT_FLOW_MOD" not in quoted:
+        return False
+    if found := _bytes(quoted):
+        return resource.cookie.to_bytes(8) == found[8:16]
+    # OVS leaves out table 0, the default priority and an empty cookie; all of ours have a cookie.
+    table = not resource.table or f" table:{resource.table} " in quoted
+    match = not resource.match or f"{resource.match} " in quoted
+    return table and match and f"cookie:{resource.cookie:#x} " in f"{quoted} "
+
+
+def _bytes(quoted: str) -> bytes:
+    """Return the beginning of a message that could not be decoded; its cookie or group is in these bytes."""
+    _, _, dump = quoted.rpartition("decode error")
+    return bytes.fromhex("".join(_MESSAGE_BYTES.findall(dump)).replace("-", " "))

@@ -13,29 +13,25 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from flows.errors import FlowError
-from mcagent.dataplane.openflow import messages
 from mcagent.dataplane.openflow.apply import (
     Placed,
     bundle_line,
     failure,
     in_bundle_order,
-    meter_message,
     name_of,
+    refused,
     without_users,
 )
-from mcagent.dataplane.openflow.connection import OpenFlowConnection
+from mcagent.dataplane.openflow.connection import Message, OpenFlowConnection, meter_message, packet_out
 from mcagent.dataplane.openflow.observe import (
     OURS,
-    FlowStatistics,
-    is_ours,
     parse_dropped,
     parse_flows,
     parse_groups,
     parse_meters,
-    parse_statistics,
+    parse_packets,
 )
 from mcagent.dataplane.openflow.ofctl import TIMEOUT, Ofctl
-from mcagent.dataplane.openflow.refusals import refused
 from mcagent.dataplane.openflow.watch import BridgeWatch
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
@@ -44,7 +40,7 @@ from mcagent.model.resources import Backend, GroupEntry, MeterEntry, OpenFlowRes
 STEPS_PER_SECOND = 1000  # a run of ovs-ofctl may take one second longer for each so many lines
 REFUSALS_MAX = 32  # steps found bad in one stage before the rest is given up
 _NO_METERS = re.compile(r"\bmax_meter:0\b")
-_NO_FLOWS = re.compile(r"\bflow_count=0\b")
+_FLOWS = re.compile(r"\bflow_count=[1-9]")
 _NO_SUCH_FILE = f"({os.strerror(errno.ENOENT)})"
 _REFUSED = f"({os.strerror(errno.ECONNREFUSED)})"  # the socket of a process that has ended
 
@@ -64,17 +60,11 @@ class OpenFlowBackend:
 
         Raises BackendError when ovs-vswitchd cannot be reached.
         """
-        flows = self._dump("dump-flows", OURS)
-        if flows is None:
-            return {}
-        groups = self._dump("dump-groups")
-        if groups is None:
-            return {}
         try:
             found: list[OpenFlowResource] = [
-                *parse_meters(self._dump("dump-meters", options=()) or ""),
-                *parse_groups(groups),
-                *parse_flows(flows),
+                *parse_meters(self._dump("dump-meters", options=())),
+                *parse_groups(self._dump("dump-groups")),
+                *parse_flows(self._dump("dump-flows", OURS)),
             ]
         except FlowError as error:
             raise BackendError("openflow", "read", self.socket, str(error)) from None
@@ -82,8 +72,7 @@ class OpenFlowBackend:
 
     def has_flows(self) -> bool:
         """Tell whether there is any flow of ours, at little cost. Raises BackendError."""
-        found = self._dump("dump-aggregate", OURS, options=())
-        return found is not None and not _NO_FLOWS.search(found)
+        return _FLOWS.search(self._dump("dump-aggregate", OURS, options=())) is not None
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
         """Apply the steps in one atomic bundle: packets meet all of them or none.
@@ -114,28 +103,23 @@ class OpenFlowBackend:
             if isinstance(step.new, GroupEntry):
                 remaining = without_users(remaining, {name_of(step.new)}, failed)
         self._meters([item for item in meters if item[1].op is Op.DELETE], failed)
-        return ApplyResult(
-            done=tuple(step for place, step in enumerate(steps) if place not in failed),
-            failed=tuple((steps[place], error) for place, error in sorted(failed.items())),
-        )
+        return ApplyResult.of(steps, failed)
 
     def _meters(self, steps: Sequence[Placed], failed: dict[int, BackendError]) -> BackendError | None:
         """Apply steps on meters; return the one error of all of them where the datapath has no meters."""
         errors = self._request("apply", [meter_message(step, xid) for xid, (_, step) in enumerate(steps, 1)])
         cause = None
-        if errors and _NO_METERS.search(self._dump("meter-features", options=()) or ""):
+        if errors and _NO_METERS.search(self._dump("meter-features", options=())):
             reason = "this datapath has none: set newConnections: 0, and other clusters' are not limited"
             cause = BackendError("openflow", "apply", "meters of new connections", reason, retryable=False)
         for error in errors:
-            if not 0 < error.xid <= len(steps):
-                continue
             place, step = steps[error.xid - 1]
             kind, code = struct.unpack_from("!HH", error.body)
             reason = f"Open vSwitch refuses it (error {kind}/{code}): newConnections: 0 does without"
             failed[place] = cause or failure(step, reason, retryable=False)
         return cause
 
-    def _request(self, operation: str, requests: Sequence[bytes]) -> list[messages.Message]:
+    def _request(self, operation: str, requests: Sequence[bytes]) -> list[Message]:
         """Send messages on a connection of their own; return the errors. Raises BackendError."""
         if not requests:
             return []
@@ -146,41 +130,33 @@ class OpenFlowBackend:
         except OSError as error:
             raise BackendError("openflow", operation, path, str(error)) from None
 
-    def flow_stats(self, cookies: str = OURS) -> dict[int, FlowStatistics]:
-        """Return packets and bytes by cookie, from any thread; empty while there is no such bridge.
+    def flow_stats(self, cookies: str = OURS) -> Mapping[int, int]:
+        """Return packets by cookie, from any thread; empty while there is no such bridge.
 
         `cookies` ("cookie=VALUE/MASK") asks for some only.
         Raises BackendError when ovs-vswitchd cannot be reached.
         """
-        text = self._dump("dump-flows", cookies, options=("--no-names",))
-        return parse_statistics(text) if text is not None else {}
+        return parse_packets(self._dump("dump-flows", cookies, options=("--no-names",)))
 
     def over_limit(self) -> int:
         """Return how many packets meters dropped, from any thread. Raises BackendError."""
-        return parse_dropped(self._dump("meter-stats", options=()) or "")
+        return parse_dropped(self._dump("meter-stats", options=()))
 
     def send(self, in_port: int, frames: Sequence[bytes]) -> None:
         """Give frames to the flows as if they had come in by a port, from any thread. Raises BackendError."""
-        errors = self._request("send packets", [messages.packet_out(in_port, frame) for frame in frames])
+        errors = self._request("send packets", [packet_out(in_port, frame) for frame in frames])
         if errors:
             reason = f"{len(errors)} of {len(frames)} were refused"
             raise BackendError("openflow", "send packets", self.socket, reason)
 
-    def watch(self, on_change: Callable[[], None], on_restart: Callable[[], None] | None = None) -> None:
+    def watch(self, on_change: Callable[[], None], on_restart: Callable[[], None]) -> None:
         """Call `on_change`, in a thread, when flows or groups are no longer as last applied. Once only.
 
         Also when the bridge first answers: nothing was noticed before that. And `on_restart` when ovs-vswitchd or
         the bridge went away or came back. From now on a process is held ready for the next bundle.
         """
-        if self._watch is not None:
-            raise RuntimeError("watched already")
-        self._watch = BridgeWatch(
-            self.socket.removeprefix("unix:"),
-            on_change,
-            on_restart or on_change,
-            self._ofctl.hold,
-            ours=is_ours,
-        )
+        path = self.socket.removeprefix("unix:")
+        self._watch = BridgeWatch(path, on_change, on_restart, self._ofctl.hold)
 
     def close(self) -> None:
         """End the watch; flows and groups stay."""
@@ -188,15 +164,13 @@ class OpenFlowBackend:
             self._watch.close()
         self._ofctl.close()
 
-    def _dump(self, command: str, *args: str, options: Sequence[str] = ("--no-names", "--no-stats")) -> str | None:
-        """Return what ovs-ofctl prints, or None if there is no such bridge."""
+    def _dump(self, command: str, *args: str, options: Sequence[str] = ("--no-names", "--no-stats")) -> str:
+        """Return what ovs-ofctl prints; nothing while there is no such bridge."""
         done = self._ofctl.run(*options, command, self.socket, *args)
-        if done.returncode == 0:
-            return done.stdout
-        if _NO_SUCH_FILE in done.stderr:
-            return None
-        gone = _REFUSED in done.stderr
-        raise BackendError("openflow", "read", self.socket, _last_line(done.stderr), gone=gone)
+        if done.returncode and _NO_SUCH_FILE not in done.stderr:
+            gone = _REFUSED in done.stderr
+            raise BackendError("openflow", "read", self.socket, _last_line(done.stderr), gone=gone)
+        return done.stdout
 
     def _bundle(self, steps: Sequence[Step]) -> tuple[int | None, str] | None:
         """Send one bundle; None if it was taken, else which step was refused, and why."""

@@ -1,19 +1,112 @@
-"""One OpenFlow connection to a bridge's management socket: for the watch, for meters and for packets.
+"""OpenFlow 1.5 on a bridge's management socket: the few messages that no run of ovs-ofctl(8) sends.
 
-Owns the greeting, how messages follow each other on the stream, and the answers to echo requests. Knows nothing of
-what the messages mean.
+They watch flows and groups, change meters and give packets to the flows. Sources: OpenFlow Switch Specification
+1.5.1, sections 7.1.1 (header), 7.3.2 (configuration), 7.3.4.5 (meters), 7.3.5.18 (flow monitor), 7.3.6
+(packet-out), 7.3.7 (barrier), 7.3.10 (asynchronous messages) and 7.4.6 (request forward). Open vSwitch forwards
+requests to connections of its management socket only if they have set a miss_send_len (ofproto/connmgr.c,
+ofconn_receives_async_msg).
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from mcagent.dataplane.openflow import messages
-from mcagent.dataplane.openflow.messages import HEADER, Message
+from mcagent.model.plan import Op, Step
+from mcagent.model.resources import MeterEntry
 
 TIMEOUT = 5.0  # seconds for each answer
 BATCH = 128  # messages; ovs-vswitchd does other things in between
+
+_VERSION = 6  # OpenFlow 1.5
+HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, SET_CONFIG = 0, 1, 2, 3, 9
+PACKET_OUT, BARRIER_REQUEST, BARRIER_REPLY = 13, 20, 21
+MULTIPART_REQUEST, MULTIPART_REPLY, SET_ASYNC, METER_MOD, REQUESTFORWARD = 18, 19, 28, 29, 32
+
+_HEADER = struct.Struct("!BBHI")  # version, type, length, transaction number
+_MULTIPART = struct.Struct("!HH4x")  # type, flags
+_FLOW_MONITOR = 16
+_MONITOR = struct.Struct("!IIIHBB HH4x")  # id, out port, out group, flags, table, command; an empty match
+_ANY = 0xFFFFFFFF
+_ALL_TABLES = 0xFF
+ADDED, REMOVED, MODIFIED, ABBREV, PAUSED, RESUMED = range(1, 7)  # events of a flow monitor
+_MONITOR_ADD, _MONITOR_REMOVED, _MONITOR_MODIFY = 1 << 1, 1 << 2, 1 << 3
+_PROPERTY = struct.Struct("!HHI")  # type, length, reasons
+_ASYNC_PROPERTIES = 12  # kinds of message, each for slaves (even) and for others (odd)
+_FORWARD_TO_MASTER = 11
+_GROUP_MOD = 1 << 0
+_UPDATE = struct.Struct("!HH")  # length, event
+_COOKIE = struct.Struct("!16xQ")  # in an update of a flow
+_PACKET_OUT = struct.Struct("!IH2x")  # buffer, length of actions
+_NO_BUFFER = 0xFFFFFFFF
+_IN_PORT = struct.Struct("!HHIIxxxx")  # a match: type OXM, its length, the field's header, the port; padding
+_OXM_IN_PORT = 0x80000004  # class basic, field 0, 4 bytes
+_OUTPUT = struct.Struct("!HHIH6x")  # type, length, port, length for a controller
+_METER_COMMANDS = {Op.ADD: 0, Op.REPLACE: 1, Op.DELETE: 2}
+_METER = struct.Struct("!HHI")  # command, flags, number
+_METER_FLAGS = 1 << 1 | 1 << 2 | 1 << 3  # packets a second, burst, statistics
+_BAND = struct.Struct("!HHII4x")  # type, length, rate, burst
+_BAND_DROP = 1
+_PORT_TABLE = 0xFFFFFFF9  # the first table of flows
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message: its type, transaction number and what comes after the header."""
+
+    kind: int
+    xid: int
+    body: bytes
+
+
+def message(kind: int, body: bytes = b"", xid: int = 0) -> bytes:
+    """Return a message as it is sent."""
+    return _HEADER.pack(_VERSION, kind, _HEADER.size + len(body), xid) + body
+
+
+def packet_out(in_port: int, frame: bytes) -> bytes:
+    """Return the message that gives a frame to the flows as if it had come in by a port."""
+    match = _IN_PORT.pack(1, 12, _OXM_IN_PORT, in_port)
+    output = _OUTPUT.pack(0, _OUTPUT.size, _PORT_TABLE, 0)
+    return message(PACKET_OUT, _PACKET_OUT.pack(_NO_BUFFER, len(output)) + match + output + frame)
+
+
+def meter_message(step: Step, xid: int) -> bytes:
+    """Return the step on a meter, which drops what is over its rate: bundles take none."""
+    meter = step.new or step.old
+    assert isinstance(meter, MeterEntry)
+    band = b"" if step.new is None else _BAND.pack(_BAND_DROP, _BAND.size, meter.rate, meter.burst)
+    return message(METER_MOD, _METER.pack(_METER_COMMANDS[step.op], _METER_FLAGS, meter.meter_id) + band, xid)
+
+
+def subscribe() -> bytes:
+    """Return the messages that ask for every change of a flow or group from now on, and for nothing else."""
+    wanted = {_FORWARD_TO_MASTER: _GROUP_MOD}
+    properties = (_PROPERTY.pack(kind, _PROPERTY.size, wanted.get(kind, 0)) for kind in range(_ASYNC_PROPERTIES))
+    kinds = _MONITOR_ADD | _MONITOR_REMOVED | _MONITOR_MODIFY
+    monitor = _MONITOR.pack(1, _ANY, _ANY, kinds, _ALL_TABLES, 0, 1, 4)  # match: type OXM, length without padding
+    return (
+        message(SET_ASYNC, b"".join(properties))
+        + message(SET_CONFIG, struct.pack("!HH", 0, 1))
+        + message(MULTIPART_REQUEST, _MULTIPART.pack(_FLOW_MONITOR, 0) + monitor)
+    )
+
+
+def flow_updates(reply: Message) -> Iterator[tuple[int, int]]:
+    """Return the events that a multipart reply reports, with the flow's cookie where it is about one.
+
+    Raises OSError if it makes no sense.
+    """
+    kind, _ = _MULTIPART.unpack_from(reply.body)
+    at = _MULTIPART.size
+    while kind == _FLOW_MONITOR and at < len(reply.body):
+        size, event = _UPDATE.unpack_from(reply.body, at)
+        if size < _UPDATE.size:
+            raise OSError("a flow update without a length")
+        yield event, _COOKIE.unpack_from(reply.body, at)[0] if event in (ADDED, REMOVED, MODIFIED) else 0
+        at += size
 
 
 class OpenFlowConnection(socket.socket):
@@ -24,8 +117,8 @@ class OpenFlowConnection(socket.socket):
         self.settimeout(TIMEOUT)
         try:
             self.connect(path)
-            self.sendall(messages.hello())
-            if self.receive().kind != messages.HELLO:
+            self.sendall(message(HELLO))
+            if self.receive().kind != HELLO:
                 raise OSError("no OpenFlow switch")
         except OSError:
             self.close()
@@ -34,19 +127,19 @@ class OpenFlowConnection(socket.socket):
     def receive(self) -> Message:
         """Return the next message that is no echo request."""
         while True:
-            _, kind, length, xid = HEADER.unpack(self._exactly(HEADER.size))
-            message = Message(kind, xid, self._exactly(max(0, length - HEADER.size)))
-            if kind != messages.ECHO_REQUEST:
-                return message
-            self.sendall(messages.echo_reply(message))
+            _, kind, length, xid = _HEADER.unpack(self._exactly(_HEADER.size))
+            body = self._exactly(max(0, length - _HEADER.size))
+            if kind != ECHO_REQUEST:
+                return Message(kind, xid, body)
+            self.sendall(message(ECHO_REPLY, body, xid))
 
     def request(self, requests: Sequence[bytes]) -> list[Message]:
         """Send messages and wait until all were processed; return the errors."""
         errors = []
         for at in range(0, len(requests), BATCH):
-            self.sendall(b"".join(requests[at : at + BATCH]) + messages.barrier_request())
-            while (answer := self.receive()).kind != messages.BARRIER_REPLY:
-                if answer.kind == messages.ERROR:
+            self.sendall(b"".join(requests[at : at + BATCH]) + message(BARRIER_REQUEST))
+            while (answer := self.receive()).kind != BARRIER_REPLY:
+                if answer.kind == ERROR:
                     errors.append(answer)
         return errors
 

@@ -6,7 +6,7 @@ Flows are ours by the top 16 bits of the cookie.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import Counter
 
 from flows.lines import is_group_line, parse_flow_line, parse_group_line
 from flows.pipeline import PIPELINE
@@ -15,19 +15,11 @@ from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry
 COOKIE, COOKIE_MASK = PIPELINE.cookies.mask  # every flow of ours
 OURS = f"cookie={COOKIE:#x}/{COOKIE_MASK:#x}"
 
-_COUNTERS = re.compile(r"cookie=0x([0-9a-f]+), .*?n_packets=(\d+), n_bytes=(\d+)")
+_COUNTERS = re.compile(r"cookie=0x([0-9a-f]+), .*?n_packets=(\d+)")
 _METER = re.compile(r"^meter=(\d+) (.*) bands=\n((?:type=.*\n?)*)", re.MULTILINE)
 _RATE = re.compile(r"type=drop rate=(\d+) burst_size=(\d+)\s*")
 _METER_FLAGS = "pktps burst stats"
 _DROPPED = re.compile(r"^\d+: ?packet_count:(\d+)", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class FlowStatistics:
-    """What matched the flows of one cookie since they were added."""
-
-    packets: int
-    bytes: int
 
 
 def is_ours(cookie: int) -> bool:
@@ -68,11 +60,9 @@ def parse_dropped(text: str) -> int:
     return sum(map(int, _DROPPED.findall(text)))
 
 
-def parse_statistics(text: str) -> dict[int, FlowStatistics]:
-    """Return packets and bytes by cookie, summed over the flows that share one."""
-    totals: dict[int, FlowStatistics] = {}
-    for match in _COUNTERS.finditer(text):
-        cookie, packets, size = int(match[1], 16), int(match[2]), int(match[3])
-        before = totals.get(cookie, FlowStatistics(0, 0))
-        totals[cookie] = FlowStatistics(packets + before.packets, size + before.bytes)
+def parse_packets(text: str) -> Counter[int]:
+    """Return what matched flows since they were added, by cookie, summed over the flows that share one."""
+    totals: Counter[int] = Counter()
+    for cookie, packets in _COUNTERS.findall(text):
+        totals[int(cookie, 16)] += int(packets)
     return totals

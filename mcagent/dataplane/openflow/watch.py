@@ -12,19 +12,29 @@ expected, one more or less is somebody else's.
 from __future__ import annotations
 
 import contextlib
-import logging
 import select
 import socket
 import threading
 import time
 from collections.abc import Callable
 
-from mcagent.dataplane.openflow import messages
-from mcagent.dataplane.openflow.connection import TIMEOUT, OpenFlowConnection
-from mcagent.dataplane.openflow.messages import Message
+from mcagent.dataplane.openflow.connection import (
+    ECHO_REPLY,
+    ECHO_REQUEST,
+    MULTIPART_REPLY,
+    PAUSED,
+    REMOVED,
+    REQUESTFORWARD,
+    RESUMED,
+    TIMEOUT,
+    Message,
+    OpenFlowConnection,
+    flow_updates,
+    message,
+    subscribe,
+)
+from mcagent.dataplane.openflow.observe import is_ours
 from mcagent.supervised import Supervised
-
-log = logging.getLogger(__name__)
 
 RETRY = 0.05  # seconds between attempts to connect while there is no bridge
 QUIET = 2.0  # seconds between two reports of changed flows: reading all of them may take a good part of a second
@@ -43,25 +53,20 @@ class BridgeWatch:
         on_change: Callable[[], None],
         on_restart: Callable[[], None],
         on_idle: Callable[[], None],
-        *,
-        ours: Callable[[int], bool],  # whether a flow of such a cookie is
     ) -> None:
         self._path = path
         self._on_change, self._on_restart, self._on_idle = on_change, on_restart, on_idle
         self._on_answer = on_change
-        self._ours = ours
         self._closed = threading.Event()
+        self._due: float | None = None  # when `on_change` is to be called for changed flows
+        self._reported = 0.0
         self._lock = threading.Lock()  # of all below
-        self._socket: OpenFlowConnection | None = None
-        self._connected = False
-        self._counts = False  # changes are reported
+        self._connection: OpenFlowConnection | None = None  # on which changes are reported
         self._applying = 0
         self._expected = 0  # changes made by us since the last time that all were accounted for ...
         self._seen = 0  # ... and reported
-        self._echo = 0  # number of the echo request after the last of our bundles; 0: none under way
-        self._last_echo = 0
-        self._due: float | None = None  # when `on_change` is to be called for changed flows
-        self._reported = 0.0
+        self._asked = 0  # number of the echo request after the last of our bundles ...
+        self._answered = 0  # ... and of the last one that was answered
         self._thread = Supervised(self._run, name="openflow", until=self._closed)
         self._thread.start()
 
@@ -75,106 +80,76 @@ class BridgeWatch:
         with self._lock:
             self._applying -= 1
             self._expected += changes
-            if self._socket is None or not self._connected:
-                return
-            # What is reported before the answer to this was done before this.
-            self._last_echo = self._last_echo % 0xFFFF + 1
-            self._echo = self._last_echo
-            with contextlib.suppress(OSError):  # its thread will see
-                self._socket.sendall(messages.echo_request(self._echo))
+            if self._connection is not None:
+                # What is reported before the answer to this was done before this.
+                self._asked += 1
+                with contextlib.suppress(OSError):  # its thread will see
+                    self._connection.sendall(message(ECHO_REQUEST, xid=self._asked))
 
     def close(self) -> None:
         """End the thread."""
         self._closed.set()
         with self._lock:
-            if self._socket is not None:
+            if self._connection is not None:
                 with contextlib.suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
+                    self._connection.shutdown(socket.SHUT_RDWR)
         if self._thread is not threading.current_thread():
             self._thread.join(TIMEOUT)
 
     def _run(self) -> None:
         while not self._closed.is_set():
-            with contextlib.suppress(OSError):
-                self._connection()
+            with contextlib.suppress(OSError), OpenFlowConnection(self._path) as connection:
+                self._follow(connection)
             self._closed.wait(RETRY)
 
-    def _connection(self) -> None:
-        """Hold one connection until it ends."""
-        with OpenFlowConnection(self._path) as connection:
-            with self._lock:
-                if self._closed.is_set():
-                    return
-                self._socket = connection
-            counts = self._subscribe(connection)
-            with self._lock:
-                self._connected, self._counts = True, counts
-                self._expected = self._seen = self._echo = 0
-                self._due = None
-            self._on_answer()
-            self._on_answer = self._on_restart
-            try:
-                self._on_idle()
-                while True:
-                    if self._wait(connection):
-                        self._take(connection.receive())
-                    elif not self._closed.is_set():
-                        self._on_change()
-            finally:
-                with self._lock:
-                    self._connected = False
-                if not self._closed.is_set():
-                    self._on_restart()
-
-    def _subscribe(self, connection: OpenFlowConnection) -> bool:
-        """Subscribe to changes; return whether all that come from now on are reported. Raises OSError."""
-        connection.sendall(messages.subscribe() + messages.echo_request(0))
-        counts = True
-        while (answer := connection.receive()).kind != messages.ECHO_REPLY:
-            if answer.kind == messages.ERROR:
-                counts = False
-                log.warning("Open vSwitch does not report changed flows: they are found with the next full look")
-        return counts
-
-    def _wait(self, connection: OpenFlowConnection) -> bool:
-        """Wait for a message; False if it is time to report a change first."""
-        with self._lock:
-            due = self._due
-        timeout = None if due is None else max(0.0, due - time.monotonic())
-        if due is not None and (timeout == 0.0 or not select.select([connection], [], [], timeout)[0]):
-            with self._lock:
-                self._due, self._reported = None, time.monotonic()
-            return False
+    def _follow(self, connection: OpenFlowConnection) -> None:
+        """Report what comes by a connection until it ends."""
+        connection.sendall(subscribe() + message(ECHO_REQUEST))
+        while connection.receive().kind != ECHO_REPLY:  # all that changes from now on is reported
+            pass
         connection.settimeout(None)
-        return True
-
-    def _take(self, message: Message) -> None:
-        idle = False
         with self._lock:
-            if message.kind == messages.ECHO_REPLY and message.xid == self._echo and not self._applying:
-                if self._counts and self._seen != self._expected:
-                    self._suspect()
-                self._expected = self._seen = self._echo = 0
-                idle = True
-            else:
-                self._count(message)
-        if idle:
+            if self._closed.is_set():
+                return
+            self._connection, self._due = connection, None
+            self._expected = self._seen = self._asked = self._answered = 0
+        self._on_answer()
+        self._on_answer = self._on_restart
+        try:
             self._on_idle()
+            while not self._closed.is_set():
+                left = None if self._due is None else self._due - time.monotonic()
+                if left is None or (left > 0 and select.select([connection], [], [], left)[0]):
+                    self._take(connection.receive())
+                elif left <= 0:
+                    self._due, self._reported = None, time.monotonic()
+                    self._on_change()
+        finally:
+            with self._lock:
+                self._connection = None
+            if not self._closed.is_set():
+                self._on_restart()
 
-    def _count(self, message: Message) -> None:
-        if message.kind == messages.REQUESTFORWARD:
-            self._seen += 1
-        elif message.kind == messages.MULTIPART_REPLY:
-            for change in messages.changes(message):
-                if change.lost:
-                    self._suspect()
-                elif not change.removed or self._ours(change.cookie):  # a new one may have taken ours' place
-                    self._seen += 1
-        if self._seen and not self._applying and not self._echo:
-            self._seen = 0
-            self._suspect()
+    def _take(self, report: Message) -> None:
+        with self._lock:
+            if report.kind == ECHO_REPLY:
+                self._answered = report.xid
+            elif report.kind == REQUESTFORWARD:
+                self._seen += 1
+            elif report.kind == MULTIPART_REPLY:
+                for event, cookie in flow_updates(report):
+                    if event in (PAUSED, RESUMED):  # not all changes are reported
+                        self._suspect()
+                    elif event != REMOVED or is_ours(cookie):  # a new one may have taken ours' place
+                        self._seen += 1
+            if self._applying or self._answered != self._asked:
+                return
+            if self._seen != self._expected:
+                self._suspect()
+            self._expected = self._seen = 0
+        if report.kind == ECHO_REPLY:
+            self._on_idle()
 
     def _suspect(self) -> None:
         if self._due is None:
-            now = time.monotonic()
-            self._due = max(now, self._reported + QUIET)
+            self._due = max(time.monotonic(), self._reported + QUIET)
