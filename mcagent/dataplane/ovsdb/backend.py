@@ -96,15 +96,10 @@ class OvsdbBackend:
             row = self._observer.bridge()
             if row is None:
                 raise BackendError("ovsdb", "drain", self.bridge, "there is no such bridge of ours here")
-
-            def change(_: object) -> bool:
-                if wanted:
-                    row.setkey("external_ids", DRAIN, "true")
-                else:
-                    row.delkey("external_ids", DRAIN)
-                return False
-
-            refusal, _ = self._connection.transact(change)
+            key = ("external_ids", DRAIN)
+            refusal, _ = self._connection.transact(
+                lambda _: row.setkey(*key, "true") if wanted else row.delkey(*key)
+            )
             if refusal is not None:
                 raise BackendError("ovsdb", "drain", self.bridge, refusal)
 

@@ -26,8 +26,6 @@ from mcagent.supervised import Supervised
 ANSWER_TIMEOUT = 5.0  # seconds for ovsdb-server to answer anything
 RECONNECT_MAX = 1000  # milliseconds between attempts
 RECONNECT_MIN = 100
-PROBE_INTERVAL = 5000  # milliseconds of silence before ovsdb-server is asked whether it still lives
-WATCH_RETRY = 30.0  # seconds: an upper bound of one wait; everything expected wakes it earlier
 
 # Called with the lock held when something changed; True: the connection was lost or made again. What it
 # returns is called without the lock.
@@ -45,7 +43,7 @@ class Replica(ovs_idl.Idl):  # type: ignore[misc]  # python-ovs has no type hint
         json_stream.install()
         helper = ovs_idl.SchemaHelper(schema_json=SCHEMA)
         helper.register_all()
-        super().__init__(remote, helper, probe_interval=PROBE_INTERVAL, leader_only=False)
+        super().__init__(remote, helper, leader_only=False)
         self._session.reconnect.set_backoff(RECONNECT_MIN, RECONNECT_MAX)
         self.remote = remote
         self.forget: Callable[[uuid.UUID], None] = lambda _: None
@@ -105,7 +103,7 @@ class OvsdbConnection:
             try:
                 self._connect()
                 # The server answers in order: when this comes back, every change before it is in the replica.
-                refusal, _ = self.transact(lambda _: False)
+                refusal, _ = self.transact(lambda _: None)
                 if refusal is not None:
                     raise self._error("read", refusal)
                 yield
@@ -113,7 +111,7 @@ class OvsdbConnection:
                 # The watcher may be waiting on a file or a time that is no longer the right one.
                 os.eventfd_write(self._wake, 1)
 
-    def transact(self, change: Callable[[Any], bool]) -> tuple[str | None, int]:
+    def transact(self, change: Callable[[Any], bool | None]) -> tuple[str | None, int]:
         """Commit what `change` does in the transaction that it gets, all or nothing.
 
         If it returns True, ovs-vswitchd is asked to configure itself anew (column next_cfg). Returns the
@@ -206,7 +204,6 @@ class OvsdbConnection:
             for callback in callbacks:
                 callback()
             poller.fd_wait(self._wake, ovs.poller.POLLIN)
-            poller.timer_wait(int(WATCH_RETRY * 1000))
             poller.block()
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake)

@@ -19,27 +19,25 @@ class StreamParser:
     """Takes the place of `ovs.json.Parser` for JSON-RPC: every message is an object."""
 
     def __init__(self) -> None:
-        self._parts: list[str] = []
-        self._rest = ""  # the beginning of a string that goes on
+        self._text = ""
+        self._at = 0  # what is before was looked at
         self._depth = 0
         self._done = False
 
     def feed(self, text: str) -> int:
         """Take characters up to the end of the object; return how many were taken."""
-        before = len(self._rest)
-        text = self._rest + text
-        end = len(text)
-        for token in _TOKENS.finditer(text):
+        before = len(self._text)
+        self._text += text
+        for token in _TOKENS.finditer(self._text, self._at):
+            if token[1] == "":  # a string that goes on
+                self._at = token.start()
+                return len(text)
             self._depth += {"{": 1, "}": -1}.get(token[0], 0)
             if token[0] == "}" and self._depth <= 0:
-                self._done, end = True, token.end()
-                break
-            if token[1] == "":
-                end = token.start()
-                break
-        self._parts.append(text[:end])
-        self._rest = "" if self._done else text[end:]
-        return (end if self._done else len(text)) - before
+                self._text, self._done = self._text[: token.end()], True
+                return len(self._text) - before
+        self._at = len(self._text)
+        return len(text)
 
     def is_done(self) -> bool:
         """Tell whether the object is whole."""
@@ -48,7 +46,7 @@ class StreamParser:
     def finish(self) -> Any:
         """Return the object, or what is wrong with it as text, as `ovs.json.Parser` does."""
         try:
-            return json.loads("".join(self._parts))
+            return json.loads(self._text)
         except ValueError as error:
             return f"syntax error: {error}"
 

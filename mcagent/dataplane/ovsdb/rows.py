@@ -42,12 +42,13 @@ def _set(atom: object, high: int | str = "unlimited") -> dict[str, object]:
     return {"key": atom, "min": 0, "max": high}
 
 
-def _references(table: str) -> dict[str, object]:
+def _rows(table: str) -> dict[str, object]:
     return _set({"type": "uuid", "refTable": table})
 
 
-def _table(**columns: object) -> dict[str, object]:
-    return {"columns": {name: {"type": kind} for name, kind in columns.items()}}
+def _table(columns: Mapping[str, object]) -> dict[str, object]:
+    """Return a table of columns: their names, separated by spaces, by type."""
+    return {"columns": {name: {"type": kind} for names, kind in columns.items() for name in names.split()}}
 
 
 # Only these tables and columns are replicated. Statistics change every few seconds on every port and are
@@ -56,38 +57,26 @@ SCHEMA: dict[str, object] = {
     "name": "Open_vSwitch",
     "version": "8.0.0",
     "tables": {
-        "Open_vSwitch": {
-            **_table(bridges=_references("Bridge"), next_cfg=_INTEGER, cur_cfg=_INTEGER),
-            "isRoot": True,
-            "maxRows": 1,
-        },
+        "Open_vSwitch": _table({"bridges": _rows("Bridge"), "next_cfg cur_cfg": _INTEGER}),
         "Bridge": _table(
-            name=_STRING,
-            datapath_type=_STRING,
-            fail_mode=_set(_STRING, 1),
-            protocols=_set(_STRING),
-            stp_enable=_BOOLEAN,
-            rstp_enable=_BOOLEAN,
-            mcast_snooping_enable=_BOOLEAN,
-            controller=_references("Controller"),
-            ports=_references("Port"),
-            other_config=_MAP,
-            external_ids=_MAP,
+            {
+                "name datapath_type": _STRING,
+                "fail_mode": _set(_STRING, 1),
+                "protocols": _set(_STRING),
+                "stp_enable rstp_enable mcast_snooping_enable": _BOOLEAN,
+                "controller": _set("uuid"),
+                "ports": _rows("Port"),
+                "other_config external_ids": _MAP,
+            }
         ),
-        "Controller": _table(target=_STRING),
-        "Port": _table(name=_STRING, interfaces=_references("Interface"), external_ids=_MAP),
+        "Port": _table({"name": _STRING, "interfaces": _rows("Interface"), "external_ids": _MAP}),
         "Interface": _table(
-            name=_STRING,
-            type=_STRING,
-            options=_MAP,
-            mac=_set(_STRING, 1),
-            mtu_request=_set(_INTEGER, 1),
-            ofport=_set(_INTEGER, 1),
-            ofport_request=_set(_INTEGER, 1),
-            bfd=_MAP,
-            bfd_status=_MAP,
-            error=_set(_STRING, 1),
-            external_ids=_MAP,
+            {
+                "name type": _STRING,
+                "mac error": _set(_STRING, 1),
+                "mtu_request ofport ofport_request": _set(_INTEGER, 1),
+                "options bfd bfd_status external_ids": _MAP,
+            }
         ),
     },
 }
