@@ -126,7 +126,7 @@ class Failover:
     def _look(
         self, state: BridgeState, snapshot: Snapshot, config: Config, desired: Desired | None, now: float
     ) -> None:
-        tunnels = [(one.port, one.status) for one in state.tunnels]
+        tunnels = state.tunnels
         seen = observations(tunnels, snapshot.nodes)
         self._advance = liveness.advance(self._advance.liveness, seen, now, self._damping)
         self._begins = beginning(tunnels, self._advance)
@@ -197,11 +197,11 @@ class Failover:
         if not gateway:
             return NO_GATEWAY
         going = self._draining is not None and self._draining.phase is not Phase.SERVING
-        for one in state.tunnels:
-            peer = self._advance.liveness.peers.get(one.port.name)
-            if one.port.peer_kind is not PeerKind.GATEWAY or peer is None or not peer.live:
+        for port, _ in state.tunnels:
+            peer = self._advance.liveness.peers.get(port.name)
+            if port.peer_kind is not PeerKind.GATEWAY or peer is None or not peer.live:
                 continue
-            node = snapshot.nodes.get(one.port.peer)
+            node = snapshot.nodes.get(port.peer)
             if going or node is None or not node.drain:
                 return ""
         return "no other gateway of this cluster is live that could take over"

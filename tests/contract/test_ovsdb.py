@@ -295,13 +295,13 @@ def test_what_bfd_says_is_an_event(backend: OvsdbBackend, ovs: OvsInstance) -> N
     backend.observe()
     heard: list[str] = []
     backend.watch(lambda: heard.append("changed"), lambda: heard.append("live"))
-    wait_until(lambda: [dict(one.status).get("state") for one in backend.liveness().tunnels] == ["down"], "BFD")
+    wait_until(lambda: [status.get("state") for _, status in backend.liveness().tunnels] == ["down"], "BFD")
     same = backend.liveness()
     assert backend.liveness() is same
-    assert same.tunnels[0].port == port
+    assert same.tunnels[0][0] == port
     heard.clear()
     ovs.vsctl("--no-wait", "set", "interface", port.name, "bfd_status:state=init")
-    wait_until(lambda: backend.liveness().tunnels[0].status["state"] == "init", "the event")
+    wait_until(lambda: backend.liveness().tunnels[0][1]["state"] == "init", "the event")
     wait_until(lambda: "live" in heard, "the call")
     assert "changed" not in heard
 

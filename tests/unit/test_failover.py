@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
 
 from mcagent.agent.failover import Failover
 from mcagent.core.failover.draining import Packets, Phase
 from mcagent.core.failover.liveness import DAMPED_AFTER, Cause, Damping
-from mcagent.dataplane.ovsdb.observe import BridgeState, TunnelState
+from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Drain, Facts
 from mcagent.model.node_state import AcceptedCluster, NodeState, Role
 from mcagent.model.objects import Gateway, Kind, Meta, Node, Snapshot
 from mcagent.model.plan import Desired
-from mcagent.model.resources import PeerKind
+from mcagent.model.resources import PeerKind, TunnelPort
 from mcagent.observe.gateways import gateways_of
 from tests.unit.core_inputs import tunnel_port
+
+Tunnel = tuple[TunnelPort, Mapping[str, str]]
 
 UP = {"state": "up", "forwarding": "true", "flap_count": "1", "remote_diagnostic": "No Diagnostic"}
 DOWN = {"state": "down", "forwarding": "false", "flap_count": "2"}
 
 
-def tunnel(number: int, peer: str, kind: PeerKind, status: dict[str, str], seen: bool = False) -> TunnelState:
+def tunnel(number: int, peer: str, kind: PeerKind, status: dict[str, str], seen: bool = False) -> Tunnel:
     """Return a tunnel to a peer, with its BFD."""
-    return TunnelState(port=tunnel_port(number, peer, kind, seen=seen), status=status)
+    return tunnel_port(number, peer, kind, seen=seen), status
 
 
 def node(name: str, **more: bool) -> Node:
@@ -85,7 +88,7 @@ class Place:
 
     def say(self, number: int, status: dict[str, str]) -> None:
         """BFD of a tunnel says something."""
-        self.tunnels[number] = replace(self.tunnels[number], status=status)
+        self.tunnels[number] = (self.tunnels[number][0], status)
 
     def facts(self, after: float = 0.0) -> Facts:
         """Return the facts of the next pass."""
@@ -148,7 +151,7 @@ def test_connections_are_asked_when_a_gateway_that_may_know_them_is_lost() -> No
     """One of this cluster, by whomever it is told; or all of another cluster, but not one of several."""
     place = Place()
     place.facts()
-    near = place.tunnels[2].port.ofport
+    near = place.tunnels[2][0].ofport
     place.say(3, DOWN)
     place.facts(1.0)
     assert place.lost == []

@@ -17,22 +17,15 @@ from mcagent.model.resources import OvsdbResource, ResourceKey, TunnelPort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TunnelState:
-    """One tunnel of ours with its column bfd_status (ovs-vswitchd.conf.db(5)), empty where BFD is off.
+class BridgeState:
+    """Our tunnels by name, and what is in the bridge's external_ids. The same object until something changes.
 
-    ovs-vswitchd writes that column only when something happened, at most every 100 ms (vswitchd/bridge.c,
-    run_status_update); so it is part of the replica, which counters are not.
+    A tunnel comes with its column bfd_status (ovs-vswitchd.conf.db(5)), empty where BFD is off. ovs-vswitchd
+    writes that only when something happened, at most every 100 ms (vswitchd/bridge.c, run_status_update); so it
+    is part of the replica, which counters are not.
     """
 
-    port: TunnelPort
-    status: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeState:
-    """All tunnels by name, and what is in the bridge's external_ids. The same object until something changes."""
-
-    tunnels: tuple[TunnelState, ...] = ()
+    tunnels: tuple[tuple[TunnelPort, Mapping[str, str]], ...] = ()
     active_order: tuple[str, ...] = ()
     drain: bool = False
 
@@ -81,13 +74,10 @@ class Observer:
         row = self.bridge()
         if row is None:
             return BridgeState()
-        tunnels = [
-            TunnelState(port=resource, status=status)
-            for resource, _, status in self._on_bridge()
-            if isinstance(resource, TunnelPort)
-        ]
+        ports = ((port.resource, port.bfd_status) for port in self._on_bridge())
+        tunnels = [(port, status) for port, status in ports if isinstance(port, TunnelPort)]
         return BridgeState(
-            tunnels=tuple(sorted(tunnels, key=lambda one: one.port.name)),
+            tunnels=tuple(sorted(tunnels, key=lambda one: one[0].name)),
             active_order=read_bridge(row).active_order,
             drain=row.external_ids.get(DRAIN) == "true",
         )
