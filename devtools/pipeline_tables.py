@@ -26,7 +26,7 @@ def filled(page: str, pipeline: Pipeline = PIPELINE) -> str:
 
 def _sections(pipeline: Pipeline) -> Iterator[str]:
     yield from ("## Tables", "")
-    yield from _table(("#", "name", "does", "matches", "goes on to", "miss"), _tables(pipeline))
+    yield from _table(("#", "name", "does", "matches", "goes on to"), _tables(pipeline))
     yield from ("## Registers, marks and labels", "")
     yield from _table(("name", "bits", "holds"), ((b.name, f"`{_range(b)}`", b.purpose) for b in pipeline.bits))
     yield from ("## Conntrack zones", "", "Numbers are the configured base plus the offset.", "")
@@ -47,11 +47,12 @@ def _sections(pipeline: Pipeline) -> Iterator[str]:
 def _tables(pipeline: Pipeline) -> Iterator[Sequence[str]]:
     for table in pipeline.tables:
         fields = ", ".join(f"`{name}`" for name in dict.fromkeys(item.name for item in table.fields))
-        yield str(table.number), table.name, table.purpose, fields, _names(pipeline, table.next), table.miss
+        yield str(table.number), table.name, table.purpose, fields, _names(pipeline, table.next)
 
 
 def _names(pipeline: Pipeline, numbers: Iterable[int]) -> str:
-    return ", ".join(f"{number} {pipeline.table(number).name}" for number in numbers) or "-"
+    names = {table.number: table.name for table in pipeline.tables}
+    return ", ".join(f"{number} {names[number]}" for number in numbers) or "-"
 
 
 def _range(bits: Bits) -> str:

@@ -6,7 +6,6 @@ mcagent's bridge is `flows.pipeline`.
 
 from flows.errors import FlowError
 from flows.fields import Bits, Field, Term
-from flows.flow import Bucket, Flow, Group, GroupType
-from flows.match import Match
+from flows.flow import Bucket, Flow, Group, GroupType, Match
 
 __all__ = ["Bits", "Bucket", "Field", "Flow", "FlowError", "Group", "GroupType", "Match", "Term"]

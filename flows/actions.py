@@ -22,11 +22,6 @@ class OutputBits:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputInPort:
-    """Send the packet back by the port it came in (an output to that port's number would be ignored)."""
-
-
-@dataclass(frozen=True, slots=True)
 class Goto:
     """Go on in a later table. Only as the last action of a flow, never in a bucket."""
 
@@ -104,7 +99,7 @@ class Meter:
     meter_id: int
 
 
-Action = Output | OutputBits | OutputInPort | Goto | Resubmit | SetField | Move | DecTtl | Ct | ToGroup | Meter
+Action = Output | OutputBits | Goto | Resubmit | SetField | Move | DecTtl | Ct | ToGroup | Meter
 Actions = tuple[Action, ...]
 DROP: Actions = ()
 

@@ -11,23 +11,18 @@ from dataclasses import dataclass, field
 from flows import actions as act
 from flows.errors import FlowError
 from flows.fields import Bits, Field, Term
-from flows.flow import Flow, Group
-from flows.match import Match
+from flows.flow import Flow, Group, Match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One table. `fields`: what flows may match; `next`: the tables they may send a packet on to.
-
-    `miss` says in words what happens to a packet that no flow matches.
-    """
+    """One table. `fields`: what flows may match; `next`: the tables they may send a packet on to."""
 
     number: int
     name: str
     purpose: str
     fields: tuple[Field | Bits, ...] = ()
     next: tuple[int, ...] = ()
-    miss: str = "drop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +91,6 @@ class Pipeline:
     `bits` are the declared ranges of registers, marks and labels; `writes` the packet fields that actions may set.
     """
 
-    name: str
     tables: tuple[Table, ...]
     bits: tuple[Bits, ...]
     writes: tuple[Field, ...]
@@ -109,12 +103,9 @@ class Pipeline:
     _matchable: dict[int, dict[Field, int]] = field(init=False, repr=False, compare=False)
     _writable: dict[Field, int] = field(init=False, repr=False, compare=False)
     _kinds: dict[int, GroupKind] = field(init=False, repr=False, compare=False)
-    _checked: set[tuple[int, act.Actions]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         tables = {table.number: table for table in self.tables}
-        if len(tables) != len(self.tables):
-            raise FlowError("", self.name, "two tables have one number")
         seen: dict[Field, int] = {}
         for bits in self.bits:
             if seen.get(bits.field, 0) & bits.mask:
@@ -130,14 +121,6 @@ class Pipeline:
         object.__setattr__(self, "_matchable", matchable)
         object.__setattr__(self, "_writable", {**seen, **_masks(self.writes)})
         object.__setattr__(self, "_kinds", {kind.number: kind for kind in self.groups})
-        object.__setattr__(self, "_checked", set())
-
-    def table(self, number: int) -> Table:
-        """Return the table; FlowError when it is not declared."""
-        try:
-            return self._tables[number]
-        except KeyError:
-            raise FlowError(str(number), "", "is not declared") from None
 
     def flow(
         self, table: Table, priority: int, terms: tuple[Term, ...], actions: act.Actions, *, cookie: int = 0
@@ -157,14 +140,10 @@ class Pipeline:
                 raise FlowError(
                     table.name, term.field.set_name, f"mask {term.mask:#x} is not declared for matching"
                 )
-        key = (table.number, actions)
-        if key not in self._checked:
-            self._check_actions(table.name, actions, table.next)
-            for action in actions:
-                if isinstance(action, act.Goto) and action.table <= table.number:
-                    raise FlowError(table.name, f"table {action.table}", "goto leads to later tables only")
-            if len(self._checked) < _REMEMBERED:
-                self._checked.add(key)
+        self._check_actions(table.name, actions, table.next)
+        for action in actions:
+            if isinstance(action, act.Goto) and action.table <= table.number:
+                raise FlowError(table.name, f"table {action.table}", "goto leads to later tables only")
         return Flow(table.number, priority, match, actions, cookie)
 
     def group(self, group: Group) -> Group:
@@ -192,12 +171,8 @@ class Pipeline:
                 self._check_next(where, action.table, tables)
             elif isinstance(action, act.Ct):
                 self._check_ct(where, action, tables)
-            elif isinstance(action, act.SetField):
-                if action.field.set_name.startswith("ct_"):
-                    raise FlowError(where, action.field.set_name, "is written only inside ct(exec(...))")
-                self._check_write(where, action.field, action.mask)
-            elif isinstance(action, act.Move):
-                self._check_write(where, action.destination.field, action.destination.mask)
+            elif isinstance(action, act.SetField | act.Move):
+                self._check_write(where, action, in_ct=False)
             elif isinstance(action, act.ToGroup) and action.group_id >> 24 not in self._kinds:
                 raise FlowError(where, f"group {action.group_id:#x}", "is of no declared kind")
 
@@ -209,22 +184,20 @@ class Pipeline:
         if ct.table is not None:
             self._check_next(where, ct.table, tables)
         for inner in ct.exec_:
-            if isinstance(inner, act.SetField):
-                self._check_write(where, inner.field, inner.mask)
-            else:
-                self._check_write(where, inner.destination.field, inner.destination.mask)
+            self._check_write(where, inner, in_ct=True)
 
     def _check_next(self, where: str, number: int, tables: tuple[int, ...]) -> None:
         if number not in tables:
             name = self._tables[number].name if number in self._tables else "which is no declared table"
             raise FlowError(where, f"table {number}", f"({name}) is not declared as a next table")
 
-    def _check_write(self, where: str, target: Field, mask: int) -> None:
-        if not target.loadable or mask & ~self._writable.get(target, 0):
-            raise FlowError(where, target.set_name, f"mask {mask:#x} is not declared for writing")
-
-
-_REMEMBERED = 4096  # sets of actions known to be right; most flows share a few
+    def _check_write(self, where: str, action: act.SetField | act.Move, *, in_ct: bool) -> None:
+        target = action if isinstance(action, act.SetField) else action.destination
+        name = target.field.set_name
+        if name.startswith("ct_") is not in_ct:
+            raise FlowError(where, name, "ct(exec(...)) writes fields of the connection, and nothing else does")
+        if target.mask & ~self._writable.get(target.field, 0):
+            raise FlowError(where, name, f"mask {target.mask:#x} is not declared for writing")
 
 
 def _masks(fields: tuple[Field | Bits, ...]) -> dict[Field, int]:

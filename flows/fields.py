@@ -18,6 +18,7 @@ from flows.errors import FlowError
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
+Prerequisites = tuple[tuple["Field", tuple[int, ...]], ...]  # each of the fields has one of the values
 
 ETH_IPV4, ETH_IPV6, ETH_ARP = 0x0800, 0x86DD, 0x0806  # IANA ieee-802-numbers
 IP_ICMP, IP_TCP, IP_UDP, IP_ICMPV6, IP_SCTP = 1, 6, 17, 58, 132  # IANA protocol-numbers
@@ -52,8 +53,7 @@ class Field:
     """One field of a packet or of its metadata. Fields are compared by identity: each exists once.
 
     `name` is the one in a match, `set_name` the one in set_field and in a group's field list, `nxm` the one in
-    move, load and output. `needs` are prerequisites: for each named field, one of these values. `order` is the
-    place in the text of a match. `loadable`: a set_field action may write it (ct fields only inside ct(exec)).
+    move, load and output. `order` is the place in the text of a match.
     """
 
     name: str
@@ -62,9 +62,8 @@ class Field:
     width: int
     form: Form
     order: int
-    needs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    needs: Prerequisites = ()
     maskable: bool = True
-    loadable: bool = True
     full_mask: int = dataclass_field(init=False)  # all bits of the field
 
     def __post_init__(self) -> None:
@@ -128,38 +127,32 @@ _fields: list[Field] = []
 
 
 def _field(
-    name: str, width: int, form: Form, nxm: str, *, set_name: str = "",
-    needs: tuple[tuple[str, tuple[int, ...]], ...] = (), maskable: bool = True, loadable: bool = True,
+    name: str, width: int, form: Form, nxm: str, *, set_name: str = "", needs: Prerequisites = (),
+    maskable: bool = True,
 ) -> Field:  # fmt: skip
     """Declare a field; the order of the calls is the order in the text of a match."""
     field = Field(
         name=name, set_name=set_name or name, nxm=nxm, width=width, form=form, order=len(_fields),
-        needs=needs, maskable=maskable, loadable=loadable,
+        needs=needs, maskable=maskable,
     )  # fmt: skip
     _fields.append(field)
     return field
 
 
-_IP = (("dl_type", (ETH_IPV4,)),)
-_IP6 = (("dl_type", (ETH_IPV6,)),)
-_ANY_IP = (("dl_type", (ETH_IPV4, ETH_IPV6)),)
-
-
-def _proto(*numbers: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return (*_ANY_IP, ("nw_proto", numbers))
-
-
 PKT_MARK = _field("pkt_mark", 32, Form.HEX, "NXM_NX_PKT_MARK")
-CT_STATE = _field("ct_state", 32, Form.CT_STATE, "NXM_NX_CT_STATE", loadable=False)
-CT_ZONE = _field("ct_zone", 16, Form.DECIMAL, "NXM_NX_CT_ZONE", maskable=False, loadable=False)
+CT_STATE = _field("ct_state", 32, Form.CT_STATE, "NXM_NX_CT_STATE")
+CT_ZONE = _field("ct_zone", 16, Form.DECIMAL, "NXM_NX_CT_ZONE", maskable=False)
 CT_MARK = _field("ct_mark", 32, Form.HEX, "NXM_NX_CT_MARK")
 CT_LABEL = _field("ct_label", 128, Form.HEX, "NXM_NX_CT_LABEL")
-ETH_TYPE = _field("dl_type", 16, Form.HEX, "NXM_OF_ETH_TYPE", set_name="eth_type", maskable=False, loadable=False)
-IP_PROTO = _field("nw_proto", 8, Form.DECIMAL, "NXM_OF_IP_PROTO", needs=_ANY_IP, maskable=False, loadable=False)
+ETH_TYPE = _field("dl_type", 16, Form.HEX, "NXM_OF_ETH_TYPE", set_name="eth_type", maskable=False)
+_IP = ((ETH_TYPE, (ETH_IPV4,)),)
+_IP6 = ((ETH_TYPE, (ETH_IPV6,)),)
+_ANY_IP = ((ETH_TYPE, (ETH_IPV4, ETH_IPV6)),)
+IP_PROTO = _field("nw_proto", 8, Form.DECIMAL, "NXM_OF_IP_PROTO", needs=_ANY_IP, maskable=False)
+_TCP, _UDP, _SCTP = ((*_ANY_IP, (IP_PROTO, (number,))) for number in (IP_TCP, IP_UDP, IP_SCTP))
+_ICMP4, _ICMP6 = (*_IP, (IP_PROTO, (IP_ICMP,))), (*_IP6, (IP_PROTO, (IP_ICMPV6,)))
 REGISTERS = tuple(_field(f"reg{n}", 32, Form.HEX, f"NXM_NX_REG{n}") for n in range(16))
 TUN_ID = _field("tun_id", 64, Form.HEX, "NXM_NX_TUN_ID")
-TUN_SRC = _field("tun_src", 32, Form.IPV4, "NXM_NX_TUN_IPV4_SRC")
-TUN_DST = _field("tun_dst", 32, Form.IPV4, "NXM_NX_TUN_IPV4_DST")
 METADATA = _field("metadata", 64, Form.HEX, "OXM_OF_METADATA")
 IN_PORT = _field("in_port", 32, Form.PORT, "NXM_OF_IN_PORT", maskable=False)
 ETH_SRC = _field("dl_src", 48, Form.MAC, "NXM_OF_ETH_SRC", set_name="eth_src")
@@ -168,17 +161,15 @@ IPV4_SRC = _field("nw_src", 32, Form.IPV4, "NXM_OF_IP_SRC", set_name="ip_src", n
 IPV4_DST = _field("nw_dst", 32, Form.IPV4, "NXM_OF_IP_DST", set_name="ip_dst", needs=_IP)
 IPV6_SRC = _field("ipv6_src", 128, Form.IPV6, "NXM_NX_IPV6_SRC", needs=_IP6)
 IPV6_DST = _field("ipv6_dst", 128, Form.IPV6, "NXM_NX_IPV6_DST", needs=_IP6)
-IP_TOS = _field("nw_tos", 8, Form.DECIMAL, "NXM_OF_IP_TOS", needs=_ANY_IP, maskable=False, loadable=False)
+IP_TOS = _field("nw_tos", 8, Form.DECIMAL, "NXM_OF_IP_TOS", needs=_ANY_IP, maskable=False)
 IP_TTL = _field("nw_ttl", 8, Form.DECIMAL, "NXM_NX_IP_TTL", needs=_ANY_IP, maskable=False)
-IP_FRAG = _field("nw_frag", 2, Form.FRAG, "NXM_NX_IP_FRAG", needs=_ANY_IP, loadable=False)
-TCP_SRC = _field("tp_src", 16, Form.DECIMAL, "NXM_OF_TCP_SRC", set_name="tcp_src", needs=_proto(IP_TCP))
-TCP_DST = _field("tp_dst", 16, Form.DECIMAL, "NXM_OF_TCP_DST", set_name="tcp_dst", needs=_proto(IP_TCP))
-UDP_SRC = _field("tp_src", 16, Form.DECIMAL, "NXM_OF_UDP_SRC", set_name="udp_src", needs=_proto(IP_UDP))
-UDP_DST = _field("tp_dst", 16, Form.DECIMAL, "NXM_OF_UDP_DST", set_name="udp_dst", needs=_proto(IP_UDP))
-SCTP_SRC = _field("tp_src", 16, Form.DECIMAL, "OXM_OF_SCTP_SRC", set_name="sctp_src", needs=_proto(IP_SCTP))
-SCTP_DST = _field("tp_dst", 16, Form.DECIMAL, "OXM_OF_SCTP_DST", set_name="sctp_dst", needs=_proto(IP_SCTP))
-_ICMP4 = (*_IP, ("nw_proto", (IP_ICMP,)))
-_ICMP6 = (*_IP6, ("nw_proto", (IP_ICMPV6,)))
+IP_FRAG = _field("nw_frag", 2, Form.FRAG, "NXM_NX_IP_FRAG", needs=_ANY_IP)
+TCP_SRC = _field("tp_src", 16, Form.DECIMAL, "NXM_OF_TCP_SRC", set_name="tcp_src", needs=_TCP)
+TCP_DST = _field("tp_dst", 16, Form.DECIMAL, "NXM_OF_TCP_DST", set_name="tcp_dst", needs=_TCP)
+UDP_SRC = _field("tp_src", 16, Form.DECIMAL, "NXM_OF_UDP_SRC", set_name="udp_src", needs=_UDP)
+UDP_DST = _field("tp_dst", 16, Form.DECIMAL, "NXM_OF_UDP_DST", set_name="udp_dst", needs=_UDP)
+SCTP_SRC = _field("tp_src", 16, Form.DECIMAL, "OXM_OF_SCTP_SRC", set_name="sctp_src", needs=_SCTP)
+SCTP_DST = _field("tp_dst", 16, Form.DECIMAL, "OXM_OF_SCTP_DST", set_name="sctp_dst", needs=_SCTP)
 ICMP_TYPE = _field("icmp_type", 8, Form.DECIMAL, "NXM_OF_ICMP_TYPE", needs=_ICMP4, maskable=False)
 ICMP_CODE = _field("icmp_code", 8, Form.DECIMAL, "NXM_OF_ICMP_CODE", needs=_ICMP4, maskable=False)
 ICMPV6_TYPE = _field(
@@ -187,7 +178,7 @@ ICMPV6_TYPE = _field(
 ICMPV6_CODE = _field(
     "icmp_code", 8, Form.DECIMAL, "NXM_NX_ICMPV6_CODE", set_name="icmpv6_code", needs=_ICMP6, maskable=False
 )
-TCP_FLAGS = _field("tcp_flags", 16, Form.TCP_FLAGS, "NXM_NX_TCP_FLAGS", needs=_proto(IP_TCP), loadable=False)
+TCP_FLAGS = _field("tcp_flags", 16, Form.TCP_FLAGS, "NXM_NX_TCP_FLAGS", needs=_TCP)
 
 FIELDS: tuple[Field, ...] = tuple(_fields)
 BY_SET_NAME: dict[str, Field] = {field.set_name: field for field in FIELDS}
@@ -199,10 +190,6 @@ PROTOCOLS = {"tcp": IP_TCP, "udp": IP_UDP, "sctp": IP_SCTP}
 
 IPV4_ONLY = Term(ETH_TYPE, ETH_IPV4, 0xFFFF)
 IPV6_ONLY = Term(ETH_TYPE, ETH_IPV6, 0xFFFF)
-
-_M32, _M128 = (1 << 32) - 1, (1 << 128) - 1
-_MASKS4 = tuple(_M32 ^ (_M32 >> length) for length in range(33))
-_MASKS6 = tuple(_M128 ^ (_M128 >> length) for length in range(129))
 
 
 def exact(field: Field, value: int) -> Term:
@@ -217,28 +204,21 @@ def eth_type_of(net: Network | Address) -> Term:
     return IPV4_ONLY if net.version == 4 else IPV6_ONLY
 
 
-def source_in(net: Network) -> Term:
-    """Return "the source address lies in `net`", for the field of its family."""
-    if net.version == 4:
-        return Term(IPV4_SRC, int(net.network_address), _MASKS4[net.prefixlen])
-    return Term(IPV6_SRC, int(net.network_address), _MASKS6[net.prefixlen])
+def source_in(where: Network | Address) -> tuple[Term, Term]:
+    """Return the conditions "the source lies in this network" or "is this address", for its family."""
+    return _lies_in(IPV4_SRC, IPV6_SRC, where)
 
 
-def destination_in(net: Network) -> Term:
-    """Return "the destination address lies in `net`", for the field of its family."""
-    if net.version == 4:
-        return Term(IPV4_DST, int(net.network_address), _MASKS4[net.prefixlen])
-    return Term(IPV6_DST, int(net.network_address), _MASKS6[net.prefixlen])
+def destination_in(where: Network | Address) -> tuple[Term, Term]:
+    """Return the conditions "the destination lies in this network" or "is this address", for its family."""
+    return _lies_in(IPV4_DST, IPV6_DST, where)
 
 
-def source_is(address: Address) -> Term:
-    """Return "the source address is this one", for the field of its family."""
-    return Term(IPV4_SRC, int(address), _M32) if address.version == 4 else Term(IPV6_SRC, int(address), _M128)
-
-
-def destination_is(address: Address) -> Term:
-    """Return "the destination address is this one", for the field of its family."""
-    return Term(IPV4_DST, int(address), _M32) if address.version == 4 else Term(IPV6_DST, int(address), _M128)
+def _lies_in(ipv4: Field, ipv6: Field, where: Network | Address) -> tuple[Term, Term]:
+    field = ipv4 if where.version == 4 else ipv6
+    if isinstance(where, IPv4Address | IPv6Address):
+        return eth_type_of(where), Term(field, int(where), field.full_mask)
+    return eth_type_of(where), Term(field, int(where.network_address), int(where.netmask))
 
 
 def ct_state(text: str) -> Term:

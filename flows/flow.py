@@ -1,4 +1,4 @@
-"""Flows and groups as values. Their text is made by `flows.text` when it is asked for, and not kept."""
+"""Matches, flows and groups as values. Their text is made by `flows.text` when it is asked for, and not kept."""
 
 from __future__ import annotations
 
@@ -7,8 +7,40 @@ from enum import StrEnum
 
 from flows import text
 from flows.actions import Actions
-from flows.fields import Field
-from flows.match import Match
+from flows.errors import FlowError
+from flows.fields import Field, Term
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Conditions that all must hold, one per field, in the order in which OVS writes them; built by `Match.of`."""
+
+    terms: tuple[Term, ...] = ()
+
+    @classmethod
+    def of(cls, *terms: Term) -> Match:
+        """Return the match of all the conditions. Several on bits of one field become one.
+
+        FlowError: two conditions contradict each other, a prerequisite is missing, a mask where none may be.
+        """
+        merged: dict[Field, Term] = {}
+        for term in terms:
+            field = term.field
+            if term.value & ~term.mask or term.mask >> field.width:
+                raise FlowError("", field.set_name, f"value {term.value:#x} does not fit mask {term.mask:#x}")
+            have = merged.get(field)
+            if have is not None:
+                if (have.value ^ term.value) & have.mask & term.mask:
+                    raise FlowError("", field.set_name, "two conditions contradict each other")
+                term = Term(field, have.value | term.value, have.mask | term.mask)  # noqa: PLW2901
+            merged[field] = term
+        for field, term in merged.items():
+            if not field.maskable and term.mask != field.full_mask:
+                raise FlowError("", field.set_name, "takes no mask")
+            for needed, values in field.needs:
+                if needed not in merged or merged[needed].value not in values:
+                    raise FlowError("", field.set_name, f"needs {needed.name} to be one of {values}")
+        return cls(tuple(sorted((t for t in merged.values() if t.mask), key=lambda t: t.field.order)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +89,11 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One group. `selection_method` ("hash", "dp_hash" or "" for OVS' default) and `fields`: select only."""
+    """One group. `fields`, of a select group only: what the choice is a hash of."""
 
     group_id: int
     type: GroupType
     buckets: tuple[Bucket, ...]
-    selection_method: str = ""
-    selection_param: int = 0
     fields: tuple[Field, ...] = ()
 
     @property

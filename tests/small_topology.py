@@ -5,8 +5,8 @@ from __future__ import annotations
 from ipaddress import ip_address, ip_network
 
 from flows import Flow, Group, pipeline
+from flows.fields import PROTOCOLS
 
-ZONES = pipeline.Zones(arrival=28003, service=28004, snat=28005)
 GATEWAY_IP = ip_address("10.9.0.11")
 
 
@@ -14,7 +14,7 @@ def env(*, gateway: bool, siblings: tuple[int, ...]) -> pipeline.Env:
     """Return what all parts share; `siblings` are the ports to the (other) gateways."""
     return pipeline.Env(
         gateway=gateway,
-        zones=ZONES,
+        ct_zone_base=28003,
         local_gateways=siblings,
         own_gateway_ips=(GATEWAY_IP,) if gateway else (),
         service_cidrs=(ip_network("10.96.0.0/16"),),
@@ -27,7 +27,8 @@ def remote(number: int, *, gateway: bool, snat: bool) -> pipeline.RemoteCluster:
     """Return a remote cluster with two CIDRs and two gateways."""
     gateways = tuple(
         pipeline.RemoteGateway(
-            address=ip_address(f"10.9.{number}.{k}"), ofport=1000 * number + k if gateway else None
+            address=ip_address(f"10.9.{number}.{k}"),
+            next_hop=pipeline.NextHop(ofport=1000 * number + k) if gateway else None,
         )
         for k in (1, 2)
     )
@@ -55,7 +56,7 @@ def service(
     return pipeline.LocalService(
         id=number,
         address=ip_address(f"10.96.0.{number}"),
-        protocol=protocol,
+        protocol=PROTOCOLS[protocol],
         port=80,
         client_ip_affinity=affinity,
         endpoints=tuple(
@@ -65,11 +66,17 @@ def service(
     )
 
 
+def base(shared: pipeline.Env) -> pipeline.Entries:
+    """Return what every Node has; all gateways of the cluster are alike, and watched."""
+    hops = tuple(pipeline.NextHop(ofport=port) for port in shared.local_gateways)
+    return pipeline.base(shared, pipeline.NextHopGroup(next_hops=hops))
+
+
 def parts(*, gateway: bool, siblings: tuple[int, ...] = (3,), snat: bool = False) -> list[pipeline.Entries]:
     """Return all parts of the small topology."""
     shared = env(gateway=gateway, siblings=siblings)
     return [
-        pipeline.base(shared),
+        base(shared),
         *(pipeline.cluster(shared, remote(number, gateway=gateway, snat=snat)) for number in (1, 2)),
         *(pipeline.node(shared, node) for node in nodes(gateway=gateway, siblings=siblings)),
         pipeline.service(shared, service(5, "tcp", endpoints=3)),

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
+from types import SimpleNamespace
 
 from hypothesis import strategies as st
 
 from devtools.simulator import Network, Packet, Switch
-from devtools.simulator.packet import PROTOCOL_NAMES
 from flows import pipeline
 from flows.fields import IP_TCP
 from flows.flow import Flow, Group
 
-ZONES = pipeline.Zones(arrival=100, service=101, snat=102)
+ZONES = SimpleNamespace(arrival=100, service=101, snat=102)
 PLAIN, TRANSLATED, REPLY = (f"aa:bb:cc:dd:ee:f{n}" for n in range(3))  # see flows.pipeline.registers
 HOST_MAC = "0a:6d:63:00:00:01"
 
@@ -200,7 +200,7 @@ class World:
         others = sorted(self.ports[node.name, g.name] for g in cluster.gateways if g is not node)
         return pipeline.Env(
             gateway=node.gateway,
-            zones=ZONES,
+            ct_zone_base=ZONES.arrival,
             local_gateways=tuple(others),
             own_gateway_ips=(node.address,) if node.gateway else (),
             service_cidrs=(cluster.service_cidr,),
@@ -215,11 +215,15 @@ class World:
     def choice(self, node: Node) -> pipeline.NextHopGroup:
         """Return the gateways of its own cluster that a Node chooses from."""
         others = (g for g in self.ordered(self.cluster(node.cluster).gateways) if g is not node)
-        ways = (
-            pipeline.NextHop(ofport=self.ports[end], watched=end not in self.trusted, standby=end in self.standby)
-            for end in ((node.name, g.name) for g in others)
-        )
-        return pipeline.NextHopGroup(next_hops=tuple(ways), ordered=bool(self.order))
+        ways = (self.next_hop(node.name, g.name) for g in others)
+        return pipeline.NextHopGroup(next_hops=tuple(filter(None, ways)), ordered=bool(self.order))
+
+    def next_hop(self, *end: str) -> pipeline.NextHop | None:
+        """Return the tunnel of one Node to another, if there is one."""
+        if end not in self.ports:
+            return None
+        watched, standby = end not in self.trusted, end in self.standby
+        return pipeline.NextHop(ofport=self.ports[end], watched=watched, standby=standby)
 
     def parts(self, node: Node) -> Iterator[pipeline.Entries]:
         """Yield the parts of a Node's pipeline."""
@@ -228,12 +232,7 @@ class World:
         for there in self.clusters:
             if there is not here:
                 remotes = (
-                    pipeline.RemoteGateway(
-                        address=g.address,
-                        ofport=self.ports.get((node.name, g.name)),
-                        watched=(node.name, g.name) not in self.trusted,
-                        standby=(node.name, g.name) in self.standby,
-                    )
+                    pipeline.RemoteGateway(address=g.address, next_hop=self.next_hop(node.name, g.name))
                     for g in self.ordered(there.gateways)
                 )
                 yield pipeline.cluster(
@@ -267,7 +266,7 @@ class World:
                     pipeline.LocalService(
                         id=number,
                         address=service.address,
-                        protocol=PROTOCOL_NAMES[service.protocol],
+                        protocol=service.protocol,
                         port=service.port,
                         client_ip_affinity=service.affinity,
                         endpoints=tuple(self.endpoint(node, a, p) for a, p in service.endpoints),

@@ -1,7 +1,7 @@
 """Reads what `ovs-ofctl -O OpenFlow15 dump-flows` and `dump-groups` print into values.
 
 Takes lines with or without statistics, and port names when it is told the ports' numbers. Where only text is to be
-compared, `flows.lines` is enough, and ten times faster.
+compared, `flows.text` is enough, and ten times faster.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from devtools.openflow.parse_actions import number, parse_actions, parse_port, parse_value, split_top
 from flows.errors import FlowError
 from flows.fields import BY_SET_NAME, ETH_TYPE, FIELDS, IP_PROTO, PORTS_DST, PORTS_SRC, Field, Term
-from flows.flow import Bucket, Flow, Group, GroupType
-from flows.lines import parse_flow_line, parse_group_line
-from flows.match import Match
-from flows.text import SHORTHAND
+from flows.flow import Bucket, Flow, Group, GroupType, Match
+from flows.text import SHORTHAND, parse_flow_line, parse_group_line
 
 _WORDS = {word: key for key, word in SHORTHAND.items()}
 _NAMED = {field.name: field for field in reversed(FIELDS)}  # of fields that share a name, the first declared
@@ -98,8 +96,6 @@ def parse_group(line: str, ports: Mapping[str, int] | None = None) -> Group:
         group_id=group_id,
         type=kind,
         buckets=tuple(_bucket(bucket, ports or {}) for bucket in buckets),
-        selection_method=options.get("selection_method", ""),
-        selection_param=number("selection_method_param", options.get("selection_method_param", "0")),
         fields=fields,
     )
 

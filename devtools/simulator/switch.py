@@ -111,7 +111,7 @@ class Switch:
         # Without fields of its own OVS hashes what makes up a connection, in a way that differs per datapath.
         chosen = group.fields or tuple(f for f in FIELDS if f.needs)
         values = (hashed(state, f) for f in sorted(chosen, key=_hash_order))
-        basis = basis_of(group.selection_param, (value for value in values if value is not None))
+        basis = basis_of(0, (value for value in values if value is not None))
         best, best_score = None, -1
         for bucket in alive:
             mine = score(bucket.bucket_id, bucket.weight, basis)
@@ -211,8 +211,6 @@ class _Walker:
                     self.output(port, copy)
                 case act.OutputBits(bits):
                     self.output(_read(copy.state, bits), copy)
-                case act.OutputInPort():
-                    self.outputs.append((copy.state[IN_PORT], copy.packet()))
                 case act.ToGroup(number):
                     self.group(number, copy, notes, depth)
                 case act.Ct():

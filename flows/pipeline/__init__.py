@@ -12,7 +12,6 @@ from flows.pipeline.values import (
     NextHopGroup,
     RemoteCluster,
     RemoteGateway,
-    Zones,
 )
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "NextHopGroup",
     "RemoteCluster",
     "RemoteGateway",
-    "Zones",
     "base",
     "cluster",
     "endpoints",

@@ -11,31 +11,21 @@ from flows.actions import set_bits
 from flows.fields import IN_PORT, IP_PROTO, IP_TCP, IP_TOS, PORT_CONTROLLER, exact, tcp_flags
 from flows.flow import Flow
 from flows.pipeline import declaration as d
+from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
-from flows.pipeline.entries import (
-    AS_REPLY,
-    TO_LOCAL_GATEWAY,
-    UNMARKED,
-    base_entry,
-    drop,
-    entry,
-    goto,
-    mac,
-)
-from flows.pipeline.values import Env, LocalNode, RemoteCluster
+from flows.pipeline.values import Env, LocalNode, NextHop, RemoteCluster
 
 
 def base(env: Env) -> Iterator[Flow]:
     """From the host and from the gateways of this cluster."""
-    source = goto(t.SOURCE)
     for family in r.FAMILIES:
-        terms = (exact(IN_PORT, r.HOST_OFPORT), family, mac(r.MAC_PLAIN))
-        host = (UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_HOST), set_bits(r.INGRESS_PORT, r.HOST_OFPORT))
-        yield base_entry(t.CLASSIFY, d.NORMAL, terms, *host, source)
+        terms = (exact(IN_PORT, r.HOST_OFPORT), family, e.mac(r.MAC_PLAIN))
+        host = (e.UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_HOST), set_bits(r.INGRESS_PORT, r.HOST_OFPORT))
+        yield e.flow(t.CLASSIFY, d.NORMAL, terms, *host, e.goto(t.SOURCE))
         for port in env.local_gateways:
-            gateway = (UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_GATEWAY), set_bits(r.INGRESS_PORT, port))
-            yield base_entry(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *gateway, source)
+            gateway = (e.UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_GATEWAY), set_bits(r.INGRESS_PORT, port))
+            yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *gateway, e.goto(t.SOURCE))
     yield from _probes(env)
 
 
@@ -47,34 +37,30 @@ def _probes(env: Env) -> Iterator[Flow]:
     """
     for family in r.FAMILIES:
         refused = (family, exact(IP_PROTO, IP_TCP), exact(IP_TOS, r.TOS_PROBE), tcp_flags("+rst"))
-        yield drop(t.CLASSIFY, d.SPECIAL, refused, d.DROP_REFUSED)
+        yield e.drop(t.CLASSIFY, d.SPECIAL, refused, d.DROP_REFUSED)
         host = set_bits(r.ORIGIN, r.ORIGIN_HOST)
         for what in (r.MAC_TRANSLATED, r.MAC_REPLY):
-            terms = (exact(IN_PORT, PORT_CONTROLLER), family, mac(what))
+            terms = (exact(IN_PORT, PORT_CONTROLLER), family, e.mac(what))
             if not env.gateway:
-                yield base_entry(t.CLASSIFY, d.NORMAL, terms, UNMARKED, TO_LOCAL_GATEWAY)
+                yield e.flow(t.CLASSIFY, d.NORMAL, terms, e.UNMARKED, e.TO_LOCAL_GATEWAY)
             elif what == r.MAC_TRANSLATED:
-                yield base_entry(t.CLASSIFY, d.NORMAL, terms, UNMARKED, host, goto(t.UN_DNAT))
+                yield e.flow(t.CLASSIFY, d.NORMAL, terms, e.UNMARKED, host, e.goto(t.UN_DNAT))
             else:
-                yield base_entry(t.CLASSIFY, d.NORMAL, terms, UNMARKED, host, *AS_REPLY, goto(t.ROUTE))
+                yield e.flow(t.CLASSIFY, d.NORMAL, terms, e.UNMARKED, host, *e.AS_REPLY, e.goto(t.ROUTE))
 
 
-def cluster(c: RemoteCluster, cookie: int, ports: Iterable[int]) -> Iterator[Flow]:
+def cluster(c: RemoteCluster, hops: Iterable[NextHop]) -> Iterator[Flow]:
     """Gateway: from the tunnels to another cluster's gateways."""
-    for port in ports:
+    for port in (hop.ofport for hop in hops):
         who = (set_bits(r.ORIGIN, r.ORIGIN_REMOTE), set_bits(r.CLUSTER, c.id), set_bits(r.INGRESS_PORT, port))
         for family in r.FAMILIES:
-            yield entry(
-                cookie, t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), UNMARKED, *who, goto(t.SOURCE)
-            )
+            yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), e.UNMARKED, *who, e.goto(t.SOURCE))
 
 
-def node(n: LocalNode, cookie: int) -> Iterator[Flow]:
+def node(n: LocalNode) -> Iterator[Flow]:
     """Gateway: from the tunnel to a worker; those to gateways are everybody's."""
     if n.gateway:
         return
     who = (set_bits(r.ORIGIN, r.ORIGIN_NODE), set_bits(r.INGRESS_PORT, n.ofport))
     for family in r.FAMILIES:
-        yield entry(
-            cookie, t.CLASSIFY, d.NORMAL, (exact(IN_PORT, n.ofport), family), UNMARKED, *who, goto(t.SOURCE)
-        )
+        yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, n.ofport), family), e.UNMARKED, *who, e.goto(t.SOURCE))

@@ -107,7 +107,6 @@ PREFIX = 200  # plus the prefix length: the longest prefix wins
 SPECIAL = 400  # before any prefix
 
 PIPELINE = Pipeline(
-    name="mcagent",
     tables=t.TABLES,
     bits=r.BITS,
     writes=(ETH_DST, ETH_SRC, PKT_MARK, *t.ADDRESSES_SRC, *PORTS_SRC.values()),

@@ -1,11 +1,12 @@
-"""How entries of the pipeline are made, and the conditions and actions that several steps of the packet share."""
+"""How flows of the pipeline are made, and the conditions and actions that several steps of the packet share."""
 
 from __future__ import annotations
 
 from flows import actions as act
+from flows import fields as f
 from flows.actions import Ct, Goto, Move, Nat, ToGroup, set_bits, set_whole
 from flows.declare import Category, Table
-from flows.fields import ETH_DST, ETH_SRC, PKT_MARK, Term, ct_state, exact
+from flows.fields import Term, ct_state
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
@@ -14,13 +15,13 @@ from flows.pipeline.values import Env
 
 # A packet keeps its kernel mark (skb->mark) through encapsulation and decapsulation (skb_scrub_packet in
 # net/core/skbuff.c clears it between namespaces only). Ours, or a CNI's, must not steer the tunnel's own packets.
-UNMARKED = set_whole(PKT_MARK, 0)
-PLAIN = set_whole(ETH_DST, r.MAC_PLAIN)
-AS_TRANSLATED = set_whole(ETH_DST, r.MAC_TRANSLATED)
-AS_REPLY = (set_whole(ETH_DST, r.MAC_REPLY), set_bits(r.REPLY, 1))
+UNMARKED = set_whole(f.PKT_MARK, 0)
+PLAIN = set_whole(f.ETH_DST, r.MAC_PLAIN)
+AS_TRANSLATED = set_whole(f.ETH_DST, r.MAC_TRANSLATED)
+AS_REPLY = (set_whole(f.ETH_DST, r.MAC_REPLY), set_bits(r.REPLY, 1))
 # The ID of the connection's Service is written where it was remembered; un-translated, a packet loses it.
-WITH_SERVICE_ID = (set_whole(ETH_SRC, r.MAC_SERVICE), Move(r.LABEL_SERVICE, r.SERVICE_ID))
-UNTRANSLATED = (set_whole(ETH_SRC, r.HOST_MAC), *AS_REPLY)
+WITH_SERVICE_ID = (set_whole(f.ETH_SRC, r.MAC_SERVICE), Move(r.LABEL_SERVICE, r.SERVICE_ID))
+UNTRANSLATED = (set_whole(f.ETH_SRC, r.HOST_MAC), *AS_REPLY)
 
 FROM_HOST, FROM_NODE, FROM_GATEWAY, FROM_REMOTE = (r.ORIGIN.is_(n) for n in (1, 2, 3, 4))
 NEW, ESTABLISHED = ct_state("+new-rpl+trk"), ct_state("+est-rpl+trk")
@@ -29,12 +30,11 @@ INVALID, TRACKED, DNATED = ct_state("+inv+trk"), ct_state("+trk"), ct_state("+tr
 
 LOCAL_GATEWAYS = d.GROUP_GATEWAYS.group_id(0)
 TO_LOCAL_GATEWAY = ToGroup(LOCAL_GATEWAYS)
-BASE = d.COOKIES.cookie(d.FOR_BASE)
 
 
 def mac(value: int) -> Term:
     """Return the condition on the destination MAC."""
-    return exact(ETH_DST, value)
+    return f.exact(f.ETH_DST, value)
 
 
 def goto(table: Table) -> Goto:
@@ -42,14 +42,9 @@ def goto(table: Table) -> Goto:
     return Goto(table.number)
 
 
-def entry(cookie: int, table: Table, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:
-    """Return a flow of the pipeline."""
-    return d.PIPELINE.flow(table, priority, terms, actions, cookie=cookie)
-
-
-def base_entry(table: Table, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:
-    """Return a flow that every Node of its role has."""
-    return entry(BASE, table, priority, terms, *actions)
+def flow(table: Table, priority: int, terms: tuple[Term, ...], *actions: act.Action) -> Flow:
+    """Return a flow of the pipeline. Its cookie is its owner's, who puts it in."""
+    return d.PIPELINE.flow(table, priority, terms, actions)
 
 
 def drop(table: Table, priority: int, terms: tuple[Term, ...], why: Category, number: int = 0) -> Flow:
@@ -59,4 +54,4 @@ def drop(table: Table, priority: int, terms: tuple[Term, ...], why: Category, nu
 
 def un_dnat(env: Env) -> Ct:
     """Return the pass through conntrack that undoes what this gateway translated."""
-    return Ct(env.zones.service, table=t.UN_DNAT.number, nat=Nat())
+    return Ct(env.zone(r.ZONE_SERVICE), table=t.UN_DNAT.number, nat=Nat())

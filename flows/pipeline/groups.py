@@ -3,53 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from flows import actions as act
+from flows import fields as f
 from flows.actions import Output, ToGroup
-from flows.fields import (
-    IP_PROTO,
-    IPV4_DST,
-    IPV4_SRC,
-    IPV6_DST,
-    IPV6_SRC,
-    SCTP_DST,
-    SCTP_SRC,
-    TCP_DST,
-    TCP_SRC,
-    Field,
-)
 from flows.flow import Bucket, Group, GroupType
 from flows.pipeline import declaration as d
+from flows.pipeline import entries as e
 from flows.pipeline import registers as r
-from flows.pipeline.entries import LOCAL_GATEWAYS, un_dnat
-from flows.pipeline.values import Env, NextHop, NextHopGroup, RemoteGateway
+from flows.pipeline.values import Env, NextHop, NextHopGroup
 
 # What a choice among gateways is hashed over. UDP ports are left out on purpose: later fragments have none, and
 # all fragments of a datagram must meet at one gateway to be translated (network cards hash UDP like this, too).
 # In the order in which OVS keeps and prints the fields.
-CONNECTION: tuple[Field, ...] = (
-    IPV4_SRC, IPV4_DST, IPV6_SRC, IPV6_DST, IP_PROTO, TCP_SRC, TCP_DST, SCTP_SRC, SCTP_DST,
+CONNECTION = (
+    f.IPV4_SRC, f.IPV4_DST, f.IPV6_SRC, f.IPV6_DST, f.IP_PROTO, f.TCP_SRC, f.TCP_DST, f.SCTP_SRC, f.SCTP_DST,
 )  # fmt: skip
 _NUMBER = 0xFFFFFF
 _MAX_BUCKET = 0x7FFFFFFF
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A port that can be chosen; `number` decides with the hash, and is the same wherever that matters."""
-
-    number: int
-    ofport: int
-    watched: bool
-    standby: bool
-
-
-def candidate(number: int, way: NextHop | RemoteGateway) -> Candidate:
-    """Return the tunnel as a candidate."""
-    assert way.ofport is not None
-    return Candidate(number=number, ofport=way.ofport, watched=way.watched, standby=way.standby)
 
 
 def bucket_ids(names: Iterable[str]) -> dict[str, int]:
@@ -68,49 +41,56 @@ def bucket_ids(names: Iterable[str]) -> dict[str, int]:
     return {name: number for number, name in taken.items()}
 
 
-def choose(group_id: int, candidates: Sequence[Candidate], *, ordered: bool, last_resort: bool) -> Iterator[Group]:
+def choose(group_id: int, hops: Mapping[int, NextHop], *, ordered: bool, last_resort: bool) -> Iterator[Group]:
     """Yield the group that chooses, and those it needs. `ordered`: the first live one in the order given.
 
+    Else the numbers of the next hops decide with the hash; they are the same wherever that matters.
     All on standby is the same as none on standby. `last_resort`: nobody looks elsewhere when none of these is
     live; then those that are not on standby are used all the same. A false alarm (a busy Node that answers BFD
     late, or sessions that have to begin anew because our own ovs-vswitchd was restarted) would drop packets that
     arrive, and a true one loses nothing that another way would have saved. Those on standby have been gone for
     longer, or somebody asked to leave them.
     """
-    if last_resort and len(candidates) == 1:
-        candidates = (replace(candidates[0], watched=False),)
-    last_resort = last_resort and all(one.watched for one in candidates)
-    first = tuple(one for one in candidates if not one.standby)
-    rest = tuple(one for one in candidates if one.standby) if first else ()
-    first = first or tuple(candidates)
+    if last_resort and len(hops) == 1:
+        hops = _unwatched(hops)
+    last_resort = last_resort and all(hop.watched for hop in hops.values())
+    standby = {number: hop for number, hop in hops.items() if hop.standby}
+    first = {number: hop for number, hop in hops.items() if not hop.standby}
+    if not first:
+        first, standby = standby, {}
     if ordered:
-        order = (*first, *rest, *([replace(first[0], watched=False)] if last_resort and first else []))
-        buckets = (watching(n, one.ofport, one.watched, Output(one.ofport)) for n, one in enumerate(order))
-        yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, tuple(buckets)))
+        order = [*first.values(), *standby.values()]
+        if last_resort and first:
+            order.append(replace(order[0], watched=False))
+        buckets = tuple(watching(n, hop, Output(hop.ofport)) for n, hop in enumerate(order))
+        yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, buckets))
         return
-    levels = [(d.GROUP_FIRST, first)]
-    if rest:
-        levels.append((d.GROUP_STANDBY, rest))
+    levels = {d.GROUP_FIRST.group_id(group_id & _NUMBER): first}
+    if standby:
+        levels[d.GROUP_STANDBY.group_id(group_id & _NUMBER)] = standby
     if last_resort and first:
         # The same numbers: what is hashed to one goes to the same one when it is live again.
-        levels.append((d.GROUP_ANY, tuple(replace(one, watched=False) for one in first)))
+        levels[d.GROUP_ANY.group_id(group_id & _NUMBER)] = _unwatched(first)
     if len(levels) == 1:
         yield _by_hash(group_id, first)
         return
-    numbers = [kind.group_id(group_id & _NUMBER) for kind, _ in levels]
-    for number, (_, level) in zip(numbers, levels, strict=True):
+    for number, level in levels.items():
         yield _by_hash(number, level)
-    nested = tuple(passing_on(n, number) for n, number in enumerate(numbers))
+    nested = tuple(passing_on(n, number) for n, number in enumerate(levels))
     yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, nested))
 
 
-def watching(number: int, ofport: int, watched: bool, *actions: act.Action) -> Bucket:
-    """Return a bucket of a fast-failover group.
+def _unwatched(hops: Mapping[int, NextHop]) -> dict[int, NextHop]:
+    return {number: replace(hop, watched=False) for number, hop in hops.items()}
+
+
+def watching(number: int, hop: NextHop | None, *actions: act.Action) -> Bucket:
+    """Return a bucket of a fast-failover group, for a next hop or for what needs none.
 
     Such a bucket must watch something (ofp-group.c, ofputil_check_group_mod): where liveness is not known, our
     own port, which is there as long as there is anything to send.
     """
-    return Bucket(number, actions, watch_port=ofport if watched else r.HOST_OFPORT)
+    return Bucket(number, actions, watch_port=hop.ofport if hop and hop.watched else r.HOST_OFPORT)
 
 
 def passing_on(number: int, group_id: int) -> Bucket:
@@ -118,7 +98,7 @@ def passing_on(number: int, group_id: int) -> Bucket:
     return Bucket(number, (ToGroup(group_id),), watch_group=group_id)
 
 
-def select(group_id: int, buckets: tuple[Bucket, ...], fields: tuple[Field, ...] = CONNECTION) -> Group:
+def select(group_id: int, buckets: tuple[Bucket, ...], fields: tuple[f.Field, ...] = CONNECTION) -> Group:
     """Return a group that chooses a live bucket by a hash of `fields`.
 
     Where there is one bucket only, nothing is hashed: a hash makes every connection a flow of its own in the
@@ -128,30 +108,26 @@ def select(group_id: int, buckets: tuple[Bucket, ...], fields: tuple[Field, ...]
         watches = buckets[0].watch_port is not None or buckets[0].watch_group is not None
         kind = GroupType.FAST_FAILOVER if watches else GroupType.INDIRECT
         return d.PIPELINE.group(Group(group_id, kind, buckets))
-    group = Group(group_id, GroupType.SELECT, buckets, selection_method="hash", fields=fields)
-    return d.PIPELINE.group(group)
+    return d.PIPELINE.group(Group(group_id, GroupType.SELECT, buckets, fields))
 
 
-def _by_hash(group_id: int, candidates: Sequence[Candidate]) -> Group:
-    ordered = sorted(candidates, key=lambda one: one.number)
-    return select(
-        group_id,
-        tuple(
-            Bucket(one.number, (Output(one.ofport),), watch_port=one.ofport if one.watched else None)
-            for one in ordered
-        ),
+def _by_hash(group_id: int, hops: Mapping[int, NextHop]) -> Group:
+    buckets = (
+        Bucket(number, (Output(hop.ofport),), watch_port=hop.ofport if hop.watched else None)
+        for number, hop in sorted(hops.items())
     )
+    return select(group_id, tuple(buckets))
 
 
 def local_gateways(env: Env, group: NextHopGroup) -> Iterator[Group]:
     """Yield the groups that choose a gateway of this cluster, and that prefer the one behind a port."""
     if env.gateway and not group.next_hops:
         return
-    candidates = [candidate(hop.ofport, hop) for hop in group.next_hops]
+    hops = {hop.ofport: hop for hop in group.next_hops}
     # A gateway is one itself: while no other one is live it needs none (`route.cluster_groups`).
-    yield from choose(LOCAL_GATEWAYS, candidates, ordered=group.ordered, last_resort=not env.gateway)
-    other = watching(1, r.HOST_OFPORT, True, un_dnat(env)) if env.gateway else passing_on(1, LOCAL_GATEWAYS)
-    for hop in sorted(group.next_hops, key=lambda hop: hop.ofport):
+    yield from choose(e.LOCAL_GATEWAYS, hops, ordered=group.ordered, last_resort=not env.gateway)
+    other = watching(1, None, e.un_dnat(env)) if env.gateway else passing_on(1, e.LOCAL_GATEWAYS)
+    for port, hop in sorted(hops.items()):
         # Also to one on standby: a reply follows the last request, and other gateways may not know the connection.
-        buckets = (watching(0, hop.ofport, hop.watched, Output(hop.ofport)), other)
-        yield d.PIPELINE.group(Group(d.GROUP_PREFER.group_id(hop.ofport), GroupType.FAST_FAILOVER, buckets))
+        buckets = (watching(0, hop, Output(port)), other)
+        yield d.PIPELINE.group(Group(d.GROUP_PREFER.group_id(port), GroupType.FAST_FAILOVER, buckets))

@@ -31,11 +31,7 @@ SNAT = Bits("snat", REGISTERS[0], 5, 5, "connections to the destination's cluste
 REPLY = Bits("reply", REGISTERS[0], 6, 6, "a reply to a connection that another cluster opened")
 CLUSTER = Bits("cluster", REGISTERS[1], 0, 31, "ID of the remote cluster it comes from or goes to")
 INGRESS_PORT = Bits(
-    "ingress_port",
-    REGISTERS[2],
-    0,
-    15,
-    "port it came in by; of what a sibling relays, that to the Node that sent it",
+    "ingress_port", REGISTERS[2], 0, 15, "port it came in by; if a sibling relays it, that to its Node"
 )
 EGRESS_PORT = Bits("egress_port", REGISTERS[3], 0, 15, "port it leaves by")
 CLIENT_PORT = Bits(
@@ -43,10 +39,10 @@ CLIENT_PORT = Bits(
     REGISTERS[4],
     0,
     15,
-    "source port of a request, met in mid-connection, to a Service that shares endpoints; else 0",
+    "source port of a request in mid-connection, if endpoints are shared, or 0",
 )
-# Where it is taken from, and put back; and the part of it by which another port is told: conntrack takes the next
-# one that is free (nat_get_unique_l4 in OVS' lib/conntrack.c).
+# Where it is taken from, and put back; and the part of it that shows another port: conntrack takes the next one
+# that is free (nat_get_unique_l4 in OVS' lib/conntrack.c).
 SOURCE_PORTS = {
     protocol: Bits("source_port", PORTS_SRC[protocol], 0, 15, "of a request") for protocol in (IP_TCP, IP_UDP)
 }
@@ -56,11 +52,7 @@ LOW_OF_SOURCE_PORTS = {
     for protocol in SOURCE_PORTS
 }
 MARK_PORT = Bits(
-    "mark_port",
-    CT_MARK,
-    0,
-    15,
-    "zone ARRIVAL: tunnel that the connection last came in by; 1: this Node is the gateway",
+    "mark_port", CT_MARK, 0, 15, "zone ARRIVAL: tunnel the connection last came in by; 1: this Node is the gateway"
 )
 MARK_TRANSLATED = Bits(
     "mark_translated", CT_MARK, 16, 16, "zone ARRIVAL: its Service was translated by that gateway"
@@ -69,21 +61,13 @@ LABEL_PORT = Bits(
     "label_port", CT_LABEL, 0, 15, "zone SNAT: port to the Node that opened the connection; 1: this Node"
 )
 LABEL_CLIENT_PORT = Bits(
-    "label_client_port",
-    CT_LABEL,
-    16,
-    31,
-    "zone SERVICE: source port that the client has, where conntrack may have given it another one; else 0",
+    "label_client_port", CT_LABEL, 16, 31, "zone SERVICE: the client's own source port, if it may move; else 0"
 )
 LOW_OF_LABEL = Bits(
     "low_of_client_port", CT_LABEL, LABEL_CLIENT_PORT.low, LABEL_CLIENT_PORT.low + LOW_BITS - 1, "its lowest bits"
 )
 LABEL_SERVICE = Bits(
-    "label_service",
-    CT_LABEL,
-    32,
-    63,
-    "zone SERVICE: ID of the Service that was translated; zone ARRIVAL: as the gateway told it",
+    "label_service", CT_LABEL, 32, 63, "zone SERVICE: ID of the Service; zone ARRIVAL: as the gateway reported it"
 )
 SERVICE_ID = Bits(
     "service_id", ETH_SRC, 0, 31, "between gateway and Node, with MAC `…:f1`: ID of the translated Service"

@@ -6,54 +6,26 @@ The flows of a table are in the module of its step: `classify`, `source`, `depar
 
 from __future__ import annotations
 
+from flows import fields as f
 from flows.declare import Table
-from flows.fields import (
-    CT_STATE,
-    ETH_DST,
-    ETH_TYPE,
-    IN_PORT,
-    IP_PROTO,
-    IP_TOS,
-    IPV4_DST,
-    IPV4_SRC,
-    IPV6_DST,
-    IPV6_SRC,
-    PORTS_DST,
-    PORTS_SRC,
-    TCP_FLAGS,
-    TCP_SRC,
-)
-from flows.pipeline.registers import (
-    CLUSTER,
-    INGRESS_PORT,
-    LABEL_CLIENT_PORT,
-    LABEL_PORT,
-    LABEL_SERVICE,
-    MARK_PORT,
-    MARK_TRANSLATED,
-    ORIGIN,
-    REPLY,
-    SERVICE_ID,
-    SNAT,
-    TRANSLATED,
-)
+from flows.pipeline import registers as r
 
-ADDRESSES_SRC = (IPV4_SRC, IPV6_SRC)
-ADDRESSES_DST = (IPV4_DST, IPV6_DST)
+ADDRESSES_SRC = (f.IPV4_SRC, f.IPV6_SRC)
+ADDRESSES_DST = (f.IPV4_DST, f.IPV6_DST)
 
 CLASSIFY = Table(
     number=0,
     name="Classify",
     purpose="By port: who sent it. Only IP passes; from the host only what is addressed to the virtual next hop. "
     "What the agent asks clients goes the way of replies; a client that refuses is not heard.",
-    fields=(IN_PORT, ETH_TYPE, ETH_DST, IP_PROTO, IP_TOS, TCP_FLAGS),
+    fields=(f.IN_PORT, f.ETH_TYPE, f.ETH_DST, f.IP_PROTO, f.IP_TOS, f.TCP_FLAGS),
     next=(10, 26, 40),
 )
 SOURCE = Table(
     number=10,
     name="Source",
     purpose="Source-address check: a cluster, a Node and the host may send only from addresses that are theirs.",
-    fields=(ETH_TYPE, ORIGIN, CLUSTER, INGRESS_PORT, *ADDRESSES_SRC),
+    fields=(f.ETH_TYPE, r.ORIGIN, r.CLUSTER, r.INGRESS_PORT, *ADDRESSES_SRC),
     next=(20, 30, 60),
 )
 UNTRANSLATE = Table(
@@ -61,14 +33,14 @@ UNTRANSLATE = Table(
     name="Untranslate",
     purpose="Gateway: what is it? A reply to a SNATed connection, a request to a Service, a packet to a Pod; "
     "from a Node: a reply of a translated Service, a plain reply, or a packet of a connection opened here.",
-    fields=(ETH_TYPE, ETH_DST, ORIGIN, *ADDRESSES_DST),
+    fields=(f.ETH_TYPE, f.ETH_DST, r.ORIGIN, *ADDRESSES_DST),
     next=(22, 23, 26, 40, 60),
 )
 UN_SNAT = Table(
     number=22,
     name="UnSnat",
     purpose="Gateway: replies to connections that this gateway SNATed go to the Node in the connection's label.",
-    fields=(ETH_TYPE, CT_STATE, LABEL_PORT),
+    fields=(f.ETH_TYPE, f.CT_STATE, r.LABEL_PORT),
     next=(70, 90),
 )
 ADMIT_SERVICE = Table(
@@ -76,14 +48,14 @@ ADMIT_SERVICE = Table(
     name="AdmitService",
     purpose="Gateway: of the connections that a remote cluster opens to Services, no more than its meter lets "
     "pass become entries of conntrack.",
-    fields=(ETH_TYPE, CT_STATE, LABEL_SERVICE, CLUSTER),
+    fields=(f.ETH_TYPE, f.CT_STATE, r.LABEL_SERVICE, r.CLUSTER),
     next=(24,),
 )
 SERVICE = Table(
     number=24,
     name="Service",
     purpose="Gateway: requests to this cluster's Services. New connections to exported ones get an endpoint.",
-    fields=(ETH_TYPE, CT_STATE, IP_PROTO, TCP_FLAGS, *PORTS_DST.values(), *ADDRESSES_DST),
+    fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.TCP_FLAGS, *f.PORTS_DST.values(), *ADDRESSES_DST),
     next=(25,),
 )
 CLIENT = Table(
@@ -91,7 +63,7 @@ CLIENT = Table(
     name="Client",
     purpose="Gateway: the client keeps its source port. The userspace datapath's conntrack may have given it "
     "another one, by which the next gateway, or the server, would not know it.",
-    fields=(ETH_TYPE, CT_STATE, IP_PROTO, LABEL_CLIENT_PORT, *PORTS_SRC.values()),
+    fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, r.LABEL_CLIENT_PORT, *f.PORTS_SRC.values()),
     next=(60,),
 )
 UN_DNAT = Table(
@@ -99,7 +71,7 @@ UN_DNAT = Table(
     name="UnDnat",
     purpose="Gateway: a reply that needs un-translation goes on only translated: by conntrack if that was done "
     "here, else by the ID of its Service, if it comes from an endpoint of that. Never raw.",
-    fields=(ETH_TYPE, CT_STATE, SERVICE_ID, IP_PROTO, *PORTS_SRC.values(), *ADDRESSES_SRC),
+    fields=(f.ETH_TYPE, f.CT_STATE, r.SERVICE_ID, f.IP_PROTO, *f.PORTS_SRC.values(), *ADDRESSES_SRC),
     next=(40,),
 )
 DEPARTURE = Table(
@@ -111,13 +83,13 @@ DEPARTURE = Table(
     "Service sends in the middle of a lost TCP connection waits until the client has been heard: who knows "
     "whether it is to be un-translated.",
     fields=(
-        ETH_TYPE,
-        CT_STATE,
-        MARK_PORT,
-        MARK_TRANSLATED,
-        IP_PROTO,
-        TCP_SRC,
-        TCP_FLAGS,
+        f.ETH_TYPE,
+        f.CT_STATE,
+        r.MARK_PORT,
+        r.MARK_TRANSLATED,
+        f.IP_PROTO,
+        f.TCP_SRC,
+        f.TCP_FLAGS,
         *ADDRESSES_SRC,
         *ADDRESSES_DST,
     ),
@@ -128,7 +100,7 @@ ROUTE = Table(
     name="Route",
     purpose="Longest prefix: the remote cluster of the destination. Workers hand the packet to a gateway. "
     "Addresses of remote gateways are for replies only.",
-    fields=(ETH_TYPE, ORIGIN, REPLY, *ADDRESSES_DST),
+    fields=(f.ETH_TYPE, r.ORIGIN, r.REPLY, *ADDRESSES_DST),
     next=(45,),
 )
 RELAY = Table(
@@ -136,41 +108,41 @@ RELAY = Table(
     name="Relay",
     purpose="Gateway: directly if the cluster can be reached from here, else by a sibling gateway; one hop at "
     "most, and before any SNAT, so that the gateway that sends it out translates.",
-    fields=(ORIGIN, CLUSTER),
+    fields=(r.ORIGIN, r.CLUSTER),
     next=(50,),
 )
 SNAT_TABLE = Table(
     number=50,
     name="Snat",
     purpose="Gateway: replies, and Pods that the other cluster may see, keep their address. All else is SNATed.",
-    fields=(ETH_TYPE, SNAT, REPLY, *ADDRESSES_SRC),
+    fields=(f.ETH_TYPE, r.SNAT, r.REPLY, *ADDRESSES_SRC),
     next=(52, 54),
 )
 SNAT_STATE = Table(
     number=52,
     name="SnatState",
     purpose="Gateway: new connections take the gateway's address and remember the port they came from.",
-    fields=(ETH_TYPE, CT_STATE, CLUSTER),
+    fields=(f.ETH_TYPE, f.CT_STATE, r.CLUSTER),
     next=(54,),
 )
 EXIT = Table(
     number=54,
     name="Exit",
     purpose="Gateway: out to a gateway of the remote cluster, chosen by a hash of the connection.",
-    fields=(ETH_TYPE, CLUSTER),
+    fields=(f.ETH_TYPE, r.CLUSTER),
 )
 DELIVER = Table(
     number=60,
     name="Deliver",
     purpose="Longest prefix: the Node that has the destination.",
-    fields=(ETH_TYPE, ORIGIN, *ADDRESSES_DST),
+    fields=(f.ETH_TYPE, r.ORIGIN, *ADDRESSES_DST),
     next=(70, 90),
 )
 ARRIVE = Table(
     number=70,
     name="Arrive",
     purpose="Into connection tracking of the Node that has the destination.",
-    fields=(ETH_TYPE, ETH_DST, ORIGIN),
+    fields=(f.ETH_TYPE, f.ETH_DST, r.ORIGIN),
     next=(71,),
 )
 ADMIT = Table(
@@ -178,20 +150,20 @@ ADMIT = Table(
     name="Admit",
     purpose="Of the connections that a remote cluster opens to this Node, no more than its meter lets pass become "
     "entries of conntrack, here and in the kernel.",
-    fields=(ETH_TYPE, CT_STATE, MARK_PORT, CLUSTER),
+    fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT, r.CLUSTER),
     next=(72,),
 )
 ARRIVE_STATE = Table(
     number=72,
     name="ArriveState",
     purpose="Keep the gateway that a connection comes in by, and what it translated; then to the kernel.",
-    fields=(ETH_TYPE, CT_STATE, MARK_PORT, MARK_TRANSLATED, INGRESS_PORT, TRANSLATED),
+    fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT, r.MARK_TRANSLATED, r.INGRESS_PORT, r.TRANSLATED),
 )
 OUTPUT = Table(
     number=90,
     name="Output",
     purpose="To another Node of this cluster; the destination MAC says whether a Service was translated.",
-    fields=(TRANSLATED,),
+    fields=(r.TRANSLATED,),
 )
 
 TABLES = (

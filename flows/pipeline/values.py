@@ -7,17 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flows.declare import Zone
 from flows.fields import Address, Network
 from flows.flow import Flow, Group
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Zones:
-    """The numbers of the three conntrack zones."""
-
-    arrival: int
-    service: int
-    snat: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +17,17 @@ class Env:
     """What all parts of the pipeline share. A change of it means that everything is built anew."""
 
     gateway: bool  # this Node is a gateway
-    zones: Zones
+    ct_zone_base: int  # the first of the conntrack zones
     local_gateways: tuple[int, ...]  # ports of the tunnels to the (other) gateways of this cluster, sorted
-    own_gateway_ips: tuple[
-        Address, ...
-    ] = ()  # of this Node, as remote clusters know it; the first of a family SNATs
+    # Of this Node, as remote clusters know it; the first of a family SNATs.
+    own_gateway_ips: tuple[Address, ...] = ()
     service_cidrs: tuple[Network, ...] = ()  # this cluster's
     published_pods: tuple[Network, ...] = ()  # Pods that remote clusters may reach and see; empty: no Pod to Pod
     client_ports_move: bool = False  # conntrack may give a client another source port, which it is to keep
+
+    def zone(self, zone: Zone) -> int:
+        """Return the number of a conntrack zone."""
+        return self.ct_zone_base + zone.offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +53,10 @@ class NextHopGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteGateway:
-    """A gateway of a remote cluster; `ofport` of the tunnel to it, None on workers. The rest: see `NextHop`."""
+    """A gateway of a remote cluster, and the tunnel to it if there is one: not on workers."""
 
     address: Address
-    ofport: int | None
-    watched: bool = True
-    standby: bool = False
+    next_hop: NextHop | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +91,7 @@ class LocalNode:
     networks: tuple[Network, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Endpoint:
     """One ready endpoint of a Service.
 
@@ -112,14 +105,14 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalService:
-    """One port of an exported Service of this cluster; `protocol` is "tcp", "udp" or "sctp".
+    """One port of an exported Service of this cluster; `protocol` is IP's number of TCP, UDP or SCTP.
 
     `shares_endpoints`: another exported port of the same protocol leads to one of these endpoints.
     """
 
     id: int
     address: Address
-    protocol: str
+    protocol: int
     port: int
     client_ip_affinity: bool
     endpoints: tuple[Endpoint, ...]

@@ -16,7 +16,6 @@ SECOND = Table(number=5, name="Second", purpose="out", fields=(f.ETH_TYPE,))
 BASE = Category(number=1, name="base", purpose="all")
 CHOICE = GroupKind(number=1, name="choice", purpose="some port", next=(5,))
 PIPELINE = Pipeline(
-    name="test",
     tables=(FIRST, SECOND),
     bits=(KEPT, MARK),
     writes=(f.ETH_DST,),
@@ -79,7 +78,6 @@ def test_goto_leads_to_later_tables_only() -> None:
     """OpenFlow allows goto_table to higher numbers only."""
     back = Table(number=7, name="Back", purpose="", next=(0,))
     pipeline = Pipeline(
-        name="loop",
         tables=(FIRST, SECOND, back),
         bits=(KEPT,),
         writes=(),
@@ -138,9 +136,9 @@ def test_declarations_are_checked_against_each_other() -> None:
     """Overlapping bit ranges and undeclared next tables are errors of the declaration."""
     common = {"writes": (), "zones": (), "groups": (), "categories": (), "cookies": CookieLayout(owner=1)}
     with pytest.raises(FlowError, match="overlaps"):
-        Pipeline(name="x", tables=(SECOND,), bits=(KEPT, Bits("b", f.REGISTERS[0], 3, 5)), **common)  # type: ignore[arg-type]
+        Pipeline(tables=(SECOND,), bits=(KEPT, Bits("b", f.REGISTERS[0], 3, 5)), **common)  # type: ignore[arg-type]
     with pytest.raises(FlowError, match="not declared"):
-        Pipeline(name="x", tables=(FIRST,), bits=(), **common)  # type: ignore[arg-type]
+        Pipeline(tables=(FIRST,), bits=(), **common)  # type: ignore[arg-type]
 
 
 def test_cookies_say_whose_they_are() -> None:

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from flows import Flow, FlowError, pipeline
+from flows import Flow, pipeline
 from flows import actions as act
 from flows.pipeline import PIPELINE
 from flows.pipeline import declaration as d
@@ -66,7 +66,7 @@ def test_every_flow_says_whose_it_is_and_every_drop_why(gateway: bool, siblings:
 def test_every_table_ends_in_a_counted_drop(gateway: bool, siblings: tuple[int, ...]) -> None:
     """The flow that takes what no other wants is there, once a table."""
     shared = small.env(gateway=gateway, siblings=siblings)
-    lowest = [flow for flow in pipeline.base(shared).flows if flow.priority == 0]
+    lowest = [flow for flow in small.base(shared).flows if flow.priority == 0]
     assert [flow.table for flow in lowest] == [table.number for table in PIPELINE.tables]
     assert all(flow.match_text == "" and flow.actions_text == "drop" for flow in lowest)
 
@@ -175,31 +175,20 @@ def test_where_there_is_no_choice_nothing_is_hashed() -> None:
     assert lonely.body_text.startswith("type=indirect,bucket=")
     (gateways,) = (
         group
-        for group in pipeline.base(small.env(gateway=False, siblings=(3,))).groups
+        for group in small.base(small.env(gateway=False, siblings=(3,))).groups
         if group.group_id == d.GROUP_GATEWAYS.group_id(0)
     )
     # Nor watched: there is nowhere else to go, and a false alarm would drop what arrives.
     assert gateways.body_text == "type=indirect,bucket=bucket_id:3,actions=output:3"
 
 
-def test_bad_services_are_refused() -> None:
-    """An unknown protocol or an endpoint of the other family is an error that names it."""
-    shared, service = small.env(gateway=True, siblings=()), small.service(5, "tcp", endpoints=1)
-    with pytest.raises(FlowError, match="icmp"):
-        pipeline.service(shared, replace(service, protocol="icmp"))
-    with pytest.raises(FlowError, match="fd00::1"):
-        pipeline.service(
-            shared, replace(service, endpoints=(pipeline.Endpoint(address=ip_address("fd00::1"), port=1),))
-        )
-
-
 def test_no_builder_assumes_ipv4() -> None:
     """IPv6 networks give flows on IPv6 fields."""
     shared = replace(small.env(gateway=True, siblings=(3,)), service_cidrs=(ip_network("fd00:96::/108"),))
     v6 = ip_network("fd00:21::/64")
-    gateway = pipeline.RemoteGateway(address=ip_address("fd00:9::1"), ofport=1001)
+    gateway = pipeline.RemoteGateway(address=ip_address("fd00:9::1"), next_hop=pipeline.NextHop(ofport=1001))
     cluster = pipeline.RemoteCluster(id=1, cidrs=(v6,), gateways=(gateway,), snat=False)
-    flows: list[Flow] = [*pipeline.base(shared).flows, *pipeline.cluster(shared, cluster).flows]
+    flows: list[Flow] = [*small.base(shared).flows, *pipeline.cluster(shared, cluster).flows]
     endpoint = pipeline.Endpoint(address=ip_address("fd00:10::2"), port=8080)
     service = replace(
         small.service(5, "tcp", endpoints=0), address=ip_address("fd00:96::5"), endpoints=(endpoint,)

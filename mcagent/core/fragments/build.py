@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 
 from flows import pipeline
+from flows.fields import PROTOCOLS
 from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState
@@ -46,10 +47,10 @@ def environment(
     config: Config,
 ) -> pipeline.Env:
     """Return what all flows share. `next_hops`: the (other) gateways of this cluster."""
-    base, own = config.ct_zone_base, local.own_gateway
+    own = local.own_gateway
     return pipeline.Env(
         gateway=local.role is Role.GATEWAY,
-        zones=pipeline.Zones(arrival=base, service=base + 1, snat=base + 2),
+        ct_zone_base=config.ct_zone_base,
         local_gateways=tuple(sorted(hop.ofport for hop in next_hops.next_hops)),
         own_gateway_ips=() if own is None else (own.source, *also_known_by),
         service_cidrs=local.service_cidrs,
@@ -139,17 +140,12 @@ def remote_cluster(
         cidrs=cluster.cidrs,
         gateways=(
             *(
-                pipeline.RemoteGateway(
-                    address=sources[path.tunnel.gateway],
-                    ofport=path.ofport,
-                    watched=path.watched,
-                    standby=path.standby,
-                )
+                pipeline.RemoteGateway(address=sources[path.tunnel.gateway], next_hop=path.next_hop)
                 for path in sorted(paths, key=lambda path: path.rank)
             ),
             # What a sibling passes on comes from gateways that are not reached from here, too.
             *(
-                pipeline.RemoteGateway(address=source, ofport=None)
+                pipeline.RemoteGateway(address=source)
                 for address, source in sources.items()
                 if address not in reached
             ),
@@ -202,7 +198,7 @@ def service_flows(value: tuple[ExportedPort, int, tuple[int | None, ...]], env: 
     service = pipeline.LocalService(
         id=number,
         address=port.address,
-        protocol=port.protocol,
+        protocol=PROTOCOLS[port.protocol],
         port=port.port,
         client_ip_affinity=port.client_ip_affinity,
         endpoints=tuple(pipeline.Endpoint(address=a, port=n, ofport=ofport) for (a, n), ofport in places),

@@ -50,6 +50,11 @@ class PathState:
     standby: bool
     rank: int
 
+    @property
+    def next_hop(self) -> NextHop:
+        """The tunnel as flows see it."""
+        return NextHop(ofport=self.ofport, watched=self.watched, standby=self.standby)
+
 
 def path_rules(local: LocalCluster, facts: Facts, config: Config) -> PathRules:
     """Return the rules on this Node. A Node that drains, or reaches no other cluster, says so by BFD."""
@@ -122,10 +127,7 @@ def next_hops(paths: Iterable[PathState], rules: PathRules) -> NextHopGroup:
         (path for path in paths if path.tunnel.peer_kind is PeerKind.GATEWAY),
         key=lambda path: (path.rank, path.ofport),
     )
-    return NextHopGroup(
-        next_hops=tuple(NextHop(ofport=p.ofport, watched=p.watched, standby=p.standby) for p in found),
-        ordered=rules.ordered,
-    )
+    return NextHopGroup(next_hops=tuple(path.next_hop for path in found), ordered=rules.ordered)
 
 
 def _at_once(bfd: Bfd) -> Bfd:

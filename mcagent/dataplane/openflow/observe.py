@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from flows.lines import is_group_line, parse_flow_line, parse_group_line
 from flows.pipeline import PIPELINE
+from flows.text import is_group_line, parse_flow_line, parse_group_line
 from mcagent.model.resources import FlowEntry, GroupEntry, MeterEntry
 
 COOKIE, COOKIE_MASK = PIPELINE.cookies.mask  # every flow of ours
