@@ -9,7 +9,7 @@ from random import Random
 
 from hypothesis import Phase, settings
 
-from devtools.simulator import Journey, Network, Packet
+from devtools.simulator import Network, Packet, PacketWalk
 from devtools.simulator.packet import ACK, ECHO_REQUEST, SYN
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from tests.topologies import HOST_MAC, Pod, Service, World, from_kernel
@@ -108,21 +108,21 @@ def calls(world: World, random: Random, number: int, *, published: bool = False)
     return found
 
 
-def one(journey: Journey) -> tuple[str, Packet]:
+def one(packet_walk: PacketWalk) -> tuple[str, Packet]:
     """Return where the only copy was handed to a kernel; fail when that is not so."""
-    assert not journey.problems, journey
-    assert all(len(walk.outputs) == 1 for _, walk in journey.walks), f"copies or a drop\n{journey}"
-    assert len(journey.deliveries) == 1, journey
-    node, packet = journey.deliveries[0]
-    assert packet.eth_dst == HOST_MAC, journey
+    assert not packet_walk.problems, packet_walk
+    assert all(len(walk.outputs) == 1 for _, walk in packet_walk.walks), f"copies or a drop\n{packet_walk}"
+    assert len(packet_walk.deliveries) == 1, packet_walk
+    node, packet = packet_walk.deliveries[0]
+    assert packet.eth_dst == HOST_MAC, packet_walk
     return node, packet
 
 
-def none(journey: Journey) -> None:
+def none(packet_walk: PacketWalk) -> None:
     """Fail unless the packet was dropped, without a fault of the flows."""
-    assert not journey.problems, journey
-    assert not journey.deliveries, journey
-    assert journey.drops, journey
+    assert not packet_walk.problems, packet_walk
+    assert not packet_walk.deliveries, packet_walk
+    assert packet_walk.drops, packet_walk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +131,8 @@ class Exchange:
 
     node: str  # where the server is
     seen: Packet  # as the server saw it
-    there: Journey
-    back: Journey
+    there: PacketWalk
+    back: PacketWalk
     network: Network
 
 

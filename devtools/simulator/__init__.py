@@ -1,7 +1,7 @@
 """A simulator: walks a packet through flows, groups and connection tracking, and tells every step. Pure."""
 
 from devtools.simulator.conntrack import Connection, ConnectionTable, Datapath, Masked, Request, Tracked, Tuple5
-from devtools.simulator.network import Journey, Network
+from devtools.simulator.network import Network, PacketWalk
 from devtools.simulator.packet import Fragment, Packet
 from devtools.simulator.switch import Step, Switch, Walk
 from devtools.simulator.table import contradictions, overlap
@@ -11,10 +11,10 @@ __all__ = [
     "ConnectionTable",
     "Datapath",
     "Fragment",
-    "Journey",
     "Masked",
     "Network",
     "Packet",
+    "PacketWalk",
     "Request",
     "Step",
     "Switch",

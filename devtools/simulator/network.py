@@ -18,7 +18,7 @@ MAX_HOPS = 64  # walks that one packet may cause before it counts as looping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Journey:
+class PacketWalk:
     """All that came of one packet: walks in order, copies handed to kernels, reasons of drops, faults of flows."""
 
     walks: tuple[tuple[str, Walk], ...]
@@ -86,7 +86,7 @@ class Network:
         """Return the network with no connections and this kind of connection tracking everywhere."""
         return replace(self, connections={}, datapath=datapath)
 
-    def send(self, switch: str, packet: Packet) -> Journey:
+    def send(self, switch: str, packet: Packet) -> PacketWalk:
         """Let a packet come in at `packet.in_port` of a switch and follow every copy to its end."""
         tables = dict(self.connections)
         walks: list[tuple[str, Walk]] = []
@@ -114,7 +114,7 @@ class Network:
                     drops.append(f"{name}: port {number} {'does not exist' if end is None else 'is cut off'}")
                 else:
                     waiting.append((end[0], replace(copy, in_port=end[1])))
-        return Journey(
+        return PacketWalk(
             walks=tuple(walks),
             deliveries=tuple(deliveries),
             drops=tuple(drops),

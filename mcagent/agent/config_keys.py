@@ -261,7 +261,7 @@ KEYS: tuple[Key, ...] = (
         meaning='Directory of tls.crt and tls.key for `listen`, read again when they change. "": a self-signed '
                 "certificate, made at start."),
     _key(path="resyncPeriod", attribute="resync_period", value=kinds.duration(1, 86400), core=False,
-        meaning="How often the whole dataplane is read and compared, beside being told of changes."),
+        meaning="How often the whole dataplane is read and compared, beside being notified of changes."),
     _key(path="logLevel", attribute="log_level", value=kinds.choice(LogLevel), core=False,
         meaning="Least severity that is logged."),
     _key(path="logFormat", attribute="log_format", value=kinds.choice(LogFormat), core=False,

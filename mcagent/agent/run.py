@@ -1,4 +1,4 @@
-"""The agent's process: lives until it is told to stop.
+"""The agent's process: lives until it is stopped.
 
 Signals: SIGTERM and SIGINT end the process and leave the dataplane exactly as it is. SIGHUP reads the
 configuration again; what can change while running is taken over, for the rest the log asks for a restart.

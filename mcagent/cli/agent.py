@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run until told to stop."""
+    """Run until stopped."""
     from mcagent.agent.run import run_agent
     from mcagent.observe import logs
 

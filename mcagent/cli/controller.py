@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run until told to stop."""
+    """Run until stopped."""
     from mcagent.controller.run import run_controller
     from mcagent.observe import logs
 

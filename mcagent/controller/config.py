@@ -211,10 +211,10 @@ KEYS = (
          meaning="Member: how many Services it imports at most: each takes a ClusterIP. Those that are here stay; "
                  "of the others the oldest come first."),
     _key("tunnelType", "tunnel_type", kinds.text("|geneve|vxlan", 'geneve, vxlan or ""'),
-         meaning="Member: tunnelType of this cluster's agents, told to the other clusters, which tell when theirs "
-                 'is another one. "": not told.'),
+         meaning="Member: tunnelType of this cluster's agents, announced to the other clusters, which report when "
+                 'theirs is another one. "": not announced.'),
     _key("tunnelPort", "tunnel_port", kinds.integer(0, 65535),
-         meaning="Member: likewise tunnelPort. 0: not told."),
+         meaning="Member: likewise tunnelPort. 0: not announced."),
     _key("writeEndpoints", "write_endpoints", kinds.choice(WriteEndpoints),
          meaning="Member: whether imported Services get Endpoints beside EndpointSlices. auto: where the cluster "
                  "needs them."),
@@ -260,7 +260,7 @@ KEYS = (
     _key("workers", "workers", kinds.integer(1, 256),
          meaning="How many keys are worked on at the same time, of this cluster and of the leader each."),
     _key("resyncPeriod", "resync_period", kinds.duration(1, 86400),
-         meaning="How often everything is looked at anew, beside being told of changes."),
+         meaning="How often everything is looked at anew, beside being notified of changes."),
     _key("logLevel", "log_level", kinds.choice(LogLevel), meaning="Least severity that is logged."),
     _key("logFormat", "log_format", kinds.choice(LogFormat), meaning="Form of log lines."),
 )  # fmt: skip

@@ -6,7 +6,7 @@ its own: one cluster, Node or Service that changes costs one call. Keys that are
 cells that a pass did not come by.
 
 A new value that equals the last one is dropped for it (equality cut-off). So an unchanged value is the very same
-object from pass to pass, whatever was computed to find that out, and what follows is told apart by identity.
+object from pass to pass, whatever was computed to find that out, and what follows is compared by identity.
 
 Only this module knows that there was an earlier pass. A pass with it gives what a pass from scratch gives if
 functions depend on their arguments alone, do not change them, and do not depend on the order of a mapping's keys.

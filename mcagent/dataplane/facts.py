@@ -38,7 +38,7 @@ SERVICE_DEVICE = "kube-ipvs0"
 
 DEFAULT_MTU = 1500
 
-# systemd-resolved(8): behind its stub (127.0.0.53 in resolv.conf) are those that it has been told
+# systemd-resolved(8): behind its stub (127.0.0.53 in resolv.conf) are those that it was given
 RESOLVED = Path("/run/systemd/resolve/resolv.conf")
 RESOLV_CONF_MAX = 1 << 16  # bytes that are read of each
 

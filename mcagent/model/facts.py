@@ -18,7 +18,7 @@ class DatapathType(StrEnum):
 
 
 class Drain(StrEnum):
-    """How far this Node has told its peers to send nothing more (BFD, concatenated path down)."""
+    """How far this Node has signalled to its peers to send nothing more (BFD, concatenated path down)."""
 
     NONE = "none"
     REMOTE = "remote"  # gateways of other clusters: they move first, so that connections that a gateway translates

@@ -1,6 +1,6 @@
 """The API objects that a Node's dataplane follows from, as frozen values with exactly the fields used.
 
-Field names are the API's in snake case. Which paths they are read from, and how bad input is told, is
+Field names are the API's in snake case. Which paths they are read from, and how bad input is reported, is
 `mcagent.model.parsing.parse`'s business; who wins a conflict is `mcagent.core`'s.
 """
 

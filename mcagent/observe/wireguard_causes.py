@@ -1,4 +1,4 @@
-"""Why a peer has probably not shaken hands: what can be told from this Node alone, the surest first. Pure.
+"""Why a peer has probably not shaken hands: what can be seen from this Node alone, the surest first. Pure.
 
 WireGuard says nothing itself. It counts as received only what the peer's key has proven to be its, so one
 initiation that was understood shows in the counters; a packet that did not leave the Node is not counted as sent.

@@ -52,14 +52,14 @@ def test_conversations_pass_the_same_way(ovs: OvsInstance, world: World, seed: i
     for call in calls(world, Random(seed), 12):
         for packet in (call.packet, call.packet, call.later):
             there = network.send(call.client.node, packet)
-            journeys = [there]
+            packet_walks = [there]
             for place, seen in there.deliveries:
                 if packet is not call.packet or seen.proto != IP_ICMP:
-                    journeys.append(there.network.send(place, from_kernel(seen.reply())))
-            for journey in journeys:
-                for name, walk in journey.walks:
+                    packet_walks.append(there.network.send(place, from_kernel(seen.reply())))
+            for packet_walk in packet_walks:
+                for name, walk in packet_walk.walks:
                     met[name].append(walk)
-                network = journey.network
+                network = packet_walk.network
     if not met:
         return
     busiest = sorted(met, key=lambda name: -len(met[name]))[:3]

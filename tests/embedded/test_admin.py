@@ -287,7 +287,7 @@ def test_access_that_stays_is_told(site: Site) -> None:
     ("name", "cluster_id", "code", "told"),
     [
         ("second", "east", 1, "stands for cluster east already"),
-        ("second", "east-1", 1, "cannot be told apart"),
+        ("second", "east-1", 1, "cannot be distinguished"),
         ("second", "Ea_st", 2, "lower-case"),
         ("Second", "west", 2, "not a name"),
     ],

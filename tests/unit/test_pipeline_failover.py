@@ -167,9 +167,9 @@ def test_a_client_that_only_receives_is_asked_how_it_came(world: World, seed: in
         none(asked)
         network = asked.network
         for question in questions_to(world, before):
-            journey = network.send(before.node, question)
-            network = journey.network
-            for home, seen in journey.deliveries:
+            packet_walk = network.send(before.node, question)
+            network = packet_walk.network
+            for home, seen in packet_walk.deliveries:
                 assert home == call.client.node
                 mine = (seen.src, seen.src_port) == (call.address, call.port)
                 if mine:
@@ -286,23 +286,23 @@ def test_no_loops_whatever_is_dead(world: World, seed: int, percent: int) -> Non
         now = network
         for packet in (call.packet, call.later):
             there = now.send(call.client.node, packet)
-            journeys = [there]
+            packet_walks = [there]
             for node, seen in there.deliveries:
-                journeys.append(there.network.send(node, from_kernel(seen.reply())))
-            for journey in journeys:
-                assert not journey.problems, journey
-                assert len(journey.deliveries) <= 1, journey
+                packet_walks.append(there.network.send(node, from_kernel(seen.reply())))
+            for packet_walk in packet_walks:
+                assert not packet_walk.problems, packet_walk
+                assert len(packet_walk.deliveries) <= 1, packet_walk
                 for cluster in world.clusters:
                     passed = [
-                        n for n in journey.path[1:] if n in gateways and world.nodes[n].cluster == cluster.name
+                        n for n in packet_walk.path[1:] if n in gateways and world.nodes[n].cluster == cluster.name
                     ]
-                    begins = world.nodes[journey.path[0]].cluster == cluster.name
-                    assert len(passed) <= 2, journey
-                    assert journey.path[0] not in passed, journey
-                    if begins and journey.path[0] in gateways:
-                        assert len(passed) <= 1 or journey is not there, journey
-                assert len(journey.path) <= 6, journey
-            now = journeys[-1].network
+                    begins = world.nodes[packet_walk.path[0]].cluster == cluster.name
+                    assert len(passed) <= 2, packet_walk
+                    assert packet_walk.path[0] not in passed, packet_walk
+                    if begins and packet_walk.path[0] in gateways:
+                        assert len(passed) <= 1 or packet_walk is not there, packet_walk
+                assert len(packet_walk.path) <= 6, packet_walk
+            now = packet_walks[-1].network
 
 
 @examples(20)

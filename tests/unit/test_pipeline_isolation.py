@@ -106,14 +106,14 @@ def junk(draw: st.DrawFn) -> tuple[World, Node, Packet]:
 
 def judge(world: World, node: Node, packet: Packet) -> bool:
     """Send a packet that belongs to no connection; fail if it gets anywhere that the topology does not allow."""
-    journey = world.network.send(node.name, packet)
-    assert not journey.problems, journey
-    assert len(journey.deliveries) <= 1, journey
-    for where, seen in journey.deliveries:
-        assert may_pass(world, node, world.peer(node, packet.in_port), packet), journey
-        assert any(seen.dst in net for net in world.nodes[where].networks), journey
-        assert seen.eth_dst == HOST_MAC, journey
-    return bool(journey.deliveries)
+    packet_walk = world.network.send(node.name, packet)
+    assert not packet_walk.problems, packet_walk
+    assert len(packet_walk.deliveries) <= 1, packet_walk
+    for where, seen in packet_walk.deliveries:
+        assert may_pass(world, node, world.peer(node, packet.in_port), packet), packet_walk
+        assert any(seen.dst in net for net in world.nodes[where].networks), packet_walk
+        assert seen.eth_dst == HOST_MAC, packet_walk
+    return bool(packet_walk.deliveries)
 
 
 @examples(60)
@@ -176,9 +176,9 @@ def test_no_transit_between_remote_clusters(world: World, seed: int) -> None:
                     port = world.ports[gateway.name, source.name]
                     for address in (call.client.address, source.address):
                         packet = replace(call.packet, in_port=port, src=address)
-                        journey = world.network.send(gateway.name, packet)
-                        none(journey)
-                        assert journey.path == (gateway.name,)
+                        packet_walk = world.network.send(gateway.name, packet)
+                        none(packet_walk)
+                        assert packet_walk.path == (gateway.name,)
 
 
 @examples(20)
@@ -192,10 +192,10 @@ def test_replies_never_leave_raw(world: World, seed: int) -> None:
         answer = replace(talked.seen.reply(), in_port=1, eth_dst=PLAIN)
         if call.service is not None:
             # The Node of an endpoint remembers in its own zone; a gateway forgets only what it translated.
-            journey = talked.network.forgetting(ZONES.service, *serving).send(talked.node, answer)
-            home, seen = one(journey)
+            packet_walk = talked.network.forgetting(ZONES.service, *serving).send(talked.node, answer)
+            home, seen = one(packet_walk)
             wanted = (call.client.node, call.address, call.port)
-            assert (home, seen.src, seen.src_port) == wanted, journey
+            assert (home, seen.src, seen.src_port) == wanted, packet_walk
         if not world.keeps_source(call.client, call.cluster):
             none(talked.network.forgetting(ZONES.snat, *calling).send(talked.node, answer))
 

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.simulator import Datapath, Journey, Packet
+from devtools.simulator import Datapath, Packet, PacketWalk
 from devtools.simulator.packet import ACK, SYN
 from flows import actions as act
 from mcagent.core.fragments import kernel
@@ -28,10 +28,10 @@ def marked(packet: Packet) -> bool:
     return number(packet.eth_src) & number(kernel.TRANSLATED_MASK) == number(kernel.TRANSLATED_MAC)
 
 
-def forgeries(world: World, journey: Journey) -> list[tuple[str, Packet]]:
+def forgeries(world: World, packet_walk: PacketWalk) -> list[tuple[str, Packet]]:
     """Return what hostile gateways can make of the packets that they sent, each with the Node that it comes to."""
     found = []
-    for name, walk in journey.walks:
+    for name, walk in packet_walk.walks:
         peer = world.peer(world.nodes[name], walk.packet.in_port)
         if peer is not None and peer.cluster != world.nodes[name].cluster:
             found += [
@@ -64,15 +64,15 @@ def test_another_clusters_gateway_cannot_forge_the_mark(world: World, seed: int,
         for network in (world.network.over(datapath), met.network):  # as the first packet, and as a later one
             for flags in (SYN, ACK):
                 for name, forged in forgeries(world, met.there):
-                    journey = network.send(name, replace(forged, tcp_flags=flags))
-                    judge(call, journey)
+                    packet_walk = network.send(name, replace(forged, tcp_flags=flags))
+                    judge(call, packet_walk)
 
 
-def judge(call: Call, journey: Journey) -> None:
+def judge(call: Call, packet_walk: PacketWalk) -> None:
     """Fail if what a kernel got of a forged request is marked without having been translated."""
-    assert not journey.problems, journey
-    for _, seen in journey.deliveries:
-        assert marked(seen) == (seen.dst != call.address), journey
+    assert not packet_walk.problems, packet_walk
+    for _, seen in packet_walk.deliveries:
+        assert marked(seen) == (seen.dst != call.address), packet_walk
 
 
 @examples(20)
@@ -95,16 +95,16 @@ def test_strange_packets_of_other_clusters_are_not_marked(world: World, seed: in
         met = exchange(world, world.network, call, call.packet)
         for name, forged in forgeries(world, met.there):
             pod = random.choice(world.pods)
-            journey = world.network.send(name, replace(forged, dst=pod.address))
-            for _, seen in journey.deliveries:
-                assert not marked(seen), journey
+            packet_walk = world.network.send(name, replace(forged, dst=pod.address))
+            for _, seen in packet_walk.deliveries:
+                assert not marked(seen), packet_walk
 
 
-def metered(journey: Journey) -> list[tuple[str, int]]:
+def metered(packet_walk: PacketWalk) -> list[tuple[str, int]]:
     """Return the Nodes at which a packet passed a meter, with its number."""
     return [
         (name, action.meter_id)
-        for name, walk in journey.walks
+        for name, walk in packet_walk.walks
         for step in walk.steps
         if step.flow is not None
         for action in step.flow.actions

@@ -108,9 +108,9 @@ def test_one_delivery_while_a_way_is_left(world: World, seed: int, held: int, tr
         kept = replace(network, connections=before.network.connections)
         the_same(exchange(world, kept, call, call.later), before)
         # a reply that comes first: another gateway takes it, unless it would have to un-translate it
-        journey = kept.send(before.node, from_kernel(before.seen.reply()))
-        assert call.service is not None or journey.deliveries, journey
-        for node, packet in [one(journey)] if journey.deliveries else []:
+        packet_walk = kept.send(before.node, from_kernel(before.seen.reply()))
+        assert call.service is not None or packet_walk.deliveries, packet_walk
+        for node, packet in [one(packet_walk)] if packet_walk.deliveries else []:
             assert (node, packet.src) == (call.client.node, call.address)
 
 
@@ -255,11 +255,11 @@ def test_no_loops_and_no_copies_whatever_is_shaken(world: World, seed: int, perc
     for call in calls(world, random, 8):
         for packet in (call.packet, call.later):
             there = network.send(call.client.node, packet)
-            journeys = [there, *(there.network.send(n, from_kernel(p.reply())) for n, p in there.deliveries)]
-            for journey in journeys:
-                assert not journey.problems, journey
-                assert len(journey.deliveries) <= 1, journey
-                assert len(journey.path) <= 6, journey
-            for node, seen in journeys[-1].deliveries if len(journeys) > 1 else ():
-                assert (node, seen.src) == (call.client.node, call.address), journeys[-1]
-            network = journeys[-1].network
+            packet_walks = [there, *(there.network.send(n, from_kernel(p.reply())) for n, p in there.deliveries)]
+            for packet_walk in packet_walks:
+                assert not packet_walk.problems, packet_walk
+                assert len(packet_walk.deliveries) <= 1, packet_walk
+                assert len(packet_walk.path) <= 6, packet_walk
+            for node, seen in packet_walks[-1].deliveries if len(packet_walks) > 1 else ():
+                assert (node, seen.src) == (call.client.node, call.address), packet_walks[-1]
+            network = packet_walks[-1].network

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.simulator import Datapath, Journey, Packet, contradictions
+from devtools.simulator import Datapath, Packet, PacketWalk, contradictions
 from devtools.simulator.packet import UNREACHABLE
 from flows import actions as act
 from flows.fields import IP_ICMP
@@ -40,11 +40,11 @@ def test_packets_before_the_first_reply(world: World, seed: int, datapath: Datap
     for call in calls(world, Random(seed), 16):
         seen = set()
         for packet in (call.packet, call.packet, call.packet):
-            journey = network.send(call.client.node, packet)
-            assert len(journey.deliveries) == 1, journey
-            node, arrived = journey.deliveries[0]
+            packet_walk = network.send(call.client.node, packet)
+            assert len(packet_walk.deliveries) == 1, packet_walk
+            node, arrived = packet_walk.deliveries[0]
             seen.add((node, arrived.src, arrived.src_port, arrived.dst, arrived.dst_port))
-            network = journey.network
+            network = packet_walk.network
         assert len(seen) == 1
         exchange(world, network, call, call.later)
 
@@ -74,12 +74,12 @@ def error(about: Packet) -> Packet:
     return from_kernel(complaint)
 
 
-def told(journey: Journey, node: str, packet: Packet) -> None:
+def told(packet_walk: PacketWalk, node: str, packet: Packet) -> None:
     """Fail unless an ICMP error got to the Node that sent the packet, about this very packet."""
-    where, arrived = one(journey)
+    where, arrived = one(packet_walk)
     assert where == node
     names = ("src", "src_port", "dst", "dst_port")
-    assert [getattr(arrived.quoted, n) for n in names] == [getattr(packet, n) for n in names], journey
+    assert [getattr(arrived.quoted, n) for n in names] == [getattr(packet, n) for n in names], packet_walk
 
 
 @examples(20)
@@ -93,8 +93,8 @@ def test_any_gateway_chooses_the_same_endpoint(world: World, seed: int) -> None:
         met = set()
         for gateway in gateways:
             others = [(g.name, name) for g in gateways if g is not gateway for name in abroad]
-            journey = world.network.cutting(*others).send(call.client.node, call.packet)
-            met |= {(p.dst, p.dst_port) for _, p in journey.deliveries}
+            packet_walk = world.network.cutting(*others).send(call.client.node, call.packet)
+            met |= {(p.dst, p.dst_port) for _, p in packet_walk.deliveries}
         assert len(met) <= 1, call
 
 

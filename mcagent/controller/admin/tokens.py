@@ -99,7 +99,7 @@ def _check_unique(cluster: Cluster, namespace: str, name: str, cluster_id: str) 
             raise AdminError(f"ServiceAccount {namespace}/{other} stands for cluster {cluster_id} already")
         if ambiguous_with(cluster_id, [bound]):
             raise AdminError(
-                f"cluster IDs {cluster_id} and {bound} (ServiceAccount {other}) cannot be told apart in names: "
+                f"cluster IDs {cluster_id} and {bound} (ServiceAccount {other}) cannot be distinguished in names: "
                 "one is the other and a dash and more"
             )
 

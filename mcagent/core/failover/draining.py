@@ -61,7 +61,7 @@ class Draining:
 
     @property
     def tells(self) -> Drain:
-        """What the peers are told."""
+        """What is signalled to the peers."""
         return _TELLS[self.phase]
 
 

@@ -42,7 +42,7 @@ def wanted_gateways(
 def _of_node(node: Node, config: Config) -> Gateway | None:
     internal = first_usable(node.internal_ips)
     if internal is None:
-        return None  # told where tunnels are decided
+        return None  # reported where tunnels are decided
     cidr = next(iter(config.service_cidrs), None)
     return Gateway(meta=node.meta, gateway_ip=node.gateway_ip or internal, internal_ip=internal, service_cidr=cidr)
 

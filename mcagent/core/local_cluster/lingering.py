@@ -1,6 +1,6 @@
 """Gateways that the API has no more, but that stay until all peers have moved.
 
-Knows no clock: it is told the time.
+Knows no clock: the time is an argument.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def networks_of_nodes(
         name = node.meta.name
         networks: list[Network] = []
         for network in own_addresses(node, gateways.get(name)):
-            # two Nodes with one address: told where tunnels are decided
+            # two Nodes with one address: reported where tunnels are decided
             if network not in holders and network not in service_cidrs:
                 holders[network] = name
                 networks.append(network)

@@ -22,7 +22,7 @@ from mcagent.dataplane.netlink.routes import RT_TABLE_COMPAT, RTMSG, parse_route
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
 
-BURST = 1000  # events read before the loop is told
+BURST = 1000  # events read before the loop is woken
 # Multicast groups of linux/rtnetlink.h as bits: LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE,
 # IPV6_IFADDR, IPV6_ROUTE, IPV6_RULE.
 RTNETLINK_GROUPS = sum(1 << (group - 1) for group in (1, 3, 5, 7, 8, 9, 11, 19))
@@ -107,7 +107,7 @@ class NetlinkMonitor:
     # --- the thread -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Watch until told to stop. After an error Supervised begins anew, with sockets of its own."""
+        """Watch until stopped. After an error Supervised begins anew, with sockets of its own."""
         while True:
             if not self._sockets:
                 self._sockets = self._open()
@@ -123,7 +123,7 @@ class NetlinkMonitor:
                 self._sockets = []
 
     def _watch(self, sockets: list[socket.socket]) -> None:
-        """Read events until told to stop. Raises OSError; ENOBUFS means that events were lost."""
+        """Read events until stopped. Raises OSError; ENOBUFS means that events were lost."""
         while True:
             ready = select.select([*sockets, self._stop_reader], [], [])[0]
             if self._stop_reader in ready:

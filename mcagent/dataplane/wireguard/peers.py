@@ -118,7 +118,7 @@ def handovers(applied: Peers, raw: Mapping[str, RawPeer]) -> list[PeerChange]:
 
 
 def conflict(peer: WireGuardPeer, others: Iterable[WireGuardPeer]) -> str:
-    """Return why the peer's keys cannot be told from those of the others, or "" if they can."""
+    """Return why the peer's keys cannot be distinguished from those of the others, or "" if they can."""
     for other in others:
         if peer.successor and peer.successor in {other.public_key, other.successor}:
             return f"the key it announces is that of peer {other.public_key}"

@@ -124,7 +124,7 @@ def _optional_network(field: Field, problems: list[Problem]) -> Network | None:
 def _wireguard(field: Field, problems: list[Problem]) -> WireGuardInfo | None:
     """Return what is published of WireGuard, None where that is nothing, or wrong.
 
-    What is wrong is told, and takes only the encryption away: without a key nothing is sent to that gateway.
+    What is wrong is reported, and takes only the encryption away: without a key nothing is sent to that gateway.
     """
     try:
         key = _public_key(field.get("publicKey"))
@@ -191,7 +191,7 @@ def parse_cluster_info(meta: Meta, raw: Field, problems: list[Problem]) -> Clust
 
 
 def _granted(field: Field, problems: list[Problem]) -> dict[str, str]:
-    """Return when each claim was granted; an annotation that makes no sense is told, and counts as none."""
+    """Return when each claim was granted; an annotation that makes no sense is reported, and counts as none."""
     try:
         text = field.text("")
         return read_granted(text) if text else {}
@@ -204,7 +204,7 @@ def _granted(field: Field, problems: list[Problem]) -> dict[str, str]:
 
 
 def _optional_address(field: Field, problems: list[Problem]) -> Address | None:
-    """Return the address; a wrong one is told and passed over: it must not take the Node away."""
+    """Return the address; a wrong one is reported and passed over: it must not take the Node away."""
     if field.absent or field.value == "":
         return None
     try:
