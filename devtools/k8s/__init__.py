@@ -1,0 +1,1 @@
+"""Clusters of real Kubernetes on one machine: control planes, kubelets, containerd, kube-proxy, CNIs."""
