@@ -68,7 +68,7 @@ class Facilities:
 
 
 def make_facilities(settings: Settings) -> Facilities:
-    """Return the backends; none connects before it is used. Raises BackendError for an unusable socket name."""
+    """Return the backends; none connects before it is used."""
     core = settings.core
     # ovs-vswitchd makes the bridge's socket beside that of the database (ovs-vswitchd(8), --unixctl and .mgmt).
     directory = settings.ovsdb.removeprefix("unix:").rpartition("/")[0]

@@ -18,26 +18,15 @@ import threading
 import time
 from collections.abc import Callable
 
-from mcagent.dataplane.openflow.connection import (
-    ECHO_REPLY,
-    ECHO_REQUEST,
-    MULTIPART_REPLY,
-    PAUSED,
-    REMOVED,
-    REQUESTFORWARD,
-    RESUMED,
-    TIMEOUT,
-    Message,
-    OpenFlowConnection,
-    flow_updates,
-    message,
-    subscribe,
-)
+from mcagent.dataplane.openflow import connection as openflow
+from mcagent.dataplane.openflow.connection import TIMEOUT, OpenFlowConnection
 from mcagent.dataplane.openflow.observe import is_ours
 from mcagent.supervised import Supervised
 
 RETRY = 0.05  # seconds between attempts to connect while there is no bridge
 QUIET = 2.0  # seconds between two reports of changed flows: reading all of them may take a good part of a second
+
+Action = Callable[[], None]
 
 
 class BridgeWatch:
@@ -47,13 +36,7 @@ class BridgeWatch:
     bundles and when the bridge came (back).
     """
 
-    def __init__(
-        self,
-        path: str,
-        on_change: Callable[[], None],
-        on_restart: Callable[[], None],
-        on_idle: Callable[[], None],
-    ) -> None:
+    def __init__(self, path: str, on_change: Action, on_restart: Action, on_idle: Action) -> None:
         self._path = path
         self._on_change, self._on_restart, self._on_idle = on_change, on_restart, on_idle
         self._on_answer = on_change
@@ -63,10 +46,8 @@ class BridgeWatch:
         self._lock = threading.Lock()  # of all below
         self._connection: OpenFlowConnection | None = None  # on which changes are reported
         self._applying = 0
-        self._expected = 0  # changes made by us since the last time that all were accounted for ...
-        self._seen = 0  # ... and reported
-        self._asked = 0  # number of the echo request after the last of our bundles ...
-        self._answered = 0  # ... and of the last one that was answered
+        self._echoes = 0  # requests after our bundles that are not answered
+        self._missing = 0  # changes of ours that are not reported; below 0: reported, and not known to be ours
         self._thread = Supervised(self._run, name="openflow", until=self._closed)
         self._thread.start()
 
@@ -79,12 +60,12 @@ class BridgeWatch:
         """It has been answered: so many flows and groups were changed."""
         with self._lock:
             self._applying -= 1
-            self._expected += changes
+            self._missing += changes
             if self._connection is not None:
                 # What is reported before the answer to this was done before this.
-                self._asked += 1
+                self._echoes += 1
                 with contextlib.suppress(OSError):  # its thread will see
-                    self._connection.sendall(message(ECHO_REQUEST, xid=self._asked))
+                    self._connection.sendall(openflow.message(openflow.ECHO_REQUEST))
 
     def close(self) -> None:
         """End the thread."""
@@ -104,15 +85,15 @@ class BridgeWatch:
 
     def _follow(self, connection: OpenFlowConnection) -> None:
         """Report what comes by a connection until it ends."""
-        connection.sendall(subscribe() + message(ECHO_REQUEST))
-        while connection.receive().kind != ECHO_REPLY:  # all that changes from now on is reported
+        connection.sendall(openflow.subscribe() + openflow.message(openflow.ECHO_REQUEST))
+        while connection.receive().kind != openflow.ECHO_REPLY:  # then all that changes from now on is reported
             pass
         connection.settimeout(None)
         with self._lock:
             if self._closed.is_set():
                 return
             self._connection, self._due = connection, None
-            self._expected = self._seen = self._asked = self._answered = 0
+            self._echoes = self._missing = 0
         self._on_answer()
         self._on_answer = self._on_restart
         try:
@@ -130,24 +111,24 @@ class BridgeWatch:
             if not self._closed.is_set():
                 self._on_restart()
 
-    def _take(self, report: Message) -> None:
+    def _take(self, report: openflow.Message) -> None:
         with self._lock:
-            if report.kind == ECHO_REPLY:
-                self._answered = report.xid
-            elif report.kind == REQUESTFORWARD:
-                self._seen += 1
-            elif report.kind == MULTIPART_REPLY:
-                for event, cookie in flow_updates(report):
-                    if event in (PAUSED, RESUMED):  # not all changes are reported
+            if report.kind == openflow.ECHO_REPLY:
+                self._echoes -= 1
+            elif report.kind == openflow.REQUESTFORWARD:
+                self._missing -= 1
+            elif report.kind == openflow.MULTIPART_REPLY:
+                for event, cookie in openflow.flow_updates(report):
+                    if event in (openflow.PAUSED, openflow.RESUMED):  # not all changes are reported
                         self._suspect()
-                    elif event != REMOVED or is_ours(cookie):  # a new one may have taken ours' place
-                        self._seen += 1
-            if self._applying or self._answered != self._asked:
+                    elif event != openflow.REMOVED or is_ours(cookie):  # a new one may have taken ours' place
+                        self._missing -= 1
+            if self._applying or self._echoes:
                 return
-            if self._seen != self._expected:
+            if self._missing:
                 self._suspect()
-            self._expected = self._seen = 0
-        if report.kind == ECHO_REPLY:
+            self._missing = 0
+        if report.kind == openflow.ECHO_REPLY:
             self._on_idle()
 
     def _suspect(self) -> None:

@@ -85,10 +85,6 @@ class OvsdbConnection:
     """
 
     def __init__(self, remote: str) -> None:
-        if not remote.startswith("unix:"):
-            raise BackendError(
-                "ovsdb", "connect", remote, 'not a Unix socket: "unix:PATH" is meant', retryable=False
-            )
         self.remote = remote
         self.lock = threading.RLock()
         self.replica = Replica(remote)
