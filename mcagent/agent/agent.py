@@ -14,7 +14,7 @@ from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.control_loop.schedule import Timing
 from mcagent.agent.control_loop.startup import Startup, collector_on
 from mcagent.agent.objects import Objects
-from mcagent.agent.reports.counters import drop_counts, nft_drop_counts, tunnel_samples
+from mcagent.agent.reports.counters import drop_counts, nft_drop_counts, port_statistics
 from mcagent.agent.reports.recorder import TurnRecorder
 from mcagent.agent.reports.reporter import Reporter
 from mcagent.agent.reports.servers import Servers
@@ -98,7 +98,7 @@ class Agent:
             report=lambda: self.loop.report,
             informers=self._objects.informers,
             ready=self.ready,
-            tunnels=lambda: tunnel_samples(facilities.ovsdb),
+            ports=lambda: port_statistics(facilities.ovsdb),
             drops=lambda: drop_counts(facilities.openflow),
             nft_drops=lambda: nft_drop_counts(facilities.nft),
             live=lambda: self.live.report,

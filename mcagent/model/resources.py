@@ -8,6 +8,7 @@ when the world is right. Texts are normalised by whoever makes them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -113,6 +114,19 @@ class TunnelPort:
     def key(self) -> tuple[str, ...]:
         """Identity: bridge and name (the name follows from peer, address and encapsulation)."""
         return ("tunnel", self.bridge, self.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortStatistics:
+    """What Open vSwitch counted on one port, as of its last update (every 5 s by default).
+
+    `counters` are the column `statistics` of ovs-vswitchd.conf.db(5) and start with the port. Of the host port,
+    "rx" is what the Node's kernel sent in the userspace datapath, and what the Node's kernel received in the
+    kernel's (seen with OVS 3.1 on Linux 7.2): only tunnels' directions are sure.
+    """
+
+    counters: Mapping[str, int]
+    link_up: bool
 
 
 # --- OpenFlow -------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import Role
 from mcagent.model.plan import Desired
-from mcagent.model.resources import Backend, PeerKind, Resource, TunnelPort
+from mcagent.model.resources import Backend, PeerKind, PortStatistics, Resource, TunnelPort
 from mcagent.observe.families import by_word, counter, gauge, single
 from mcagent.observe.gateway_metrics import liveness_metrics
 from mcagent.observe.gateways import LiveReport
@@ -51,22 +51,13 @@ COUNTERS = tuple(key for _, key, _ in _STATISTICS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TunnelSample:
-    """What Open vSwitch says of one of our tunnel ports. `up`: None when it does not say."""
-
-    name: str
-    statistics: Mapping[str, int]
-    up: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Where the state comes from at scrape time. None of them raises or blocks for long."""
 
     report: Callable[[], Report]
     informers: Callable[[], Iterable[InformerState]]
     ready: Callable[[], bool]
-    tunnels: Callable[[], Iterable[TunnelSample]]
+    ports: Callable[[], Mapping[str, PortStatistics]]  # by name
     drops: Callable[[], Mapping[str, int]]  # packets by reason
     nft_drops: Callable[[], Mapping[str, int]] = dict
     live: Callable[[], LiveReport] = LiveReport
@@ -157,11 +148,11 @@ class StateCollector(Collector):
         yield from _of_backends(report.backends)
         yield from _of_informers(tuple(sources.informers()))
         if report.desired is not None:
-            samples = {sample.name: sample for sample in sources.tunnels()}
+            ports = sources.ports()
             yield from _of_desired(report, report.desired)
-            yield from _of_tunnels(report.tunnels, samples)
+            yield from _of_tunnels(report.tunnels, ports)
             yield from wireguard_metrics(report.desired, sources.wireguard())
-            yield from liveness_metrics(sources.live(), {name: s.statistics for name, s in samples.items()})
+            yield from liveness_metrics(sources.live(), {name: port.counters for name, port in ports.items()})
         text = "Packets that the pipeline dropped, by reason."
         yield counter("mcagent_dropped_packets", text, ["reason"], by_word(sources.drops()))
         text = "Packets that our nft chains dropped, by reason."
@@ -203,18 +194,14 @@ def _of_desired(report: Report, desired: Desired) -> Iterator[Metric]:
     yield single("mcagent_gateway_active", "1 when this Node is a gateway.", active)
 
 
-def _of_tunnels(ports: Iterable[TunnelPort], samples: Mapping[str, TunnelSample]) -> Iterator[Metric]:
-    counts = Counts(port.peer_kind for port in ports)
+def _of_tunnels(tunnels: Iterable[TunnelPort], ports: Mapping[str, PortStatistics]) -> Iterator[Metric]:
+    counts = Counts(tunnel.peer_kind for tunnel in tunnels)
     text = "Tunnels that should exist."
     yield gauge("mcagent_tunnels", text, ["peer_kind"], [([kind], counts[kind]) for kind in PeerKind])
     labels = ["peer_kind", "peer", "tunnel"]
-    found = [((str(port.peer_kind), port.peer, port.name), samples.get(port.name)) for port in ports]
-    up = [(values, sample is not None and sample.up is not False) for values, sample in found]
+    found = [((str(one.peer_kind), one.peer, one.name), ports.get(one.name)) for one in tunnels]
+    up = [(values, port is not None and port.link_up) for values, port in found]
     yield gauge("mcagent_tunnel_up", "1 when a tunnel exists and its link is up.", labels, up)
     for name, key, text in _STATISTICS:
-        rows = [
-            (values, sample.statistics[key])
-            for values, sample in found
-            if sample is not None and key in sample.statistics
-        ]
+        rows = [(values, port.counters.get(key, 0)) for values, port in found if port is not None]
         yield counter(f"mcagent_tunnel_{name}", text, labels, rows)

@@ -15,9 +15,9 @@ from mcagent.core.plan.render import problem_json, state_json
 from mcagent.http.server import Pages
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import Role
-from mcagent.model.resources import TunnelPort
+from mcagent.model.resources import PortStatistics, TunnelPort
 from mcagent.observe.gateways import drain_of, gateways_of
-from mcagent.observe.metrics import Metrics, Sources, TunnelSample
+from mcagent.observe.metrics import COUNTERS, Metrics, Sources
 from mcagent.observe.report import PassReport, Report
 from mcagent.observe.standard import Check, rfc3339, standard_pages
 from mcagent.observe.version import version
@@ -90,7 +90,7 @@ def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *,
     state = report.desired.state if report.desired is not None else None
     problems = report.desired.problems if report.desired is not None else ()
     encryption = summary_of(report.desired)
-    samples = {sample.name: sample for sample in sources.tunnels()}
+    ports = sources.ports()
     return {
         "version": version(),
         "node": identity.node,
@@ -101,13 +101,13 @@ def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *,
         "alive": alive,
         "checks": [asdict(check) for check in found],
         "summary": state_json(state) if state is not None else {},
-        "tunnels": [_tunnel(port, samples.get(port.name)) for port in report.tunnels],
+        "tunnels": [_tunnel(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels],
         "nftDrops": dict(sources.nft_drops()),
         "encryption": encryption_of(encryption, sources.wireguard()),
         "drain": drain_of(live),
         "gateways": gateways_of(
             live,
-            {name: sample.statistics for name, sample in samples.items()},
+            {name: port.counters for name, port in ports.items()},
             own_gateway=identity.node if state is not None and state.role is Role.GATEWAY else "",
             ends=ends_of(encryption),
         ),
@@ -125,17 +125,17 @@ def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *,
     }
 
 
-def _tunnel(port: TunnelPort, sample: TunnelSample | None) -> dict[str, object]:
+def _tunnel(tunnel: TunnelPort, port: PortStatistics | None) -> dict[str, object]:
     return {
-        "name": port.name,
-        "type": str(port.type),
-        "remoteIP": str(port.remote_ip),
-        "peerKind": str(port.peer_kind),
-        "peer": port.peer,
-        "ofport": port.ofport,
-        "exists": sample is not None,
-        "up": None if sample is None else sample.up,
-        "statistics": dict(sample.statistics) if sample is not None else {},
+        "name": tunnel.name,
+        "type": str(tunnel.type),
+        "remoteIP": str(tunnel.remote_ip),
+        "peerKind": str(tunnel.peer_kind),
+        "peer": tunnel.peer,
+        "ofport": tunnel.ofport,
+        "exists": port is not None,
+        "up": None if port is None else port.link_up,
+        "statistics": {} if port is None else {key: port.counters.get(key, 0) for key in COUNTERS},
     }
 
 

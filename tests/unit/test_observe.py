@@ -21,9 +21,9 @@ from mcagent.model.node_state import NodeState, Role
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import Problem
-from mcagent.model.resources import PeerKind, TunnelPort, TunnelType
+from mcagent.model.resources import PeerKind, PortStatistics, TunnelPort, TunnelType
 from mcagent.observe.logs import JsonFormatter, TextFormatter
-from mcagent.observe.metrics import Metrics, Sources, TunnelSample
+from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.report import BackendReport, PassReport, Report
 from mcagent.observe.systemd import Notifier
@@ -50,7 +50,7 @@ GOOD = Report(
     backends=(BackendReport(name="ovsdb", synced=True),),
     last_pass=PassReport(at=1.0, trigger="input", result="changed", phases={"diff": 0.1}),
 )
-SAMPLE = TunnelSample(name=TUNNEL.name, statistics={"rx_bytes": 12, "tx_packets": 3}, up=True)
+PORT = PortStatistics(counters={"rx_bytes": 12, "tx_packets": 3}, link_up=True)
 INFORMERS: tuple[InformerState, ...] = (InformerState(kind=Kind.GATEWAY, synced=True, connected=True, objects=1),)
 
 
@@ -74,7 +74,7 @@ class Agent:
             report=lambda: self.report,
             informers=lambda: self.informers,
             ready=lambda: all(c.good for c in checks(self.report, self.informers, pending=self.pending)),
-            tunnels=lambda: (SAMPLE,),
+            ports=lambda: {TUNNEL.name: PORT},
             drops=lambda: {"NoRoute": 5},
             nft_drops=lambda: {"to-tunnel": 7, "forged-tunnel": 0},
         )

@@ -117,7 +117,7 @@ def test_health_fails_for_a_dead_thread() -> None:
         report=Report,
         informers=tuple,
         ready=lambda: True,
-        tunnels=tuple,
+        ports=dict,
         drops=dict,
     )
     metrics.watch(sources)

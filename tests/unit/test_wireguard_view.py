@@ -165,7 +165,7 @@ def test_metrics_have_tunnels_and_no_addresses_as_labels() -> None:
             report=lambda: Report(desired=wanted),
             informers=list,
             ready=lambda: True,
-            tunnels=list,
+            ports=dict,
             drops=dict,
             wireguard=lambda: found,
         )

@@ -6,13 +6,13 @@ Read when somebody asks, from any thread; there are none while the facility cann
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from flows.pipeline.declaration import COOKIES, PIPELINE
 from mcagent.core.fragments import kernel, tunnel_guard
 from mcagent.model.errors import BackendError
-from mcagent.observe.metrics import COUNTERS, TunnelSample
+from mcagent.model.resources import PortStatistics
 
 if TYPE_CHECKING:
     from mcagent.dataplane.nft.backend import NftBackend
@@ -29,12 +29,9 @@ DROP_COOKIES = f"cookie={COOKIES.owner << 48 | 0x80 << 40:#x}/{0xFFFF << 48 | 0x
 OVER_LIMIT = "over-limit"  # by meters: more new connections than `newConnections` of one cluster
 
 
-def tunnel_samples(ovsdb: OvsdbBackend) -> Iterable[TunnelSample]:
-    """Return Open vSwitch' counters of our ports."""
-    return [
-        TunnelSample(name=name, statistics={key: port.counters.get(key, 0) for key in COUNTERS}, up=port.link_up)
-        for name, port in (_read(ovsdb.statistics) or {}).items()
-    ]
+def port_statistics(ovsdb: OvsdbBackend) -> Mapping[str, PortStatistics]:
+    """Return Open vSwitch' counters of our ports by name."""
+    return _read(ovsdb.statistics) or {}
 
 
 def drop_counts(openflow: OpenFlowBackend) -> Mapping[str, int]:

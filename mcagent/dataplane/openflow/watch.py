@@ -74,8 +74,7 @@ class BridgeWatch:
             if self._connection is not None:
                 with contextlib.suppress(OSError):
                     self._connection.shutdown(socket.SHUT_RDWR)
-        if self._thread is not threading.current_thread():
-            self._thread.join(TIMEOUT)
+        self._thread.join(TIMEOUT)
 
     def _run(self) -> None:
         while not self._closed.is_set():

@@ -143,12 +143,9 @@ class OvsdbConnection:
 
     def close(self) -> None:
         """End the thread and the connection."""
-        with self.lock:
-            if self._closed:
-                return
-            self._closed = True
-            os.eventfd_write(self._wake, 1)
-        if self._watcher is not None and self._watcher is not threading.current_thread():
+        self._closed = True
+        os.eventfd_write(self._wake, 1)
+        if self._watcher is not None:
             self._watcher.join(ANSWER_TIMEOUT)
         with self.lock:
             self.replica.close()

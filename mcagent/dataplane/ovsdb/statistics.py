@@ -8,27 +8,13 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 from mcagent.dataplane.ovsdb.json_stream import StreamParser
 from mcagent.dataplane.ovsdb.rows import OWNER
 from mcagent.model.errors import BackendError
+from mcagent.model.resources import PortStatistics
 
 TIMEOUT = 5.0  # seconds for each part of the answer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortStatistics:
-    """One port as of ovs-vswitchd's last update (every 5 s by default).
-
-    `counters` are the column `statistics` of ovs-vswitchd.conf.db(5) and start with the port. Of the host port,
-    "rx" is what the Node's kernel sent in the userspace datapath, and what the Node's kernel received in the
-    kernel's (seen with OVS 3.1 on Linux 7.2): only tunnels' directions are sure.
-    """
-
-    counters: Mapping[str, int]
-    link_up: bool
 
 
 def fetch(remote: str, bridge: str) -> dict[str, PortStatistics]:
