@@ -9,7 +9,7 @@ look alike, the transaction number of the message tells which it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from graphlib import TopologicalSorter
 
 from mcagent.dataplane.openflow.observe import OURS
@@ -29,47 +29,37 @@ _QUOTE = 300  # characters of a refused message that are passed on
 _NEEDS = re.compile(r"\b(?:watch_)?((?:group|meter):\d+)")
 
 
-def in_bundle_order(steps: Iterable[Placed]) -> list[Placed]:
-    """Sort so that each message of a bundle is valid when its turn comes.
+def in_bundle_order(steps: Sequence[Placed]) -> list[Placed]:
+    """Return the steps on groups and flows so that each message of a bundle is valid when its turn comes.
 
     Groups are added before the flows that point to them and deleted after; deleting a group would take
     flows that still point to it along. Among new groups those that others point to come first.
     """
-    ordered = sorted(steps, key=lambda item: _rank(item[1]))
-    groups = {name_of(item[1].new): item for item in ordered if isinstance(item[1].new, GroupEntry)}
+    groups = {name_of(item[1].new): item for item in steps if isinstance(item[1].new, GroupEntry)}
     needed = {name: sorted(_needs(step.new) & groups.keys()) for name, (_, step) in groups.items()}
-    first = [groups[name] for name in TopologicalSorter(needed).static_order()]
-    return [*first, *(item for item in ordered if not isinstance(item[1].new, GroupEntry))]
-
-
-def _rank(step: Step) -> int:
-    group = isinstance(step.new or step.old, GroupEntry)
-    if step.op is Op.DELETE:
-        return 3 if group else 2
-    return 0 if group else 1
+    flows = [item for item in steps if isinstance(item[1].new or item[1].old, FlowEntry)]
+    deleted = [item for item in steps if item[1].new is None and isinstance(item[1].old, GroupEntry)]
+    return [*(groups[name] for name in TopologicalSorter(needed).static_order()), *flows, *deleted]
 
 
 def without_users(
     steps: list[Placed], refused: set[str], failed: dict[int, BackendError], cause: BackendError | None = None
 ) -> list[Placed]:
-    """Take out the steps that need a refused group or meter ("group:1"), and in turn what needs those.
+    """Take out of steps in order those that need a refused group or meter ("group:1"), and what needs those.
 
     `cause`: the error of all of them, in place of one each.
     """
-    while refused:
-        kept: list[Placed] = []
-        more: set[str] = set()
-        for place, step in steps:
-            needed = min(_needs(step.new) & refused, default="")
-            if not needed:
-                kept.append((place, step))
-                continue
+    if not refused:
+        return steps
+    kept: list[Placed] = []
+    for place, step in steps:
+        if needed := min(_needs(step.new) & refused, default=""):
             reason = f"{needed}, which it needs, was refused"
             failed[place] = cause or failure(step, reason, retryable=needed.startswith("group"))
-            if isinstance(step.new, GroupEntry):
-                more.add(name_of(step.new))
-        steps, refused = kept, more
-    return steps
+            refused = refused | {name_of(step.new)}
+        else:
+            kept.append((place, step))
+    return kept
 
 
 def name_of(resource: Resource | None) -> str:

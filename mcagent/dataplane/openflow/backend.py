@@ -81,15 +81,13 @@ class OpenFlowBackend:
         others then take effect together. Raises BackendError when ovs-vswitchd cannot be reached.
         """
         failed: dict[int, BackendError] = {}
-        meters: list[Placed] = []
-        rest: list[Placed] = []
-        for item in enumerate(steps):
-            (meters if isinstance(item[1].new or item[1].old, MeterEntry) else rest).append(item)
+        placed = list(enumerate(steps))
+        meters = [item for item in placed if isinstance(item[1].new or item[1].old, MeterEntry)]
         # Those that flows use are there before them and go after them: OVS would delete these flows.
         cause = self._meters([item for item in meters if item[1].new is not None], failed)
         # What the flows of a refused meter let pass then passes by the flows below them.
         without = {name_of(steps[place].new) for place in failed}
-        remaining = in_bundle_order(without_users(rest, without, failed, cause))
+        remaining = without_users(in_bundle_order(placed), without, failed, cause)
         while remaining:
             refusal = self._bundle([step for _, step in remaining])
             if refusal is None:

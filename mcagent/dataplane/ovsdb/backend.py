@@ -29,7 +29,6 @@ from mcagent.model.resources import (
 
 CONFIGURE_TIMEOUT = 5.0  # seconds for ovs-vswitchd to take a configuration ...
 CONFIGURE_TIMEOUT_PER_PORT = 0.01  # ... and for each port in it
-_OTHER_NUMBER = "its OpenFlow port number is"
 
 
 class OvsdbBackend:
@@ -169,9 +168,9 @@ class OvsdbBackend:
             return
         timeout = CONFIGURE_TIMEOUT + CONFIGURE_TIMEOUT_PER_PORT * len(wanted)
         taken = self._connection.wait_configured(number, timeout)
-        if taken and any(self._trouble(step).startswith(_OTHER_NUMBER) for _, step in wanted):
-            # The number was taken by a port that did not ask for it: ovs-vswitchd gives it another one, but
-            # only when it looks a second time.
+        if taken and any(self._trouble(step) for _, step in wanted):
+            # Perhaps the number was taken by a port that did not ask for it: ovs-vswitchd gives it another one,
+            # but only when it looks a second time.
             _, number = self._connection.transact(lambda _: True)
             taken = self._connection.wait_configured(number, timeout)
         for index, step in wanted:
@@ -190,7 +189,7 @@ class OvsdbBackend:
         if row.error:
             return str(row.error[0])
         if row.ofport != [port.ofport]:
-            return f"{_OTHER_NUMBER} {row.ofport or 'not given'}, not {port.ofport}"
+            return f"its OpenFlow port number is {row.ofport or 'not given'}, not {port.ofport}"
         return ""
 
 
