@@ -24,7 +24,7 @@ from mcagent.core.failover.observations import (
     isolated,
     observations,
 )
-from mcagent.core.local_cluster.lingering import Lingering
+from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Facts

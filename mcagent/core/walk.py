@@ -14,13 +14,11 @@ from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core.addresses.rules import Taken
 from mcagent.core.engine import Engine, joined
 from mcagent.core.fragments import build, path_state, tunnel_guard
-from mcagent.core.fragments.path_state import PathRules, PathState
-from mcagent.core.fragments.tunnels import Tunnel, cluster_tunnels, names_of, node_tunnels
+from mcagent.core.fragments.path_state import PathRules, PathState, Tunnel, cluster_tunnels, names_of, node_tunnels
 from mcagent.core.ids import CLUSTERS, METERS, NODES, SERVICES, assign_ids, assign_ofports
 from mcagent.core.local_cluster import services
 from mcagent.core.local_cluster.gateways import accept_gateways, wanted_gateways
-from mcagent.core.local_cluster.nodes import CheckedNode, check_node
-from mcagent.core.local_cluster.pods import NO_PODS, PodHosts, check_pod, pods_by_node
+from mcagent.core.local_cluster.nodes import NO_PODS, CheckedNode, PodHosts, check_node, check_pod, pods_by_node
 from mcagent.core.local_cluster.topology import (
     SERVICE_NEEDS,
     LocalCluster,
@@ -30,11 +28,9 @@ from mcagent.core.local_cluster.topology import (
     with_pods,
 )
 from mcagent.core.remote_clusters.check import check_cluster, judge_of
-from mcagent.core.remote_clusters.cidr_claims import CheckedCluster
-from mcagent.core.remote_clusters.settle import RemoteClusters, settle
+from mcagent.core.remote_clusters.settle import CheckedCluster, RemoteClusters, settle
 from mcagent.core.wireguard import ends
-from mcagent.core.wireguard.ends import Encryption, WireGuardFacts, publication
-from mcagent.core.wireguard.keyholders import lost_claims, wants_of
+from mcagent.core.wireguard.ends import Encryption, WireGuardFacts, lost_claims, publication, wants_of
 from mcagent.core.wireguard.resources import (
     NO_WIREGUARD,
     also_known_by,

@@ -68,8 +68,8 @@ class StageKind(Enum):
     NFT = (Backend.NFT, "set packet marks and NAT rules")
     FLOWS = (Backend.OPENFLOW, "program flows")
     ROUTES = (Backend.NETLINK, "add routes")
-    FIRST_TUNNELS = (Backend.OVSDB, "create tunnels of an empty bridge")  # see `mcagent.core.plan.path_down`
-    TUNNELS_IN_USE = (Backend.OVSDB, "take tunnels into use")  # see `mcagent.core.plan.path_down`
+    FIRST_TUNNELS = (Backend.OVSDB, "create tunnels of an empty bridge")  # see `mcagent.core.plan.diff`
+    TUNNELS_IN_USE = (Backend.OVSDB, "take tunnels into use")  # see `mcagent.core.plan.diff`
     OLD_ROUTES = (Backend.NETLINK, "remove routes")
     OLD_TUNNELS = (Backend.OVSDB, "remove tunnels")
     OLD_ENCRYPTION = (Backend.WIREGUARD, "remove encryption")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from devtools.openflow.parse import parse_group
 from flows.flow import Bucket, GroupType
 from mcagent.core.compile import Compiled, Compiler, compile_desired
-from mcagent.core.local_cluster.lingering import Lingering
+from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.core.plan.diff import diff_desired
 from mcagent.model.config import Config, GatewayMode, GatewaySelection
 from mcagent.model.facts import Drain, Facts

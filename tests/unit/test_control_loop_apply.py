@@ -10,8 +10,7 @@ import pytest
 
 from devtools.fake_backend import FakeBackend
 from mcagent.agent.control_loop.apply import Failure, Phases, apply_plan
-from mcagent.core.plan.diff import diff
-from mcagent.core.plan.path_down import flows_first
+from mcagent.core.plan.diff import diff, flows_first
 from mcagent.model.facts import DatapathType
 from mcagent.model.plan import ApplyResult, Desired, Fragment, Plan, Step
 from mcagent.model.resources import Backend, Bridge, FlowEntry, NftChain, PeerKind, Route

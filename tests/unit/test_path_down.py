@@ -7,8 +7,7 @@ from ipaddress import ip_address, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.core.plan.diff import diff
-from mcagent.core.plan.path_down import flows_first, path_down, takes_into_use, turns
+from mcagent.core.plan.diff import diff, flows_first, path_down, takes_into_use, turns
 from mcagent.model.facts import DatapathType
 from mcagent.model.plan import Desired, Fragment, Op, Plan, StageKind
 from mcagent.model.resources import (

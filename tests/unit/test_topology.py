@@ -18,8 +18,7 @@ from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.engine import Engine
 from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.core.remote_clusters.check import judge_of
-from mcagent.core.remote_clusters.cidr_claims import CheckedCluster
-from mcagent.core.remote_clusters.settle import settle
+from mcagent.core.remote_clusters.settle import CheckedCluster, settle
 from mcagent.core.walk import Walk
 from mcagent.model.config import Config, PodRouting, SourceNat
 from mcagent.model.facts import Facts

@@ -1,4 +1,4 @@
-"""Applies a plan: stage by stage, and side by side where `mcagent.core.plan.path_down.turns` says so.
+"""Applies a plan: stage by stage, and side by side where `mcagent.core.plan.diff.turns` says so.
 
 Every backend is used by one thread at a time, and what one refuses stops no other. Decides no order and remembers
 nothing.
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from mcagent.core.plan.contention import not_tried
-from mcagent.core.plan.path_down import Lane, turns
+from mcagent.core.plan.diff import Lane, turns
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Plan, Stage, StageKind, Step

@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mcagent.core.plan.contention import Place
-from mcagent.core.plan.diff import diff, diff_desired
-from mcagent.core.plan.path_down import takes_into_use
+from mcagent.core.plan.diff import diff, diff_desired, takes_into_use
 from mcagent.model.plan import Desired, Plan, Step
 from mcagent.model.resources import Backend, Resource, ResourceKey
 
@@ -22,7 +21,7 @@ Seen = Mapping[Backend, Content]  # what backends that were read hold, where it 
 class Known:
     """`now` is what backends hold for sure, `last` what they held when that was last sure.
 
-    `unused` are tunnels that wait for their flows (`mcagent.core.plan.path_down`).
+    `unused` are tunnels that wait for their flows (`mcagent.core.plan.diff`).
     """
 
     now: Mapping[Backend, Desired] = field(default_factory=dict)

@@ -8,7 +8,7 @@ What keeps a dataplane from being taken away by mistake:
   complete: additions and deletions go together;
 - a pass that cannot be computed (an input that breaks `compile`, facts that cannot be read) changes nothing;
 - tunnels are deleted only in a pass whose flow changes went in, because until then flows may use them;
-- peers are asked to send nothing by a tunnel before the flows are there (`mcagent.core.plan.path_down`).
+- peers are asked to send nothing by a tunnel before the flows are there (`mcagent.core.plan.diff`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from mcagent.agent.control_loop.outcome import Outcome
 from mcagent.agent.failover import Failover
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.core.plan.contention import Contention, contended, leave_alone
-from mcagent.core.plan.diff import diff
-from mcagent.core.plan.path_down import flows_first
+from mcagent.core.plan.diff import diff, flows_first
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError

@@ -20,8 +20,7 @@ from mcagent.agent.control_loop.outcome import Outcome
 from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.core.compile import compile_desired
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED, SERVICE_NEEDS
-from mcagent.core.plan.diff import diff
-from mcagent.core.plan.path_down import flows_first
+from mcagent.core.plan.diff import diff, flows_first
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts

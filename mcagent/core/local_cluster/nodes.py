@@ -1,7 +1,9 @@
-"""The Nodes of this cluster: where each one's tunnels end, and which networks live on it.
+"""The Nodes and Pods of this cluster: where each Node's tunnels end, and which networks live on it.
 
-`check_node` turns a Node object into what can be used of it; what follows trusts that. Refuses what cannot be,
-each with a Problem. Knows nothing of roles, remote clusters or flows.
+`check_node` and `check_pod` turn objects into what can be used of them; what follows trusts that. Refuses what
+cannot be, each with a Problem. Single Pods count where Nodes have no Pod CIDR: there may be ten thousand, and one
+changes at a time, so what one says is worked out once and the rest are loops over integers. Knows nothing of
+roles, remote clusters or flows.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mcagent.core.addresses.rules import refuse_network
+from mcagent.core.addresses.rules import refuse_address, refuse_network
 from mcagent.core.addresses.underlay import family, preferred, source_of, usable_ends
 from mcagent.model.config import PodRouting
 from mcagent.model.net import Address, Network, host_network, overlaps
 from mcagent.model.node_state import LocalGateway
-from mcagent.model.objects import Meta, Node
+from mcagent.model.objects import Meta, Node, Pod
 from mcagent.model.problem import Problem
 
 
@@ -189,3 +191,50 @@ def all_addresses(
         for address in node.addresses:
             found.setdefault(address, f'Node "{node.meta.name}"')
     return tuple(sorted(found.items(), key=lambda item: (item[0].version, int(item[0]))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedPod:
+    """A Pod and its usable addresses, as integers and as networks."""
+
+    meta: Meta
+    node_name: str
+    hosts: tuple[tuple[int, Network], ...]
+
+
+def check_pod(pod: Pod) -> CheckedPod:
+    """Return what can be used of a Pod."""
+    hosts = tuple((int(address), host_network(address)) for address in pod.ips if refuse_address(address) is None)
+    return CheckedPod(meta=pod.meta, node_name=pod.node_name, hosts=hosts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodHosts:
+    """Pods that are known one by one: their networks by Node, in order of address, and all addresses, sorted."""
+
+    by_node: Mapping[str, tuple[Network, ...]]
+    hosts: tuple[int, ...]
+
+
+NO_PODS = PodHosts(by_node={}, hosts=())
+
+
+def pods_by_node(pods: Mapping[str, CheckedPod], nodes: frozenset[str], taken: frozenset[int]) -> PodHosts:
+    """Return the Pods of these Nodes with an address that is not `taken`.
+
+    Of several Pods with one address the newest has it: the others are about to go.
+    """
+    holders: dict[int, tuple[CheckedPod, Network]] = {}
+    for pod in pods.values():
+        if pod.node_name not in nodes:
+            continue
+        for host, network in pod.hosts:
+            other = holders.get(host)
+            if other is None or seniority(other[0].meta) < seniority(pod.meta):
+                holders[host] = (pod, network)
+    found: dict[str, list[Network]] = {}
+    hosts = sorted(holders.keys() - taken)
+    for host in hosts:
+        pod, network = holders[host]
+        found.setdefault(pod.node_name, []).append(network)
+    return PodHosts(by_node={name: tuple(networks) for name, networks in found.items()}, hosts=tuple(hosts))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from mcagent.core.addresses.rules import merged, outermost, usable
 from mcagent.core.local_cluster.nodes import (
     CheckedNode,
+    PodHosts,
     all_addresses,
     ends_of,
     mapped_address,
@@ -19,7 +20,6 @@ from mcagent.core.local_cluster.nodes import (
     own_addresses,
     tunnel_addresses,
 )
-from mcagent.core.local_cluster.pods import PodHosts
 from mcagent.model.config import Config
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, Network, host_network, overlaps

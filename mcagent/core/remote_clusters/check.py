@@ -13,7 +13,7 @@ from functools import cached_property
 from mcagent.core.addresses.rules import PRIVATE, PrefixRange, Refusal, Taken, prefix_range, refuse_network
 from mcagent.core.addresses.underlay import ENDPOINTS, family, refuse_underlay, source_of
 from mcagent.core.local_cluster.topology import LocalCluster
-from mcagent.core.remote_clusters.cidr_claims import CheckedCluster, CidrClaim, accepted, asked, footprint_of
+from mcagent.core.remote_clusters.settle import CheckedCluster, CidrClaim, accepted, asked, footprint_of
 from mcagent.model.config import Config, SourceNat
 from mcagent.model.facts import Facts
 from mcagent.model.field import printable
