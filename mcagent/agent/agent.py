@@ -15,11 +15,16 @@ from mcagent.agent.control_loop.schedule import Timing
 from mcagent.agent.control_loop.startup import Startup, collector_on
 from mcagent.agent.objects import Objects
 from mcagent.agent.reports.counters import drop_counts, nft_drop_counts, port_statistics
-from mcagent.agent.reports.recorder import TurnRecorder
-from mcagent.agent.reports.reporter import Reporter
+from mcagent.agent.reports.reporter import Reporter, TurnRecorder
 from mcagent.agent.reports.servers import Servers
-from mcagent.agent.wireguard import wireguard_report
-from mcagent.agent.wiring import facts_reader, make_facilities, make_live, make_monitor, make_prober
+from mcagent.agent.wiring import (
+    facts_reader,
+    make_facilities,
+    make_live,
+    make_monitor,
+    make_prober,
+    wireguard_report,
+)
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.model.errors import BackendError
 from mcagent.model.resources import Backend

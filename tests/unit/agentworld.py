@@ -12,8 +12,8 @@ from mcagent.agent.control_loop.loop import Loop
 from mcagent.agent.control_loop.reconciler import Compile, Reconciler
 from mcagent.agent.control_loop.schedule import Timing
 from mcagent.agent.control_loop.startup import Startup
+from mcagent.agent.objects import SnapshotStore
 from mcagent.agent.reports.reporter import Reporter
-from mcagent.agent.snapshot_store import SnapshotStore
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.model.config import Config

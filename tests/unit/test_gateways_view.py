@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mcagent.agent.reports.recorder import NodeRecorder
+from mcagent.agent.reports.reporter import NodeRecorder
 from mcagent.cli import gateways as command
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.failover.liveness import Advance, Damping, Liveness, Observation, advance

@@ -11,7 +11,7 @@ import pytest
 
 from devtools.traffic.exchange import carried
 from devtools.waiting import wait_until
-from mcagent.agent.wireguard import FactsReader
+from mcagent.agent.wiring import FactsReader
 from mcagent.cli.wireguard import our_turn, text
 from mcagent.core.compile import compile_desired
 from mcagent.dataplane.wireguard.keys import KeyPair, Keys

@@ -1,21 +1,24 @@
-"""Applies a plan: stage by stage, and side by side where `mcagent.core.plan.diff.turns` says so.
+"""Applies a plan: stage by stage, side by side where `mcagent.core.plan.diff.turns` says so; and a pass's outcome.
 
 Every backend is used by one thread at a time, and what one refuses stops no other. Decides no order and remembers
-nothing.
+nothing. The outcome is a value for the loop, for logs, metrics and pages.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mcagent.core.plan.contention import not_tried
 from mcagent.core.plan.diff import Lane, turns
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
-from mcagent.model.plan import Plan, Stage, StageKind, Step
+from mcagent.model.node_state import Role
+from mcagent.model.objects import Kind
+from mcagent.model.plan import Desired, Op, Plan, Stage, StageKind, Step
 from mcagent.model.resources import Backend
 
 # Flows may use the tunnels that these stages remove, and must be there before tunnels of an empty bridge are.
@@ -136,3 +139,31 @@ class _Applying:
         known = before.errors if before is not None else ()
         # One error may be that of many steps.
         self._failures[backend] = Failure(errors=tuple(dict.fromkeys((*known, *errors))), unreachable=unreachable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`converged`: the whole dataplane is known to equal the desired state."""
+
+    needs: frozenset[Kind] = frozenset()  # kinds to read from now on; empty: as before
+    role: Role = Role.NONE
+    waiting_for: frozenset[Kind] = frozenset()
+    desired: Desired | None = None
+    plan: Plan = field(default_factory=Plan)
+    done: tuple[Step, ...] = ()
+    drift: tuple[Step, ...] = ()  # the part of `done` that put back what somebody else had changed
+    failures: Mapping[Backend, Failure] = field(default_factory=dict)
+    contended: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)  # what is left alone, and why
+    observed: frozenset[Backend] = frozenset()  # read again in this pass, or tried to
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds of facts, compile, observe, diff, apply_…
+    converged: bool = False
+
+    @property
+    def counts(self) -> Counter[tuple[Backend, str, Op]]:
+        """Changes made, by backend, kind of resource and operation."""
+        return Counter((step.backend, kind_of(step), step.op) for step in self.done)
+
+
+def kind_of(step: Step) -> str:
+    """Return the kind of resource that a step changes: "FlowEntry", "Route", ..."""
+    return type(step.new if step.new is not None else step.old).__name__

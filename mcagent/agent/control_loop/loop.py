@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from mcagent.agent.control_loop import schedule
-from mcagent.agent.control_loop.outcome import Outcome
+from mcagent.agent.control_loop.apply import Outcome
 from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.control_loop.schedule import Queue, Timing
 from mcagent.agent.control_loop.startup import Startup

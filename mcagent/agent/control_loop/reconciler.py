@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from mcagent.agent.control_loop import known
-from mcagent.agent.control_loop.apply import Failure, Failures, Phases, apply_plan
+from mcagent.agent.control_loop.apply import Failure, Failures, Outcome, Phases, apply_plan
 from mcagent.agent.control_loop.known import Content, Known, Seen
-from mcagent.agent.control_loop.outcome import Outcome
 from mcagent.agent.failover import Failover
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.core.plan.contention import Contention, contended, leave_alone

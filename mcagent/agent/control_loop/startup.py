@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from mcagent.agent.control_loop.outcome import Outcome
+from mcagent.agent.control_loop.apply import Outcome
 from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.core.compile import compile_desired
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED, SERVICE_NEEDS
