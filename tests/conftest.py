@@ -10,7 +10,7 @@ from hypothesis import settings
 from mcagent.model.facts import DatapathType
 
 # Property tests are the same on every run unless HYPOTHESIS_PROFILE=thorough asks for a longer search.
-settings.register_profile("quick", derandomize=True, deadline=None)
+settings.register_profile("quick", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("thorough", deadline=None, max_examples=2000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

@@ -14,16 +14,16 @@ from devtools.simulator.packet import ACK, ECHO_REQUEST, SYN
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from tests.topologies import HOST_MAC, Pod, Service, World, from_kernel
 
-THOROUGH = settings().max_examples > 100  # see tests/conftest.py
+THOROUGH = settings().max_examples > 50  # see tests/conftest.py
 
 
 def examples(number: int) -> settings:
-    """Return the setting for this many examples in a quick run, twenty times as many in a thorough one.
+    """Return the setting for this many examples in a quick run, forty times as many in a thorough one.
 
     Worlds shrink slowly: a quick run shows the one that failed as it was found.
     """
     if THOROUGH:
-        return settings(max_examples=20 * number)
+        return settings(max_examples=40 * number)
     return settings(max_examples=number, phases=[Phase.explicit, Phase.generate])
 
 

@@ -34,7 +34,7 @@ class Pod:
     published: bool  # remote clusters may reach and see it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Node:
     """A Node. Beside its Pod CIDR it has one Pod with an address from elsewhere, as cloud CNIs give them."""
 
@@ -50,7 +50,7 @@ class Node:
         """A number below 40 that no other Node of the world has."""
         return 10 * "abcd".index(self.cluster) + int(self.name[2:])
 
-    @property
+    @cached_property
     def networks(self) -> tuple[IPv4Network, ...]:
         """What is delivered to this Node and may come from it."""
         return (self.pod_cidr, IPv4Network(self.address), IPv4Network(self.other_pod))
@@ -146,15 +146,19 @@ class World:
 
     def accepted(self, here: Cluster, there: Cluster) -> tuple[IPv4Network, ...]:
         """Return the CIDRs of `there` that `here` uses: none that it has itself, none that another has first."""
-        taken = [here.service_cidr, here.pod_cidr]
-        for other in self.clusters:
-            if other is here:
-                continue
-            mine = tuple(net for net in other.told if not any(net.overlaps(t) for t in taken))
-            if other is there:
-                return mine
-            taken += mine
-        raise AssertionError("no such cluster")
+        return self._accepted[here.name, there.name]
+
+    @cached_property
+    def _accepted(self) -> dict[tuple[str, str], tuple[IPv4Network, ...]]:
+        found: dict[tuple[str, str], tuple[IPv4Network, ...]] = {}
+        for here in self.clusters:
+            taken = [here.service_cidr, here.pod_cidr]
+            for other in self.clusters:
+                if other is not here:
+                    mine = tuple(net for net in other.told if not any(net.overlaps(t) for t in taken))
+                    found[here.name, other.name] = mine
+                    taken += mine
+        return found
 
     def snat(self, here: Cluster, there: Cluster) -> bool:
         """Tell whether connections from `here` to `there` hide behind a gateway.
@@ -291,9 +295,19 @@ class World:
     def network(self) -> Network:
         """The switches of all Nodes, joined by their tunnels."""
         tunnels = {(a, n): (b, self.ports[b, a]) for (a, b), n in self.ports.items()}
-        return Network(
-            switches={n.name: Switch.of(*self.entries(n)) for n in self.nodes.values()}, tunnels=tunnels
-        )
+        return Network(switches=Switches(self), tunnels=tunnels)
+
+
+class Switches(dict[str, Switch]):
+    """The switches of a world's Nodes by name, each built when the first packet comes to it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+
+    def __missing__(self, name: str) -> Switch:
+        self[name] = Switch.of(*self.world.entries(self.world.nodes[name]))
+        return self[name]
 
 
 def from_kernel(packet: Packet) -> Packet:

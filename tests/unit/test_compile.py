@@ -397,7 +397,7 @@ def check(found: Compiled) -> None:
     assert len(diff({}, found.desired)) == len(every)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(_OBJECTS, st.booleans()), max_size=6), _CONFIGS, st.booleans())
 def test_incremental_equals_cold_in_any_order(
     edits: list[tuple[ApiObject, bool]], settings_: Config, bare: bool
@@ -421,7 +421,7 @@ def test_incremental_equals_cold_in_any_order(
         facts = replace(facts, ofports={t.name: t.ofport for t in of(TunnelPort, resources(after))})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(
         st.one_of(st.tuples(_OBJECTS | _KEYED, st.booleans()), _CONFIGS | _ENCRYPTING, _FACTS, st.none()),
@@ -451,7 +451,7 @@ def test_incremental_equals_cold_after_any_changes(
         assert list(after.desired.fragments) == list(cold.desired.fragments)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255), st.sampled_from(Drain)), max_size=5),
     st.booleans(),

@@ -331,7 +331,7 @@ def _worlds(draw: st.DrawFn) -> tuple[Snapshot, Facts]:
     return source, facts
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(_worlds(), min_size=1, max_size=4), st.sampled_from(["g1", "w1"]), st.sampled_from(GatewayMode))
 def test_whatever_is_held_every_candidate_is_there_once(
     worlds: list[tuple[Snapshot, Facts]], on: str, mode: GatewayMode

@@ -332,4 +332,4 @@ class Interleavings(RuleBasedStateMachine):
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = hypothesis_settings(max_examples=30, stateful_step_count=25, deadline=None)
+TestInterleavings.settings = hypothesis_settings(max_examples=20, stateful_step_count=25, deadline=None)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ RUNNING = {  # what the controller itself writes: Events, its Lease, its certifi
 Manifest = dict[str, Any]
 
 
+@cache
 def manifests(role: Role) -> list[Manifest]:
     """Return all objects of a role's file."""
     return list(yaml.safe_load_all((ROOT / f"{role}.yaml").read_text()))

@@ -528,12 +528,12 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 AnyOrder.TestCase.settings = settings(
-    max_examples=30, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=20, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_any_order = AnyOrder.TestCase
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     order=st.permutations(range(6)),
     ports=st.lists(st.sampled_from([80, 81]), min_size=3, max_size=3),
@@ -557,7 +557,7 @@ def test_the_order_of_arrival_says_nothing(order: list[int], ports: list[int], s
     assert world(order) == world(list(range(6)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(obj=st.dictionaries(st.sampled_from(["spec", "status", "clusterID", "clusterSetID"]), JSON, max_size=4))
 def test_any_json_is_survived(obj: dict[str, Any]) -> None:
     """No reconciler raises on any object that an API server could hold."""

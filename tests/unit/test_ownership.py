@@ -148,10 +148,10 @@ def deep6(number: int) -> list[AddressClaim]:
 
 @pytest.mark.parametrize("attack", [nested, below_one, deep6])
 def test_no_set_of_claims_takes_long(attack: Callable[[int], list[AddressClaim]]) -> None:
-    """100,000 claims that are all in each other's way are decided in a second or two."""
-    claims = attack(100_000)
+    """20,000 claims that are all in each other's way are decided in less than a second."""
+    claims = attack(20_000)
     before = time.process_time()
     found = lost(claims)
     spent = time.process_time() - before
-    assert len(found) > 40_000
-    assert spent < 10, f"{spent:.1f} s"  # a quadratic rule takes hours
+    assert len(found) > 8_000
+    assert spent < 4, f"{spent:.1f} s"  # a quadratic rule takes many minutes

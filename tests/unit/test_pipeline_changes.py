@@ -20,7 +20,7 @@ def over(world: World, before: Network) -> Network:
     return replace(world.network, connections=before.connections)
 
 
-@examples(20)
+@examples(10)
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_removing_a_gateway_keeps_connections(world: World, seed: int) -> None:
     """A gateway that is taken out of its cluster takes no connection with it, and may come back."""
@@ -51,7 +51,7 @@ def test_removing_a_gateway_keeps_connections(world: World, seed: int) -> None:
                 )
 
 
-@examples(15)
+@examples(8)
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS)
 def test_changed_endpoints_leave_connections_alone(world: World, seed: int) -> None:
     """A connection keeps its endpoint while others come and go; new ones use only what is there."""
