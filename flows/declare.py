@@ -25,7 +25,7 @@ class Table:
     next: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class GroupKind:
     """One kind of group: the upper eight bits of a group's number. `next`: tables its buckets may go on to."""
 
@@ -50,14 +50,21 @@ class Zone:
     purpose: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+DROPS = 0x80
+
+
+@dataclass(frozen=True, slots=True)
 class Category:
     """What a flow is there for: bits 40..47 of its cookie."""
 
     number: int
     name: str
     purpose: str
-    drops: bool = False  # its flows drop, and their counters say why
+
+    @property
+    def drops(self) -> bool:
+        """Whether its flows drop, and their counters say why: one bit of the cookie, to ask for them all."""
+        return bool(self.number & DROPS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,76 +12,62 @@ from flows.pipeline import tables as t
 
 # A group is made after those that it leads to, so it has a higher number.
 GROUP_ENDPOINTS = GroupKind(
-    number=0, name="endpoints", purpose="endpoints of an exported Service on live Nodes (ID: Service)", next=(25,)
+    0, "endpoints", "endpoints of an exported Service on live Nodes (ID: Service)", next=(25,)
 )
-GROUP_FIRST = GroupKind(
-    number=1, name="first", purpose="where some next hops are on standby, those to be used (ID: of the group)"
-)
+GROUP_FIRST = GroupKind(1, "first", "where some next hops are on standby, those to be used (ID: of the group)")
 GROUP_STANDBY = GroupKind(
-    number=2,
-    name="standby",
-    purpose="those used only if none of the first is live: not Ready, damped (ID: as for first)",
+    2, "standby", "those used only if none of the first is live: not Ready, damped (ID: as for first)"
 )
 GROUP_ANY = GroupKind(
-    number=3,
-    name="any",
-    purpose="without a live next hop, those not on standby: better than dropping (ID: as for first)",
+    3, "any", "without a live next hop, those not on standby: better than dropping (ID: as for first)"
 )
-GROUP_GATEWAYS = GroupKind(number=4, name="gateways", purpose="a gateway of this cluster but this Node (ID 0)")
+GROUP_GATEWAYS = GroupKind(4, "gateways", "a gateway of this cluster but this Node (ID 0)")
 GROUP_PREFER = GroupKind(
-    number=5,
-    name="prefer",
-    purpose="the gateway behind a port, else another; on a gateway: else this one (ID: port)",
-    next=(26,),
+    5, "prefer", "the gateway behind a port, else another; on a gateway: else this one (ID: port)", next=(26,)
 )
-GROUP_CLUSTER = GroupKind(number=6, name="cluster", purpose="a gateway of a remote cluster (ID: cluster)")
+GROUP_CLUSTER = GroupKind(6, "cluster", "a gateway of a remote cluster (ID: cluster)")
 GROUP_RELAY = GroupKind(
-    number=7,
-    name="relay",
-    purpose="directly if anything there is live, else by a live sibling gateway, else directly (ID: cluster)",
+    7,
+    "relay",
+    "directly if anything there is live, else by a live sibling gateway, else directly (ID: cluster)",
     next=(50,),
 )
 GROUP_REPLY = GroupKind(
-    number=8,
-    name="reply",
-    purpose="a gateway of a remote cluster if it is live, else a live sibling, else that gateway (ID: port)",
+    8, "reply", "a gateway of a remote cluster if it is live, else a live sibling, else that gateway (ID: port)"
 )
 GROUP_SERVICE = GroupKind(
-    number=9,
-    name="service",
-    purpose="an endpoint of an exported Service: while any Node of theirs is live, on such a Node (ID: Service)",
+    9,
+    "service",
+    "an endpoint of an exported Service: while any Node of theirs is live, on such a Node (ID: Service)",
     next=(25,),
 )
 
 # --- cookies --------------------------------------------------------------------------------------------
 
 COOKIES = CookieLayout(owner=0x6D63)  # "mc"
-FOR_BASE = Category(number=1, name="base", purpose="what every Node has")
-FOR_CLUSTER = Category(number=2, name="cluster", purpose="a remote cluster; number: cluster")
-FOR_NODE = Category(number=3, name="node", purpose="a Node of this cluster; number: Node")
-FOR_SERVICE = Category(number=4, name="service", purpose="an exported Service; number: Service")
+FOR_BASE = Category(1, "base", "what every Node has")
+FOR_CLUSTER = Category(2, "cluster", "a remote cluster; number: cluster")
+FOR_NODE = Category(3, "node", "a Node of this cluster; number: Node")
+FOR_SERVICE = Category(4, "service", "an exported Service; number: Service")
 
-
-def _drop(number: int, name: str, purpose: str) -> Category:
-    return Category(number=number, name=name, purpose=purpose, drops=True)
-
-
-DROP_MISS = _drop(0x80, "miss", "no flow of the table wanted it; number: table")
-DROP_SPOOFED = _drop(0x81, "spoofed", "host or Node sent from an address that is not its own; number: origin")
-DROP_SPOOFED_REMOTE = _drop(
+DROP_MISS = Category(0x80, "miss", "no flow of the table wanted it; number: table")
+DROP_SPOOFED = Category(0x81, "spoofed", "host or Node sent from an address that is not its own; number: origin")
+DROP_SPOOFED_REMOTE = Category(
     0x82, "spoofed-remote", "a cluster sent from an address that is not its own; number: cluster"
 )
-DROP_NOT_PUBLISHED = _drop(0x83, "not-published", "from another cluster, to what is not published")
-DROP_NOT_EXPORTED = _drop(0x84, "not-exported", "to a Service, port or protocol that is not exported")
-DROP_NO_ENDPOINT = _drop(0x85, "no-endpoint", "to an exported Service without a ready endpoint; number: Service")
-DROP_NO_STATE = _drop(
+DROP_NOT_PUBLISHED = Category(0x83, "not-published", "from another cluster, to what is not published")
+DROP_NOT_EXPORTED = Category(0x84, "not-exported", "to a Service, port or protocol that is not exported")
+DROP_NO_ENDPOINT = Category(
+    0x85, "no-endpoint", "to an exported Service without a ready endpoint; number: Service"
+)
+DROP_NO_STATE = Category(
     0x86, "no-state", "a reply that needs, or may need, un-translation, of an unknown connection; number: table"
 )
-DROP_INVALID = _drop(0x87, "invalid", "conntrack calls it invalid; number: table")
-DROP_NO_ROUTE = _drop(0x88, "no-route", "to an address that no remote cluster has")
-DROP_NO_GATEWAY = _drop(0x89, "no-gateway", "to a cluster that has no usable gateway; number: cluster")
-DROP_NO_NODE = _drop(0x8A, "no-node", "to an address of this cluster that no Node here has")
-DROP_REFUSED = _drop(
+DROP_INVALID = Category(0x87, "invalid", "conntrack calls it invalid; number: table")
+DROP_NO_ROUTE = Category(0x88, "no-route", "to an address that no remote cluster has")
+DROP_NO_GATEWAY = Category(0x89, "no-gateway", "to a cluster that has no usable gateway; number: cluster")
+DROP_NO_NODE = Category(0x8A, "no-node", "to an address of this cluster that no Node here has")
+DROP_REFUSED = Category(
     0x8B, "refused", "the reset of a client that was asked for a connection that it does not have"
 )
 
@@ -99,12 +85,7 @@ MISS = {
 
 # --- priorities -----------------------------------------------------------------------------------------
 
-LOWEST = 0  # the counted drop that every table ends in
-ELSE = 10  # what is left, for a known reason
-NORMAL = 100
-EXACT = 150  # a narrower case of one at NORMAL
-PREFIX = 200  # plus the prefix length: the longest prefix wins
-SPECIAL = 400  # before any prefix
+LOWEST, ELSE, NORMAL, EXACT, PREFIX, SPECIAL = 0, 10, 100, 150, 200, 400  # for what: PIPELINE.priorities
 
 PIPELINE = Pipeline(
     tables=t.TABLES,
