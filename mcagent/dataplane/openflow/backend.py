@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from flows.errors import FlowError
+from mcagent.dataplane.openflow import observe as printed
 from mcagent.dataplane.openflow.apply import (
     Placed,
     bundle_line,
@@ -23,14 +24,7 @@ from mcagent.dataplane.openflow.apply import (
     without_users,
 )
 from mcagent.dataplane.openflow.connection import Message, OpenFlowConnection, meter_message, packet_out
-from mcagent.dataplane.openflow.observe import (
-    OURS,
-    parse_dropped,
-    parse_flows,
-    parse_groups,
-    parse_meters,
-    parse_packets,
-)
+from mcagent.dataplane.openflow.observe import OURS
 from mcagent.dataplane.openflow.ofctl import TIMEOUT, Ofctl
 from mcagent.dataplane.openflow.watch import BridgeWatch
 from mcagent.model.errors import BackendError
@@ -62,9 +56,9 @@ class OpenFlowBackend:
         """
         try:
             found: list[OpenFlowResource] = [
-                *parse_meters(self._dump("dump-meters", options=())),
-                *parse_groups(self._dump("dump-groups")),
-                *parse_flows(self._dump("dump-flows", OURS)),
+                *printed.parse_meters(self._dump("dump-meters", options=())),
+                *printed.parse_groups(self._dump("dump-groups")),
+                *printed.parse_flows(self._dump("dump-flows", OURS)),
             ]
         except FlowError as error:
             raise BackendError("openflow", "read", self.socket, str(error)) from None
@@ -134,11 +128,11 @@ class OpenFlowBackend:
         `cookies` ("cookie=VALUE/MASK") asks for some only.
         Raises BackendError when ovs-vswitchd cannot be reached.
         """
-        return parse_packets(self._dump("dump-flows", cookies, options=("--no-names",)))
+        return printed.parse_packets(self._dump("dump-flows", cookies, options=("--no-names",)))
 
     def over_limit(self) -> int:
         """Return how many packets meters dropped, from any thread. Raises BackendError."""
-        return parse_dropped(self._dump("meter-stats", options=()))
+        return printed.parse_dropped(self._dump("meter-stats", options=()))
 
     def send(self, in_port: int, frames: Sequence[bytes]) -> None:
         """Give frames to the flows as if they had come in by a port, from any thread. Raises BackendError."""

@@ -17,15 +17,7 @@ from mcagent.dataplane.ovsdb.observe import BridgeState, Observer
 from mcagent.dataplane.ovsdb.rows import DRAIN
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
-from mcagent.model.resources import (
-    Backend,
-    HostPort,
-    OvsdbResource,
-    PortStatistics,
-    Resource,
-    ResourceKey,
-    TunnelPort,
-)
+from mcagent.model.resources import Backend, HostPort, PortStatistics, Resource, ResourceKey, TunnelPort
 
 CONFIGURE_TIMEOUT = 5.0  # seconds for ovs-vswitchd to take a configuration ...
 CONFIGURE_TIMEOUT_PER_PORT = 0.01  # ... and for each port in it
@@ -45,7 +37,7 @@ class OvsdbBackend:
         self._replica = self._connection.replica
         self._observer = Observer(self._replica, bridge)
         self._reported: BridgeState | None = None
-        self._known: dict[ResourceKey, OvsdbResource] | None = None
+        self._known: dict[ResourceKey, Resource] | None = None
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
         """Return our bridge, host port and tunnels. Raises BackendError when ovsdb-server cannot be reached."""
@@ -137,7 +129,7 @@ class OvsdbBackend:
             for index, step in enumerate(steps):
                 outcome = actual.get(step.key) if index in failed else step.new
                 self._known.pop(step.key, None)
-                if isinstance(outcome, OvsdbResource):
+                if outcome is not None:
                     self._known[step.key] = outcome
 
     def _apply(self, steps: Sequence[tuple[int, Step]], failed: dict[int, BackendError]) -> None:

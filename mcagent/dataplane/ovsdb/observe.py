@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mcagent.dataplane.ovsdb.connection import Replica
 from mcagent.dataplane.ovsdb.rows import DRAIN, OWNER, read_bridge, read_ofport, read_port
-from mcagent.model.resources import OvsdbResource, ResourceKey, TunnelPort
+from mcagent.model.resources import OvsdbResource, Resource, ResourceKey, TunnelPort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Observer:
         row = self._replica.find("Bridge", self._name)
         return row if row is not None and row.external_ids.get(OWNER) == self._name else None
 
-    def resources(self) -> dict[ResourceKey, OvsdbResource]:
+    def resources(self) -> dict[ResourceKey, Resource]:
         """Return our bridge and ports."""
         row = self.bridge()
         if row is None:
