@@ -8,7 +8,7 @@ parse into values is `devtools.openflow.parse`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from ipaddress import IPv4Address, IPv6Address
 from typing import TYPE_CHECKING
 
@@ -66,42 +66,23 @@ def hex_text(value: int) -> str:
 
 def mac_text(value: int) -> str:
     """Return a MAC address of an integer."""
-    digits = f"{value:012x}"
-    return ":".join(digits[i : i + 2] for i in range(0, 12, 2))
+    return value.to_bytes(6).hex(":")
 
 
-def _ipv4(value: int) -> str:
-    return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{value & 255}"
-
-
-def _ipv6(value: int) -> str:
-    return str(IPv6Address(value))
-
-
-def prefix_length(mask: int, width: int) -> int | None:
-    """Return the length of the prefix that the mask is, or None when it is none."""
-    inverted = mask ^ ((1 << width) - 1)
-    return width - inverted.bit_length() if inverted & (inverted + 1) == 0 else None
-
-
-def _address(value: int, mask: int, width: int, form: Callable[[int], str]) -> str:
-    length = prefix_length(mask, width)
-    if length == width:
-        return form(value)
-    return f"{form(value)}/{form(mask) if length is None else length}"
-
-
-def _flags(bits: Mapping[str, int], value: int, mask: int) -> str:
-    return "".join(f"{'+' if value & bit else '-'}{name}" for name, bit in bits.items() if mask & bit)
+def _address(value: int, mask: int, field: Field) -> str:
+    kind = IPv4Address if field.form is Form.IPV4 else IPv6Address
+    if mask == field.full_mask:
+        return str(kind(value))
+    outside = mask ^ field.full_mask
+    is_prefix = outside & (outside + 1) == 0
+    return f"{kind(value)}/{field.width - outside.bit_length() if is_prefix else kind(mask)}"
 
 
 def value_text(field: Field, value: int, mask: int) -> str:
     """Return value and mask of a field as a match or a set_field writes them."""
     form = field.form
-    if form is Form.IPV4:
-        return _address(value, mask, 32, _ipv4)
-    if form is Form.IPV6:
-        return _address(value, mask, 128, _ipv6)
+    if form in (Form.IPV4, Form.IPV6):
+        return _address(value, mask, field)
     whole = mask == field.full_mask
     if form is Form.HEX:
         return hex_text(value) if whole else f"{hex_text(value)}/{hex_text(mask)}"
@@ -110,7 +91,8 @@ def value_text(field: Field, value: int, mask: int) -> str:
     if form is Form.MAC:
         return mac_text(value) if whole else f"{mac_text(value)}/{mac_text(mask)}"
     if form in FLAG_BITS:
-        return _flags(FLAG_BITS[form], value, mask)
+        signs = (f"{'+' if value & bit else '-'}{name}" for name, bit in FLAG_BITS[form].items() if mask & bit)
+        return "".join(signs)
     if form is Form.FRAG:
         return FRAGS[value, mask]
     return RESERVED_PORTS.get(value) or str(value)
