@@ -13,18 +13,17 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mcagent.agent.config_keys import Settings
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED
-from mcagent.core.snapshot import ATTRIBUTE, Change, Delete, Relist, Upsert, apply_changes
-from mcagent.kube.source import WatchEvent
+from mcagent.core.snapshot import ATTRIBUTE, Change, Delete, Forget, Relist, Upsert, apply_changes
+from mcagent.kube.source import EventType, RawObject, WatchEvent
 from mcagent.model.informer_state import InformerState
 from mcagent.model.net import Address
 from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.problem import Problem
-from mcagent.supervised import attempt
 
 if TYPE_CHECKING:
     from mcagent.kube.events import EventRecorder
@@ -40,85 +39,43 @@ class SnapshotStore:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._lock = threading.Lock()
-        # By kind: changes by object since the last list, after that list. None: the kind is to be forgotten.
-        self._lists: dict[Kind, Relist | None] = {}
+        # By kind: the last list (its key is ""), or that the kind is forgotten; then the last change of each object.
         self._changes: dict[Kind, dict[str, Change]] = {}
-        self._snapshot = Snapshot()
-        self._taken = self._snapshot
+        self._read = Snapshot()
+        self.snapshot = self._read  # the last that was taken: with problems of the source
         self.source_problems: Callable[[], tuple[Problem, ...]] = tuple  # what the source itself cannot use
 
-    def replace(self, kind: Kind, objects: Sequence[dict[str, Any]]) -> None:
+    def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
         """Take all objects of a kind."""
-        with self._lock:
-            self._lists[kind] = Relist(kind=kind, items=objects)
-            self._changes.pop(kind, None)
-        self._on_change()
+        self._begin_anew(Relist(kind=kind, items=objects))
 
     def apply(self, kind: Kind, event: WatchEvent) -> None:
         """Take one change."""
-        change: Change
-        if event.type == "DELETED":
-            change = Delete(kind=kind, key=event.key)
-        else:
-            change = Upsert(kind=kind, raw=event.object)
+        gone = event.type is EventType.DELETED
+        change = Delete(kind=kind, key=event.key) if gone else Upsert(kind=kind, raw=event.object)
         with self._lock:
             self._changes.setdefault(kind, {})[event.key] = change
         self._on_change()
 
     def forget(self, kind: Kind) -> None:
         """Take that a kind is read no longer."""
+        self._begin_anew(Forget(kind=kind))
+
+    def _begin_anew(self, change: Relist | Forget) -> None:
         with self._lock:
-            self._lists[kind] = None
-            self._changes.pop(kind, None)
+            self._changes[change.kind] = {"": change}
         self._on_change()
 
     def take(self) -> Snapshot:
         """Return the snapshot with everything that came until now."""
         with self._lock:
-            lists, self._lists = self._lists, {}
             changes, self._changes = self._changes, {}
-        gone = [kind for kind, relist in lists.items() if relist is None]
-        snapshot = _without(self._snapshot, gone) if gone else self._snapshot
-        todo: list[Change] = [relist for relist in lists.values() if relist is not None]
-        todo.extend(change for kind in changes.values() for change in kind.values())
-        snapshot = _applied(snapshot, todo) if todo else snapshot
-        problems = tuple(sorted({*snapshot.problems, *self.source_problems()}))
-        if snapshot is not self._snapshot or problems != self._taken.problems:
-            self._taken = snapshot if problems == snapshot.problems else replace(snapshot, problems=problems)
-        self._snapshot = snapshot
-        return self._taken
-
-
-def _applied(snapshot: Snapshot, changes: list[Change]) -> Snapshot:
-    """Return the snapshot after the changes. An object that breaks the parser costs only itself."""
-    found, error = attempt(lambda: apply_changes(snapshot, changes))
-    if found is not None:
-        return found
-    log.error("a change breaks the snapshot, which is a bug: each object is tried alone", exc_info=error)
-    usable: list[Change] = []
-    for change in changes:
-        if isinstance(change, Relist):
-            usable.append(
-                replace(change, items=[raw for raw in change.items if _breaks_nothing(change.kind, raw)])
-            )
-        elif isinstance(change, Delete) or _breaks_nothing(change.kind, change.raw):
-            usable.append(change)
-    return apply_changes(snapshot, usable)
-
-
-def _breaks_nothing(kind: Kind, raw: object) -> bool:
-    return attempt(lambda: apply_changes(Snapshot(), [Upsert(kind=kind, raw=raw)]))[1] is None
-
-
-def _without(snapshot: Snapshot, kinds: Sequence[Kind]) -> Snapshot:
-    prefixes = tuple(f"{kind} " for kind in kinds)
-    emptied: dict[str, Any] = {ATTRIBUTE[kind]: {} for kind in kinds}
-    return replace(
-        snapshot,
-        synced=snapshot.synced - frozenset(kinds),
-        problems=tuple(p for p in snapshot.problems if not p.subject.startswith(prefixes)),
-        **emptied,
-    )
+        before = self._read
+        self._read = apply_changes(before, (change for kind in changes.values() for change in kind.values()))
+        problems = tuple(sorted({*self._read.problems, *self.source_problems()}))
+        if self._read is not before or problems != self.snapshot.problems:
+            self.snapshot = replace(self._read, problems=problems)
+        return self.snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +97,6 @@ class Objects:
         self._source, self.api = _source(settings, self._store, changed)
         self._store.source_problems = self._source.problems
         self._wanted: tuple[frozenset[Kind], Mapping[Kind, str]] = (ALWAYS_NEEDED, {})
-        self._snapshot = Snapshot()
         self._writers: tuple[EventRecorder | Publisher, ...] = ()
 
     def start(self, *, write: bool) -> None:
@@ -159,8 +115,7 @@ class Objects:
 
     def take(self) -> Snapshot:
         """Return the latest snapshot. From one thread only, as `want`."""
-        self._snapshot = self._store.take()
-        return self._snapshot
+        return self._store.take()
 
     def want(self, kinds: frozenset[Kind], role: Role) -> None:
         """Read these kinds, as far as a Node of this role needs them. No kinds: as before."""
@@ -178,7 +133,7 @@ class Objects:
     def informers(self) -> Iterable[InformerState]:
         """Return how reading goes, by kind; from any thread."""
         return [
-            replace(state, objects=len(getattr(self._snapshot, ATTRIBUTE[kind])))
+            replace(state, objects=len(getattr(self._store.snapshot, ATTRIBUTE[kind])))
             for kind, state in sorted(self._source.state().items())
         ]
 

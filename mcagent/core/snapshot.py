@@ -1,12 +1,14 @@
 """The next Snapshot from the last one and a burst of changes. Pure; knows nothing of where changes come from.
 
 An object that turns bad keeps its last good version and adds a Problem; an object that goes takes its
-problems with it. Kinds that a burst does not touch keep their very dicts, and an object that says the
-same as before keeps its very value, so that `compile` can tell by identity what did not change.
+problems with it. One that breaks the parser, which is a bug, costs only itself. Kinds that a burst does not
+touch keep their very dicts, and an object that says the same as before keeps its very value, so that `compile`
+can tell by identity what did not change.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -15,6 +17,9 @@ from mcagent.model.errors import InputError
 from mcagent.model.objects import ApiObject, Kind, Snapshot
 from mcagent.model.parsing.parse import parse_object, problem_of
 from mcagent.model.problem import Problem
+from mcagent.supervised import attempt
+
+log = logging.getLogger(__name__)
 
 # The attribute of Snapshot that holds a kind.
 ATTRIBUTE: Mapping[Kind, str] = {
@@ -52,7 +57,14 @@ class Relist:
     items: Sequence[object]
 
 
-Change = Upsert | Delete | Relist
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """A kind is read no longer: its objects are unknown, and it is not synced."""
+
+    kind: Kind
+
+
+Change = Upsert | Delete | Relist | Forget
 
 
 def apply_changes(snapshot: Snapshot, changes: Iterable[Change]) -> Snapshot:
@@ -69,6 +81,8 @@ def apply_changes(snapshot: Snapshot, changes: Iterable[Change]) -> Snapshot:
                 draft.delete(kind, key)
             case Relist(kind=kind, items=items):
                 draft.relist(kind, items)
+            case Forget(kind=kind):
+                draft.forget(kind)
     return draft.finish()
 
 
@@ -83,12 +97,14 @@ class _Draft:
 
     def upsert(self, kind: Kind, raw: object) -> str | None:
         """Take one object in; return its key, None when not even its name can be reported."""
-        try:
-            parsed = parse_object(raw, kind)
-        except InputError as error:
+        parsed, error = attempt(lambda: parse_object(raw, kind))
+        if isinstance(error, InputError):
             self._report(error.subject, (problem_of(error),))
             key = error.subject.removeprefix(f"{kind} ")
             return None if key == error.subject else key
+        if parsed is None:
+            log.error("a %s breaks the parser, which is a bug: it is passed over", kind, exc_info=error)
+            return None
         key = parsed.meta.key
         self._report(parsed.meta.subject, parsed.problems)
         if parsed.value is None:
@@ -106,13 +122,17 @@ class _Draft:
 
     def relist(self, kind: Kind, items: Sequence[object]) -> None:
         """Make the kind hold these objects."""
-        prefix = f"{kind} "
-        for subject in [s for s in self._problem_map() if s == kind or s.startswith(prefix)]:
-            self._report(subject, ())
+        self._report_nothing(kind)
         listed = {self.upsert(kind, raw) for raw in items}
         for key in [key for key in self._current(kind) if key not in listed]:
             self._remove(kind, key)
         self._synced |= {kind}
+
+    def forget(self, kind: Kind) -> None:
+        """Know nothing of the kind."""
+        self._report_nothing(kind)
+        self._objects[kind] = {}
+        self._synced -= {kind}
 
     def finish(self) -> Snapshot:
         """Return the next snapshot."""
@@ -155,6 +175,11 @@ class _Draft:
             reported[subject] = list(problems)
         else:
             reported.pop(subject, None)
+
+    def _report_nothing(self, kind: Kind) -> None:
+        """Remove the problems of a kind and its objects."""
+        for subject in [s for s in self._problem_map() if s == kind or s.startswith(f"{kind} ")]:
+            self._report(subject, ())
 
 
 def _says_the_same(old: ApiObject, new: ApiObject) -> bool:
