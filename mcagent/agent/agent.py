@@ -64,7 +64,8 @@ class Agent:
         )
         metrics = Metrics()
         self.loop = Loop(
-            source=self._objects,
+            take=self._objects.take,
+            want=self._objects.want,
             reconciler=reconciler,
             startup=Startup(
                 reconciler,

@@ -39,7 +39,7 @@ class SnapshotStore:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._lock = threading.Lock()
-        # By kind: the last list (its key is ""), or that the kind is forgotten; then the last change of each object.
+        # By kind: under "" the last list, or that there is none any more; then the last change of each object.
         self._changes: dict[Kind, dict[str, Change]] = {}
         self._read = Snapshot()
         self.snapshot = self._read  # the last that was taken: with problems of the source

@@ -113,7 +113,7 @@ class Metrics:
         if result in ("changed", "unchanged"):
             self._success.set(at)
 
-    def changed(self, backend: str, kind: str, op: str, count: int) -> None:  # noqa: ARG002 - the kind implies it
+    def changed(self, kind: str, op: str, count: int) -> None:
         """Count changes made."""
         self._changes.labels(kind, op).inc(count)
 

@@ -116,7 +116,8 @@ class World:
         )
         flows = self.facilities[Backend.OPENFLOW]
         self.loop = Loop(
-            source=self,
+            take=self.store.take,
+            want=self.want,
             reconciler=reconciler,
             startup=Startup(
                 reconciler,
@@ -143,10 +144,6 @@ class World:
     def _state_lost(self, state: NodeState) -> None:
         assert state.role
         self.states_lost += 1
-
-    def take(self) -> Snapshot:
-        """The snapshot."""
-        return self.store.take()
 
     def want(self, kinds: frozenset[Kind], role: Role) -> None:
         """Remember what was asked for."""

@@ -193,7 +193,7 @@ def test_status_works_before_anything_is_known(agent: Agent) -> None:
 def test_metrics_have_the_promised_names(agent: Agent) -> None:
     """Counters of passes, state and tunnels are there, with bounded labels and no creation times."""
     agent.metrics.passed("changed", {"diff": 0.1}, 1.0)
-    agent.metrics.changed("openflow", "FlowEntry", "add", 4)
+    agent.metrics.changed("FlowEntry", "add", 4)
     agent.metrics.failed("nft", unreachable=True, count=1)
     agent.metrics.corrected("Route", 2)
     body = get(agent.port, "/metrics")[2]

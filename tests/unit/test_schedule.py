@@ -30,8 +30,8 @@ def retry(previous: Retry | None, *, unreachable: bool = False, retryable: bool 
 def test_the_first_change_after_a_quiet_time_is_due_at_once() -> None:
     """Nothing delays the leading edge."""
     pace = next_pace(Pace(), changes=1, now=10.0, timing=TIMING)
-    assert due(replace(QUIET, changes=1, pace=pace), TIMING) <= 10.0 + TIMING.gap
-    assert due(QUIET, TIMING) == 100.0
+    assert due(replace(QUIET, changes=1, pace=pace)) <= 10.0 + TIMING.gap
+    assert due(QUIET) == 100.0
 
 
 def test_a_burst_of_a_thousand_changes_takes_a_handful_of_passes() -> None:
@@ -86,44 +86,53 @@ def test_what_cannot_succeed_waits_for_new_input() -> None:
     found = retry(None, retryable=False)
     assert found.at == math.inf
     queue = replace(QUIET, changes=1, retries={Backend.NFT: found})
-    assert plan_pass(queue, now=0.0, timing=TIMING).blocked == {Backend.NFT}
-    assert plan_pass(queue, now=found.on_change_at, timing=TIMING).blocked == frozenset()
+    assert plan_pass(queue, 0.0).blocked == {Backend.NFT}
+    assert plan_pass(queue, found.on_change_at).blocked == frozenset()
     assert after_change(found).at == found.on_change_at
 
 
 def test_a_failing_backend_is_left_alone_until_its_time() -> None:
     """Other work goes on meanwhile."""
     queue = replace(QUIET, retries={Backend.NFT: Retry(failures=5, at=4.0, on_change_at=1.0)})
-    assert due(queue, TIMING) == 4.0
-    assert plan_pass(queue, now=0.5, timing=TIMING).blocked == {Backend.NFT}
-    assert plan_pass(queue, now=4.0, timing=TIMING).blocked == frozenset()
+    assert due(queue) == 4.0
+    assert plan_pass(queue, 0.5).blocked == {Backend.NFT}
+    assert plan_pass(queue, 4.0).blocked == frozenset()
 
 
 def test_suspects_are_read_again_after_a_short_delay() -> None:
     """The echo of own changes is gathered; changes are not held up by it."""
-    queue = replace(QUIET, suspects={Backend.NETLINK: 5.0})
-    assert due(queue, TIMING) == 5.0 + TIMING.suspect_delay
-    assert plan_pass(queue, now=5.0, timing=TIMING).observe == frozenset()
-    assert plan_pass(queue, now=5.3, timing=TIMING).observe == {Backend.NETLINK}
+    queue = QUIET.suspect((Backend.NETLINK,), 5.0 + TIMING.suspect_delay)
+    assert due(queue) == 5.0 + TIMING.suspect_delay
+    assert plan_pass(queue, 5.0).observe == frozenset()
+    assert plan_pass(queue, 5.3).observe == {Backend.NETLINK}
 
 
 def test_what_becomes_suspect_during_a_pass_is_read_by_the_next_one() -> None:
-    """A pass clears only what was suspect before it began; what is urgent is due at once."""
+    """A pass takes only what was suspect before it began; what is urgent is due at once."""
     queue = replace(QUIET, changes=3).suspect((Backend.NETLINK,), 5.0)
-    todo = plan_pass(queue, now=6.0, timing=TIMING)
+    todo = plan_pass(queue, 6.0)
     running = queue.take(todo, 6.0, TIMING)
     assert (running.changes, dict(running.suspects)) == (0, {})
     running = running.suspect((Backend.NETLINK, Backend.OPENFLOW), 6.5, urgent=True)
-    after = running.clear(todo.observe, 6.0)
-    assert after.suspects.keys() == after.urgent == {Backend.NETLINK, Backend.OPENFLOW}
-    assert due(after, TIMING) == 6.5
-    assert after.clear(frozenset(Backend), 7.0).urgent == frozenset()
+    assert running.suspects.keys() == running.urgent == {Backend.NETLINK, Backend.OPENFLOW}
+    assert due(running) == 6.5
+    after = running.take(plan_pass(running, 7.0), 7.0, TIMING)
+    assert (dict(after.suspects), after.urgent) == ({}, frozenset())
+
+
+def test_a_suspect_that_is_left_alone_asks_for_no_pass() -> None:
+    """What failed is read when it is tried again: until then nobody turns for it."""
+    alone = Retry(failures=1, at=math.inf, on_change_at=9.0)
+    queue = replace(QUIET, retries={Backend.NFT: alone}).suspect((Backend.NFT,), 5.0)
+    todo = plan_pass(queue, 5.0)
+    assert not todo.observe
+    assert due(queue.take(todo, 5.0, TIMING)) == QUIET.resync_at
 
 
 def test_a_resync_reads_everything_and_tries_everything() -> None:
     """The safety net has no holes."""
     queue = Queue(resync_at=1.0, retries={Backend.NFT: Retry(failures=1, at=math.inf, on_change_at=9.0)})
-    todo = plan_pass(queue, now=1.0, timing=TIMING)
+    todo = plan_pass(queue, 1.0)
     assert todo.observe == frozenset(Backend)
     assert todo.blocked == frozenset()
     assert todo.resync

@@ -7,7 +7,6 @@ nothing. The outcome is a value for the loop, for logs, metrics and pages.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind
-from mcagent.model.plan import Desired, Op, Plan, Stage, StageKind, Step
+from mcagent.model.plan import Desired, Plan, Stage, StageKind, Step
 from mcagent.model.resources import Backend
 
 # Flows may use the tunnels that these stages remove, and must be there before tunnels of an empty bridge are.
@@ -67,52 +66,40 @@ class Phases:
         return self.seconds
 
 
-def apply_plan(
-    backends: Mapping[Backend, DataplaneBackend],
-    plan: Plan,
-    left_alone: frozenset[Backend],
-    failures: Failures,
-    phases: Phases,
-) -> tuple[Step, ...]:
-    """Apply the stages of a plan; return the steps that were done, and put into `failures` who refused what.
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """A plan that is being applied. `failures` is filled in: who refused what."""
 
-    The time of a turn is that of its first lane: what goes on beside it costs none of its own.
-    """
-    applying = _Applying(backends, left_alone, failures, phases)
-    done: list[Step] = []
-    for first, *others in turns(plan):
-        with ThreadPoolExecutor(max_workers=len(others) or 1, thread_name_prefix="apply") as pool:
-            # No two lanes have a backend in common, so that each writes its own failures.
-            beside = [pool.submit(applying.lane, lane) for lane in others]
-            done.extend(applying.lane(first, timed=True))
-            for lane in beside:
-                done.extend(lane.result())
-    return tuple(done)
+    backends: Mapping[Backend, DataplaneBackend]
+    left_alone: frozenset[Backend]
+    failures: Failures
+    phases: Phases
 
+    def plan(self, plan: Plan) -> tuple[Step, ...]:
+        """Apply the stages of a plan; return the steps that were done.
 
-class _Applying:
-    """One plan that is being applied."""
+        The time of a turn is that of its first lane: what goes on beside it costs none of its own.
+        """
+        done: list[Step] = []
+        for first, *others in turns(plan):
+            with ThreadPoolExecutor(max_workers=len(others) or 1, thread_name_prefix="apply") as pool:
+                # No two lanes have a backend in common, so that each writes its own failures.
+                beside = [pool.submit(self._lane, lane) for lane in others]
+                done.extend(self._lane(first, timed=True))
+                for lane in beside:
+                    done.extend(lane.result())
+        return tuple(done)
 
-    def __init__(
-        self,
-        backends: Mapping[Backend, DataplaneBackend],
-        left_alone: frozenset[Backend],
-        failures: Failures,
-        phases: Phases,
-    ) -> None:
-        self._backends, self._left_alone = backends, left_alone
-        self._failures, self._phases = failures, phases
-
-    def lane(self, lane: Lane, *, timed: bool = False) -> list[Step]:
+    def _lane(self, lane: Lane, *, timed: bool = False) -> list[Step]:
         """Apply stages one after the other; what is no refusal of a backend comes through."""
         done: list[Step] = []
         for stage in lane:
             if not self._may_go(stage):
                 continue
             if timed:
-                self._phases.enter(f"apply_{stage.backend}")
+                self.phases.enter(f"apply_{stage.backend}")
             try:
-                result = self._backends[stage.backend].apply(stage.steps)
+                result = self.backends[stage.backend].apply(stage.steps)
             except BackendError as error:
                 self._fail(stage.backend, (error,), unreachable=True)
                 continue
@@ -122,10 +109,10 @@ class _Applying:
         return done
 
     def _may_go(self, stage: Stage) -> bool:
-        failure, flows = self._failures.get(stage.backend), self._failures.get(Backend.OPENFLOW)
-        if stage.backend in self._left_alone or (failure is not None and failure.unreachable):
+        failure, flows = self.failures.get(stage.backend), self.failures.get(Backend.OPENFLOW)
+        if stage.backend in self.left_alone or (failure is not None and failure.unreachable):
             return False
-        blocked = Backend.OPENFLOW in self._left_alone
+        blocked = Backend.OPENFLOW in self.left_alone
         if stage.kind is StageKind.TUNNELS_IN_USE:
             return not blocked and (flows is None or not flows.unreachable)
         if stage.kind in _ONLY_WITH_FLOWS and (blocked or flows is not None):
@@ -135,10 +122,10 @@ class _Applying:
         return True
 
     def _fail(self, backend: Backend, errors: Iterable[BackendError], *, unreachable: bool = False) -> None:
-        before = self._failures.get(backend)
+        before = self.failures.get(backend)
         known = before.errors if before is not None else ()
         # One error may be that of many steps.
-        self._failures[backend] = Failure(errors=tuple(dict.fromkeys((*known, *errors))), unreachable=unreachable)
+        self.failures[backend] = Failure(errors=tuple(dict.fromkeys((*known, *errors))), unreachable=unreachable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,14 +141,8 @@ class Outcome:
     drift: tuple[Step, ...] = ()  # the part of `done` that put back what somebody else had changed
     failures: Mapping[Backend, Failure] = field(default_factory=dict)
     contended: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)  # what is left alone, and why
-    observed: frozenset[Backend] = frozenset()  # read again in this pass, or tried to
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds of facts, compile, observe, diff, apply_…
     converged: bool = False
-
-    @property
-    def counts(self) -> Counter[tuple[Backend, str, Op]]:
-        """Changes made, by backend, kind of resource and operation."""
-        return Counter((step.backend, kind_of(step), step.op) for step in self.done)
 
 
 def kind_of(step: Step) -> str:

@@ -6,7 +6,7 @@ Reads and applies nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mcagent.core.plan.contention import Place
 from mcagent.core.plan.diff import diff, diff_desired, takes_into_use
@@ -19,13 +19,13 @@ Seen = Mapping[Backend, Content]  # what backends that were read hold, where it 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """`now` is what backends hold for sure, `last` what they held when that was last sure.
+    """`last` is what backends held when that was last sure; of those in `sure` it still is.
 
     `unused` are tunnels that wait for their flows (`mcagent.core.plan.diff`).
     """
 
-    now: Mapping[Backend, Desired] = field(default_factory=dict)
     last: Mapping[Backend, Desired] = field(default_factory=dict)
+    sure: frozenset[Backend] = frozenset()
     unused: frozenset[ResourceKey] = frozenset()
 
 
@@ -39,34 +39,31 @@ def content(desired: Desired, backend: Backend) -> dict[ResourceKey, Resource]:
     }
 
 
-def without(known: Known, backends: Collection[Backend]) -> Known:
-    """Return what is known when these backends may have changed."""
-    now = {name: desired for name, desired in known.now.items() if name not in backends}
-    return Known(now=now, last=known.last, unused=known.unused)
+def held(known: Known, seen: Seen, backend: Backend, otherwise: Desired) -> Content:
+    """Return what a backend holds now; where nobody knows, its part of `otherwise`."""
+    if backend in seen:
+        return seen[backend]
+    return content(known.last[backend] if backend in known.sure else otherwise, backend)
 
 
 def read_again(known: Known, found: Seen) -> tuple[Known, Seen]:
     """Return what is known after backends were read, and what those hold that is not what they last held."""
     same = {
-        name: last
-        for name, there in found.items()
-        if (last := known.last.get(name)) is not None and there == content(last, name)
+        name for name, there in found.items() if name in known.last and there == content(known.last[name], name)
     }
     seen = {name: there for name, there in found.items() if name not in same}
-    return Known(now={**known.now, **same}, last=known.last, unused=known.unused), seen
+    return replace(known, sure=known.sure | same), seen
 
 
 def plan_for(known: Known, seen: Seen, desired: Desired, backends: Collection[Backend]) -> Plan:
     """Return the steps to the desired state; a backend that is neither known nor seen has none."""
-    befores = list({id(before): before for before in known.now.values()}.values())
-    if len(known.now) == len(backends) and len(befores) == 1:
-        return diff_desired(befores[0], desired)
-    if not seen and all(before is desired for before in befores):
+    befores = {id(known.last[name]): known.last[name] for name in known.sure}
+    if len(known.sure) == len(backends) and len(befores) == 1:
+        (before,) = befores.values()
+        return diff_desired(before, desired)
+    if not seen and befores.keys() <= {id(desired)}:
         return Plan()  # a retry of what cannot be reached: the others hold what they should
-    return diff(
-        {name: seen[name] if name in seen else content(known.now.get(name, desired), name) for name in backends},
-        desired,
-    )
+    return diff({name: held(known, seen, name, otherwise=desired) for name in backends}, desired)
 
 
 def drift_in(known: Known, seen: Seen, plan: Plan) -> tuple[set[Place], Mapping[Backend, int]]:
@@ -90,5 +87,5 @@ def after_apply(
     """Return what is known after a plan: the backends that are `right` hold the desired state."""
     used = {step.key for step in done if takes_into_use(step)}
     unused = frozenset(step.key for step in plan.steps if takes_into_use(step)) - used
-    now = {name: desired for name in right if not (name is Backend.OVSDB and unused)}
-    return Known(now=now, last={**known.last, **now}, unused=unused)
+    sure = frozenset(right) - ({Backend.OVSDB} if unused else set())
+    return Known(last={**known.last, **dict.fromkeys(sure, desired)}, sure=sure, unused=unused)

@@ -15,18 +15,16 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from mcagent.agent.control_loop import schedule
 from mcagent.agent.control_loop.apply import Outcome
 from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.control_loop.schedule import Queue, Timing
-from mcagent.agent.control_loop.startup import Startup
+from mcagent.agent.control_loop.startup import Startup, Want
 from mcagent.agent.reports.reporter import Reporter
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError
-from mcagent.model.node_state import Role
-from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.objects import Snapshot
 from mcagent.model.resources import Backend
 from mcagent.observe.report import Report
 from mcagent.supervised import attempt
@@ -37,37 +35,30 @@ IDLE_TURN = 2.0  # seconds: even with nothing to do the loop turns this often, w
 STALLED = 60.0  # seconds without a turn after which the loop counts as dead
 
 
-class Input(Protocol):
-    """Where snapshots come from. Whoever makes a new one calls `Loop.changed`."""
-
-    def take(self) -> Snapshot:
-        """Return the snapshot with everything taken in that came until now."""
-
-    def want(self, kinds: frozenset[Kind], role: Role) -> None:
-        """Take which kinds a Node of this role needs now; others may be let go. No kinds: as before."""
-
-
 class Loop:
-    """Runs passes until stopped: those of `startup`, if there is one, until the first that comes to a result.
+    """Runs passes until stopped: those of `startup` until the first that comes to a result.
 
-    `on_turn` is called once per turn, from the loop's thread.
+    `take` returns the snapshot with everything taken in that came until now; whoever has more calls `changed`.
+    `want` is told which kinds a Node of this role needs from now on; no kinds: as before. `on_turn` is called once
+    per turn. All from the loop's thread.
     """
 
     def __init__(
         self,
         *,
-        source: Input,
+        take: Callable[[], Snapshot],
+        want: Want,
         reconciler: Reconciler,
+        startup: Startup,
         reporter: Reporter,
-        startup: Startup | None = None,
-        timing: Timing | None = None,
+        timing: Timing,
         on_turn: Callable[[Report], None] = lambda _: None,
     ) -> None:
-        self._source = source
+        self._take, self._want = take, want
         self._reconciler = reconciler
-        self._reconcile = startup.reconcile if startup is not None else reconciler.reconcile
+        self._reconcile = startup.reconcile
         self._reporter = reporter
-        self._timing = timing or Timing()
+        self._timing = timing
         self._on_turn = on_turn
         self._condition = threading.Condition()
         self._queue = Queue(changes=1)
@@ -93,7 +84,7 @@ class Loop:
         """Somebody else may have changed what this backend holds, or it came back."""
         with self._condition:
             if backend not in self._queue.suspects:  # else it will be read again anyway
-                self._queue = self._queue.suspect((backend,), time.monotonic())
+                self._queue = self._queue.suspect((backend,), time.monotonic() + self._timing.suspect_delay)
                 self._wake(f"{backend} event")
 
     def restarted(self, *backends: Backend) -> None:
@@ -146,7 +137,7 @@ class Loop:
                 if self._stopping:
                     return
                 self._turned_at = time.monotonic()
-                wait = schedule.due(self._queue, self._timing) - self._turned_at
+                wait = schedule.due(self._queue) - self._turned_at
                 if wait > 0:
                     self._condition.wait(min(wait, IDLE_TURN))
                     if self._stopping:
@@ -160,7 +151,7 @@ class Loop:
         with self._condition:
             now = time.monotonic()
             before, triggers = self._queue, self._triggers
-            todo = schedule.plan_pass(before, now=now, timing=self._timing)
+            todo = schedule.plan_pass(before, now)
             self._queue, self._triggers = before.take(todo, now, self._timing), set()
             self._busy = before.changes > 0
             config, self._new_config = self._new_config, None
@@ -179,21 +170,21 @@ class Loop:
             log.error("nothing is changed: %s", error, exc_info=None if known else caught)
             self._reconciler.forget()
         outcome = found or Outcome()
-        self._settle(todo, outcome, began=now, gathered=before.changes, broken=caught is not None)
+        self._settle(todo, outcome, gathered=before.changes, broken=caught is not None)
         trigger = ", ".join(sorted(triggers)) or "retry"
         self._reporter.passed(outcome, trigger=trigger, error=error, retries=self._queue.retries)
         with self._condition:
             self._busy = False
 
     def _pass(self, todo: schedule.Pass) -> Outcome:
-        outcome = self._reconcile(self._source.take(), observe=todo.observe, blocked=todo.blocked)
-        self._source.want(outcome.needs, outcome.role)
+        outcome = self._reconcile(self._take(), observe=todo.observe, blocked=todo.blocked)
+        self._want(outcome.needs, outcome.role)
         if outcome.desired is not None:
             self._reconcile = self._reconciler.reconcile  # start-up is over
         return outcome
 
-    def _settle(self, todo: schedule.Pass, outcome: Outcome, *, began: float, gathered: int, broken: bool) -> None:
-        """Take the outcome into the queue: pace, suspicions that are cleared, and back-off of what failed."""
+    def _settle(self, todo: schedule.Pass, outcome: Outcome, *, gathered: int, broken: bool) -> None:
+        """Take the outcome into the queue: pace, and back-off of what failed."""
         now = time.monotonic()
         before = self._queue.retries  # written by this thread only
         retries = {
@@ -217,7 +208,7 @@ class Loop:
             if outcome.waiting_for:
                 resync_at = max(resync_at, now + self._timing.resync)  # the source will wake the loop
             self._queue = replace(
-                self._queue.clear(outcome.observed, began),
+                self._queue,
                 retries=retries,
                 resync_at=resync_at,
                 # A pass that came to no result did not look at what is to end then.

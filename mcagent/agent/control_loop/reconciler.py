@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from mcagent.agent.control_loop import known
-from mcagent.agent.control_loop.apply import Failure, Failures, Outcome, Phases, apply_plan
+from mcagent.agent.control_loop.apply import Applying, Failure, Failures, Outcome, Phases
 from mcagent.agent.control_loop.known import Content, Known, Seen
 from mcagent.agent.failover import Failover
 from mcagent.core.compile import Compiled, Compiler
@@ -34,7 +34,7 @@ from mcagent.model.net import Address
 from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired, Op, Plan, Step
-from mcagent.model.resources import Backend, FlowEntry, Resource, TunnelPort
+from mcagent.model.resources import Backend, FlowEntry, TunnelPort
 
 FACTS_FROM = frozenset({Backend.OVSDB, Backend.NETLINK, Backend.WIREGUARD})  # facts are read again with these
 
@@ -75,7 +75,7 @@ class Reconciler:
 
     def forget(self) -> None:
         """Trust nothing that is remembered: the next pass reads everything."""
-        self._known = known.without(self._known, set(Backend))
+        self._known = replace(self._known, sure=frozenset())
         self._facts = self._desired = None
 
     def reconcile(
@@ -93,9 +93,9 @@ class Reconciler:
         """
         phases = Phases()
         failures: Failures = {}
-        self._known = known.without(self._known, observe)
+        self._known = replace(self._known, sure=self._known.sure - observe)
         phases.enter("facts")
-        stale = frozenset(self._backends) - self._known.now.keys() - blocked
+        stale = frozenset(self._backends) - self._known.sure - blocked
         known_facts = self._refresh_facts(snapshot, stale, failures)
         if known_facts is None:
             return Outcome(failures=failures, phases=phases.end())
@@ -108,17 +108,17 @@ class Reconciler:
         if missing := compiled.needs - snapshot.synced:
             return replace(found, waiting_for=missing, phases=phases.end())
         phases.enter("observe")
-        read = stale - failures.keys()
-        self._known, seen = known.read_again(self._known, self._observe(read, failures))
+        self._known, seen = known.read_again(self._known, self._observe(stale - failures.keys(), failures))
         phases.enter("diff")
         plan = known.plan_for(self._known, seen, desired, self._backends.keys())
         drift, held = known.drift_in(self._known, seen, plan)
         self._contention = self._contention.judge(contended(drift, held), time.monotonic())
         plan, left = leave_alone(plan, self._contention)
         blank = _blank(seen, failures)
-        plan = flows_first(plan, self._ports(seen) if blank else (), blank=blank)
+        ports = known.held(self._known, seen, Backend.OVSDB, otherwise=Desired(fragments={})) if blank else {}
+        plan = flows_first(plan, ports.values(), blank=blank)
         left_alone = blocked | failures.keys()
-        done = apply_plan(self._backends, plan, left_alone, failures, phases)
+        done = Applying(self._backends, left_alone, failures, phases).plan(plan)
         right = self._backends.keys() - (left_alone | left.keys() | failures.keys())
         self._known = known.after_apply(self._known, desired, plan, done, right=right)
         self._keep_numbers(done)
@@ -134,9 +134,8 @@ class Reconciler:
             done=done,
             drift=tuple(step for step in done if (step.backend, step.key) in drift),
             contended=left,
-            observed=read,
             phases=phases.end(),
-            converged=self._known.now.keys() == self._backends.keys(),
+            converged=self._known.sure == self._backends.keys(),
         )
 
     def preview(self, snapshot: Snapshot) -> tuple[Desired, Plan]:
@@ -174,13 +173,6 @@ class Reconciler:
             except BackendError as error:
                 failures[name] = Failure(errors=(error,), unreachable=True)
         return found
-
-    def _ports(self, seen: Seen) -> Iterable[Resource]:
-        """Return what OVSDB holds, as far as that is known."""
-        if Backend.OVSDB in seen:
-            return seen[Backend.OVSDB].values()
-        held = self._known.now.get(Backend.OVSDB)
-        return known.content(held, Backend.OVSDB).values() if held is not None else ()
 
     def _keep_numbers(self, done: Iterable[Step]) -> None:
         """Remember port numbers that were given: a port keeps its number (`Facts.ofports`)."""

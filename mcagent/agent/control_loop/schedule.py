@@ -87,22 +87,22 @@ class Queue:
     """The work queue: everything that asks for a pass."""
 
     changes: int = 0  # inputs replaced since the last pass
-    suspects: Mapping[Backend, float] = field(default_factory=dict)  # since when
+    suspects: Mapping[Backend, float] = field(default_factory=dict)  # when each is to be read again
     urgent: frozenset[Backend] = frozenset()  # those of them that are to be read at once
     retries: Mapping[Backend, Retry] = field(default_factory=dict)
     resync_at: float = 0.0
     wake_at: float = math.inf  # asked for by the last pass: something ends by itself then
     pace: Pace = field(default_factory=Pace)
 
-    def suspect(self, backends: Iterable[Backend], now: float, *, urgent: bool = False) -> Queue:
+    def suspect(self, backends: Iterable[Backend], at: float, *, urgent: bool = False) -> Queue:
         """Return the queue with backends to be read again."""
-        fresh = dict.fromkeys(backends, now)
+        fresh = dict.fromkeys(backends, at)
         more = fresh.keys() if urgent else ()
         return replace(self, suspects={**self.suspects, **fresh}, urgent=self.urgent.union(more))
 
     def take(self, todo: Pass, now: float, timing: Timing) -> Queue:
-        """Return the queue when a pass begins that does `todo`."""
-        suspects = {backend: since for backend, since in self.suspects.items() if backend not in todo.observe}
+        """Return the queue when a pass begins that does `todo`. What it leaves alone is read when it is tried."""
+        suspects = {backend: at for backend, at in self.suspects.items() if at > now and not todo.resync}
         return replace(
             self,
             changes=0,
@@ -111,22 +111,11 @@ class Queue:
             resync_at=now + timing.resync if todo.resync else self.resync_at,
         )
 
-    def clear(self, observed: frozenset[Backend], began: float) -> Queue:
-        """Return the queue after a pass that read these backends: only what was suspected since then is left."""
-        suspects = {
-            backend: since for backend, since in self.suspects.items() if since > began or backend not in observed
-        }
-        return replace(self, suspects=suspects, urgent=self.urgent & suspects.keys())
 
-
-def due(queue: Queue, timing: Timing) -> float:
+def due(queue: Queue) -> float:
     """Return when the next pass is due."""
-    times = [queue.resync_at, queue.wake_at]
+    times = [queue.resync_at, queue.wake_at, *queue.suspects.values()]
     times.extend(retry.at for retry in queue.retries.values())
-    times.extend(
-        since if backend in queue.urgent else since + timing.suspect_delay
-        for backend, since in queue.suspects.items()
-    )
     if queue.changes:
         times.append(queue.pace.not_before)
     return min(times)
@@ -141,12 +130,10 @@ class Pass:
     resync: bool
 
 
-def plan_pass(queue: Queue, *, now: float, timing: Timing) -> Pass:
+def plan_pass(queue: Queue, now: float) -> Pass:
     """Return what the pass that begins now is to do."""
     resync = queue.resync_at <= now
-    suspects = frozenset(
-        b for b, since in queue.suspects.items() if b in queue.urgent or since + timing.suspect_delay <= now
-    )
+    suspects = frozenset(backend for backend, at in queue.suspects.items() if at <= now)
     blocked = frozenset(
         backend
         for backend, retry in queue.retries.items()

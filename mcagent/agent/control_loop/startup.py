@@ -32,7 +32,7 @@ from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
-Want = Callable[[frozenset[Kind], Role], None]  # asks for kinds; see `mcagent.agent.control_loop.loop.Input`
+Want = Callable[[frozenset[Kind], Role], None]  # asks for the kinds that a Node of this role needs
 
 
 class Startup:

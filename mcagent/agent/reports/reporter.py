@@ -18,7 +18,7 @@ from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.plan.render import resource_text
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
-from mcagent.model.plan import Step
+from mcagent.model.plan import Op, Step
 from mcagent.model.problem import Problem
 from mcagent.model.resources import Backend
 from mcagent.observe.metrics import Metrics
@@ -43,21 +43,20 @@ class Reporter:
     def passed(self, outcome: Outcome, *, trigger: str, error: str, retries: Mapping[Backend, Retry]) -> None:
         """Take in a pass."""
         before, now = self.report, time.time()
+        counts = Counter((step.backend, kind_of(step), step.op) for step in outcome.done)
         failed = [str(one) for failure in outcome.failures.values() for one in failure.errors]
         last = PassReport(
             at=now,
             trigger=trigger,
             result=_result(outcome, error),
             phases=outcome.phases,
-            changes={
-                f"{backend} {kind} {op}": count for (backend, kind, op), count in sorted(outcome.counts.items())
-            },
+            changes={f"{backend} {kind} {op}": count for (backend, kind, op), count in sorted(counts.items())},
             steps=tuple(step_text(step) for step in outcome.done[:NAMED]),
             drift="; ".join(_cut([f"{step.backend}: {drift_text(step)}" for step in outcome.drift])),
             contended=tuple(text for found in outcome.contended.values() for text in found)[:NAMED],
             errors=(*((error,) if error else ()), *_cut(failed)),
         )
-        self._count(outcome, last)
+        self._count(outcome, counts, last)
         self._log(outcome, last)
         for name in self._errors:
             self._log_backend(name, outcome, retries)
@@ -89,10 +88,10 @@ class Reporter:
             errors=self._errors[name],
         )
 
-    def _count(self, outcome: Outcome, last: PassReport) -> None:
+    def _count(self, outcome: Outcome, counts: Counter[tuple[Backend, str, Op]], last: PassReport) -> None:
         self._metrics.passed(last.result, outcome.phases, last.at)
-        for (backend, kind, op), count in outcome.counts.items():
-            self._metrics.changed(backend, kind, op, count)
+        for (_, kind, op), count in counts.items():
+            self._metrics.changed(kind, op, count)
         for kind, count in Counter(map(kind_of, outcome.drift)).items():
             self._metrics.corrected(kind, count)
         for name, failure in outcome.failures.items():
