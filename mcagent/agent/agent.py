@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import time
@@ -14,7 +13,7 @@ from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.control_loop.schedule import Timing
 from mcagent.agent.control_loop.startup import Startup, collector_on
 from mcagent.agent.objects import Objects
-from mcagent.agent.reports.counters import drop_counts, nft_drop_counts, port_statistics
+from mcagent.agent.reports.counters import drop_counts, nft_drop_counts, port_statistics, wireguard_report
 from mcagent.agent.reports.reporter import Reporter, TurnRecorder
 from mcagent.agent.reports.servers import Servers
 from mcagent.agent.wiring import (
@@ -23,7 +22,6 @@ from mcagent.agent.wiring import (
     make_live,
     make_monitor,
     make_prober,
-    wireguard_report,
 )
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.model.errors import BackendError
@@ -118,14 +116,8 @@ class Agent:
 
     def start(self) -> None:
         """Begin to read objects and to reconcile."""
-        Supervised(self._connect, name="connect").start()
         self._objects.start(write=True)
         self._thread.start()
-
-    def _connect(self) -> None:
-        """Connect to Open vSwitch while the first objects are listed; where that fails the first pass says why."""
-        with contextlib.suppress(BackendError):
-            self._facilities.ovsdb.ofports()
 
     def stop(self) -> None:
         """End everything; the dataplane stays as it is."""

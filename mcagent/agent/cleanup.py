@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mcagent.agent.config_keys import Settings
-from mcagent.agent.lock import NodeLock
+from mcagent.agent.lock import node_lock
 from mcagent.agent.wiring import make_facilities
 from mcagent.core.plan.diff import diff
 from mcagent.dataplane.base import DataplaneBackend
@@ -32,7 +32,7 @@ def clean_up(settings: Settings, *, dry_run: bool) -> Cleaned:
     """Remove everything of ours. Raises BusyError while an agent holds the Node."""
     with contextlib.ExitStack() as opened:
         if not dry_run:
-            opened.callback(NodeLock(Path(settings.run_dir)).release)
+            opened.enter_context(node_lock(Path(settings.run_dir)))
         facilities = make_facilities(settings)
         opened.callback(facilities.close)
         return remove_all(facilities.by_name, dry_run=dry_run)

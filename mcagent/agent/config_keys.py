@@ -59,6 +59,10 @@ class Settings:
     damping_initial: float = 1.0
     damping_max: float = 60.0
 
+    def value(self, key: Key) -> object:
+        """Return what this says for a key."""
+        return getattr(self.core if key.holder is Config else self, key.attribute)
+
     @property
     def listen_address(self) -> tuple[str, int]:
         """Host and port of the server for all pages."""

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from mcagent.agent.agent import Agent
 from mcagent.agent.config_keys import KEYS, Settings
-from mcagent.agent.lock import NodeLock
-from mcagent.model.config import Config
+from mcagent.agent.lock import node_lock
 from mcagent.model.errors import McagentError
 from mcagent.observe.version import version
 
@@ -33,7 +32,11 @@ TURN = 5.0  # seconds between two looks whether the loop still runs
 
 def run_agent(settings: Settings, *, reload: Callable[[], Settings]) -> None:
     """Run until SIGTERM or SIGINT. Raises BusyError while another agent holds the Node, and what `Agent` does."""
-    lock = NodeLock(Path(settings.run_dir))
+    with node_lock(Path(settings.run_dir)):
+        _run(settings, reload)
+
+
+def _run(settings: Settings, reload: Callable[[], Settings]) -> None:
     wake = threading.Event()
     received: list[signal.Signals] = []
 
@@ -62,7 +65,6 @@ def run_agent(settings: Settings, *, reload: Callable[[], Settings]) -> None:
                 agent.hand_over(lambda: bool(received))
             log.info("%s: ending; the dataplane stays as it is", number.name)
             agent.stop()
-            lock.release()
             return
 
 
@@ -73,23 +75,10 @@ def _reload(agent: Agent, reload: Callable[[], Settings]) -> None:
     except McagentError as error:
         log.error("the new configuration is not used: %s", error)
         return
-    changed = _changed(agent.settings, settings)
+    changed = {key.path for key in KEYS if settings.value(key) != agent.settings.value(key)}
     if fixed := sorted(changed - RELOADABLE):
         log.error("the new configuration is not used: a restart is needed to change %s", ", ".join(fixed))
         return
     logging.getLogger().setLevel(settings.log_level.upper())
     log.info("the configuration was read again; changed: %s", ", ".join(sorted(changed)) or "nothing")
     agent.reconfigure(settings)
-
-
-def _changed(before: Settings, after: Settings) -> set[str]:
-    """Return the keys in which two configurations differ."""
-
-    def value(settings: Settings, attribute: str, holder: type) -> object:
-        return getattr(settings.core if holder is Config else settings, attribute)
-
-    return {
-        key.path
-        for key in KEYS
-        if value(before, key.attribute, key.holder) != value(after, key.attribute, key.holder)
-    }

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from flows.pipeline.registers import ORIGIN_NODE, ORIGIN_REMOTE
-from flows.pipeline.tables import SOURCE
 from mcagent.agent.config_keys import Settings, WireGuardChoice
 from mcagent.agent.failover import Failover
-from mcagent.core.failover.draining import Packets
+from mcagent.agent.reports.counters import handed_packets
 from mcagent.core.failover.liveness import Damping
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.dataplane.conntrack import Prober, open_connections
@@ -31,10 +27,6 @@ from mcagent.model.net import Address
 from mcagent.model.plan import Desired
 from mcagent.model.resources import Backend
 from mcagent.model.wireguard import WireGuardImplementation
-from mcagent.observe.wireguard import WireGuardReport
-
-if TYPE_CHECKING:
-    from mcagent.dataplane.wireguard.backend import WireGuardBackend
 
 log = logging.getLogger(__name__)
 
@@ -78,28 +70,6 @@ class FactsReader:
                 log.warning("%s", error)
 
 
-def wireguard_report(backend: WireGuardBackend) -> WireGuardReport:
-    """Return what the devices say now, for pages: from any thread."""
-    try:
-        statuses = backend.own.statuses()
-        return WireGuardReport(
-            peers=tuple(statuses),
-            key_created=backend.keys().current.created if statuses else 0.0,
-            restarts=backend.own.restarts,
-            now=time.time(),
-        )
-    except BackendError as error:
-        log.debug("%s", error)
-        return WireGuardReport(now=time.time())
-
-
-_IMPLEMENTATIONS = {
-    WireGuardChoice.AUTO: None,
-    WireGuardChoice.KERNEL: WireGuardImplementation.KERNEL,
-    WireGuardChoice.USERSPACE: WireGuardImplementation.USERSPACE,
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facilities:
     """The Node's backends."""
@@ -113,13 +83,14 @@ class Facilities:
     @property
     def by_name(self) -> Mapping[Backend, DataplaneBackend]:
         """All of them, as the loop takes them."""
-        return {
-            Backend.OVSDB: self.ovsdb,
-            Backend.OPENFLOW: self.openflow,
-            Backend.NETLINK: self.netlink,
-            Backend.NFT: self.nft,
-            Backend.WIREGUARD: self.wireguard,
-        }
+        backends: tuple[DataplaneBackend, ...] = (
+            self.ovsdb,
+            self.openflow,
+            self.netlink,
+            self.nft,
+            self.wireguard,
+        )
+        return {backend.name: backend for backend in backends}
 
     def close(self) -> None:
         """Let go of sockets and threads; what was programmed stays."""
@@ -129,7 +100,7 @@ class Facilities:
 
 def make_facilities(settings: Settings) -> Facilities:
     """Return the backends; none connects before it is used."""
-    core = settings.core
+    core, choice = settings.core, settings.wireguard_implementation
     # ovs-vswitchd makes the bridge's socket beside that of the database (ovs-vswitchd(8), --unixctl and .mgmt).
     directory = settings.ovsdb.removeprefix("unix:").rpartition("/")[0]
     return Facilities(
@@ -146,7 +117,7 @@ def make_facilities(settings: Settings) -> Facilities:
             devices=(core.wireguard_device,),
             keys=key_store(settings),
             run_directory=Path(settings.run_dir),
-            implementation=_IMPLEMENTATIONS[settings.wireguard_implementation],
+            implementation=WireGuardImplementation(choice) if choice is not WireGuardChoice.AUTO else None,
         ),
     )
 
@@ -184,32 +155,13 @@ def make_live(
 ) -> Failover:
     """Return what knows of BFD and drain on this Node; `gateway_lost`: see there."""
 
-    def packets() -> Packets | None:
-        try:
-            return count_handed(facilities.openflow.flow_stats)
-        except BackendError as error:
-            log.debug("%s", error)
-            return None
-
     return Failover(
         state=facilities.ovsdb.liveness,
-        packets=packets,
+        packets=lambda: handed_packets(facilities.openflow),
         damping=Damping(initial=settings.damping_initial, longest=settings.damping_max),
         drain_timeout=settings.drain_timeout,
         gateway_lost=gateway_lost,
     )
-
-
-def count_handed(flow_stats: Callable[[str], Mapping[int, int]]) -> Packets:
-    """Return how many packets other clusters and Nodes of this one have sent here to be passed on, so far.
-
-    What comes from other gateways of this cluster is not counted: it is for this Node's own Pods.
-    """
-
-    def came(origin: int) -> int:
-        return sum(flow_stats(f"table={SOURCE.number},reg0={origin}/0xf").values())
-
-    return Packets(remote=came(ORIGIN_REMOTE), local=came(ORIGIN_NODE))
 
 
 def make_monitor(settings: Settings, facilities: Facilities, wake: Callable[[], None]) -> NetlinkMonitor:

@@ -10,7 +10,6 @@ import yaml
 from mcagent.agent.config_keys import KEYS, Settings
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
-from mcagent.model.config import Config
 
 _EPILOG = """\
 examples:
@@ -34,10 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def in_force(settings: Settings) -> dict[str, str]:
     """Return every key with its value as it is written in YAML."""
-    return {
-        key.path: key.value.show(getattr(settings.core if key.holder is Config else settings, key.attribute))
-        for key in KEYS
-    }
+    return {key.path: key.value.show(settings.value(key)) for key in KEYS}
 
 
 def run(args: argparse.Namespace) -> int:

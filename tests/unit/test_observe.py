@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.agent.lock import BusyError, NodeLock
+from mcagent.agent.lock import BusyError, node_lock
 from mcagent.cli.status import text
 from mcagent.http.server import HttpServer, Page
 from mcagent.model.informer_state import InformerState
@@ -318,9 +319,9 @@ def test_without_systemd_nothing_is_told() -> None:
 
 def test_one_agent_per_node(tmp_path: Path) -> None:
     """A second one is refused with the first one's process number; after its end there is room again."""
-    first = NodeLock(tmp_path / "run")
-    with pytest.raises(BusyError, match=r"another agent \(process \d+\) holds this Node") as caught:
-        NodeLock(tmp_path / "run")
-    assert caught.value.exit_code == 3
-    first.release()
-    NodeLock(tmp_path / "run").release()
+    path = tmp_path / "run"
+    for _ in range(2):
+        with node_lock(path):
+            with pytest.raises(BusyError, match=rf"another agent \(process {os.getpid()}\) holds") as caught:
+                node_lock(path).__enter__()
+            assert caught.value.exit_code == 3

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mcagent.agent.config_keys import Settings
-from mcagent.agent.lock import NodeLock
+from mcagent.agent.lock import node_lock
 from mcagent.agent.reports.servers import Servers
 from mcagent.cli.common.asking import ask_agent
 from mcagent.http.certificates import FromDirectory, self_signed
@@ -202,9 +202,8 @@ def test_commands_of_the_node_ask_over_a_socket_of_root(tmp_path: Path) -> None:
 def test_nobody_else_can_hold_the_agents_lock(tmp_path: Path) -> None:
     """flock(2) needs no more than an open file: only root may open this one, also when it is an old one."""
     (tmp_path / "agent.lock").touch(mode=0o644)
-    lock = NodeLock(tmp_path)
-    assert lock.path.stat().st_mode & 0o777 == 0o600
-    lock.release()
+    with node_lock(tmp_path):
+        assert (tmp_path / "agent.lock").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("head", ["Content-Length: 1000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n3e8\r\n"])

@@ -1,23 +1,29 @@
-"""Counters for people and metrics: what went through tunnels, what the pipeline and nft dropped and why.
+"""What facilities count: packets through tunnels, dropped by the pipeline and nft and why, peers of WireGuard.
 
-Read when somebody asks, from any thread; there are none while the facility cannot be asked.
+Read when somebody asks, from any thread; there is nothing while the facility cannot be asked.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from flows.pipeline.declaration import COOKIES, PIPELINE
+from flows.pipeline.registers import ORIGIN_NODE, ORIGIN_REMOTE
+from flows.pipeline.tables import SOURCE
+from mcagent.core.failover.draining import Packets
 from mcagent.core.fragments import kernel, tunnel_guard
 from mcagent.model.errors import BackendError
 from mcagent.model.resources import PortStatistics
+from mcagent.observe.wireguard import WireGuardReport
 
 if TYPE_CHECKING:
     from mcagent.dataplane.nft.backend import NftBackend
     from mcagent.dataplane.openflow.backend import OpenFlowBackend
     from mcagent.dataplane.ovsdb.backend import OvsdbBackend
+    from mcagent.dataplane.wireguard.backend import WireGuardBackend
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -51,6 +57,29 @@ def nft_drop_counts(nft: NftBackend) -> Mapping[str, int]:
     """Return how many packets our nft chains dropped, by reason, since the chains were last changed."""
     found = _read(nft.counted) or {}
     return {reason: found[chain] for chain, reason in NFT_DROP_REASONS.items() if chain in found}
+
+
+def handed_packets(openflow: OpenFlowBackend) -> Packets | None:
+    """Return how many packets other clusters and Nodes of this one have sent here to be passed on, so far.
+
+    What comes from other gateways of this cluster is not counted: it is for this Node's own Pods.
+    """
+
+    def came(origin: int) -> int:
+        return sum(openflow.flow_stats(f"table={SOURCE.number},reg0={origin}/0xf").values())
+
+    return _read(lambda: Packets(remote=came(ORIGIN_REMOTE), local=came(ORIGIN_NODE)))
+
+
+def wireguard_report(wireguard: WireGuardBackend) -> WireGuardReport:
+    """Return what the devices say now."""
+
+    def said() -> WireGuardReport:
+        peers = wireguard.own.statuses()
+        created = wireguard.keys().current.created if peers else 0.0
+        return WireGuardReport(peers=peers, key_created=created, restarts=wireguard.own.restarts, now=time.time())
+
+    return _read(said) or WireGuardReport(now=time.time())
 
 
 def _read(read: Callable[[], T]) -> T | None:
