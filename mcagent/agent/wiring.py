@@ -83,14 +83,8 @@ class Facilities:
     @property
     def by_name(self) -> Mapping[Backend, DataplaneBackend]:
         """All of them, as the loop takes them."""
-        backends: tuple[DataplaneBackend, ...] = (
-            self.ovsdb,
-            self.openflow,
-            self.netlink,
-            self.nft,
-            self.wireguard,
-        )
-        return {backend.name: backend for backend in backends}
+        every: tuple[DataplaneBackend, ...] = (self.ovsdb, self.openflow, self.netlink, self.nft, self.wireguard)
+        return {backend.name: backend for backend in every}
 
     def close(self) -> None:
         """Let go of sockets and threads; what was programmed stays."""
