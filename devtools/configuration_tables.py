@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mcagent.agent.config_keys import KEYS as AGENT_KEYS
+from mcagent.agent.config import KEYS as AGENT_KEYS
 from mcagent.config.keys import Key
 from mcagent.controller.config import KEYS as CONTROLLER_KEYS
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from mcagent.agent.config_keys import Settings
+from mcagent.agent.config import Settings
 from mcagent.agent.control_loop.loop import Loop
 from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.control_loop.schedule import Timing

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcagent.agent.config_keys import Settings
+from mcagent.agent.config import Settings
 from mcagent.agent.lock import node_lock
 from mcagent.agent.wiring import make_facilities
 from mcagent.core.plan.diff import diff

@@ -1,20 +1,300 @@
-"""The agent's configuration: read by `mcagent.config.reader` into one frozen value.
+"""The agent's configuration: every key with its kind, default and meaning, and the frozen value that they fill.
 
-Owns what is wrong only together; the keys are in `mcagent.agent.config_keys`.
+The only place where a key is declared: reading, flags and documentation follow from it. Owns what is wrong only
+together, too; how sources are read is `mcagent.config.reader`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from mcagent.agent.config_keys import SCHEMA, Settings
-from mcagent.config.reader import Reading, read
-from mcagent.config.values import listen_problem
-from mcagent.model.config import Config, DatapathChoice, TrafficEncryption
+from mcagent.config import values as kinds
+from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
+from mcagent.config.reader import read
+from mcagent.config.values import Value, listen_problem
+from mcagent.http.listening import Authentication, is_loopback
+from mcagent.model.config import (
+    Config,
+    DatapathChoice,
+    EncryptionFallback,
+    GatewayMode,
+    GatewaySelection,
+    PodRouting,
+    SourceNat,
+    TrafficEncryption,
+)
 from mcagent.model.net import overlaps
 from mcagent.model.resources import DEFAULT_PORTS, TunnelType
+
+
+class WireGuardChoice(StrEnum):
+    """Which WireGuard is used."""
+
+    AUTO = "auto"  # the kernel's where it exists, else wireguard-go
+    KERNEL = "kernel"
+    USERSPACE = "userspace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The whole configuration: what `compile` needs (`core`), and what the process needs. Times in seconds."""
+
+    core: Config
+    source: str = "kube"
+    kubeconfig: str = ""
+    ovsdb: str = "unix:/var/run/openvswitch/db.sock"
+    listen: str = "127.0.0.1:10351"
+    health_listen: str = "127.0.0.1:10361"
+    metrics_authentication: Authentication = Authentication.TOKEN
+    tls_cert_dir: str = ""
+    resync_period: float = 60.0
+    log_level: LogLevel = LogLevel.INFO
+    log_format: LogFormat = LogFormat.TEXT
+    run_dir: str = "/run/mcagent"
+    wireguard_implementation: WireGuardChoice = WireGuardChoice.AUTO
+    wireguard_key_dir: str = "/var/lib/mcagent/wireguard"
+    resolv_conf: str = "/etc/resolv.conf"
+    stretched_network_policy: bool = False
+    drain_on_stop: bool = False
+    drain_timeout: float = 10.0
+    damping_initial: float = 1.0
+    damping_max: float = 60.0
+
+    def value(self, key: Key) -> object:
+        """Return what this says for a key."""
+        return getattr(self.core if key.holder is Config else self, key.attribute)
+
+    @property
+    def listen_address(self) -> tuple[str, int]:
+        """Host and port of the server for all pages."""
+        return kinds.listen_address(self.listen)
+
+    @property
+    def status_socket(self) -> Path | None:
+        """Unix socket by which this Node's commands ask for the pages; None where `listen` does for them, too."""
+        open_to_all = self.metrics_authentication is Authentication.NONE
+        return None if open_to_all or is_loopback(self.listen_address[0]) else Path(self.run_dir) / "status.sock"
+
+
+def _key(*, path: str, attribute: str, value: Value, meaning: str, core: bool = True, antrea: bool = False) -> Key:
+    """Return a key that fills a field of Config (`core`) or of Settings."""
+    holder = Config if core else Settings
+    return Key(path=path, attribute=attribute, value=value, meaning=meaning, holder=holder, antrea=antrea)
+
+
+_WELL_KNOWN_BITS = (
+    (7, "the AWS VPC CNI (0x80)"),
+    *((bit, "Cilium (0xf00)") for bit in range(8, 12)),
+    (13, "the CNI plugin portmap (0x2000)"),
+    (14, "kube-proxy (0x4000)"),
+    (15, "kube-proxy (0x8000)"),
+)
+_ROUTING_DAEMONS = (  # /etc/iproute2/rt_protos
+    *((number, "the kernel or by hand-made routes") for number in range(5)),
+    (8, "gated"), (9, "router advertisements"), (10, "mrt"), (11, "zebra"), (12, "bird"), (13, "dnrouted"),
+    (14, "xorp"), (15, "ntk"), (16, "dhcp"), (17, "mrouted"), (18, "keepalived"), (42, "babel"), (84, "ovn"),
+    (99, "openr"), (186, "bgp"), (187, "isis"), (188, "ospf"), (189, "rip"), (192, "eigrp"),
+)  # fmt: skip
+_OWN_TABLES = tuple(
+    (n, f'the routing table "{name}"') for n, name in ((253, "default"), (254, "main"), (255, "local"))
+)
+_TABLE = kinds.integer(1, 2**32 - 1, never=_OWN_TABLES)
+_NFT_OTHERS = tuple(
+    (name, f"a table of {owner}")
+    for owner, names in {
+        "iptables-nft": ("filter", "nat", "mangle", "raw", "security"),
+        "firewalld": ("firewalld",),
+    }.items()
+    for name in names
+)
+_BFD_INTERVAL = kinds.duration(0.01, 10)
+_BFD_MULTIPLIER = kinds.integer(1, 255)
+_PATH = r"/[^\0\n]*"
+
+KEYS: tuple[Key, ...] = (
+    _key(path="enableGateway", attribute="enable_gateway", value=kinds.boolean(), antrea=True,
+        meaning="Take part in multi-cluster networking: a Node for which there is a Gateway object is a gateway, "
+                "every other a worker. false: this Node has no tunnels and no routes. (Antrea's default is "
+                "false.)"),
+    _key(path="namespace", attribute="namespace", value=kinds.DNS_LABEL, antrea=True,
+        meaning='Namespace of the Gateway and ClusterInfoImport objects. "" means all namespaces.'),
+    _key(path="enablePodToPodConnectivity", attribute="enable_pod_to_pod", value=kinds.boolean(), antrea=True,
+        meaning="Pods of remote clusters may reach Pods of this cluster directly, and see their addresses."),
+    _key(path="enableStretchedNetworkPolicy", attribute="stretched_network_policy", value=kinds.not_yet(),
+        core=False, antrea=True, meaning="Not available in this version: only false is accepted."),
+    _key(path="trafficEncryptionMode", attribute="encryption", antrea=True, value=kinds.choice(TrafficEncryption),
+        meaning="Encryption between gateways of different clusters. The same in all clusters."),
+    _key(path="wireGuard.port", attribute="wireguard_port", value=kinds.integer(1, 65535), antrea=True,
+        meaning="UDP port of WireGuard on this Node, and of gateways that publish none."),
+    _key(path="wireGuard.mtu", attribute="wireguard_mtu", value=kinds.integer(626, 65535, also=(0,)),
+        meaning="MTU of the WireGuard device. 0: that of the uplink less 60 bytes, or 80 on an IPv6 underlay."),
+    _key(path="wireGuard.deviceName", attribute="wireguard_device", value=kinds.DEVICE_NAME,
+        meaning="Name of the WireGuard device."),
+    _key(path="wireGuard.keepalive", attribute="wireguard_keepalive", value=kinds.integer(1, 3600),
+        meaning="Seconds without a packet after which an empty one is sent, so that a gateway that comes back, or "
+                "whose address is translated on the way, is reached."),
+    _key(path="wireGuard.implementation", attribute="wireguard_implementation", core=False,
+        value=kinds.choice(WireGuardChoice),
+        meaning="auto: the kernel's WireGuard where it exists, else wireguard-go (userspace), which is slower."),
+    _key(path="wireGuard.keyDirectory", attribute="wireguard_key_dir", core=False,
+        value=kinds.text(_PATH, "an absolute path"),
+        meaning="Directory of this Node's private key. It must outlive the agent: other clusters know the gateway "
+                "by its key."),
+    _key(path="encryptionFallback", attribute="encryption_fallback", value=kinds.choice(EncryptionFallback),
+        meaning="What becomes of traffic to another cluster that cannot be encrypted: because this Node has no "
+                "WireGuard, or the other cluster publishes no key. deny: it is dropped. allowClear: it is sent "
+                "unencrypted."),
+    _key(path="podCIDRs", attribute="pod_cidrs", value=kinds.networks(),
+        meaning="Pod CIDRs of this cluster, as in its ClusterInfo (Antrea has the key in the configuration of its "
+                "multi-cluster controller). []: those of its Nodes (Node.spec.podCIDRs)."),
+    _key(path="nodeName", attribute="node_name", value=kinds.DNS_NAME,
+        meaning="Name of this Node object. Required."),
+    _key(path="clusterID", attribute="cluster_id", value=kinds.DNS_NAME,
+        meaning="ID of this cluster in the ClusterSet, so that its own ClusterInfoImport is passed over."),
+    _key(path="sourceNAT", attribute="source_nat", value=kinds.choice(SourceNat),
+        meaning="When the gateway translates source addresses to its gatewayIP. auto: only where routing needs "
+                "it. always: towards every remote cluster, as Antrea does."),
+    _key(path="exposeNodes", attribute="expose_nodes", value=kinds.boolean(),
+        meaning="Other clusters may open connections to this Node's own addresses, as far as podCIDRs (or the "
+                "Node's Pod CIDR) has them: kubelet, NodePorts, Pods on the host's network. false: only by an "
+                "exported Service."),
+    _key(path="newConnections", attribute="new_connections", value=kinds.integer(0, 1_000_000),
+        meaning="New connections that each other cluster may open to this Node in a second, or twice as many at "
+                "once; what is over that is dropped. 0: any number."),
+    _key(path="podRouting", attribute="pod_routing", value=kinds.choice(PodRouting),
+        meaning="How a gateway knows which Node has a Pod. nodeCIDR: by Node.spec.podCIDRs. perPod: by watching "
+                "Pods. auto: each Node by its Pod CIDRs if it has any, else by Pods."),
+    _key(path="allowedRemoteCIDRs", attribute="allowed_remote_cidrs", value=kinds.networks(),
+        meaning="Remote clusters may have only CIDRs inside these. [] means private ones: 10.0.0.0/8, "
+                "172.16.0.0/12, 192.168.0.0/16 and 100.64.0.0/10."),
+    _key(path="protectedCIDRs", attribute="protected_cidrs", value=kinds.networks(),
+        meaning="Networks that no other cluster may ever have, as a CIDR or as a gateway's address: the leader's "
+                "API server, resolvers behind a name, … (API servers, resolvers, default gateways and Nodes that "
+                "the agent knows of are protected anyway)."),
+    _key(path="resolvConf", attribute="resolv_conf", core=False,
+        value=kinds.text(f"|{_PATH}", "an absolute path"),
+        meaning='File with this Node\'s resolvers, which no other cluster may have. "": none.'),
+    _key(path="tunnelType", attribute="tunnel_type", value=kinds.choice(TunnelType),
+        meaning="Encapsulation of every tunnel. The same in all clusters."),
+    _key(path="tunnelPort", attribute="tunnel_port", value=kinds.integer(0, 65535),
+        meaning="UDP port of the encapsulation. 0: its default (geneve 6081, vxlan 4789)."),
+    _key(path="tunnelSourceCheck", attribute="tunnel_source_check", value=kinds.boolean(),
+        meaning="Drop a tunnel packet in the name of a peer when it comes in by a device of a kind that Pods have "
+                "(veth, netkit, bridge, openvswitch) that neither leads to that peer nor has the address that it "
+                "is for: it is a Pod's, with a forged source. false: for Nodes with several bridges as uplinks "
+                "and an address on another device, where peers come by one that is not the way back."),
+    _key(path="mtu", attribute="mtu", value=kinds.integer(576, 65485, also=(0,)),
+        meaning="MTU of `hostPort`. 0: that of the uplink less what the encapsulation adds."),
+    _key(path="bridge", attribute="bridge", value=kinds.DEVICE_NAME,
+        meaning="Name of our own Open vSwitch bridge."),
+    _key(path="hostPort", attribute="host_port", value=kinds.DEVICE_NAME,
+        meaning="Name of the device by which the Node's kernel and the bridge exchange packets."),
+    _key(path="datapath", attribute="datapath", value=kinds.choice(DatapathChoice),
+        meaning="Open vSwitch datapath. auto: the kernel's where it exists, else userspace (netdev)."),
+    _key(path="conntrackZoneBase", attribute="ct_zone_base", value=kinds.integer(1, 65533),
+        meaning="First of three connection tracking zones. Zone 0 is the kernel's."),
+    _key(path="connectionMarkBit", attribute="ct_mark_bit", value=kinds.integer(0, 31, never=_WELL_KNOWN_BITS),
+        meaning="The one bit of connection mark and packet mark by which replies find the way they came. Must be "
+                "a bit that nothing else on the Node uses: Cilium uses 8 to 11 and 16 to 31, Calico 16 to 31, "
+                "portmap 13, AWS 7, OVN-Kubernetes 3 and 12 (choose another there)."),
+    _key(path="routeTable", attribute="route_table", value=_TABLE,
+        meaning="Routing table for the way to remote clusters."),
+    _key(path="replyTable", attribute="reply_table", value=_TABLE,
+        meaning="Routing table for replies to connections that came from remote clusters."),
+    _key(path="routeProtocol", attribute="route_protocol", value=kinds.integer(5, 255, never=_ROUTING_DAEMONS),
+        meaning="Protocol number that our routes and rules carry."),
+    _key(path="rulePriority", attribute="rule_priority", value=kinds.integer(1, 32764),
+        meaning="Priority of the first of two routing rules (the second has the next number)."),
+    _key(path="nftTable", attribute="nft_table",
+        value=kinds.text(r"[A-Za-z_][A-Za-z0-9_]{0,62}", "a name of letters, digits and _", never=_NFT_OTHERS),
+        meaning="Name of our own nftables table (family ip)."),
+    _key(path="gateways", attribute="gateways", value=kinds.choice(GatewayMode),
+        meaning="How several gateways of a cluster share its traffic. active-active: each connection by a hash. "
+                "active-standby: all by the first that is live, in the order of the API."),
+    _key(path="failback", attribute="failback", value=kinds.boolean(),
+        meaning="With active-standby: a gateway that returns takes its traffic back."),
+    _key(path="gatewaySelection", attribute="gateway_selection", value=kinds.choice(GatewaySelection),
+        meaning="Which Nodes of this cluster are gateways. api: those with a Gateway object. readiness: those "
+                "with the annotation `multicluster.antrea.io/gateway`, without any controller (address: the "
+                "annotation `multicluster.antrea.io/gateway-ip`, else the Node's InternalIP). Either way a Node "
+                "that is not Ready, or cordoned, is used only while no other is there."),
+    _key(path="serviceCIDRs", attribute="service_cidrs", value=kinds.networks(),
+        meaning="Service CIDR of this cluster, for `gatewaySelection: readiness` where no Gateway tells it."),
+    _key(path="bfd.enable", attribute="bfd_enable", value=kinds.boolean(),
+        meaning="Bidirectional forwarding detection on every tunnel: a gateway that is dead is left without any "
+                "agent. A peer that never answered it (Antrea) is used without it."),
+    _key(path="bfd.local.interval", attribute="bfd_local_interval", value=_BFD_INTERVAL,
+        meaning="Between Nodes of this cluster: time from one BFD packet to the next."),
+    _key(path="bfd.local.multiplier", attribute="bfd_local_multiplier", value=_BFD_MULTIPLIER,
+        meaning="Between Nodes of this cluster: so many packets missed in a row mean that the peer is gone."),
+    _key(path="bfd.remote.interval", attribute="bfd_remote_interval", value=_BFD_INTERVAL,
+        meaning="Between gateways of different clusters."),
+    _key(path="bfd.remote.multiplier", attribute="bfd_remote_multiplier", value=_BFD_MULTIPLIER,
+        meaning="Between gateways of different clusters."),
+    _key(path="bfd.maxNodes", attribute="bfd_max_nodes", value=kinds.integer(0, 65000),
+        meaning="With more workers than this in the cluster, BFD is between gateways only, and workers rely on "
+                "what the API says of the gateways' Nodes."),
+    _key(path="drainOnStop", attribute="drain_on_stop", value=kinds.boolean(), core=False,
+        meaning="On SIGTERM, tell the peers to use other gateways and wait until they do, then exit."),
+    _key(path="drainTimeout", attribute="drain_timeout", value=kinds.duration(0, 3600), core=False,
+        meaning="Longest time that a gateway that drains, or is none any more, waits for its peers to move."),
+    _key(path="damping.initial", attribute="damping_initial", value=kinds.duration(0, 3600), core=False,
+        meaning="A tunnel that was lost is on standby this long after its return; each further loss doubles it."),
+    _key(path="damping.max", attribute="damping_max", value=kinds.duration(0, 3600), core=False,
+        meaning="The longest time that a tunnel is kept on standby, and in which losses count together."),
+    _key(path="source", attribute="source", core=False,
+        value=kinds.text(rf"kube|dir:{_PATH}", '"kube" or "dir:" and an absolute path'),
+        meaning="Where objects come from: the API server (kube), or YAML manifests in a directory (dir:/path)."),
+    _key(path="kubeconfig", attribute="kubeconfig", value=kinds.text(rf"|{_PATH}", "an absolute path"), core=False,
+        meaning='kubeconfig for `source: kube`. "": the credentials of the Pod.'),
+    _key(path="ovsdb", attribute="ovsdb", core=False,
+        value=kinds.text(rf"unix:{_PATH}", '"unix:" and the absolute path of a socket'),
+        meaning="Socket of the Node's Open vSwitch database."),
+    _key(path="listen", attribute="listen", core=False,
+        value=kinds.LISTEN,
+        meaning="Address and port of /metrics, /status, /healthz and /readyz. On the loopback in clear text, "
+                "anywhere else over TLS and for who has a token (`metricsAuthentication`)."),
+    _key(path="healthListen", attribute="health_listen", core=False, value=kinds.LISTEN_OR_OFF,
+        meaning="Address and port of /healthz and /readyz alone, in clear text, for probes: a server that no "
+                'client can occupy. "0": none.'),
+    _key(path="metricsAuthentication", attribute="metrics_authentication", core=False,
+        value=kinds.choice(Authentication),
+        meaning="What `listen` asks for on an address that is not the loopback. token: a bearer token of which "
+                "the API server says that it may get the page (TokenReview, SubjectAccessReview); without an API "
+                "server (`source: dir:`) nobody gets anything. none: clear text for everybody."),
+    _key(path="tlsCertDirectory", attribute="tls_cert_dir", core=False, value=kinds.ABSOLUTE_PATH,
+        meaning='Directory of tls.crt and tls.key for `listen`, read again when they change. "": a self-signed '
+                "certificate, made at start."),
+    _key(path="resyncPeriod", attribute="resync_period", value=kinds.duration(1, 86400), core=False,
+        meaning="How often the whole dataplane is read and compared, beside being notified of changes."),
+    _key(path="logLevel", attribute="log_level", value=kinds.choice(LogLevel), core=False,
+        meaning="Least severity that is logged."),
+    _key(path="logFormat", attribute="log_format", value=kinds.choice(LogFormat), core=False,
+        meaning="Form of log lines."),
+    _key(path="runDirectory", attribute="run_dir", value=kinds.text(_PATH, "an absolute path"), core=False,
+        meaning="Directory of the lock that keeps a second agent off the Node."),
+)  # fmt: skip
+
+SCHEMA = Schema(
+    keys=KEYS,
+    prefix="MCAGENT_",
+    file_variable="MCAGENT_CONFIG",
+    # the controller's, the lab's and the tests' own; they may be set around an agent
+    others=("MCAGENT_CONTROLLER_", "MCAGENT_LAB_", "MCAGENT_TEST_"),
+    nested="multicluster",
+    elsewhere={
+        "enable": 'was renamed in Antrea 2.0: use "enableGateway"',
+        "featureGates": "is not used: leave it out",
+        "serviceCIDR": "belongs to the controller's configuration: gateways tell it in their Gateway objects",
+        "gatewayIPPrecedence": "belongs to the controller's configuration",
+        "endpointIPType": "belongs to the controller's configuration",
+    },
+)
 
 
 def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Settings:
@@ -25,62 +305,37 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]
     reading = read(SCHEMA, file, environ, flags)
     reading.require("nodeName", "required: the name of this Node object (--node-name, MCAGENT_NODE_NAME)")
     if not reading.errors:
-        _conflicts(reading)
+        for path, reason in _conflicts(reading.said()):
+            reading.conflict(path, reason)
     reading.check()
     core: dict[str, Any] = reading.fields(Config)
     own: dict[str, Any] = reading.fields(Settings)
     return Settings(core=Config(**core), **own)
 
 
-def _conflicts(reading: Reading) -> None:
-    """Values that are right alone and wrong together."""
-    said = reading.said()
-    found: list[tuple[str, str]] = []
+def _conflicts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Return the values that are right alone and wrong together, with the reason."""
     cidrs = said["podCIDRs"]
-    assert isinstance(cidrs, tuple)
     for index, cidr in enumerate(cidrs):
-        found.extend(
-            (f"podCIDRs[{index}]", f"{cidr} overlaps {other} (podCIDRs[{before}])")
-            for before, other in enumerate(cidrs[:index])
-            if overlaps(cidr, other)
-        )
-    found.extend(
-        (second, f"must differ from {first}: both are {said[first]}")
-        for first, second in (
-            ("routeTable", "replyTable"),
-            ("bridge", "hostPort"),
-            ("bridge", "wireGuard.deviceName"),
-            ("hostPort", "wireGuard.deviceName"),
-        )
-        if said[first] == said[second]
-    )
+        for before, other in enumerate(cidrs[:index]):
+            if overlaps(cidr, other):
+                yield f"podCIDRs[{index}]", f"{cidr} overlaps {other} (podCIDRs[{before}])"
+    devices = ("bridge", "hostPort", "wireGuard.deviceName")
+    for first, second in (("routeTable", "replyTable"), *combinations(devices, 2)):
+        if said[first] == said[second]:
+            yield second, f"must differ from {first}: both are {said[first]}"
     if said["trafficEncryptionMode"] is not TrafficEncryption.NONE:
-        found.extend(_encryption_conflicts(said))
-    found.extend(
-        (name, f'"{said[name]}" begins like the tunnel ports of ours (mcn-, mcg-, mcr-): choose another')
-        for name in ("bridge", "hostPort", "wireGuard.deviceName")
-        if str(said[name]).startswith(("mcn-", "mcg-", "mcr-"))
-    )
+        port = said["tunnelPort"] or DEFAULT_PORTS[said["tunnelType"]]
+        if port == said["wireGuard.port"]:
+            yield "wireGuard.port", f"must differ from the tunnels' port: both are {port}"
+        if said["datapath"] is DatapathChoice.NETDEV:
+            why = "sends its tunnels past WireGuard: only the kernel's can be encrypted"
+            yield "datapath", f"the userspace datapath (netdev) {why}"
+    for path in devices:
+        if said[path].startswith(("mcn-", "mcg-", "mcr-")):
+            yield path, f'"{said[path]}" begins like the tunnel ports of ours (mcn-, mcg-, mcr-): choose another'
     if not said["nodeName"]:
-        found.append(("nodeName", "must not be empty: the name of this Node object"))
-    found.extend(
-        (path, wrong)
-        for path in ("listen", "healthListen")
-        if said[path] != "0" and (wrong := listen_problem(str(said[path])))
-    )
-    for path, reason in found:
-        reading.conflict(path, reason)
-
-
-def _encryption_conflicts(said: Mapping[str, object]) -> list[tuple[str, str]]:
-    """What excludes encryption, or makes no sense with it."""
-    found = []
-    port = said["tunnelPort"] or DEFAULT_PORTS[TunnelType(str(said["tunnelType"]))]
-    if port == said["wireGuard.port"]:
-        found.append(("wireGuard.port", f"must differ from the tunnels' port: both are {port}"))
-    if said["datapath"] is DatapathChoice.NETDEV:
-        reason = (
-            "the userspace datapath (netdev) sends its tunnels past WireGuard: only the kernel's can be encrypted"
-        )
-        found.append(("datapath", reason))
-    return found
+        yield "nodeName", "must not be empty: the name of this Node object"
+    for path in ("listen", "healthListen"):
+        if said[path] != "0" and (wrong := listen_problem(said[path])):
+            yield path, wrong

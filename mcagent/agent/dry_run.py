@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from mcagent.agent.config_keys import Settings
+from mcagent.agent.config import Settings
 from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.objects import Objects
 from mcagent.agent.wiring import facts_reader, make_facilities, make_live

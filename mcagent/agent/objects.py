@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mcagent.agent.config_keys import Settings
+from mcagent.agent.config import Settings
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED
 from mcagent.core.snapshot import ATTRIBUTE, Change, Delete, Forget, Relist, Upsert, apply_changes
 from mcagent.kube.source import EventType, RawObject, WatchEvent

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mcagent.agent.agent import Agent
-from mcagent.agent.config_keys import KEYS, Settings
+from mcagent.agent.config import KEYS, Settings
 from mcagent.agent.lock import node_lock
 from mcagent.model.errors import McagentError
 from mcagent.observe.version import version

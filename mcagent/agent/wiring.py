@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mcagent.agent.config_keys import Settings, WireGuardChoice
+from mcagent.agent.config import Settings, WireGuardChoice
 from mcagent.agent.failover import Failover
 from mcagent.agent.reports.counters import handed_packets
 from mcagent.core.failover.liveness import Damping

@@ -7,7 +7,7 @@ import json
 
 import yaml
 
-from mcagent.agent.config_keys import KEYS, Settings
+from mcagent.agent.config import KEYS, Settings
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from mcagent.agent.config_keys import Settings
+from mcagent.agent.config import Settings
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask, ask_agent
 from mcagent.cli.common.cluster_flags import usual_kubeconfig

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from mcagent.agent.config_keys import Settings
+from mcagent.agent.config import Settings
 from mcagent.agent.reports.servers import Servers
 from mcagent.http.server import Page, Pages
 from mcagent.model.config import Config

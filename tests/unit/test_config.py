@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.configuration_tables import filled
-from mcagent.agent.config import load
-from mcagent.agent.config_keys import KEYS
+from mcagent.agent.config import KEYS, load
 from mcagent.config.keys import Key, LogFormat
 from mcagent.config.reader import ConfigError
 from mcagent.model.config import SourceNat

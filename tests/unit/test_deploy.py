@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mcagent.agent.config import load
-from mcagent.agent.config_keys import Settings
+from mcagent.agent.config import Settings, load
 from mcagent.http.listening import Authentication
 from mcagent.model.config import Config
 from mcagent.model.kinds import AGENT_KINDS, KINDS

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mcagent.agent.config_keys import Settings
+from mcagent.agent.config import Settings
 from mcagent.agent.lock import node_lock
 from mcagent.agent.reports.servers import Servers
 from mcagent.cli.common.asking import ask_agent

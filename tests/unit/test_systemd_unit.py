@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mcagent.agent.config_keys import Settings
+from mcagent.agent.config import Settings
 from mcagent.agent.control_loop.loop import IDLE_TURN, STALLED
 from mcagent.cli import agent as agent_command
 from mcagent.cli.common import exit_codes

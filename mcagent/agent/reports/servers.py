@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from contextlib import ExitStack
 
-from mcagent.agent.config_keys import Settings
+from mcagent.agent.config import Settings
 from mcagent.config.values import listen_address
 from mcagent.http.listening import Authentication, is_loopback
 from mcagent.http.server import Guard, HttpServer, Pages

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mcagent.agent.config_keys import Settings
+from mcagent.agent.config import Settings
 from mcagent.model.errors import McagentError
 
 TIMEOUT = 10.0  # seconds

@@ -6,8 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
-from mcagent.agent.config import load
-from mcagent.agent.config_keys import SCHEMA, Settings
+from mcagent.agent.config import SCHEMA, Settings, load
 from mcagent.config.keys import Schema
 
 _PREFIX = "key:"
