@@ -39,7 +39,7 @@ from mcagent.model.resources import Backend, FlowEntry, TunnelPort
 FACTS_FROM = frozenset({Backend.OVSDB, Backend.NETLINK, Backend.WIREGUARD})  # facts are read again with these
 
 Compile = Callable[[Snapshot, Facts, Config], Compiled]
-Meanwhile = Callable[[Facts], contextlib.AbstractContextManager[None]]
+Meanwhile = Callable[[Facts], contextlib.AbstractContextManager[object]]
 
 
 class Reconciler:
@@ -84,7 +84,7 @@ class Reconciler:
         *,
         observe: frozenset[Backend],
         blocked: frozenset[Backend],
-        meanwhile: Meanwhile = lambda _: contextlib.nullcontext(),
+        meanwhile: Meanwhile = contextlib.nullcontext,
     ) -> Outcome:
         """Do one pass. `observe` names backends to read again; `blocked` those to leave alone.
 

@@ -14,10 +14,11 @@ import contextlib
 import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from mcagent.agent.control_loop.apply import Outcome
-from mcagent.agent.control_loop.reconciler import Reconciler
+from mcagent.agent.control_loop.reconciler import Meanwhile, Reconciler
 from mcagent.core.compile import compile_desired
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED, SERVICE_NEEDS
 from mcagent.core.plan.diff import diff, flows_first
@@ -28,7 +29,6 @@ from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Plan, Step
 from mcagent.model.resources import Backend
-from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
@@ -63,14 +63,12 @@ class Startup:
             if not self._looked_for_flows or Backend.OPENFLOW in observe:
                 self._looked_for_flows = self._look_for_flows()
             return Outcome(needs=needs, role=Role.GATEWAY if gateway else Role.NONE, waiting_for=missing)
-        if self._bridge_made or Backend.OVSDB in blocked:
-            found = self._reconciler.reconcile(snapshot, observe=observe, blocked=blocked)
-        else:
+        meanwhile: Meanwhile = contextlib.nullcontext
+        if not self._bridge_made and Backend.OVSDB not in blocked:
+            meanwhile = self._bridge_meanwhile
             if gateway:
                 self._want(needs, Role.GATEWAY)  # to be listed while the first pass computes
-            found = self._reconciler.reconcile(
-                snapshot, observe=observe, blocked=blocked, meanwhile=self._bridge_meanwhile
-            )
+        found = self._reconciler.reconcile(snapshot, observe=observe, blocked=blocked, meanwhile=meanwhile)
         return found if found.desired is None else replace(found, done=(*self._done, *found.done))
 
     def _look_for_flows(self) -> bool:
@@ -89,29 +87,21 @@ class Startup:
 
     @contextlib.contextmanager
     def _bridge_meanwhile(self, facts: Facts) -> Iterator[None]:
-        """Make the bridge, if there is none, in a thread of its own: Open vSwitch takes 0.1 s for it.
-
-        An error is none here: the pass itself will meet it.
-        """
+        """Make the bridge, if there is none, in a thread of its own: Open vSwitch takes 0.1 s for it."""
         self._bridge_made = True
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="bridge") as pool:
+            made = pool.submit(self._make_bridge, facts)
+            yield
+        self._done = made.result()
+
+    def _make_bridge(self, facts: Facts) -> tuple[Step, ...]:
+        """Return the steps that were done. An error is none here: the pass itself will meet it."""
         config, backend = self._reconciler.config, self._backends[Backend.OVSDB]
-
-        def make() -> None:
-            bare = compile_desired(Snapshot(), facts, config).desired
-            with contextlib.suppress(BackendError):
-                if not backend.observe():
-                    steps = [step for step in diff({}, bare).steps if step.backend is Backend.OVSDB]
-                    self._done = backend.apply(steps).done
-
-        if config.host_port in facts.ofports:
-            yield
-            return
-        thread = Supervised(make, name="bridge")
-        thread.start()
-        try:
-            yield
-        finally:
-            thread.join()
+        with contextlib.suppress(BackendError):
+            if config.host_port not in facts.ofports and not backend.observe():
+                bare = compile_desired(Snapshot(), facts, config).desired
+                return backend.apply([step for step in diff({}, bare).steps if step.backend is Backend.OVSDB]).done
+        return ()
 
 
 def collector_on() -> None:
