@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from mcagent.core.failover import draining, liveness
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Packets, Phase
-from mcagent.core.failover.liveness import Advance, Cause, Damping, Liveness, Peer, Transition
+from mcagent.core.failover.liveness import Cause, Damping, Liveness, Peer, Transition
 from mcagent.core.failover.observations import (
     OWN_CLUSTER,
     active_order,
@@ -54,9 +54,7 @@ class Failover:
         self._state, self._packets = state, packets
         self._damping, self._drain_timeout, self._clock = damping, drain_timeout, clock
         self._gateway_lost = gateway_lost
-        self._advance = Advance(
-            liveness=Liveness(), damped=frozenset(), seen=frozenset(), transitions=(), wake=math.inf
-        )
+        self._advance = liveness.advance(Liveness(), (), clock(), damping)
         self._draining: Draining | None = None
         self._lingering = Lingering()
         self._leaving = False  # this Node's own Gateway is among those that linger
@@ -72,11 +70,10 @@ class Failover:
     @property
     def wake(self) -> float:
         """When to look again though nothing is reported (the clock's seconds); may be inf."""
-        drain = self._draining.wake if self._draining is not None else math.inf
-        gone = self._lingering.wakes
-        if self._draining is not None and self._draining.phase is Phase.DRAINED and self._leaving:
+        drain = self._draining or Draining()
+        if drain.phase is Phase.DRAINED and self._leaving:
             return -math.inf  # nothing keeps this Node a gateway any more
-        return min(self._advance.wake, drain, math.inf if gone is None else gone)
+        return min(self._advance.wake, drain.wake, self._lingering.wakes)
 
     @property
     def handed_over(self) -> bool:
@@ -110,17 +107,26 @@ class Failover:
         if moved or now >= self._advance.wake:
             self._inputs = inputs
             self._look(state, snapshot, config, desired, now)
-        self._drain(state, snapshot, _is_gateway(config, snapshot, desired), config.node_name, now)
-        assert self._draining is not None
-        self._publish()
+        self._draining = drain = self._drain(state, snapshot, config.node_name, desired, now)
+        order = self._order or ()
+        self.report = LiveReport(
+            peers=self._advance.liveness.peers,
+            ports=self._ports,
+            damped=self._advance.damped,
+            draining=drain,
+            isolated=self._isolated,
+            active_order=order,
+            failovers=dict(self._failovers),
+            epoch=time.time() - now,
+        )
         return replace(
             facts,
             bfd_seen=self._advance.seen,
             damped=self._advance.damped,
             bfd_begins=self._begins,
-            drain=self._draining.tells,
+            drain=drain.tells,
             isolated=self._isolated,
-            active_order=self._order or (),
+            active_order=order,
         )
 
     def _look(
@@ -177,13 +183,19 @@ class Failover:
         verdict = "is used" if transition.live else "is not used"
         log.log(level, "%s %s %s: %s (%s)", kind, where, verdict, transition.text, transition.cause)
 
-    def _drain(self, state: BridgeState, snapshot: Snapshot, gateway: bool, own: str, now: float) -> None:
+    def _drain(
+        self, state: BridgeState, snapshot: Snapshot, own: str, desired: Desired | None, now: float
+    ) -> Draining:
         before = self._draining
+        if desired is not None:
+            gateway = desired.state.role is Role.GATEWAY
+        else:
+            gateway = any(one.meta.name == own for one in snapshot.gateways.values())
         why = self._stopping or draining.asked(own, snapshot, flag=state.drain, gateway=gateway)
         refused = self._refused(snapshot, state, gateway=gateway) if why else ""
         active = before is not None and before.phase in (Phase.REMOTE, Phase.LOCAL)
         packets = self._packets() if active and why and not refused else None
-        self._draining = after = draining.advance(
+        after = draining.advance(
             before, why=why, refused=refused, packets=packets, now=now, timeout=self._drain_timeout
         )
         if before is None or (before.phase, before.refused) != (after.phase, after.refused):
@@ -191,6 +203,7 @@ class Failover:
                 log.warning("nothing is handed over though %s: %s", why, after.refused)
             elif before is not None or after.phase is not Phase.SERVING:
                 log.info("drain: %s%s", after.phase, f" ({why})" if why else "")
+        return after
 
     def _refused(self, snapshot: Snapshot, state: BridgeState, *, gateway: bool) -> str:
         """Return why this Node must not go, or "": nobody would take over."""
@@ -205,22 +218,3 @@ class Failover:
             if going or node is None or not node.drain:
                 return ""
         return "no other gateway of this cluster is live that could take over"
-
-    def _publish(self) -> None:
-        assert self._draining is not None
-        self.report = LiveReport(
-            peers=self._advance.liveness.peers,
-            ports=self._ports,
-            damped=self._advance.damped,
-            draining=self._draining,
-            isolated=self._isolated,
-            active_order=self._order or (),
-            failovers=dict(self._failovers),
-            epoch=time.time() - self._clock(),
-        )
-
-
-def _is_gateway(config: Config, snapshot: Snapshot, desired: Desired | None) -> bool:
-    if desired is not None:
-        return desired.state.role is Role.GATEWAY
-    return any(gateway.meta.name == config.node_name for gateway in snapshot.gateways.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -290,7 +291,7 @@ def test_a_gateway_that_the_api_has_no_more_lingers() -> None:
     before, settings_ = home(), config("w1")
     after = replace(before, gateways={k: g for k, g in before.gateways.items() if g.meta.name != "g2"})
     state = Lingering().at(before, settings_, 100.0, 10.0)
-    assert (state.leaving, state.wakes) == ((), None)
+    assert (state.leaving, state.wakes) == ((), math.inf)
     assert state.put_into(before) is before
     state = state.at(after, settings_, 101.0, 10.0)
     assert state.wakes == 111.0
@@ -303,7 +304,7 @@ def test_a_gateway_that_the_api_has_no_more_lingers() -> None:
     assert state.without("g2").put_into(after) is after
     assert state.at(before, settings_, 106.0, 10.0).leaving == ()
     over = state.at(after, settings_, 111.0, 10.0)
-    assert (over.leaving, over.wakes) == ((), None)
+    assert (over.leaving, over.wakes) == ((), math.inf)
     assert choice(compiled(over.put_into(shown), "w1"), GATEWAYS) == [[G1, G3]]
     assert over.at(after, settings_, 200.0, 10.0).leaving == ()
 

@@ -7,8 +7,9 @@ clusters, and no clock: the time is an argument.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.core.addresses.underlay import first_usable, refuse_underlay, source_of
@@ -119,7 +120,7 @@ class Lingering:
 
     known: tuple[Gateway, ...] = ()  # what the API asked for last
     leaving: tuple[Gateway, ...] = ()
-    until: Mapping[str, float] | None = None  # by Node name
+    until: Mapping[str, float] = field(default_factory=dict)  # by Node name
 
     def at(self, snapshot: Snapshot, config: Config, now: float, timeout: float) -> Lingering:
         """Return what lingers at the time `now` (seconds of any clock that never goes back).
@@ -128,7 +129,7 @@ class Lingering:
         """
         wanted = wanted_gateways(snapshot.gateways, snapshot.nodes, config)
         names = {gateway.meta.name for gateway in wanted}
-        until = self.until or {}
+        until = self.until
         leaving = {g.meta.name: g for g in self.leaving if until[g.meta.name] > now}
         deadlines = {name: until[name] for name in leaving}
         for gateway in self.known:
@@ -143,13 +144,12 @@ class Lingering:
     def without(self, *names: str) -> Lingering:
         """Return the same without these Nodes' gateways: they have nothing to do any more."""
         left = tuple(g for g in self.leaving if g.meta.name not in names)
-        until = self.until or {}
-        return replace(self, leaving=left, until={g.meta.name: until[g.meta.name] for g in left})
+        return replace(self, leaving=left, until={g.meta.name: self.until[g.meta.name] for g in left})
 
     @property
-    def wakes(self) -> float | None:
-        """When the next one goes; None when none is leaving."""
-        return min((self.until or {}).values(), default=None)
+    def wakes(self) -> float:
+        """When the next one goes; inf when none is leaving."""
+        return min(self.until.values(), default=math.inf)
 
     def put_into(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with what lingers; the very same where that is nothing new."""
