@@ -11,7 +11,7 @@ from mcagent.agent.config import Settings
 from mcagent.agent.control_loop.loop import Loop
 from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.control_loop.schedule import Timing
-from mcagent.agent.control_loop.startup import Startup, collector_on
+from mcagent.agent.control_loop.startup import Startup
 from mcagent.agent.objects import Objects
 from mcagent.agent.reports.counters import drop_counts, nft_drop_counts, port_statistics, wireguard_report
 from mcagent.agent.reports.reporter import Reporter, TurnRecorder
@@ -33,7 +33,7 @@ from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
 
-STARTUP = 60.0  # seconds for which the garbage collector stays off at most
+STARTUP = 60.0  # seconds for which the garbage collector stays off at most: until all is programmed once
 HAND_OVER_MORE = 3.0  # seconds beside the two time-outs of a drain after which the process ends anyway
 HAND_OVER_LOOK = 0.05
 
@@ -168,7 +168,9 @@ class Agent:
             self._watching = True
             self._watch()
         if not gc.isenabled() and (report.desired is not None or time.monotonic() - self._began > STARTUP):
-            collector_on()
+            gc.collect()
+            gc.freeze()  # what start-up made stays, and is not looked at with every generation
+            gc.enable()
         self._recorder.turned(report, self.live.report.draining)
 
     def _watch(self) -> None:

@@ -7,7 +7,7 @@ together, too; how sources are read is `mcagent.config.reader`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
@@ -81,9 +81,9 @@ class Settings:
         return None if open_to_all or is_loopback(self.listen_address[0]) else Path(self.run_dir) / "status.sock"
 
 
-def _key(*, path: str, attribute: str, value: Value, meaning: str, core: bool = True, antrea: bool = False) -> Key:
-    """Return a key that fills a field of Config (`core`) or of Settings."""
-    holder = Config if core else Settings
+def _key(path: str, attribute: str, value: Value, *, meaning: str, antrea: bool = False) -> Key:
+    """Return a key that fills the field of this name, of Config or of Settings."""
+    holder = Config if attribute in {field.name for field in fields(Config)} else Settings
     return Key(path=path, attribute=attribute, value=value, meaning=meaning, holder=holder, antrea=antrea)
 
 
@@ -117,166 +117,159 @@ _BFD_MULTIPLIER = kinds.integer(1, 255)
 _PATH = r"/[^\0\n]*"
 
 KEYS: tuple[Key, ...] = (
-    _key(path="enableGateway", attribute="enable_gateway", value=kinds.boolean(), antrea=True,
+    _key("enableGateway", "enable_gateway", kinds.boolean(), antrea=True,
         meaning="Take part in multi-cluster networking: a Node for which there is a Gateway object is a gateway, "
                 "every other a worker. false: this Node has no tunnels and no routes. (Antrea's default is "
                 "false.)"),
-    _key(path="namespace", attribute="namespace", value=kinds.DNS_LABEL, antrea=True,
+    _key("namespace", "namespace", kinds.DNS_LABEL, antrea=True,
         meaning='Namespace of the Gateway and ClusterInfoImport objects. "" means all namespaces.'),
-    _key(path="enablePodToPodConnectivity", attribute="enable_pod_to_pod", value=kinds.boolean(), antrea=True,
+    _key("enablePodToPodConnectivity", "enable_pod_to_pod", kinds.boolean(), antrea=True,
         meaning="Pods of remote clusters may reach Pods of this cluster directly, and see their addresses."),
-    _key(path="enableStretchedNetworkPolicy", attribute="stretched_network_policy", value=kinds.not_yet(),
-        core=False, antrea=True, meaning="Not available in this version: only false is accepted."),
-    _key(path="trafficEncryptionMode", attribute="encryption", antrea=True, value=kinds.choice(TrafficEncryption),
+    _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.not_yet(), antrea=True,
+        meaning="Not available in this version: only false is accepted."),
+    _key("trafficEncryptionMode", "encryption", kinds.choice(TrafficEncryption), antrea=True,
         meaning="Encryption between gateways of different clusters. The same in all clusters."),
-    _key(path="wireGuard.port", attribute="wireguard_port", value=kinds.integer(1, 65535), antrea=True,
+    _key("wireGuard.port", "wireguard_port", kinds.integer(1, 65535), antrea=True,
         meaning="UDP port of WireGuard on this Node, and of gateways that publish none."),
-    _key(path="wireGuard.mtu", attribute="wireguard_mtu", value=kinds.integer(626, 65535, also=(0,)),
+    _key("wireGuard.mtu", "wireguard_mtu", kinds.integer(626, 65535, also=(0,)),
         meaning="MTU of the WireGuard device. 0: that of the uplink less 60 bytes, or 80 on an IPv6 underlay."),
-    _key(path="wireGuard.deviceName", attribute="wireguard_device", value=kinds.DEVICE_NAME,
+    _key("wireGuard.deviceName", "wireguard_device", kinds.DEVICE_NAME,
         meaning="Name of the WireGuard device."),
-    _key(path="wireGuard.keepalive", attribute="wireguard_keepalive", value=kinds.integer(1, 3600),
+    _key("wireGuard.keepalive", "wireguard_keepalive", kinds.integer(1, 3600),
         meaning="Seconds without a packet after which an empty one is sent, so that a gateway that comes back, or "
                 "whose address is translated on the way, is reached."),
-    _key(path="wireGuard.implementation", attribute="wireguard_implementation", core=False,
-        value=kinds.choice(WireGuardChoice),
+    _key("wireGuard.implementation", "wireguard_implementation", kinds.choice(WireGuardChoice),
         meaning="auto: the kernel's WireGuard where it exists, else wireguard-go (userspace), which is slower."),
-    _key(path="wireGuard.keyDirectory", attribute="wireguard_key_dir", core=False,
-        value=kinds.text(_PATH, "an absolute path"),
+    _key("wireGuard.keyDirectory", "wireguard_key_dir", kinds.text(_PATH, "an absolute path"),
         meaning="Directory of this Node's private key. It must outlive the agent: other clusters know the gateway "
                 "by its key."),
-    _key(path="encryptionFallback", attribute="encryption_fallback", value=kinds.choice(EncryptionFallback),
+    _key("encryptionFallback", "encryption_fallback", kinds.choice(EncryptionFallback),
         meaning="What becomes of traffic to another cluster that cannot be encrypted: because this Node has no "
                 "WireGuard, or the other cluster publishes no key. deny: it is dropped. allowClear: it is sent "
                 "unencrypted."),
-    _key(path="podCIDRs", attribute="pod_cidrs", value=kinds.networks(),
+    _key("podCIDRs", "pod_cidrs", kinds.networks(),
         meaning="Pod CIDRs of this cluster, as in its ClusterInfo (Antrea has the key in the configuration of its "
                 "multi-cluster controller). []: those of its Nodes (Node.spec.podCIDRs)."),
-    _key(path="nodeName", attribute="node_name", value=kinds.DNS_NAME,
+    _key("nodeName", "node_name", kinds.DNS_NAME,
         meaning="Name of this Node object. Required."),
-    _key(path="clusterID", attribute="cluster_id", value=kinds.DNS_NAME,
+    _key("clusterID", "cluster_id", kinds.DNS_NAME,
         meaning="ID of this cluster in the ClusterSet, so that its own ClusterInfoImport is passed over."),
-    _key(path="sourceNAT", attribute="source_nat", value=kinds.choice(SourceNat),
+    _key("sourceNAT", "source_nat", kinds.choice(SourceNat),
         meaning="When the gateway translates source addresses to its gatewayIP. auto: only where routing needs "
                 "it. always: towards every remote cluster, as Antrea does."),
-    _key(path="exposeNodes", attribute="expose_nodes", value=kinds.boolean(),
+    _key("exposeNodes", "expose_nodes", kinds.boolean(),
         meaning="Other clusters may open connections to this Node's own addresses, as far as podCIDRs (or the "
                 "Node's Pod CIDR) has them: kubelet, NodePorts, Pods on the host's network. false: only by an "
                 "exported Service."),
-    _key(path="newConnections", attribute="new_connections", value=kinds.integer(0, 1_000_000),
+    _key("newConnections", "new_connections", kinds.integer(0, 1_000_000),
         meaning="New connections that each other cluster may open to this Node in a second, or twice as many at "
                 "once; what is over that is dropped. 0: any number."),
-    _key(path="podRouting", attribute="pod_routing", value=kinds.choice(PodRouting),
+    _key("podRouting", "pod_routing", kinds.choice(PodRouting),
         meaning="How a gateway knows which Node has a Pod. nodeCIDR: by Node.spec.podCIDRs. perPod: by watching "
                 "Pods. auto: each Node by its Pod CIDRs if it has any, else by Pods."),
-    _key(path="allowedRemoteCIDRs", attribute="allowed_remote_cidrs", value=kinds.networks(),
+    _key("allowedRemoteCIDRs", "allowed_remote_cidrs", kinds.networks(),
         meaning="Remote clusters may have only CIDRs inside these. [] means private ones: 10.0.0.0/8, "
                 "172.16.0.0/12, 192.168.0.0/16 and 100.64.0.0/10."),
-    _key(path="protectedCIDRs", attribute="protected_cidrs", value=kinds.networks(),
+    _key("protectedCIDRs", "protected_cidrs", kinds.networks(),
         meaning="Networks that no other cluster may ever have, as a CIDR or as a gateway's address: the leader's "
                 "API server, resolvers behind a name, … (API servers, resolvers, default gateways and Nodes that "
                 "the agent knows of are protected anyway)."),
-    _key(path="resolvConf", attribute="resolv_conf", core=False,
-        value=kinds.text(f"|{_PATH}", "an absolute path"),
+    _key("resolvConf", "resolv_conf", kinds.text(f"|{_PATH}", "an absolute path"),
         meaning='File with this Node\'s resolvers, which no other cluster may have. "": none.'),
-    _key(path="tunnelType", attribute="tunnel_type", value=kinds.choice(TunnelType),
+    _key("tunnelType", "tunnel_type", kinds.choice(TunnelType),
         meaning="Encapsulation of every tunnel. The same in all clusters."),
-    _key(path="tunnelPort", attribute="tunnel_port", value=kinds.integer(0, 65535),
+    _key("tunnelPort", "tunnel_port", kinds.integer(0, 65535),
         meaning="UDP port of the encapsulation. 0: its default (geneve 6081, vxlan 4789)."),
-    _key(path="tunnelSourceCheck", attribute="tunnel_source_check", value=kinds.boolean(),
+    _key("tunnelSourceCheck", "tunnel_source_check", kinds.boolean(),
         meaning="Drop a tunnel packet in the name of a peer when it comes in by a device of a kind that Pods have "
                 "(veth, netkit, bridge, openvswitch) that neither leads to that peer nor has the address that it "
                 "is for: it is a Pod's, with a forged source. false: for Nodes with several bridges as uplinks "
                 "and an address on another device, where peers come by one that is not the way back."),
-    _key(path="mtu", attribute="mtu", value=kinds.integer(576, 65485, also=(0,)),
+    _key("mtu", "mtu", kinds.integer(576, 65485, also=(0,)),
         meaning="MTU of `hostPort`. 0: that of the uplink less what the encapsulation adds."),
-    _key(path="bridge", attribute="bridge", value=kinds.DEVICE_NAME,
+    _key("bridge", "bridge", kinds.DEVICE_NAME,
         meaning="Name of our own Open vSwitch bridge."),
-    _key(path="hostPort", attribute="host_port", value=kinds.DEVICE_NAME,
+    _key("hostPort", "host_port", kinds.DEVICE_NAME,
         meaning="Name of the device by which the Node's kernel and the bridge exchange packets."),
-    _key(path="datapath", attribute="datapath", value=kinds.choice(DatapathChoice),
+    _key("datapath", "datapath", kinds.choice(DatapathChoice),
         meaning="Open vSwitch datapath. auto: the kernel's where it exists, else userspace (netdev)."),
-    _key(path="conntrackZoneBase", attribute="ct_zone_base", value=kinds.integer(1, 65533),
+    _key("conntrackZoneBase", "ct_zone_base", kinds.integer(1, 65533),
         meaning="First of three connection tracking zones. Zone 0 is the kernel's."),
-    _key(path="connectionMarkBit", attribute="ct_mark_bit", value=kinds.integer(0, 31, never=_WELL_KNOWN_BITS),
+    _key("connectionMarkBit", "ct_mark_bit", kinds.integer(0, 31, never=_WELL_KNOWN_BITS),
         meaning="The one bit of connection mark and packet mark by which replies find the way they came. Must be "
                 "a bit that nothing else on the Node uses: Cilium uses 8 to 11 and 16 to 31, Calico 16 to 31, "
                 "portmap 13, AWS 7, OVN-Kubernetes 3 and 12 (choose another there)."),
-    _key(path="routeTable", attribute="route_table", value=_TABLE,
+    _key("routeTable", "route_table", _TABLE,
         meaning="Routing table for the way to remote clusters."),
-    _key(path="replyTable", attribute="reply_table", value=_TABLE,
+    _key("replyTable", "reply_table", _TABLE,
         meaning="Routing table for replies to connections that came from remote clusters."),
-    _key(path="routeProtocol", attribute="route_protocol", value=kinds.integer(5, 255, never=_ROUTING_DAEMONS),
+    _key("routeProtocol", "route_protocol", kinds.integer(5, 255, never=_ROUTING_DAEMONS),
         meaning="Protocol number that our routes and rules carry."),
-    _key(path="rulePriority", attribute="rule_priority", value=kinds.integer(1, 32764),
+    _key("rulePriority", "rule_priority", kinds.integer(1, 32764),
         meaning="Priority of the first of two routing rules (the second has the next number)."),
-    _key(path="nftTable", attribute="nft_table",
-        value=kinds.text(r"[A-Za-z_][A-Za-z0-9_]{0,62}", "a name of letters, digits and _", never=_NFT_OTHERS),
+    _key("nftTable", "nft_table",
+        kinds.text(r"[A-Za-z_][A-Za-z0-9_]{0,62}", "a name of letters, digits and _", never=_NFT_OTHERS),
         meaning="Name of our own nftables table (family ip)."),
-    _key(path="gateways", attribute="gateways", value=kinds.choice(GatewayMode),
+    _key("gateways", "gateways", kinds.choice(GatewayMode),
         meaning="How several gateways of a cluster share its traffic. active-active: each connection by a hash. "
                 "active-standby: all by the first that is live, in the order of the API."),
-    _key(path="failback", attribute="failback", value=kinds.boolean(),
+    _key("failback", "failback", kinds.boolean(),
         meaning="With active-standby: a gateway that returns takes its traffic back."),
-    _key(path="gatewaySelection", attribute="gateway_selection", value=kinds.choice(GatewaySelection),
+    _key("gatewaySelection", "gateway_selection", kinds.choice(GatewaySelection),
         meaning="Which Nodes of this cluster are gateways. api: those with a Gateway object. readiness: those "
                 "with the annotation `multicluster.antrea.io/gateway`, without any controller (address: the "
                 "annotation `multicluster.antrea.io/gateway-ip`, else the Node's InternalIP). Either way a Node "
                 "that is not Ready, or cordoned, is used only while no other is there."),
-    _key(path="serviceCIDRs", attribute="service_cidrs", value=kinds.networks(),
+    _key("serviceCIDRs", "service_cidrs", kinds.networks(),
         meaning="Service CIDR of this cluster, for `gatewaySelection: readiness` where no Gateway tells it."),
-    _key(path="bfd.enable", attribute="bfd_enable", value=kinds.boolean(),
+    _key("bfd.enable", "bfd_enable", kinds.boolean(),
         meaning="Bidirectional forwarding detection on every tunnel: a gateway that is dead is left without any "
                 "agent. A peer that never answered it (Antrea) is used without it."),
-    _key(path="bfd.local.interval", attribute="bfd_local_interval", value=_BFD_INTERVAL,
+    _key("bfd.local.interval", "bfd_local_interval", _BFD_INTERVAL,
         meaning="Between Nodes of this cluster: time from one BFD packet to the next."),
-    _key(path="bfd.local.multiplier", attribute="bfd_local_multiplier", value=_BFD_MULTIPLIER,
+    _key("bfd.local.multiplier", "bfd_local_multiplier", _BFD_MULTIPLIER,
         meaning="Between Nodes of this cluster: so many packets missed in a row mean that the peer is gone."),
-    _key(path="bfd.remote.interval", attribute="bfd_remote_interval", value=_BFD_INTERVAL,
+    _key("bfd.remote.interval", "bfd_remote_interval", _BFD_INTERVAL,
         meaning="Between gateways of different clusters."),
-    _key(path="bfd.remote.multiplier", attribute="bfd_remote_multiplier", value=_BFD_MULTIPLIER,
+    _key("bfd.remote.multiplier", "bfd_remote_multiplier", _BFD_MULTIPLIER,
         meaning="Between gateways of different clusters."),
-    _key(path="bfd.maxNodes", attribute="bfd_max_nodes", value=kinds.integer(0, 65000),
+    _key("bfd.maxNodes", "bfd_max_nodes", kinds.integer(0, 65000),
         meaning="With more workers than this in the cluster, BFD is between gateways only, and workers rely on "
                 "what the API says of the gateways' Nodes."),
-    _key(path="drainOnStop", attribute="drain_on_stop", value=kinds.boolean(), core=False,
+    _key("drainOnStop", "drain_on_stop", kinds.boolean(),
         meaning="On SIGTERM, tell the peers to use other gateways and wait until they do, then exit."),
-    _key(path="drainTimeout", attribute="drain_timeout", value=kinds.duration(0, 3600), core=False,
+    _key("drainTimeout", "drain_timeout", kinds.duration(0, 3600),
         meaning="Longest time that a gateway that drains, or is none any more, waits for its peers to move."),
-    _key(path="damping.initial", attribute="damping_initial", value=kinds.duration(0, 3600), core=False,
+    _key("damping.initial", "damping_initial", kinds.duration(0, 3600),
         meaning="A tunnel that was lost is on standby this long after its return; each further loss doubles it."),
-    _key(path="damping.max", attribute="damping_max", value=kinds.duration(0, 3600), core=False,
+    _key("damping.max", "damping_max", kinds.duration(0, 3600),
         meaning="The longest time that a tunnel is kept on standby, and in which losses count together."),
-    _key(path="source", attribute="source", core=False,
-        value=kinds.text(rf"kube|dir:{_PATH}", '"kube" or "dir:" and an absolute path'),
+    _key("source", "source", kinds.text(rf"kube|dir:{_PATH}", '"kube" or "dir:" and an absolute path'),
         meaning="Where objects come from: the API server (kube), or YAML manifests in a directory (dir:/path)."),
-    _key(path="kubeconfig", attribute="kubeconfig", value=kinds.text(rf"|{_PATH}", "an absolute path"), core=False,
+    _key("kubeconfig", "kubeconfig", kinds.text(rf"|{_PATH}", "an absolute path"),
         meaning='kubeconfig for `source: kube`. "": the credentials of the Pod.'),
-    _key(path="ovsdb", attribute="ovsdb", core=False,
-        value=kinds.text(rf"unix:{_PATH}", '"unix:" and the absolute path of a socket'),
+    _key("ovsdb", "ovsdb", kinds.text(rf"unix:{_PATH}", '"unix:" and the absolute path of a socket'),
         meaning="Socket of the Node's Open vSwitch database."),
-    _key(path="listen", attribute="listen", core=False,
-        value=kinds.LISTEN,
+    _key("listen", "listen", kinds.LISTEN,
         meaning="Address and port of /metrics, /status, /healthz and /readyz. On the loopback in clear text, "
                 "anywhere else over TLS and for who has a token (`metricsAuthentication`)."),
-    _key(path="healthListen", attribute="health_listen", core=False, value=kinds.LISTEN_OR_OFF,
+    _key("healthListen", "health_listen", kinds.LISTEN_OR_OFF,
         meaning="Address and port of /healthz and /readyz alone, in clear text, for probes: a server that no "
                 'client can occupy. "0": none.'),
-    _key(path="metricsAuthentication", attribute="metrics_authentication", core=False,
-        value=kinds.choice(Authentication),
+    _key("metricsAuthentication", "metrics_authentication", kinds.choice(Authentication),
         meaning="What `listen` asks for on an address that is not the loopback. token: a bearer token of which "
                 "the API server says that it may get the page (TokenReview, SubjectAccessReview); without an API "
                 "server (`source: dir:`) nobody gets anything. none: clear text for everybody."),
-    _key(path="tlsCertDirectory", attribute="tls_cert_dir", core=False, value=kinds.ABSOLUTE_PATH,
+    _key("tlsCertDirectory", "tls_cert_dir", kinds.ABSOLUTE_PATH,
         meaning='Directory of tls.crt and tls.key for `listen`, read again when they change. "": a self-signed '
                 "certificate, made at start."),
-    _key(path="resyncPeriod", attribute="resync_period", value=kinds.duration(1, 86400), core=False,
+    _key("resyncPeriod", "resync_period", kinds.duration(1, 86400),
         meaning="How often the whole dataplane is read and compared, beside being notified of changes."),
-    _key(path="logLevel", attribute="log_level", value=kinds.choice(LogLevel), core=False,
+    _key("logLevel", "log_level", kinds.choice(LogLevel),
         meaning="Least severity that is logged."),
-    _key(path="logFormat", attribute="log_format", value=kinds.choice(LogFormat), core=False,
+    _key("logFormat", "log_format", kinds.choice(LogFormat),
         meaning="Form of log lines."),
-    _key(path="runDirectory", attribute="run_dir", value=kinds.text(_PATH, "an absolute path"), core=False,
+    _key("runDirectory", "run_dir", kinds.text(_PATH, "an absolute path"),
         meaning="Directory of the lock that keeps a second agent off the Node."),
 )  # fmt: skip
 

@@ -4,14 +4,11 @@
    gateway needs is listed as soon as this Node's Gateway is known.
 2. While the first desired state is computed: the bridge is made, which is there whatever the objects say.
 3. The first pass that comes to a desired state ends start-up; `Reconciler` alone goes on.
-
-The garbage collector is off until then: what is made before is kept for good.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -102,10 +99,3 @@ class Startup:
                 bare = compile_desired(Snapshot(), facts, config).desired
                 return backend.apply([step for step in diff({}, bare).steps if step.backend is Backend.OVSDB]).done
         return ()
-
-
-def collector_on() -> None:
-    """Collect garbage again; what was made so far stays, and is not looked at with every generation."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
