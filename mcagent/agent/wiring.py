@@ -49,7 +49,7 @@ class FactsReader:
             keys = self._backend.keys()
             found = replace(
                 facts,
-                wireguard=self._backend.own.implementation(),
+                wireguard=self._backend.implementation(),
                 wireguard_public_key=keys.current.public,
                 wireguard_next_key=keys.next.public if keys.next is not None else "",
             )
@@ -65,7 +65,7 @@ class FactsReader:
         before, self._addresses = self._addresses, addresses
         if before not in {None, addresses}:
             try:
-                self._backend.own.bind_again()
+                self._backend.bind_again()
             except BackendError as error:
                 log.warning("%s", error)
 
@@ -108,7 +108,7 @@ def make_facilities(settings: Settings) -> Facilities:
         ),
         nft=NftBackend(table=core.nft_table),
         wireguard=WireGuardBackend(
-            devices=(core.wireguard_device,),
+            device=core.wireguard_device,
             keys=key_store(settings),
             run_directory=Path(settings.run_dir),
             implementation=WireGuardImplementation(choice) if choice is not WireGuardChoice.AUTO else None,

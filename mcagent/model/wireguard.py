@@ -79,7 +79,6 @@ class WireGuardPeer:
 class WireGuardPeerStatus:
     """What a device says of one of its peers at this moment."""
 
-    device: str
     public_key: str
     endpoint: tuple[Address, int] | None  # where the peer was last heard from, or the configured one
     last_handshake: float  # seconds since the epoch; 0: never

@@ -10,7 +10,8 @@ import pytest
 
 from devtools.nodes import netns
 from mcagent.dataplane.netlink.connection import NetlinkSocket
-from mcagent.dataplane.wireguard import link as wireguard_link
+from mcagent.dataplane.wireguard import device as wireguard_device
+from mcagent.dataplane.wireguard import userspace
 from mcagent.model.errors import BackendError
 from mcagent.model.net import parse_address, parse_network
 from mcagent.model.resources import Resource
@@ -107,7 +108,7 @@ class TestWireGuard(BackendContract):
             raise BackendError("netlink", "open", "socket", "too many open files")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(wireguard_link, "NetlinkSocket", refuse)
+            patch.setattr(wireguard_device, "NetlinkSocket", refuse)
             with pytest.raises(BackendError) as observing:
                 case.backend.observe()
             with pytest.raises(BackendError) as applying:
@@ -121,12 +122,12 @@ def test_the_next_agent_finds_everything_and_has_nothing_to_do(node: WireGuardNo
     """A backend that starts anew sees the same device and peers, and the same wireguard-go process."""
     wanted = resources(node, peer(node, 0), peer(node, 1, allowed_ips=networks("10.101.0.0/32", "10.110.0.0/16")))
     make(node.backend, wanted)
-    processes = netns.call(node.namespace, node.wireguard.own.processes)
+    process = netns.call(node.namespace, node.wireguard.process)
     node.backend.close()
     node.backend = node.new_backend()
     assert node.backend.observe() == as_mapping(wanted)
-    assert netns.call(node.namespace, node.wireguard.own.processes) == processes
-    assert bool(processes) == (node.implementation is WireGuardImplementation.USERSPACE)
+    assert netns.call(node.namespace, node.wireguard.process) == process
+    assert (process is not None) == (node.implementation is WireGuardImplementation.USERSPACE)
 
 
 @pytest.mark.parametrize(
@@ -233,21 +234,13 @@ def test_a_lost_key_file_is_written_again_with_the_key_in_use(node: WireGuardNod
     assert keys.current.public == before
 
 
-def test_no_implementation_is_a_clear_error(node: WireGuardNode, tmp_path: Path) -> None:
+def test_no_implementation_is_a_clear_error(node: WireGuardNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither is there: the fact says so, and setting up a device says what to install."""
     if node.implementation is not WireGuardImplementation.USERSPACE:
         pytest.skip("about wireguard-go only")
-    from mcagent.dataplane.wireguard.backend import WireGuardBackend
-
-    backend = WireGuardBackend(
-        devices=(node.device,),
-        keys=node.store,
-        run_directory=tmp_path / "other",
-        implementation=WireGuardImplementation.USERSPACE,
-        binary="no-such-wireguard-go",
-    )
-    assert netns.call(node.namespace, backend.own.implementation) is None
-    result = netns.call(node.namespace, lambda: backend.apply(adds(node.value())))
+    monkeypatch.setattr(userspace, "BINARY", "no-such-wireguard-go")
+    assert netns.call(node.namespace, node.wireguard.implementation) is None
+    result = node.backend.apply(adds(node.value()))
     assert "install" in str(result.failed[0][1])
 
 

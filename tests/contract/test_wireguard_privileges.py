@@ -35,7 +35,7 @@ watch = WireGuardWatch(backend, lambda: None)
 watch.start()
 make(backend, wanted)
 assert backend.observe() == as_mapping(wanted)
-assert len(backend.own.statuses()) == 3  # the announced key is a peer of its own
+assert len(backend.statuses()) == 3  # the announced key is a peer of its own
 watch.stop()
 make(backend, [])
 backend.close()

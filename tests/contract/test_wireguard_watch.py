@@ -122,7 +122,8 @@ def test_the_end_of_wireguard_go_wakes_at_once(node: WireGuardNode, watching: St
         pytest.skip("the kernel's WireGuard does not end")
     woken = watching(node, 3600.0)
     for _ in range(2):
-        (process,) = netns.call(node.namespace, node.wireguard.own.processes)
+        process = netns.call(node.namespace, node.wireguard.process)
+        assert process is not None
         os.kill(process, signal.SIGKILL)
         began = time.monotonic()
         assert woken.within(2.0)

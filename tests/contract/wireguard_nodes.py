@@ -66,7 +66,7 @@ class WireGuardNode:
     def new_backend(self) -> Inside:
         """Return another backend of the same device, as an agent that has started again has it."""
         backend = WireGuardBackend(
-            devices=(self.device,),
+            device=self.device,
             keys=self.store,
             run_directory=self.directory / "run",
             implementation=self.implementation,

@@ -52,7 +52,6 @@ def summary(published: WireGuardInfo | None = None) -> EncryptionState:
 def status(number: int, **values: Any) -> WireGuardPeerStatus:
     """Return what the device says of the n-th peer."""
     plain = WireGuardPeerStatus(
-        device="mc-wg0",
         public_key=key(number),
         endpoint=(ip_address(f"203.0.113.{number - 10}"), 51821),
         last_handshake=NOW - 10,
@@ -255,8 +254,8 @@ def test_what_an_old_definition_drops_is_not_written_again_and_again() -> None:
     assert len(server.requests) == 1
 
 
-class Devices:
-    """The kernel's WireGuard, without peers."""
+class Backend:
+    """What the agent asks of the backend: the kernel's WireGuard, without peers."""
 
     restarts = 0
 
@@ -268,13 +267,8 @@ class Devices:
         """Nothing."""
         return ()
 
-
-class Backend:
-    """What the agent asks of the backend."""
-
     def __init__(self) -> None:
         pair = KeyPair(private=bytes(32), public=OWN, created=1.0)
-        self.own = Devices()
         self.found: Keys | BackendError = Keys(current=pair)
 
     def keys(self) -> Keys:

@@ -75,9 +75,9 @@ def wireguard_report(wireguard: WireGuardBackend) -> WireGuardReport:
     """Return what the devices say now."""
 
     def said() -> WireGuardReport:
-        peers = wireguard.own.statuses()
+        peers = wireguard.statuses()
         created = wireguard.keys().current.created if peers else 0.0
-        return WireGuardReport(peers=peers, key_created=created, restarts=wireguard.own.restarts, now=time.time())
+        return WireGuardReport(peers=peers, key_created=created, restarts=wireguard.restarts, now=time.time())
 
     return _read(said) or WireGuardReport(now=time.time())
 

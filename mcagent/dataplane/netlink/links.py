@@ -148,6 +148,23 @@ def release_link(index: int) -> Request:
     return Request(nl.RTM_NEWLINK, 0, _state(index, up=False) + pack({IFLA_IFALIAS: b""}))
 
 
+def create_link(name: str, kind: str) -> Request:
+    """Return the request that makes a device of a kind that needs nothing more."""
+    values = pack({IFLA_IFNAME: name.encode() + b"\0", IFLA_LINKINFO: pack({IFLA_INFO_KIND: kind.encode()})})
+    return Request(nl.RTM_NEWLINK, nl.NLM_F_CREATE | nl.NLM_F_EXCL, _state(0, up=False) + values)
+
+
+def bring_up(index: int, mtu: int) -> Request:
+    """Return the request that brings a device up, with that MTU, and marks it as ours."""
+    values = pack({IFLA_IFALIAS: LINK_ALIAS.encode() + b"\0", IFLA_MTU: mtu})
+    return Request(nl.RTM_NEWLINK, 0, _state(index, up=True) + values)
+
+
+def delete_link(name: str) -> Request:
+    """Return the request that takes a device away."""
+    return Request(nl.RTM_DELLINK, 0, _state(0, up=False) + pack({IFLA_IFNAME: name.encode() + b"\0"}))
+
+
 def put_address(index: int, address: Address, prefixlen: int) -> Request:
     """Return the request that gives a device an address."""
     # Link scope keeps the kernel from choosing a link-local address as source elsewhere.

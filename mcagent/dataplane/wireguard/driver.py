@@ -1,6 +1,6 @@
 """What both implementations of WireGuard have in common: what a device says, and what is asked of it.
 
-No resources and no decisions here: see `wireguard_peers` for these, and `wireguard` for the backend.
+No resources and no decisions here: see `peers` for these, and `backend`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class RawDevice:
     """A WireGuard device as it says itself; without a private key `public_key` is ""."""
 
     private_key: bytes | None = field(default=None, repr=False)
-    public_key: str
-    listen_port: int
-    fwmark: int
+    public_key: str = ""
+    listen_port: int = 0
+    fwmark: int = 0
     peers: Mapping[str, RawPeer] = field(default_factory=dict)  # by public key
 
 
@@ -50,7 +50,7 @@ class PeerChange:
     remove: bool = False
     endpoint: Endpoint | None = None
     keepalive: int | None = None
-    allowed_ips: tuple[Network, ...] | None = None  # to add; a network that another peer has moves at once
+    allowed_ips: tuple[Network, ...] = ()  # to add; a network that another peer has moves at once
     replace_allowed_ips: bool = False  # first take away all that it has
 
 
@@ -65,31 +65,28 @@ class DeviceChange:
 
 
 class Driver(Protocol):
-    """One implementation. All methods raise BackendError; calls come from one thread at a time."""
+    """One implementation, for one device. All methods raise BackendError; calls come from one thread at a time."""
 
     implementation: WireGuardImplementation
+    kind: str  # of its devices, IFLA_INFO_KIND
 
     def available(self) -> bool:
         """Tell whether this implementation can be used here."""
         ...
 
-    def create(self, name: str) -> None:
+    def create(self) -> None:
         """Make the device, down and without a key; or what is missing of one that is there."""
         ...
 
-    def running(self, name: str) -> bool:
-        """Tell whether a device that exists can be read and written."""
+    def read(self) -> RawDevice | None:
+        """Return what the device, which exists, says; None where nothing runs that could say it."""
         ...
 
-    def read(self, name: str) -> RawDevice:
-        """Return what the device says."""
-        ...
-
-    def write(self, name: str, change: DeviceChange) -> None:
+    def write(self, change: DeviceChange) -> None:
         """Change the device. What was done before an error stays done."""
         ...
 
-    def remove(self, name: str) -> None:
+    def remove(self) -> None:
         """Take the device away, if it is there."""
         ...
 

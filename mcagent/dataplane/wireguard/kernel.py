@@ -8,110 +8,92 @@ pyroute2 is imported with the first call: an agent without encryption never load
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
-import math
+import os
 import socket
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from typing import Any
 
-from mcagent.dataplane.netlink.connection import Refusal
+from mcagent.dataplane.netlink import links
+from mcagent.dataplane.wireguard.device import change_link
 from mcagent.dataplane.wireguard.driver import DeviceChange, PeerChange, RawDevice, RawPeer, wireguard_error
-from mcagent.dataplane.wireguard.link import change_link
+from mcagent.model.errors import BackendError
 from mcagent.model.net import Network, network_key
 from mcagent.model.wireguard import WireGuardImplementation
 
-AGAIN = 60.0  # seconds between questions to a kernel that has none: each has it look for a module
-KIND = "wireguard"  # IFLA_INFO_KIND
 DUMP_ATTEMPTS = 5  # a dump is interrupted when the device changes meanwhile
 MESSAGE_PEERS = 200  # changes in one message: about 25 kB, and an attribute holds less than 64 kB
 _NO_KEY = b"A" * 43 + b"="  # 32 zero bytes
 
 
 class KernelDriver:
-    """WireGuard devices of the kernel, in the calling thread's network namespace."""
+    """A WireGuard device of the kernel, in the calling thread's network namespace."""
 
     implementation = WireGuardImplementation.KERNEL
+    kind = "wireguard"
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         """Open nothing yet."""
-        self._found = False
-        self._asked = -math.inf  # monotonic seconds
+        self._name = name
 
     def available(self) -> bool:
         """Tell whether the kernel has WireGuard; asking makes it load the module where there is one."""
-        if not self._found and time.monotonic() - self._asked > AGAIN:
-            from pyroute2.netlink.exceptions import NetlinkError
+        try:
+            with _socket("find", "the kernel's WireGuard"):
+                return True
+        except BackendError as error:
+            if error.reason == os.strerror(errno.ENOENT):
+                return False
+            raise
 
-            try:
-                with _socket():
-                    self._found = True
-            except NetlinkError as error:
-                if error.code != errno.ENOENT:
-                    raise wireguard_error("find", "the kernel's WireGuard", str(Refusal(error.code))) from None
-            except OSError as error:
-                raise wireguard_error("find", "the kernel's WireGuard", str(error)) from None
-            self._asked = time.monotonic()
-        return self._found
-
-    def create(self, name: str) -> None:
+    def create(self) -> None:
         """Make the device."""
-        change_link("add", frozenset({errno.EEXIST}), ifname=name, kind=KIND)
+        change_link("create", self._name, [links.create_link(self._name, self.kind)])
 
-    def running(self, name: str) -> bool:  # noqa: ARG002
-        """A device of the kernel always is."""
-        return True
-
-    def read(self, name: str) -> RawDevice:
+    def read(self) -> RawDevice:
         """Return what the device says."""
-        return parse_device(self._dump(name))
+        from pyroute2.netlink.exceptions import NetlinkDumpInterrupted
 
-    def write(self, name: str, change: DeviceChange) -> None:
+        for _ in range(DUMP_ATTEMPTS):
+            with contextlib.suppress(NetlinkDumpInterrupted), _socket("read", self._about) as connection:
+                return parse_device(connection.info(self._name))
+        raise wireguard_error("read", self._about, "it changes faster than it can be read")
+
+    def write(self, change: DeviceChange) -> None:
         """Change the device, in one message where it fits."""
         from pyroute2.netlink import NLM_F_ACK, NLM_F_REQUEST
-        from pyroute2.netlink.exceptions import NetlinkError
 
-        try:
-            with _socket() as connection:
-                for message in set_messages(name, change):
-                    connection.nlm_request(message, msg_type=connection.prid, msg_flags=NLM_F_REQUEST | NLM_F_ACK)
-        except NetlinkError as error:
-            in_use = error.code == errno.EADDRINUSE and change.listen_port is not None
-            reason = f"UDP port {change.listen_port} is in use by somebody else" if in_use else ""
-            raise wireguard_error("change", f"device {name}", reason or str(Refusal(error.code))) from None
-        except OSError as error:
-            raise wireguard_error("change", f"device {name}", str(error)) from None
+        with _socket("change", self._about) as connection:
+            for message in set_messages(self._name, change):
+                connection.nlm_request(message, msg_type=connection.prid, msg_flags=NLM_F_REQUEST | NLM_F_ACK)
 
-    def remove(self, name: str) -> None:
+    def remove(self) -> None:
         """Take the device away."""
-        change_link("del", frozenset({errno.ENODEV}), ifname=name)
+        change_link("remove", self._name, [links.delete_link(self._name)])
 
-    def _dump(self, name: str) -> Sequence[Any]:
-        from pyroute2.netlink.exceptions import NetlinkDumpInterrupted, NetlinkError
-
-        reason = "it changes faster than it can be read"
-        for _ in range(DUMP_ATTEMPTS):
-            try:
-                with _socket() as connection:
-                    return tuple(connection.info(name))
-            except NetlinkDumpInterrupted:
-                continue
-            except NetlinkError as error:
-                reason = str(Refusal(error.code))
-            except OSError as error:
-                reason = str(error)
-            break
-        raise wireguard_error("read", f"device {name}", reason)
+    @property
+    def _about(self) -> str:
+        return f"device {self._name}"
 
 
-def _socket() -> Any:
-    """Open pyroute2's socket. NetlinkError with ENOENT where the kernel has no WireGuard."""
+@contextlib.contextmanager
+def _socket(operation: str, about: str) -> Iterator[Any]:
+    """Lend pyroute2's socket; what fails with it is a BackendError (ENOENT: the kernel has no WireGuard)."""
+    from pyroute2.netlink.exceptions import NetlinkDumpInterrupted, NetlinkError
     from pyroute2.netlink.generic.wireguard import AsyncWireGuard, WireGuard
 
     AsyncWireGuard.module_err_level = "debug"  # a kernel without it is no error: there is wireguard-go
-    return WireGuard()
+    try:
+        with WireGuard() as connection:
+            yield connection
+    except NetlinkDumpInterrupted:
+        raise
+    except (NetlinkError, OSError) as error:  # the first is no OSError
+        number = error.code if isinstance(error, NetlinkError) else error.errno
+        raise wireguard_error(operation, about, os.strerror(number or errno.EIO)) from None
 
 
 def parse_device(messages: Iterable[Any]) -> RawDevice:

@@ -55,17 +55,12 @@ class KeyStore:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-
-    @property
-    def path(self) -> Path:
-        """Where the file is."""
-        return self._path
+        self.path = path
 
     def load(self) -> Keys | None:
         """Return the keys, or None if there is no file yet."""
         try:
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -83,15 +78,7 @@ class KeyStore:
 
         `recover` is asked first for a private key that is in use already: a lost file is no new identity.
         """
-        keys = self.load()
-        if keys is not None:
-            return keys
-        with self._locked():
-            keys = self.load()  # somebody may have been faster
-            if keys is None:
-                keys = Keys(current=_pair(recover() or _generate()))
-                self._write(keys)
-        return keys
+        return self.load() or self._change(lambda keys: keys, recover)
 
     def prepare_next(self) -> Keys:
         """Make the pair to use next, unless there is one."""
@@ -113,13 +100,10 @@ class KeyStore:
 
     # --- the file ---------------------------------------------------------------------------------------
 
-    def _change(self, change: Callable[[Keys], Keys]) -> Keys:
-        self.ensure()
+    def _change(self, change: Callable[[Keys], Keys], recover: Callable[[], bytes | None] = lambda: None) -> Keys:
         with self._locked():
             before = self.load()
-            if before is None:
-                raise self._error("change", "was removed meanwhile")
-            after = change(before)
+            after = change(before or Keys(current=_pair(recover() or _generate())))
             if after != before:
                 self._write(after)
         return after
@@ -136,8 +120,8 @@ class KeyStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = self._path.with_name(f".{self._path.name}.lock")
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = self.path.with_name(f".{self.path.name}.lock")
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise self._error("lock", error.strerror or str(error)) from None
@@ -149,17 +133,16 @@ class KeyStore:
 
     def _write(self, keys: Keys) -> None:
         """Replace the file by one that is whole on disk before it has the name."""
-        new = self._path.with_name(f".{self._path.name}.new")
+        new = self.path.with_name(f".{self.path.name}.new")
         try:
             new.unlink(missing_ok=True)  # of a process that was killed here; the lock is ours
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                os.fchmod(descriptor, 0o600)
                 file.write(_render(keys))
                 file.flush()
                 os.fsync(descriptor)
-            new.rename(self._path)
-            directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            new.rename(self.path)
+            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(directory)
             finally:
@@ -168,7 +151,7 @@ class KeyStore:
             raise self._error("write", error.strerror or str(error), retryable=True) from None
 
     def _error(self, operation: str, reason: str, *, retryable: bool = False) -> BackendError:
-        return BackendError(Backend.WIREGUARD, operation, f"key file {self._path}", reason, retryable=retryable)
+        return BackendError(Backend.WIREGUARD, operation, f"key file {self.path}", reason, retryable=retryable)
 
 
 def public_key(private: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Which resources a device's peers are, and which changes make them what they should be. Pure.
+"""Which resources a device's peers are, and which changes make them what they should be.
 
 A peer that announced the key it will use next (its successor) is on the device twice: under its present key with
 its networks, and under the next one without any, so that it is answered as soon as it begins to use that. After
@@ -6,15 +6,30 @@ the first handshake under the next key the networks move there.
 
 WireGuard follows a peer to another endpoint by itself, so an endpoint counts as different only when nothing
 vouches for it.
+
+Peers of a batch are changed together, and by themselves those that are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Mapping, Set
 from dataclasses import replace
+from itertools import chain
 
-from mcagent.dataplane.wireguard.driver import Endpoint, PeerChange, RawPeer
-from mcagent.model.net import Network, parse_address
+from mcagent.dataplane.wireguard.driver import (
+    DeviceChange,
+    Driver,
+    Endpoint,
+    PeerChange,
+    RawDevice,
+    RawPeer,
+    wireguard_error,
+)
+from mcagent.dataplane.wireguard.keys import is_key
+from mcagent.model.errors import BackendError
+from mcagent.model.net import parse_address
+from mcagent.model.plan import Step
 from mcagent.model.wireguard import WireGuardPeer
 
 # A session is dropped 180 s after its handshake (whitepaper, section 6.1, Reject-After-Time). As long as there is
@@ -59,44 +74,62 @@ def key_in_use(peer: WireGuardPeer, raw: Mapping[str, RawPeer]) -> str:
     return peer.successor if live is not None and (live.last_handshake or live.allowed_ips) else peer.public_key
 
 
-def keys_needed(wanted: Iterable[WireGuardPeer], raw: Mapping[str, RawPeer]) -> set[str]:
-    """Return the keys that the device has to have for these peers."""
-    return {key for peer in wanted for key in (key_in_use(peer, raw), peer.successor)}
+def change_peers(
+    driver: Driver, raw: RawDevice, before: Peers, steps: Mapping[int, Step]
+) -> tuple[dict[str, WireGuardPeer], dict[int, BackendError]]:
+    """Make the steps so; return what is asked of the device now, and the errors, by the place of their step.
+
+    `raw` is the device as it is, `before` what was asked of it until now.
+    """
+    now = time.time()
+    puts = {place: step.new for place, step in steps.items() if isinstance(step.new, WireGuardPeer)}
+    refused = {place: why for place, peer in puts.items() if (why := _objection(peer))}
+    puts = {place: peer for place, peer in puts.items() if place not in refused}
+    gone = {
+        place: step.old for place, step in steps.items() if isinstance(step.old, WireGuardPeer) and not step.new
+    }
+    put, deleted = ({peer.public_key for peer in some.values()} for some in (puts, gone))
+    # One that publishes the key it had announced takes the place of its former self.
+    wanted = {key: one for key, one in before.items() if key not in deleted and one.successor not in put}
+    wanted |= {peer.public_key: peer for peer in puts.values()}
+    kept = {key for peer in wanted.values() for key in (key_in_use(peer, raw.peers), peer.successor)}
+    changes = {
+        place: peer_changes(before.get(peer.public_key), peer, raw.peers, now, kept)
+        for place, peer in puts.items()
+    }
+    for place, peer in gone.items():
+        changes[place] = _removals({peer.public_key, peer.successor} - kept, raw.peers)
+    failed = _write(driver, changes)
+    for peer in (puts[place] for place in failed if place in puts):
+        del wanted[peer.public_key]
+        wanted |= {key: one for key, one in before.items() if key == peer.public_key}
+    errors = {}
+    for place, reason in (refused | failed).items():
+        _, device, key = steps[place].key
+        name = f"peer {key} of {device}"
+        errors[place] = wireguard_error(steps[place].op, name, reason, retryable=place in failed)
+    return wanted, errors
 
 
 def peer_changes(
-    before: WireGuardPeer | None, after: WireGuardPeer, raw: Mapping[str, RawPeer], now: float
+    before: WireGuardPeer | None, after: WireGuardPeer, raw: Mapping[str, RawPeer], now: float, kept: Set[str]
 ) -> list[PeerChange]:
-    """Return what makes the device have `after`; `before` is what was last asked of it under the same key."""
+    """Return what makes the device have `after`; `before` is what was last asked of it under the same key.
+
+    `kept` are the keys that this peer and others stand on.
+    """
     key = key_in_use(after, raw)
+    live = raw.get(key, RawPeer(public_key=key))
     changes: list[PeerChange] = []
-    live = raw.get(key)
-    if live is not None and live.preshared:
-        changes.append(PeerChange(public_key=key, remove=True))  # nothing else takes a preshared key away
-        live = None
-    if live is None:
-        changes.append(whole(after, key))
-    else:
-        changes.extend(_differences(before, after, live, now))
+    if live.preshared:
+        changes += _removals({key}, raw)  # nothing else takes a preshared key away
+        live = RawPeer(public_key=key)
+    change = _differences(before, after, live, now)
+    if change != PeerChange(public_key=key):
+        changes.append(change)
     if after.successor not in {"", key, *raw}:
         changes.append(PeerChange(public_key=after.successor))
-    gone = {after.public_key, before.successor if before is not None else ""} - {key, after.successor}
-    changes.extend(PeerChange(public_key=one, remove=True) for one in sorted(gone) if one in raw)
-    return changes
-
-
-def whole(peer: WireGuardPeer, key: str) -> PeerChange:
-    """Return the change that makes the peer from nothing under that key."""
-    return PeerChange(
-        public_key=key, endpoint=peer.endpoint, keepalive=peer.keepalive, allowed_ips=peer.allowed_ips
-    )
-
-
-def removals(gone: WireGuardPeer, raw: Mapping[str, RawPeer], wanted: Iterable[WireGuardPeer]) -> list[PeerChange]:
-    """Return what takes a peer away, without what another one stands on."""
-    kept = keys_needed(wanted, raw)
-    keys = (gone.public_key, gone.successor)
-    return [PeerChange(public_key=key, remove=True) for key in keys if key in raw and key not in kept]
+    return changes + _removals({after.public_key, before.successor if before is not None else ""} - kept, raw)
 
 
 def handovers(applied: Peers, raw: Mapping[str, RawPeer]) -> list[PeerChange]:
@@ -117,30 +150,41 @@ def handovers(applied: Peers, raw: Mapping[str, RawPeer]) -> list[PeerChange]:
     return changes
 
 
-def conflict(peer: WireGuardPeer, others: Iterable[WireGuardPeer]) -> str:
-    """Return why the peer's keys cannot be distinguished from those of the others, or "" if they can."""
-    for other in others:
-        if peer.successor and peer.successor in {other.public_key, other.successor}:
-            return f"the key it announces is that of peer {other.public_key}"
-    return ""
+def _objection(peer: WireGuardPeer) -> str:
+    """Return why no device can have such a peer, or "" if one can."""
+    wrong = [key for key in (peer.public_key, peer.successor) if key and not is_key(key)]
+    return f'"{wrong[0]}" is no key: 44 characters of base64 were expected' if wrong else ""
 
 
-def _differences(
-    before: WireGuardPeer | None, after: WireGuardPeer, live: RawPeer, now: float
-) -> list[PeerChange]:
-    change = PeerChange(public_key=live.public_key)
+def _removals(keys: Set[str], raw: Mapping[str, RawPeer]) -> list[PeerChange]:
+    return [PeerChange(public_key=key, remove=True) for key in sorted(keys) if key in raw]
+
+
+def _write(driver: Driver, changes: Mapping[int, list[PeerChange]]) -> dict[int, str]:
+    """Write all changes together; where that is refused, each by itself, to find the one to blame."""
+    everything = list(chain.from_iterable(changes.values()))
+    try:
+        if everything:
+            driver.write(DeviceChange(peers=everything))
+    except BackendError as error:
+        if len(changes) == 1:
+            return dict.fromkeys(changes, error.reason)
+        return {place: why for one in changes.items() for place, why in _write(driver, dict([one])).items()}
+    return {}
+
+
+def _differences(before: WireGuardPeer | None, after: WireGuardPeer, live: RawPeer, now: float) -> PeerChange:
     moved = before is not None and before.endpoint != after.endpoint
-    if live.endpoint != after.endpoint and (moved or not _vouched(live, now)):
-        change = replace(change, endpoint=after.endpoint)
-    if live.keepalive != after.keepalive:
-        change = replace(change, keepalive=after.keepalive)
-    has, wanted = frozenset(live.allowed_ips), frozenset(after.allowed_ips)
-    if has - wanted:
-        change = replace(change, allowed_ips=after.allowed_ips, replace_allowed_ips=True)
-    elif wanted - has:
-        missing: tuple[Network, ...] = tuple(one for one in after.allowed_ips if one not in has)
-        change = replace(change, allowed_ips=missing)
-    return [] if change == PeerChange(public_key=live.public_key) else [change]
+    astray = live.endpoint != after.endpoint and (moved or not _vouched(live, now))
+    replaced = not set(live.allowed_ips) <= set(after.allowed_ips)
+    has = () if replaced else live.allowed_ips
+    return PeerChange(
+        public_key=live.public_key,
+        endpoint=after.endpoint if astray else None,
+        keepalive=after.keepalive if live.keepalive != after.keepalive else None,
+        allowed_ips=tuple(one for one in after.allowed_ips if one not in has),
+        replace_allowed_ips=replaced,
+    )
 
 
 def _resource(peer: WireGuardPeer, live: RawPeer, endpoint: Endpoint, *, intact: bool) -> WireGuardPeer:

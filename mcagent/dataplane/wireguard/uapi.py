@@ -11,13 +11,12 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 from mcagent.dataplane.wireguard.driver import DeviceChange, Endpoint, PeerChange, RawDevice, RawPeer
 from mcagent.dataplane.wireguard.keys import public_key
-from mcagent.model.net import Network, network_key, socket_text
+from mcagent.model.net import network_key, socket_text
 
 TIMEOUT = 10.0  # seconds; an answer takes milliseconds, with a thousand peers some ten of them
 _UCRED = struct.Struct("=iII")  # pid, uid, gid
@@ -89,7 +88,7 @@ def _parse_peer(text: str) -> RawPeer:
     key, _, rest = text.partition("\n")
     pairs = list(_pairs(rest))
     found = dict(pairs)
-    networks = [_network(value) for name, value in pairs if name == "allowed_ip"]
+    networks = [ip_network(value) for name, value in pairs if name == "allowed_ip"]
     seconds, nanoseconds = (int(found.get(f"last_handshake_time_{unit}", "0")) for unit in ("sec", "nsec"))
     return RawPeer(
         public_key=base64.b64encode(bytes.fromhex(key)).decode(),
@@ -103,15 +102,9 @@ def _parse_peer(text: str) -> RawPeer:
     )
 
 
-@lru_cache(maxsize=8192)
 def _endpoint(value: str) -> Endpoint:
     host, _, port = value.rpartition(":")
     return ip_address(host.strip("[]").partition("%")[0]), int(port)
-
-
-@lru_cache(maxsize=8192)
-def _network(value: str) -> Network:
-    return ip_network(value)
 
 
 def _peer_lines(change: PeerChange) -> Iterator[str]:
@@ -123,7 +116,7 @@ def _peer_lines(change: PeerChange) -> Iterator[str]:
         yield f"endpoint={socket_text(*change.endpoint)}"
     if change.replace_allowed_ips:
         yield "replace_allowed_ips=true"
-    for network in change.allowed_ips or ():
+    for network in change.allowed_ips:
         yield f"allowed_ip={network}"
     if change.keepalive is not None:
         yield f"persistent_keepalive_interval={change.keepalive}"

@@ -8,10 +8,10 @@ persistent, so addresses and routes stay while there is no process; nothing pass
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import logging
+import math
 import os
 import select
 import shutil
@@ -19,18 +19,19 @@ import signal
 import struct
 import subprocess
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
+from mcagent.dataplane.netlink import links
 from mcagent.dataplane.wireguard import uapi
+from mcagent.dataplane.wireguard.device import change_link, read_link
 from mcagent.dataplane.wireguard.driver import DeviceChange, RawDevice, wireguard_error
-from mcagent.dataplane.wireguard.link import change_link, read_link
 from mcagent.model.errors import BackendError
 from mcagent.model.wireguard import WireGuardImplementation
 
 log = logging.getLogger(__name__)
 
-KIND = "tun"  # IFLA_INFO_KIND
+BINARY = "wireguard-go"
 TUN = Path("/dev/net/tun")
 # linux/if_tun.h
 TUNSETIFF, TUNSETPERSIST, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x400454CB, 0x0001, 0x1000
@@ -45,93 +46,85 @@ PAUSES = (0.0, 0.0, 0.5, 2.0, 10.0, 30.0)  # seconds before a start, by the numb
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}
 
 
-@dataclass(slots=True)
-class _Starts:
-    """When the process of a device was started last, and how often in a row it ended soon."""
-
-    at: float = -1e9  # monotonic seconds
-    short: int = 0
-
-
 class WireGuardGo:
-    """WireGuard devices of wireguard-go."""
+    """A WireGuard device of wireguard-go."""
 
     implementation = WireGuardImplementation.USERSPACE
+    kind = "tun"
 
-    def __init__(self, run_directory: Path, binary: str = "wireguard-go") -> None:
-        """Remember where records are kept and what to run; nothing is run yet."""
-        self._directory = run_directory
-        self._binary = binary
-        self._starts: dict[str, _Starts] = {}
+    def __init__(self, name: str, run_directory: Path) -> None:
+        """Remember the device's name, and where its record is kept; nothing is run yet."""
+        self._name = name
+        self._record = run_directory / f"wireguard-go.{name}.json"
+        self._log = self._record.with_suffix(".log")
+        self._began = -math.inf  # monotonic seconds: when its process was started last
+        self._short = 0  # how often in a row it ended soon
         self.restarts = 0  # processes started in place of one that died
 
     def available(self) -> bool:
         """Tell whether there is a binary, and a TUN device to make devices with."""
-        return shutil.which(self._binary) is not None and TUN.exists()
+        return shutil.which(BINARY) is not None and TUN.exists()
 
-    def create(self, name: str) -> None:
+    def create(self) -> None:
         """Make the TUN device if there is none, and start a process if none runs."""
-        if read_link(name) is None:
-            self._stop(name)  # it lost its TUN device, and is about to end by itself
-            self._make_tun(name)
-        if not self.running(name):
-            self._start(name)
+        if read_link(self._name) is None:
+            self._stop()  # it lost its TUN device, and is about to end by itself
+            self._make_tun()
+        if self.process() is None:
+            self._start()
 
-    def running(self, name: str) -> bool:
-        """Tell whether the device's process lives."""
-        return self.process(name) is not None
-
-    def process(self, name: str) -> int | None:
+    def process(self) -> int | None:
         """Return the number of the device's process, or None if there is none that lives."""
-        pid, started = self._recorded(name)
+        pid, started = self._recorded()
         child = _CHILDREN.get(pid)
         if child is not None and child.poll() is not None:
             del _CHILDREN[pid]
         return pid if _start_time(pid) == (started, True) else None
 
-    def read(self, name: str) -> RawDevice:
-        """Return what the process says."""
+    def read(self) -> RawDevice | None:
+        """Return what the process says; None where none lives."""
         try:
-            return uapi.parse_device(self._exchange(name, uapi.GET))
+            return uapi.parse_device(self._exchange(uapi.GET))
         except ValueError as error:
-            raise _error("read", name, f"cannot be understood: {error}") from None
+            raise self._error("read", f"cannot be understood: {error}") from None
+        except BackendError:
+            if self.process() is None:
+                return None
+            raise
 
-    def write(self, name: str, change: DeviceChange) -> None:
+    def write(self, change: DeviceChange) -> None:
         """Change the device. An error may leave a part of the change done."""
-        self._exchange(name, uapi.change_text(change))
+        self._exchange(uapi.change_text(change))
 
-    def remove(self, name: str) -> None:
+    def remove(self) -> None:
         """End the process and take the TUN device away."""
-        self._stop(name)
-        link = read_link(name)
-        if link is not None and link.kind == KIND:
-            change_link("del", frozenset({errno.ENODEV}), ifname=name)
+        self._stop()
+        link = read_link(self._name)
+        if link is not None and link.kind == self.kind:
+            change_link("remove", self._name, [links.delete_link(self._name)])
 
     # --- the process ------------------------------------------------------------------------------------
 
-    def _start(self, name: str) -> None:
-        starts = self._starts.setdefault(name, _Starts())
+    def _start(self) -> None:
         now = time.monotonic()
-        if self._record(name).exists():  # there was one, and it did not end by our hand
-            starts.short = starts.short + 1 if now - starts.at < LIVED else 0
-            pause = PAUSES[min(starts.short, len(PAUSES) - 1)]
-            if now < starts.at + pause:
-                starts.short -= 1  # counted when it is tried
-                left = starts.at + pause - now
-                raise _error(
-                    "start",
-                    name,
-                    f"wireguard-go ends again and again{self._last_words(name)}; next attempt in {left:.1f} s",
-                )
+        if self._record.exists():  # there was one, and it did not end by our hand
+            short = self._short + 1 if now - self._began < LIVED else 0
+            left = self._began + PAUSES[min(short, len(PAUSES) - 1)] - now
+            if left > 0:
+                reason = f"wireguard-go ends again and again{self._last_words()}; next attempt in {left:.1f} s"
+                raise self._error("start", reason)
+            self._short = short
             self.restarts += 1
-            log.warning("wireguard-go of %s is gone%s; starting it again", name, self._last_words(name))
-        starts.at = now
-        self._await_end(name)
+            log.warning("wireguard-go of %s is gone%s; starting it again", self._name, self._last_words())
+        self._began = now
+        before, started = self._recorded()
+        if before and _start_time(before)[0] == started:
+            _ended(before, END)  # dead already, it has to let go of the TUN device
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._log(name).open("wb") as output:
+            self._record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._log.open("wb") as output:
                 child = subprocess.Popen(
-                    [self._binary, "-f", name],
+                    [BINARY, "-f", self._name],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -140,66 +133,53 @@ class WireGuardGo:
                     env={"PATH": os.environ.get("PATH", os.defpath), "LOG_LEVEL": "error"},
                 )
             _CHILDREN[child.pid] = child
-            record = self._record(name).with_suffix(".new")
+            record = self._record.with_suffix(".new")
             record.write_text(json.dumps({"pid": child.pid, "started": _start_time(child.pid)[0]}))
-            record.rename(self._record(name))
+            record.rename(self._record)
         except OSError as error:
-            raise _error("start", name, f"{error.filename or self._binary}: {error.strerror}") from None
-        self._wait_ready(name, child)
-        log.info("wireguard-go of %s runs as process %d", name, child.pid)
+            raise self._error("start", f"{error.filename or BINARY}: {error.strerror}") from None
+        self._wait_ready(child)
+        log.info("wireguard-go of %s runs as process %d", self._name, child.pid)
 
-    def _recorded(self, name: str) -> tuple[int, int]:
+    def _recorded(self) -> tuple[int, int]:
         """Return number and start time of the process that was started last; zeros if none is known."""
         try:
-            record = json.loads(self._record(name).read_bytes())
+            record = json.loads(self._record.read_bytes())
             return int(record["pid"]), int(record["started"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0, 0
 
-    def _await_end(self, name: str) -> None:
-        """Wait until the process before, dead already, has let go of the TUN device."""
-        pid, started = self._recorded(name)
-        if pid and _start_time(pid)[0] == started:
-            _ended(pid, END)
-
-    def _wait_ready(self, name: str, child: subprocess.Popen[bytes]) -> None:
+    def _wait_ready(self, child: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + READY
         while child.poll() is None:
             with contextlib.suppress(BackendError):
-                self._exchange(name, uapi.GET)
+                self._exchange(uapi.GET)
                 return
             if time.monotonic() > deadline:
-                raise _error("start", name, f"wireguard-go gives no answer within {READY:g} s")
+                raise self._error("start", f"wireguard-go gives no answer within {READY:g} s")
             time.sleep(0.003)
-        raise _error("start", name, f"wireguard-go ended with status {child.returncode}{self._last_words(name)}")
+        raise self._error("start", f"wireguard-go ended with status {child.returncode}{self._last_words()}")
 
-    def _stop(self, name: str) -> None:
+    def _stop(self) -> None:
         """End the process, if there is one, and forget it: its end counts for nothing."""
-        pid = self.process(name)
+        pid = self.process()
         if pid is not None:
-            self._end(pid)
-        self._record(name).unlink(missing_ok=True)
-        self._starts.pop(name, None)
-
-    def _end(self, pid: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            descriptor = os.pidfd_open(pid)
-            try:
+            with contextlib.suppress(ProcessLookupError), _pidfd(pid) as descriptor:
                 for number in (signal.SIGTERM, signal.SIGKILL):
                     signal.pidfd_send_signal(descriptor, number)
                     if select.select([descriptor], [], [], END)[0]:
                         break
-            finally:
-                os.close(descriptor)
-        child = _CHILDREN.pop(pid, None)
-        if child is not None:
-            child.wait()
+            child = _CHILDREN.pop(pid, None)
+            if child is not None:
+                child.wait()
+        self._record.unlink(missing_ok=True)
+        self._began, self._short = -math.inf, 0
 
-    def _exchange(self, name: str, request: str) -> str:
-        pid = self.process(name)
+    def _exchange(self, request: str) -> str:
+        pid = self.process()
         if pid is None:
-            raise _error("reach", name, "wireguard-go does not run")
-        file = f"{SOCKETS}/{name}.sock"
+            raise self._error("reach", "wireguard-go does not run")
+        file = f"{SOCKETS}/{self._name}.sock"
         problem: OSError | None = None
         # The second: a process whose /run is its own. Not /proc/PID/root/var/run, a link that leads to our /run.
         for path in (Path("/var/run", file), Path(f"/proc/{pid}/root/run", file)):
@@ -211,50 +191,48 @@ class WireGuardGo:
                 problem = error
                 break
         if isinstance(problem, ConnectionError) and _ended(pid, DYING):
-            raise _error("reach", name, "wireguard-go has just ended")
-        raise _error("reach", name, f"wireguard-go's socket: {problem}")
+            raise self._error("reach", "wireguard-go has just ended")
+        raise self._error("reach", f"wireguard-go's socket: {problem}")
 
-    def _make_tun(self, name: str) -> None:
+    def _make_tun(self) -> None:
         """Make a TUN device that stays without a process; wireguard-go sets its own flags when it attaches."""
+        flags = struct.pack("16sH14x", self._name.encode(), IFF_TUN | IFF_NO_PI)
         try:
-            descriptor = os.open(TUN, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH14x", name.encode(), IFF_TUN | IFF_NO_PI))
-                fcntl.ioctl(descriptor, TUNSETPERSIST, 1)
-            finally:
-                os.close(descriptor)
+            with TUN.open("r+b", buffering=0) as device:
+                fcntl.ioctl(device, TUNSETIFF, flags)
+                fcntl.ioctl(device, TUNSETPERSIST, 1)
         except OSError as error:
-            raise _error("create", name, f"{TUN}: {error.strerror}") from None
+            raise self._error("create", f"{TUN}: {error.strerror}") from None
 
-    def _last_words(self, name: str) -> str:
+    def _last_words(self) -> str:
         with contextlib.suppress(OSError):
-            lines = self._log(name).read_text(errors="replace").splitlines()
+            lines = self._log.read_text(errors="replace").splitlines()
             errors = [line for line in lines if line.startswith("ERROR")]
             if errors:
                 return f" ({errors[-1][-200:]})"
         return ""
 
-    def _record(self, name: str) -> Path:
-        return self._directory / f"wireguard-go.{name}.json"
-
-    def _log(self, name: str) -> Path:
-        return self._directory / f"wireguard-go.{name}.log"
+    def _error(self, operation: str, reason: str) -> BackendError:
+        return wireguard_error(operation, f"device {self._name}", reason)
 
 
-def _error(operation: str, name: str, reason: str) -> BackendError:
-    return wireguard_error(operation, f"device {name}", reason)
+@contextlib.contextmanager
+def _pidfd(pid: int) -> Iterator[int]:
+    """Lend a descriptor that is readable once the process has ended. ProcessLookupError where it is gone."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _ended(pid: int, seconds: float) -> bool:
     """Tell whether a process ends within that time: its sockets close before it is gone."""
     try:
-        descriptor = os.pidfd_open(pid)
+        with _pidfd(pid) as descriptor:
+            return bool(select.select([descriptor], [], [], seconds)[0])
     except ProcessLookupError:
         return True
-    try:
-        return bool(select.select([descriptor], [], [], seconds)[0])
-    finally:
-        os.close(descriptor)
 
 
 def _start_time(pid: int) -> tuple[int, bool]:

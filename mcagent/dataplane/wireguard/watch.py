@@ -6,12 +6,14 @@ are `mcagent.dataplane.netlink.watch`'s. What is wrong, the backend's `observe` 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable
 
-from mcagent.dataplane.wireguard.backend import WireGuardBackend, remove_former_table
+from mcagent.dataplane.nft.process import run_nft
+from mcagent.dataplane.wireguard.backend import WireGuardBackend
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
 
@@ -22,6 +24,8 @@ TICK = 0.25  # seconds between looks at the key file and at the processes of wir
 AWAITING = 0.05
 SHARE = 4  # times as long as such a look took is waited at least: with a thousand peers it takes 0.1 s
 PERIOD = 5.0  # seconds between looks at the peers: of a thousand, one takes 20 to 100 ms
+
+FORMER_TABLE = "mcagent-rekey"  # of family inet: an earlier agent's, whose rules have ended by themselves
 
 
 class WireGuardWatch:
@@ -40,7 +44,8 @@ class WireGuardWatch:
 
     def start(self) -> None:
         """Start watching."""
-        remove_former_table()
+        with contextlib.suppress(OSError):
+            run_nft(["-f", "-"], f"add table inet {FORMER_TABLE}\ndelete table inet {FORMER_TABLE}\n")
         self._thread.start()
 
     def stop(self) -> None:
@@ -50,12 +55,12 @@ class WireGuardWatch:
             self._thread.join()
 
     def _run(self) -> None:
-        keys, processes = self._keys(), self._backend.own.processes()
+        keys, process = self._keys(), self._backend.process()
         look_at = 0.0  # monotonic seconds
         while not self._stopping.wait(self._hand_over()):
             keys_before, keys = keys, self._keys()
-            processes_before, processes = processes, self._backend.own.processes()
-            look = not set(processes_before) <= set(processes) or time.monotonic() >= look_at
+            process_before, process = process, self._backend.process()
+            look = process_before not in {None, process} or time.monotonic() >= look_at
             if look:
                 look_at = time.monotonic() + self._period
             if keys != keys_before or (look and self._different()):
