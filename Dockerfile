@@ -1,23 +1,46 @@
-# The image of agent and controllers. The Node's own Open vSwitch does the forwarding: only its client tools are in here.
-FROM debian:trixie-slim AS build
-RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv && rm -rf /var/lib/apt/lists/*
+# The image of agent and controllers: `make image`, or docker build, podman build, buildah bud.
+# Programs, their libraries and Python's packages of the lock, and no distribution: no shell, no package manager.
+FROM debian:trixie-slim AS packages
+# openvswitch-common: ovs-ofctl; nftables: nft; wireguard-go: for kernels without WireGuard (needs /dev/net/tun).
+# The Node's own Open vSwitch does the forwarding.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends \
+        python3 python3-venv ca-certificates openvswitch-common nftables wireguard-go
+
+FROM packages AS build
 WORKDIR /src
 COPY .ci/requirements.lock .ci/requirements.lock
 RUN python3 -m venv /opt/mcagent \
-    && /opt/mcagent/bin/pip install --no-cache-dir --require-hashes -r .ci/requirements.lock
+    && /opt/mcagent/bin/pip install --no-cache-dir --no-compile --require-hashes -r .ci/requirements.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY flows flows
 COPY mcagent mcagent
-RUN /opt/mcagent/bin/pip install --no-cache-dir --no-deps . \
-    && /opt/mcagent/bin/pip uninstall -y pip \
-    && /opt/mcagent/bin/python -m compileall -q /opt/mcagent/lib
+COPY deploy/image deploy/image
+# kubernetes.aio, and what it alone needs, is a second client, for asyncio, as large as the one in use; its thousand
+# models are read by nobody here, so they are not compiled. try.py imports everything that is left.
+RUN /opt/mcagent/bin/pip install --no-cache-dir --no-compile --no-deps . \
+    && rm -rf /opt/mcagent/lib/python3*/site-packages/kubernetes/aio /opt/mcagent/lib/python3*/site-packages/kubernetes/e2e_test \
+    && /opt/mcagent/bin/pip uninstall -y -q \
+        aiohttp aiohttp-retry aiohappyeyeballs aiosignal attrs frozenlist multidict propcache yarl \
+    && /opt/mcagent/bin/pip uninstall -y -q pip \
+    && rm -f /opt/mcagent/bin/[Aa]ctivate* \
+    && python3 deploy/image/collect.py /out --standard-library /usr/lib/python3.13 --tree /opt/mcagent \
+        --program python3 --program nft --program ovs-ofctl --program wireguard-go \
+        --file /etc/ssl/certs/ca-certificates.crt \
+    && python3 -m compileall -q --invalidation-mode unchecked-hash -x 'kubernetes/client/(models|api)/' \
+        -s /out /out/opt/mcagent/lib /out/usr/lib/python3.13 \
+    && mkdir -p /out/usr/share/mcagent \
+    && python3 deploy/image/sbom.py /out mcagent > /out/usr/share/mcagent/sbom.spdx.json \
+    && chroot /out /opt/mcagent/bin/python -B - < deploy/image/try.py
 
-FROM debian:trixie-slim
-# openvswitch-common: ovs-ofctl; nftables: nft; wireguard-go: for kernels without WireGuard (needs /dev/net/tun).
-RUN apt-get update \
-    && apt-get install -y --no-install-recommends python3 openvswitch-common nftables iproute2 wireguard-go \
-    && rm -rf /var/lib/apt/lists/*
-COPY --from=build /opt/mcagent /opt/mcagent
-ENV PATH=/opt/mcagent/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# `make sbom`: the list of what is in the image, as a file.
+FROM scratch AS sbom
+COPY --from=build /out/usr/share/mcagent/sbom.spdx.json /
+
+FROM scratch AS agent
+COPY --from=build /out /
+ENV PATH=/opt/mcagent/bin:/usr/sbin:/usr/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# The agent's manifest asks for root, because Open vSwitch's sockets are root's; nothing else needs it.
+USER 65532:65532
 ENTRYPOINT ["mcagent"]
 CMD ["agent"]
