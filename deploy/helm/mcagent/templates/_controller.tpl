@@ -1,0 +1,226 @@
+{{- /* What the controllers of both roles have: called with root, role and the values of the role. */}}
+{{- define "mcagent.controller" }}
+{{- $root := .root }}
+{{- $role := .role }}
+{{- $v := .values }}
+{{- $ns := include "mcagent.namespace" . }}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: mcagent-controller
+  namespace: {{ $ns }}
+  labels: {app.kubernetes.io/name: mcagent}
+{{- if not $v.webhook.certSecret }}
+---
+# Filled by the controller. No type and no data, so that applying this again changes nothing.
+apiVersion: v1
+kind: Secret
+metadata:
+  name: mcagent-{{ $role }}-webhook
+  namespace: {{ $ns }}
+  labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+{{- end }}
+---
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata:
+  name: mcagent-{{ $role }}
+  namespace: {{ $ns }}
+  labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: mcagent-{{ $role }}
+  namespace: {{ $ns }}
+  labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: mcagent-{{ $role }}
+subjects:
+  - kind: ServiceAccount
+    name: mcagent-controller
+    namespace: {{ $ns }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: mcagent-{{ $role }}
+  labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: mcagent-{{ $role }}
+subjects:
+  - kind: ServiceAccount
+    name: mcagent-controller
+    namespace: {{ $ns }}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: mcagent-{{ $role }}
+  namespace: {{ $ns }}
+  labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+spec:
+  selector: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+  ports:
+    - {name: webhook, port: 443, targetPort: webhook, protocol: TCP}
+{{- if $v.networkPolicy.enabled }}
+---
+# Who may connect to the controller. API servers come from addresses that no policy can name (their Nodes', or a
+# proxy's), and so do the kubelet's probes: the ports are open to everybody, nothing else is. What is behind them asks
+# for TLS (webhook), a token (metrics) or holds nothing (health). Where the addresses of the control plane are known,
+# narrow 9443 (networkPolicy.webhookFrom of the chart). Egress stays open: API servers are anywhere.
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: mcagent-{{ $role }}
+  namespace: {{ $ns }}
+  labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+spec:
+  podSelector:
+    matchLabels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+  policyTypes: [Ingress]
+  ingress:
+    {{- with $v.networkPolicy.webhookFrom }}
+    - ports:
+        - {port: 9443, protocol: TCP} # webhook
+      from:
+        {{- range . }}
+        - ipBlock: {cidr: {{ . | quote }}}
+        {{- end }}
+    {{- end }}
+    - ports:
+        {{- if not $v.networkPolicy.webhookFrom }}
+        - {port: 9443, protocol: TCP} # webhook
+        {{- end }}
+        - {port: 8080, protocol: TCP} # health
+        - {port: 8443, protocol: TCP} # metrics
+{{- end }}
+{{- if $v.podDisruptionBudget.enabled }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: mcagent-{{ $role }}
+  namespace: {{ $ns }}
+  labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+spec:
+  minAvailable: {{ $v.podDisruptionBudget.minAvailable }}
+  selector:
+    matchLabels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+{{- end }}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: mcagent-{{ $role }}
+  namespace: {{ $ns }}
+  labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+spec:
+  replicas: {{ $v.replicas }} # one writes, the other takes over within the Lease (15 s); both serve the webhook
+  selector:
+    matchLabels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+  strategy:
+    type: RollingUpdate
+    rollingUpdate: {maxUnavailable: 1, maxSurge: 1}
+  template:
+    metadata:
+      labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+      annotations:
+        prometheus.io/scrape: "true"
+        prometheus.io/port: "8443"
+        prometheus.io/scheme: https
+        {{- with $v.podAnnotations }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+    spec:
+      serviceAccountName: mcagent-controller
+      {{- with $root.Values.imagePullSecrets }}
+      imagePullSecrets: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      priorityClassName: {{ $v.priorityClassName }}
+      enableServiceLinks: false
+      terminationGracePeriodSeconds: 30 # what is being written is finished, then the Lease is given up
+      nodeSelector:
+        kubernetes.io/os: linux
+        {{- with $v.nodeSelector }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      affinity:
+        podAntiAffinity: # preferred, so that a cluster of one Node can run it
+          preferredDuringSchedulingIgnoredDuringExecution:
+            - weight: 100
+              podAffinityTerm:
+                topologyKey: kubernetes.io/hostname
+                labelSelector:
+                  matchLabels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+      {{- with $v.topologyKeys }}
+      topologySpreadConstraints: # preferred too
+        {{- range . }}
+        - maxSkew: 1
+          topologyKey: {{ . }}
+          whenUnsatisfiable: ScheduleAnyway
+          labelSelector:
+            matchLabels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
+        {{- end }}
+      {{- end }}
+      tolerations: {{- toYaml $v.tolerations | nindent 8 }}
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: 65532
+        runAsGroup: 65532
+        fsGroup: 65532
+        seccompProfile:
+          type: RuntimeDefault
+      containers:
+        - name: controller
+          image: {{ include "mcagent.image" $root }}
+          imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+          args: [controller, {{ $role }}, --config, /etc/mcagent/controller.yaml]
+          ports:
+            - {name: health, containerPort: 8080, protocol: TCP}
+            - {name: metrics, containerPort: 8443, protocol: TCP}
+            - {name: webhook, containerPort: 9443, protocol: TCP}
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities:
+              drop: [ALL]
+          startupProbe:
+            httpGet: {path: /healthz, port: health}
+            periodSeconds: 2
+            failureThreshold: 30
+          livenessProbe:
+            httpGet: {path: /healthz, port: health}
+            periodSeconds: 10
+            timeoutSeconds: 5
+            failureThreshold: 6
+          readinessProbe:
+            httpGet: {path: /readyz, port: health}
+            periodSeconds: 5
+            timeoutSeconds: 3
+            failureThreshold: 2
+          resources: {{- toYaml $v.resources | nindent 12 }}
+          volumeMounts:
+            - {name: config, mountPath: /etc/mcagent, readOnly: true}
+            - {name: tmp, mountPath: /tmp}
+            {{- if $v.webhook.certSecret }}
+            - {name: webhook, mountPath: /etc/mcagent-webhook, readOnly: true}
+            {{- end }}
+      volumes:
+        - name: config
+          configMap:
+            name: mcagent-{{ $role }}
+        {{- with $v.webhook.certSecret }}
+        - name: webhook
+          secret: {secretName: {{ . | quote }}}
+        {{- end }}
+        - name: tmp # certificates of authorities, for the TLS library
+          emptyDir:
+            medium: Memory
+            sizeLimit: 16Mi
+{{- end }}

@@ -1,0 +1,138 @@
+"""Writes values.schema.json of the Helm chart: python -m devtools.chart_schema FILE.
+
+Owns what values of the chart may be. The keys of `config` are those of the processes themselves, so that a
+misspelt key is refused by `helm install` already, and not by a Pod that does not start.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from mcagent.agent import config_keys as agent
+from mcagent.config.keys import Schema
+from mcagent.controller import config as controller
+
+Json = dict[str, Any]
+FLAG: Json = {"type": "boolean"}
+TEXT: Json = {"type": "string"}
+WORD: Json = {"type": "string", "pattern": r"^\S+$"}
+LABEL: Json = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}
+SECRET: Json = {"type": "string", "pattern": r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?)?$"}
+CIDR: Json = {"type": "string", "pattern": "^[0-9a-fA-F.:]+/[0-9]{1,3}$"}
+ANYTHING: Json = {"type": "object"}
+TEXTS: Json = {"type": "object", "additionalProperties": TEXT}
+OBJECTS: Json = {"type": "array", "items": ANYTHING}
+SHARE: Json = {
+    "anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "^[1-9][0-9]?%$|^100%$"}]
+}
+
+
+def exactly(properties: Mapping[str, Json], required: Iterable[str] = ()) -> Json:
+    """Return the schema of an object with these fields and no others."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": dict(properties),
+        "required": sorted(required),
+    }
+
+
+def listed(items: Json) -> Json:
+    """Return the schema of a list."""
+    return {"type": "array", "items": items}
+
+
+def configuration(schema: Schema, known: Mapping[str, Json]) -> Json:
+    """Return the schema of a process's configuration: its keys; the values of most are the process's to judge."""
+    tree: Json = {}
+    for path in [*(key.path for key in schema.keys), *schema.constants]:
+        *above, last = path.split(".")
+        here = tree
+        for part in above:
+            here = here.setdefault(part, {})
+        here[last] = None
+    return _closed(tree, known)
+
+
+def _closed(tree: Json, known: Mapping[str, Json]) -> Json:
+    return exactly(
+        {name: known.get(name, {}) if below is None else _closed(below, {}) for name, below in tree.items()}
+    )
+
+
+def controller_values(**more: Json) -> Json:
+    """Return the schema of a controller's values; `more` is what one role alone has."""
+    known = {"podCIDRs": listed(CIDR), "maxActiveGateways": {"type": "integer", "minimum": 1, "maximum": 64}}
+    known["gatewayIPPrecedence"] = {"enum": ["private", "public", "internal", "external"]}
+    known["endpointIPType"] = {"enum": ["ClusterIP", "PodIP"]}
+    fields = {
+        "enabled": FLAG,
+        "config": configuration(controller.SCHEMA, known),
+        "replicas": {"type": "integer", "minimum": 1, "maximum": 9},
+        "priorityClassName": TEXT,
+        "nodeSelector": TEXTS,
+        "tolerations": OBJECTS,
+        "topologyKeys": listed(WORD),
+        "resources": ANYTHING,
+        "podAnnotations": TEXTS,
+        "podDisruptionBudget": exactly({"enabled": FLAG, "minAvailable": SHARE}),
+        "networkPolicy": exactly({"enabled": FLAG, "webhookFrom": listed(CIDR)}),
+        "webhook": exactly({"certSecret": SECRET, "annotations": TEXTS}),
+    }
+    return exactly(fields | more)
+
+
+def document() -> Json:
+    """Return the schema of all values."""
+    modes = {"trafficEncryptionMode": {"enum": ["none", "wireGuard"]}, "tunnelType": {"enum": ["geneve", "vxlan"]}}
+    agent_config = configuration(
+        agent.SCHEMA,
+        modes
+        | {
+            "podCIDRs": listed(CIDR),
+            "enablePodToPodConnectivity": FLAG,
+            "listen": {"type": "string", "pattern": ":[0-9]{1,5}$"},
+        },
+    )
+    agent_values = {
+        "enabled": FLAG,
+        "config": agent_config,
+        "maxUnavailable": SHARE,
+        "priorityClassName": TEXT,
+        "nodeSelector": TEXTS,
+        "tolerations": OBJECTS,
+        "resources": ANYTHING,
+        "podAnnotations": TEXTS,
+        "addedCapabilities": listed({"type": "string", "pattern": "^[A-Z_]+$"}),
+    }
+    fields = {
+        "image": exactly(
+            {"repository": WORD, "tag": TEXT, "pullPolicy": {"enum": ["Always", "IfNotPresent", "Never"]}},
+            ["repository"],
+        ),
+        "imagePullSecrets": listed(exactly({"name": LABEL}, ["name"])),
+        "crds": exactly({"install": FLAG, "keep": FLAG}),
+        "agent": exactly(agent_values),
+        "member": controller_values(),
+        "leader": controller_values(namespace=LABEL, createNamespace=FLAG, allNamespaces=FLAG),
+        "admissionPolicies": exactly({"enabled": FLAG}),
+        "metricsReader": exactly({"enabled": FLAG, "subjects": OBJECTS}),
+        "podMonitor": exactly(
+            {"enabled": FLAG, "interval": {"type": "string", "pattern": "^[0-9]+(ms|s|m)$"}, "labels": TEXTS}
+        ),
+        "global": ANYTHING,  # Helm's own
+    }
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "mcagent", **exactly(fields)}
+
+
+def text() -> str:
+    """Return the file's text."""
+    return json.dumps(document(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(text(), encoding="utf-8")

@@ -1,0 +1,138 @@
+"""The Helm chart by Helm: linted, rendered for every role; installed, upgraded, removed on a real API server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mcagent.kube.errors import ApiRefusalError
+from tests.apiservers import Cluster, Server, collection, leave_out
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy/helm/mcagent"
+ALL = {
+    "everything": (
+        "leader.enabled=true",
+        "leader.allNamespaces=true",
+        "admissionPolicies.enabled=true",
+        "imagePullSecrets[0].name=registry",
+        "member.networkPolicy.webhookFrom={10.0.0.0/8,192.168.0.0/16}",
+        "agent.config.clusterID=east",
+        "agent.config.wireGuard.port=51900",
+        "agent.addedCapabilities={DAC_OVERRIDE}",
+        "metricsReader.subjects[0].kind=ServiceAccount",
+        "metricsReader.subjects[0].name=prometheus",
+        "metricsReader.subjects[0].namespace=monitoring",
+    ),
+    "own-certificate": (
+        "member.webhook.certSecret=cert",
+        "member.webhook.annotations.cert-manager\\.io/inject-ca-from=x/y",
+    ),
+    "agent-alone": ("member.enabled=false",),
+    "leader-alone": ("agent.enabled=false", "member.enabled=false", "leader.enabled=true"),
+}
+Helm = Callable[..., str]
+
+
+@pytest.fixture
+def helm(request: pytest.FixtureRequest, tmp_path: Path) -> Helm:
+    """Give a function that runs Helm and returns what it prints; the test is left out where there is none."""
+    found = subprocess.run([ROOT / "tests/helm/find-helm"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        leave_out(request, f"{found.stderr.strip()} (make chart does)")
+
+    def run(*arguments: str, fails: bool = False, kubeconfig: str = "/dev/null") -> str:
+        done = subprocess.run(
+            [found.stdout.strip(), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": kubeconfig},
+            check=False,
+        )
+        assert (done.returncode != 0) == fails, done.stderr
+        return done.stderr if fails else done.stdout
+
+    return run
+
+
+def sets(values: tuple[str, ...]) -> list[str]:
+    """Return the flags that set values."""
+    return [word for value in values for word in ("--set", value)]
+
+
+def test_lint_has_no_finding(helm: Helm) -> None:
+    """`helm lint --strict` is content."""
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("agent.config.clusterId=x", "additional properties 'clusterId' not allowed"),
+        ("leader.enabled=true,leader.namespace=mc", "choose another leader.namespace"),
+        ("agent.enabled=false,member.enabled=false", "nothing to install"),
+    ],
+)
+def test_what_is_wrong_is_said(helm: Helm, value: str, said: str) -> None:
+    """Helm's error names the value."""
+    assert said in helm("template", "mcagent", str(CHART), "-n", "mc", "--set", value, fails=True)
+
+
+@pytest.mark.real_only
+@pytest.mark.parametrize("name", ALL)
+def test_a_real_api_server_takes_what_is_rendered(helm: Helm, cluster: Cluster, name: str) -> None:
+    """Strict validation of every field of every object, in another namespace than the default."""
+    here = cluster.namespace
+    made = helm("template", "mcagent", str(CHART), "-n", here, *sets(("leader.namespace=default", *ALL[name])))
+    for manifest in yaml.safe_load_all(made):
+        if manifest is not None and manifest["kind"] not in ("CustomResourceDefinition", "Namespace"):
+            manifest["metadata"].setdefault("namespace", here)
+            dry_run(cluster.server, manifest)
+
+
+def dry_run(server: Server, manifest: dict[str, Any]) -> None:
+    """Have the API server judge an object without storing it; one that is there already is right, too."""
+    if manifest["kind"].startswith("Cluster") or "admissionregistration" in manifest["apiVersion"]:
+        manifest["metadata"].pop("namespace")
+    try:
+        query = {"dryRun": "All", "fieldValidation": "Strict"}
+        server.client.request("POST", collection(server.client, manifest), query, body=manifest)
+    except ApiRefusalError as error:
+        if error.code != 409:
+            raise
+
+
+@pytest.mark.real_only
+def test_install_upgrade_roll_back_and_remove(helm: Helm, cluster: Cluster) -> None:
+    """What controllers filled in stays over an upgrade and a roll-back; CRDs stay after the release's end."""
+    kubeconfig = str(cluster.server.kubeconfig)
+    here = ("-n", cluster.namespace)
+    flags = sets(("crds.install=false", "agent.config.clusterID=east"))
+
+    def run(*arguments: str) -> str:
+        return helm(*arguments, *here, kubeconfig=kubeconfig)
+
+    def get(path: str) -> Any:
+        return cluster.server.client.request("GET", path)
+
+    secret = f"/api/v1/namespaces/{cluster.namespace}/secrets/mcagent-member-webhook"
+    daemons = f"/apis/apps/v1/namespaces/{cluster.namespace}/daemonsets/mcagent-agent"
+    notes = run("install", "mcagent", str(CHART), "--take-ownership", *flags)
+    assert "mcagent clusterset join" in notes
+    cluster.server.client.request("PATCH", secret, body={"data": {"tls.crt": "eA=="}})
+    run("upgrade", "mcagent", str(CHART), *flags, *sets(("image.tag=9.9.9",)))
+    assert get(secret)["data"] == {"tls.crt": "eA=="}
+    assert get(daemons)["spec"]["template"]["spec"]["containers"][0]["image"] == "mcagent:9.9.9"
+    run("rollback", "mcagent", "1")
+    assert get(daemons)["spec"]["template"]["spec"]["containers"][0]["image"].endswith(":0.1.0")
+    run("uninstall", "mcagent")
+    with pytest.raises(ApiRefusalError, match=r"not found|404"):
+        get(daemons)
+    assert get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]

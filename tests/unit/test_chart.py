@@ -1,0 +1,126 @@
+"""The Helm chart, as far as it can be judged without Helm: values, their schema, what templates use of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from devtools import chart_schema
+from mcagent.agent.config_keys import SCHEMA as AGENT
+from mcagent.controller.config import SCHEMA as CONTROLLER
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy/helm/mcagent"
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+TEMPLATES = {path.name: path.read_text() for path in sorted((CHART / "templates").iterdir())}
+
+
+def values(path: str, value: object) -> dict[str, Any]:
+    """Return the chart's values with one of them another."""
+    found: dict[str, Any] = json.loads(json.dumps(VALUES))
+    here = found
+    *above, last = path.split(".")
+    for part in above:
+        here = here.setdefault(part, {})
+    here[last] = value
+    return found
+
+
+def test_the_schema_is_current() -> None:
+    """values.schema.json is what devtools.chart_schema makes of the keys that processes have."""
+    assert (CHART / "values.schema.json").read_text() == chart_schema.text()
+
+
+def test_the_chart_has_the_version_of_the_program() -> None:
+    """Chart and image are of one version; without a tag the chart takes that image."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert (chart["version"], str(chart["appVersion"])) == (version, version)
+    assert VALUES["image"]["tag"] == ""
+
+
+def test_defaults_are_right() -> None:
+    """What values.yaml says is what its schema allows."""
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    jsonschema.validate(VALUES, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("agent.config.clusterId", "east"),
+        ("agent.config.tunnelType", "gre"),
+        ("agent.config.podCIDRs", "10.0.0.0/8"),
+        ("agent.config.wireGuard.prot", 1),
+        ("agent.maxUnavailable", "110%"),
+        ("agents.enabled", True),
+        ("image.repository", ""),
+        ("image.pullPolicy", "Sometimes"),
+        ("leader.namespace", "Not_A_Label"),
+        ("leader.config.metrics.bindAdress", ":1"),
+        ("member.namespace", "elsewhere"),
+        ("member.replicas", 0),
+        ("member.config.endpointIPType", "NodeIP"),
+        ("member.networkPolicy.webhookFrom", ["everywhere"]),
+        ("metricsReader.subjects", "prometheus"),
+        ("podMonitor.interval", "often"),
+    ],
+)
+def test_nonsense_is_refused(path: str, value: object) -> None:
+    """A misspelt key or an impossible value ends at the schema, not in a Pod that does not start."""
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(values(path, value), SCHEMA)
+
+
+@pytest.mark.parametrize("role", ["agent", "member", "leader"])
+def test_every_key_of_the_configuration_is_allowed(role: str) -> None:
+    """Whatever docs/configuration.md lists can be set through the chart."""
+    properties = SCHEMA["properties"][role]["properties"]["config"]["properties"]
+    for key in (AGENT if role == "agent" else CONTROLLER).keys:
+        here = {"properties": properties}
+        for part in key.path.split("."):
+            here = here["properties"][part]
+
+
+def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of all values but those within a configuration."""
+    for name, below in tree.items():
+        if isinstance(below, dict) and below and name not in {"config", "resources"}:  # these are handed on whole
+            yield from leaves(below, (*path, name))
+        else:
+            yield (*path, name)
+
+
+def test_every_value_is_used() -> None:
+    """A value that no template reads would be a promise that nobody keeps."""
+    text = "\n".join(TEMPLATES.values())
+    for *above, last in leaves(VALUES):
+        tail = re.escape(".".join([*above, last][1:] or [last]))
+        assert re.search(rf"\.{tail}\b|\.{re.escape(last)}\b", text), (*above, last)
+
+
+def test_namespaces_and_image_are_values() -> None:
+    """No template names the default namespaces or image itself, but for accounts that are Kubernetes' own."""
+    for name, text in TEMPLATES.items():
+        left = re.sub(r"serviceaccount:kube-system:(generic-garbage-collector|namespace-controller)", "", text)
+        assert "kube-system" not in left, name
+        assert "antrea-multicluster" not in left, name
+        assert "mcagent:0" not in left, name
+
+
+def test_the_dockerfile_makes_what_the_manifests_run() -> None:
+    """No shell in the image, a user that is not root, and the targets that deploy/image/build knows."""
+    text = (ROOT / "Dockerfile").read_text()
+    stages = re.findall(r"^FROM (\S+) AS (\w+)$", text, flags=re.MULTILINE)
+    assert [name for base, name in stages if base == "scratch"] == ["sbom", "agent"]
+    assert re.search(r"^USER 65532:65532$", text, flags=re.MULTILINE)
+    assert not re.search(r"--program (sh|bash|apt\S*|pip)\b", text)
