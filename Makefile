@@ -7,7 +7,8 @@ PYTEST := $(PY) -m pytest -q
 MANY := -n $(shell echo $$((2 * $$(nproc))))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit embedded kube contract lab attacks test-failover test-kernel kernel-if-there lab-shell bench docs lock clean
+.PHONY: help setup demo test lint unit embedded kube contract lab attacks test-failover test-kernel kernel-if-there lab-shell k8s k8s-demo \
+	bench image sbom chart docs lock clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -59,13 +60,32 @@ kernel-if-there: setup
 lab-shell: setup ## A shell in a running lab on the kernel datapath, in a test kernel (LAB=arguments of lab up)
 	@tests/kernel/lab-shell $(LAB)
 
+k8s: setup ## Two clusters of real Kubernetes on this machine: kubelets, containerd, CNIs (K8S=arguments of mck8s up)
+	@devtools/mck8s setup
+	@devtools/mck8s up $(K8S)
+
+k8s-demo: setup ## mcagent on two such clusters: installed, joined, asked, a gateway's power taken; all removed again
+	@devtools/mck8s setup
+	@devtools/mck8s demo
+
 bench: setup ## Measurements: printed, not asserted (root)
 	@for b in tests/bench/*.py; do b=$${b%.py}; echo "==> $$b"; $(PY) -m "$${b//\//.}" || exit 1; done
+
+image: ## The image of agent and controllers, with buildah, podman or docker (BUILDER=, IMAGE=, BUILD_FLAGS=)
+	@deploy/image/build agent
+
+sbom: ## What is in the image, Debian's and Python's packages: dist/sbom.spdx.json
+	@deploy/image/build sbom
+
+chart: setup ## The Helm chart: linted, rendered, its manifests compared (builds Helm once if there is Go)
+	@tests/helm/find-helm --build >/dev/null || [ $$? -eq 1 ]
+	@$(STEP) -v "chart" -- $(PYTEST) tests/unit/test_chart.py tests/kube/test_chart.py
 
 docs: setup ## Write the generated pages again (tests fail when they are stale)
 	@$(PY) -m devtools.pipeline_tables docs/pipeline.md
 	@$(PY) -m devtools.configuration_tables docs/configuration.md
 	@$(PY) -m tests.attacks.security_page docs/security.md
+	@$(PY) -m devtools.chart_schema deploy/helm/mcagent/values.schema.json
 	@$(PY) deploy/generate
 
 lock: setup ## Resolve the locked versions anew (needs uv)

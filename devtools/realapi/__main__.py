@@ -20,12 +20,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, help="directory of data, keys and logs")
     parser.add_argument("--kubeconfig", type=Path, help="where to write a kubeconfig for this server")
     parser.add_argument("--service-cidr", default=SERVICE_CIDR, help="of ClusterIPs [%(default)s]")
+    parser.add_argument("--scheduler", type=Path, help="kube-scheduler: real Nodes are to join, so run everything")
     args = parser.parse_args(argv)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        with RealApiServer(args.data, *args.listen, service_cidr=args.service_cidr) as server:
+        with RealApiServer(
+            args.data, *args.listen, service_cidr=args.service_cidr, scheduler=args.scheduler
+        ) as server:
             if args.kubeconfig:
                 server.write_kubeconfig(args.kubeconfig)
             sys.stdout.write(f"ready {server.url}\n")

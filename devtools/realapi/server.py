@@ -6,6 +6,7 @@ Owns these processes and the directory: data, keys, certificates, logs. It must 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import json
 import os
 import secrets
@@ -31,14 +32,19 @@ START_TIMEOUT = 120.0  # seconds; idle machines need about five
 # Of kube-controller-manager only what makes the API itself whole. No controller of Nodes, Pods, endpoints or
 # garbage: in a lab nobody is a kubelet, and the lab writes EndpointSlices itself.
 CONTROLLERS = ("namespace-controller", "serviceaccount-token-controller")
+_LAB_FLAGS = ("--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none")
+# With kubelets: Pods have tokens, and the Service "kubernetes" has endpoints. Not every Node's name resolves.
+_NODES_FLAGS = ("--kubelet-preferred-address-types=InternalIP",)
 
 
 class RealApiServer:
     """A real API server on `host:port` (port 0: any free one), with an etcd of its own in `directory`.
 
     `token` is an administrator's bearer token. `binaries`: default, those that are found (LabError if none).
-    RBAC is on. The admission plugin ServiceAccount is off, so that a Pod needs none. Processes end with the
-    thread that started them.
+    RBAC is on. Processes end with the thread that started them.
+
+    `scheduler` is the program kube-scheduler of a cluster that has kubelets: then all controllers run. Without it,
+    the admission plugin ServiceAccount is off, so that a Pod needs none.
     """
 
     def __init__(
@@ -50,9 +56,11 @@ class RealApiServer:
         service_cidr: str = SERVICE_CIDR,
         binaries: Binaries | None = None,
         flags: Sequence[str] = (),
+        scheduler: Path | None = None,
     ) -> None:
         self._directory, self._host, self._port = directory, host, port
         self._cidr, self._binaries, self._flags = service_cidr, binaries or require(), tuple(flags)
+        self._scheduler = scheduler
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self.token = ""
 
@@ -96,7 +104,7 @@ class RealApiServer:
 
     def stop(self) -> None:
         """End all. Objects stay in the directory for the next start."""
-        for name in ("kube-controller-manager", "kube-apiserver", "etcd"):
+        for name in ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd"):
             self.stop_process(name)
 
     def __enter__(self) -> RealApiServer:
@@ -153,8 +161,7 @@ class RealApiServer:
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             f"--service-account-key-file={pki / 'accounts.pub'}",
             f"--service-account-signing-key-file={pki / 'accounts.key'}",
-            "--disable-admission-plugins=ServiceAccount",
-            "--endpoint-reconciler-type=none",
+            *(_LAB_FLAGS if self._scheduler is None else _NODES_FLAGS),
             "--allow-privileged=true",
             "--profiling=false",
             *self._flags,
@@ -167,16 +174,17 @@ class RealApiServer:
     def _start_controllers(self, program: Path) -> None:
         pki = self._directory / "pki"
         self.write_kubeconfig(pki / "controllers.kubeconfig")
+        common = [f"--kubeconfig={pki / 'controllers.kubeconfig'}", "--leader-elect=false", "--secure-port=0"]
         arguments = [
-            f"--kubeconfig={pki / 'controllers.kubeconfig'}",
-            f"--controllers={','.join(CONTROLLERS)}",
+            *common,
+            f"--controllers={','.join(CONTROLLERS) if self._scheduler is None else '*'}",
             f"--service-account-private-key-file={pki / 'accounts.key'}",
             f"--root-ca-file={self.ca}",
-            "--leader-elect=false",
-            "--secure-port=0",
             "--profiling=false",
         ]
         self._spawn("kube-controller-manager", program, arguments)
+        if self._scheduler is not None:
+            self._spawn("kube-scheduler", self._scheduler, common)
 
     def stop_process(self, name: str) -> None:
         """End one of the processes: SIGTERM, and SIGKILL after two seconds (kube-apiserver waits for watches)."""
@@ -203,7 +211,8 @@ class RealApiServer:
             with socket.create_server((self._host, 0)) as free:
                 self._port = int(free.getsockname()[1])
         pki = self._directory / "pki"
-        names = [self._host, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]
+        first = str(ipaddress.ip_network(self._cidr)[1])  # of Service "kubernetes", by which Pods come
+        names = [self._host, first, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]
         certificates.server_identity(pki, names)
         certificates.signing_key(pki / "accounts.key", pki / "accounts.pub")
         tokens = pki / "tokens.csv"

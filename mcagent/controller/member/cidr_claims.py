@@ -55,7 +55,8 @@ def protected(view: View, leader: Leader, cluster_id: str, claims: Sequence[Cidr
     have the leader's address as a gateway: what is one machine can be both.
     """
     found: dict[str, str] = {}
-    servers = [(c, "the leader's API server") for text in leader.addresses if (c := gateway_claim(text))]
+    server = f"the leader's API server, which only cluster {leader.leader_cluster_id} may have as a gateway"
+    servers = [(c, server) for text in leader.addresses if (c := gateway_claim(text))]
     own = [(c, "an API server of this cluster") for c in _api_servers(view)]
     for claim in claims:
         if claim.range is None:

@@ -1,0 +1,120 @@
+"""`devtools/mck8s ACTION`: clusters of real Kubernetes on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from devtools.errors import LabError
+from devtools.k8s.demo import Demo
+from devtools.k8s.lab import K8sLab, Plan
+from devtools.k8s.node import K8sCni, ProxyMode
+from devtools.k8s.programs import mcagent_image
+from devtools.lab.progress import Progress
+
+EXAMPLES = """examples:
+  devtools/mck8s demo                                        # up, install, join, ask, lose a gateway, down
+  devtools/mck8s setup                                       # Debian packages, programs, image: once (15 minutes)
+  devtools/mck8s up --clusters 2 --workers 1 --cni flannel
+  devtools/mck8s up --cni flannel,bridge --proxy-mode iptables,nftables   # one of each for the n-th cluster
+  devtools/mck8s kubectl east get nodes -o wide
+  devtools/mck8s exec east-w1 -- ip route
+  devtools/mck8s down
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one action. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="devtools/mck8s",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    up = actions.add_parser("up", help="make clusters")
+    _add_plan(up, cnis="flannel", modes="iptables")
+    demo = actions.add_parser("demo", help="make clusters, install mcagent, show what it does, take all away")
+    _add_plan(demo, cnis="flannel,bridge", modes="iptables,nftables")
+    demo.add_argument("--keep", action="store_true", help="leave the clusters up")
+    actions.add_parser("down", help="take everything away")
+    actions.add_parser("status", help="Nodes and Pods")
+    kubectl = actions.add_parser("kubectl", help="kubectl on a cluster")
+    kubectl.add_argument("cluster")
+    kubectl.add_argument("arguments", nargs=argparse.REMAINDER)
+    execute = actions.add_parser("exec", help="a command on a Node")
+    execute.add_argument("node")
+    execute.add_argument("command", nargs=argparse.REMAINDER)
+    args = parser.parse_args(argv)
+    say = Progress()
+    try:
+        if args.action == "up":
+            K8sLab(_plan(args), say).up()
+            return 0
+        if args.action == "demo":
+            args.image = args.image or [str(mcagent_image())]
+            return _demo(K8sLab(_plan(args), say), say, keep=args.keep)
+        lab = K8sLab.load(say)
+        if args.action == "down":
+            lab.down()
+        elif args.action == "kubectl":
+            sys.stdout.write(lab.kubectl(lab.topology.cluster(args.cluster), *args.arguments))
+        elif args.action == "exec":
+            command = args.command[1:] if args.command[:1] == ["--"] else args.command
+            argv = lab.machine(lab.topology.node(args.node)[1]).command(command)
+            os.execvp(argv[0], argv)  # noqa: S606  (no shell is wanted)
+        else:
+            for cluster in lab.topology.clusters:
+                sys.stdout.write(lab.kubectl(cluster, "get", "nodes,pods", "-A", "-o", "wide"))
+    except LabError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def _add_plan(parser: argparse.ArgumentParser, *, cnis: str, modes: str) -> None:
+    parser.add_argument("--clusters", type=int, default=2, help="[%(default)s]")
+    parser.add_argument("--workers", type=int, default=1, help="Nodes beside the control plane's [%(default)s]")
+    parser.add_argument(
+        "--cni",
+        default=cnis,
+        type=lambda text: tuple(map(K8sCni, text.split(","))),
+        help="flannel or bridge; with commas for each cluster [%(default)s]",
+    )
+    parser.add_argument(
+        "--proxy-mode",
+        default=modes,
+        type=lambda text: tuple(map(ProxyMode, text.split(","))),
+        help="iptables or nftables; with commas for each cluster [%(default)s]",
+    )
+    parser.add_argument(
+        "--image", action="append", default=[], metavar="FILE", help="archive of an image for all Nodes"
+    )
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    return Plan(
+        clusters=args.clusters,
+        workers=args.workers,
+        cnis=args.cni,
+        proxy_modes=args.proxy_mode,
+        archives=tuple(map(os.path.abspath, args.image)),
+    )
+
+
+def _demo(lab: K8sLab, say: Progress, *, keep: bool) -> int:
+    ok = True
+    try:
+        lab.up()
+        for claim in Demo(lab, say).tell():
+            ok &= claim.ok
+            say.line(f"    {say.paint('yes', '32') if claim.ok else say.paint('NO', '31')}  {claim.text}")
+    finally:
+        if not keep:
+            lab.down()
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""mcagent on clusters that are up, installed as its documentation says; a Service of one used from the others.
+
+Owns the steps of docs/deploy.md and docs/multicluster.md, with the commands that stand there, and what they show.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devtools.k8s import workloads
+from devtools.k8s.lab import ROOT, STATE, K8sLab
+from devtools.lab.progress import Progress
+from devtools.lab.topology import Cluster, Node
+from devtools.nodes import netns
+from devtools.waiting import wait_until
+
+COMMON_AREA = "antrea-multicluster"
+CLUSTERSET = "blue"
+IMPORTED = "antrea-mc-web"
+URL = f"http://{IMPORTED}.default.svc.cluster.local"
+MCAGENT = ROOT / ".venv/bin/mcagent"
+JOINED = 120.0  # seconds
+ASKED = 60
+HELD = 50  # connections
+HOLD = 15  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One thing that was shown."""
+
+    text: str
+    ok: bool
+
+
+class Demo:
+    """The first cluster leads, all are members, and all Nodes gateways; the last cluster serves."""
+
+    def __init__(self, lab: K8sLab, say: Progress) -> None:
+        self._lab, self._say = lab, say
+        self._clusters = lab.topology.clusters
+        self._leader, self._server = self._clusters[0], self._clusters[-1]
+
+    def tell(self) -> Iterator[Claim]:
+        """Install, join and share, and show what comes of it. Raises LabError when a step cannot be done."""
+        self.install()
+        self.join()
+        self.share()
+        yield from self.ask()
+        yield self.gateway_loses_power()
+
+    def mcagent(self, cluster: Cluster, *arguments: str | Path, timeout: float = JOINED) -> str:
+        """Run an admin command beside a cluster's API server and return what it prints. Raises LabError."""
+        command = [f"--net={netns.NETNS_DIRECTORY / self._lab.machine(cluster.nodes[0]).namespace}", str(MCAGENT)]
+        options = ["--kubeconfig", str(self._lab.kubeconfig(cluster))]
+        return netns.run(["nsenter", *command, *map(str, arguments), *options], timeout=timeout).stdout
+
+    def install(self) -> None:
+        """Install leader, members and agents from deploy/, and return when they are ready."""
+        kubectl, apply = self._lab.kubectl, ("apply", "-f")
+        with self._say.step("mcagent: leader, members and agents from deploy/"):
+            kubectl(self._leader, *apply, str(ROOT / "deploy/leader.yaml"))
+            for cluster in self._clusters:
+                copy = self._configured(cluster)
+                kubectl(cluster, *apply, str(copy / "member.yaml"))
+                kubectl(cluster, *apply, str(copy / "admission-policies.yaml"))
+                kubectl(cluster, "apply", "-k", str(copy))
+            self._lab.rolled_out(self._leader, COMMON_AREA, "deployment/mcagent-leader")
+            for cluster in self._clusters:
+                self._lab.rolled_out(cluster, "kube-system", "deployment/mcagent-member")
+
+    def _configured(self, cluster: Cluster) -> Path:
+        """Return a copy of deploy/ with this cluster's values in the ConfigMaps of agent and member."""
+        copy = STATE / f"deploy-{cluster.name}"
+        shutil.copytree(ROOT / "deploy", copy, dirs_exist_ok=True)
+        gateways = f"maxActiveGateways: {len(cluster.nodes)}"
+        for name, old, new in (
+            ("agent.yaml", 'clusterID: ""', f"clusterID: {cluster.name}"),
+            ("member.yaml", "maxActiveGateways: 1", gateways),
+        ):
+            (copy / name).write_text((copy / name).read_text().replace(old, new))
+        return copy
+
+    def join(self) -> None:
+        """Make the ClusterSet, join all clusters, and make every Node a gateway."""
+        names = ", ".join(cluster.name for cluster in self._clusters)
+        with self._say.step(f"ClusterSet {CLUSTERSET}, led by {self._leader.name}: {names} join"):
+            info, where = STATE / "join.yaml", ("-n", COMMON_AREA)
+            leader = ("--clusterset", CLUSTERSET, "--clusterid", self._leader.name)
+            self.mcagent(self._leader, "clusterset", "init", *where, *leader, "-j", info)
+            for cluster in self._clusters:
+                token, name = STATE / f"{cluster.name}-token.yaml", f"member-{cluster.name}"
+                member = ("--cluster-id", cluster.name, "-o", token)
+                self.mcagent(self._leader, "membertoken", "create", name, *where, *member)
+                joining = ("--clusterid", cluster.name, "--token-secret-file", token)
+                self.mcagent(cluster, "clusterset", "join", "-f", info, *joining)
+        with self._say.step("all Nodes are gateways, and all agents ready"):
+            for cluster in self._clusters:
+                self._lab.kubectl(cluster, "annotate", "node", "--all", "multicluster.antrea.io/gateway=true")
+                wait_until(
+                    lambda c=cluster: self._count(c, "gateways") == len(c.nodes),  # type: ignore[misc]
+                    f"the gateways of {cluster.name}",
+                    timeout=JOINED,
+                    interval=0.5,
+                )
+                self._lab.rolled_out(cluster, "kube-system", "daemonset/mcagent-agent")
+
+    def share(self) -> None:
+        """Export a Service of the last cluster, and run a client on every Node of the others."""
+        apply = ("apply", "-f", "-")
+        kept = [one.name for one in self._server.nodes if one is not self._victim]
+        with self._say.step(f"{self._server.name} exports Service web, whose Pods run on {', '.join(kept)}"):
+            self._lab.kubectl(self._server, *apply, objects=workloads.web(replicas=2, nodes=kept))
+            self._lab.rolled_out(self._server, "default", "deployment/web")
+            for cluster in self._others:
+                self._lab.kubectl(cluster, *apply, objects=[workloads.pods("DaemonSet", "client")])
+                self._lab.rolled_out(cluster, "default", "daemonset/client")
+                wait_until(
+                    lambda c=cluster: self._count(
+                        c, "endpointslices", "-l", f"kubernetes.io/service-name={IMPORTED}"
+                    ),  # type: ignore[misc]
+                    f"the Service in {cluster.name}",
+                    timeout=JOINED,
+                    interval=0.2,
+                )
+
+    def ask(self) -> Iterator[Claim]:
+        """Have a Pod on every Node of the other clusters ask the Service by its name."""
+        for cluster in self._others:
+            for name, node in self._clients(cluster):
+                with self._say.step(f"a Pod on {node} asks {URL} {ASKED} times"):
+                    output = self._lab.kubectl(cluster, "exec", name, "--", "/web", "ask", str(ASKED), URL)
+                found = json.loads(output)
+                answered = sum(found["answers"].values())
+                errors = "".join(f"; {count} times {text}" for text, count in found["errors"].items())
+                text = f"{answered} of {ASKED} answered on {node}, by {len(found['answers'])} Pods{errors}"
+                yield Claim(text=text, ok=answered == ASKED)
+
+    def gateway_loses_power(self) -> Claim:
+        """Take a gateway Node of the serving cluster from under connections that go through it."""
+        cluster = self._others[0]
+        name, node = self._clients(cluster)[0]
+        command = self._lab.kubectl_command(cluster, "exec", name, "--", "/web", "hold", str(HELD), str(HOLD), URL)
+        title = f"{HELD} connections from {node}; gateway Node {self._victim.name} loses its power"
+        with (
+            self._say.step(title),
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holding,
+        ):
+            assert holding.stdout is not None
+            if holding.stdout.readline():  # "held"; empty when kubectl has failed
+                self._lab.power_off(self._victim.name)
+            output, _ = holding.communicate(timeout=HOLD + 60)
+        found: dict[str, Any] = (
+            json.loads(output) if output else {"errors": {"kubectl exec failed": HELD}, "longest": 0.0}
+        )
+        broken = sum(found["errors"].values())
+        text = f"{broken} of {HELD} connections broke; the longest wait for an answer was {found['longest']:.2f} s"
+        return Claim(text=text, ok=broken == 0)
+
+    @property
+    def _others(self) -> tuple[Cluster, ...]:
+        return self._clusters[:-1]
+
+    @property
+    def _victim(self) -> Node:
+        """The gateway that is lost: it has no control plane and no Pod of the Service."""
+        return self._server.nodes[-1]
+
+    def _count(self, cluster: Cluster, *what: str) -> int:
+        return len(self._lab.kubectl(cluster, "get", "-A", "-o", "name", *what).split())
+
+    def _clients(self, cluster: Cluster) -> list[tuple[str, str]]:
+        """Return the names of the clients in a cluster, each with its Node's."""
+        found = json.loads(self._lab.kubectl(cluster, "get", "pods", "-l", "app=client", "-o", "json"))
+        return sorted((pod["metadata"]["name"], pod["spec"]["nodeName"]) for pod in found["items"])

@@ -1,0 +1,267 @@
+"""Clusters of real Kubernetes on one machine: made, used and removed again.
+
+Owns the order of things, and the directory with all state. The underlay and Open vSwitch are the lab's own
+(`devtools.nodes`); the first Node of each cluster has the control plane, so that API servers reach Services.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from devtools.errors import LabError
+from devtools.k8s import addons, images
+from devtools.k8s.machine import Machine
+from devtools.k8s.node import K8sCni, ProxyMode, RealNode
+from devtools.k8s.programs import Programs, require
+from devtools.lab.progress import Progress
+from devtools.lab.topology import Cluster, Node, Topology, generate
+from devtools.nodes import netns, node, underlay
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+STATE = Path("/var/tmp/mck8s")  # noqa: S108  (root's own; containerd's snapshots want a real file system)
+PREFIX = "k8s-"
+API_PORT = 6443
+READY = 120.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be made. The n-th cluster has the n-th of `cnis` and `proxy_modes`, or the last."""
+
+    clusters: int = 2
+    workers: int = 1
+    cnis: tuple[K8sCni, ...] = (K8sCni.FLANNEL,)
+    proxy_modes: tuple[ProxyMode, ...] = (ProxyMode.IPTABLES,)
+    archives: tuple[str, ...] = ()  # of images for every Node, beside the tool's own
+
+
+class K8sLab:
+    """Clusters that may be running; `up` makes them."""
+
+    def __init__(self, plan: Plan, say: Progress) -> None:
+        self.plan, self._say = plan, say
+        self.topology: Topology = generate(
+            name="k8s", clusters=plan.clusters, gateways=1, workers=plan.workers, pods=0
+        )
+        self.under = f"{PREFIX}underlay"
+
+    @classmethod
+    def load(cls, say: Progress) -> K8sLab:
+        """Return what is up. Raises LabError when nothing is."""
+        try:
+            found = json.loads((STATE / "plan.json").read_text())
+        except FileNotFoundError:
+            raise LabError("no clusters are up: devtools/mck8s up") from None
+        cnis = tuple(map(K8sCni, found.pop("cnis")))
+        modes = tuple(map(ProxyMode, found.pop("proxy_modes")))
+        return cls(Plan(cnis=cnis, proxy_modes=modes, **{**found, "archives": tuple(found["archives"])}), say)
+
+    # --- names and places
+
+    def machine(self, one: Node) -> Machine:
+        """Return a Node's namespaces."""
+        return Machine(one.name, f"{PREFIX}{one.name}", STATE / one.name)
+
+    def node(self, cluster: Cluster, one: Node) -> RealNode:
+        """Return a Node of a cluster."""
+        number = self.topology.clusters.index(cluster)
+        return RealNode(
+            machine=self.machine(one),
+            node=one,
+            cluster=cluster,
+            uplink=node.uplink(userspace=True),
+            cni=self.plan.cnis[min(number, len(self.plan.cnis) - 1)],
+            proxy_mode=self.plan.proxy_modes[min(number, len(self.plan.proxy_modes) - 1)],
+        )
+
+    def nodes(self) -> list[RealNode]:
+        """Return all Nodes."""
+        return [self.node(cluster, one) for cluster, one in self.topology.nodes()]
+
+    def ovs(self, one: Node) -> OvsInstance:
+        """Return a Node's Open vSwitch."""
+        return OvsInstance(self.machine(one).namespace, self.machine(one).directory / "root/run/openvswitch")
+
+    def kubeconfig(self, cluster: Cluster) -> Path:
+        """Return the administrator's kubeconfig of a cluster."""
+        return STATE / f"{cluster.name}.kubeconfig"
+
+    def kubectl(
+        self, cluster: Cluster, *arguments: str, objects: Iterable[Any] | None = None, timeout: float = 60.0
+    ) -> str:
+        """Run kubectl(1) beside a cluster's API server and return what it prints. Raises LabError."""
+        stdin = (
+            None if objects is None else json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+        )
+        return netns.run(self.kubectl_command(cluster, *arguments), stdin=stdin, timeout=timeout).stdout
+
+    def kubectl_command(self, cluster: Cluster, *arguments: str) -> list[str]:
+        """Return the command that runs kubectl(1) beside a cluster's API server."""
+        command = ["nsenter", f"--net={netns.NETNS_DIRECTORY / self.machine(cluster.nodes[0]).namespace}"]
+        return [*command, str(require()["kubectl"]), f"--kubeconfig={self.kubeconfig(cluster)}", *arguments]
+
+    # --- up
+
+    def up(self) -> None:
+        """Make everything and return when all Nodes are Ready and names resolve. Raises LabError."""
+        programs = require()
+        if STATE.exists():
+            raise LabError(
+                f"{STATE} is there: clusters are up, or were not taken down whole (devtools/mck8s down)"
+            )
+        STATE.mkdir(mode=0o700)
+        (STATE / "plan.json").write_text(json.dumps(asdict(self.plan)))
+        nodes = self.nodes()
+        with self._say.step(f"{len(nodes)} Nodes: namespaces, underlay, Open vSwitch"):
+            self._build_nodes(programs)
+        with self._say.step("control planes: etcd, kube-apiserver, kube-controller-manager, kube-scheduler"):
+            _each(lambda cluster: self._start_control_plane(cluster, programs), self.topology.clusters)
+        with self._say.step("containerd and images"):
+            archives = self._archives(programs)
+            _each(lambda one: one.start_containerd(archives), nodes)
+        with self._say.step("kubelets and kube-proxies"):
+            for one in nodes:
+                self._start_node(one, programs)
+        with self._say.step("CNI and CoreDNS"):
+            _each(self._install, self.topology.clusters)
+
+    def _build_nodes(self, programs: Programs) -> None:
+        apis = {cluster.name: f"{PREFIX}{cluster.name}-api" for cluster in self.topology.clusters}
+        underlay.build(self.under, self.topology, apis, userspace=True)
+        for number, cluster in enumerate(self.topology.clusters, start=1):
+            for one in cluster.nodes:
+                self._build_node(number, cluster, one, programs)
+
+    def _build_node(self, number: int, cluster: Cluster, one: Node, programs: Programs) -> None:
+        machine, directory = self.machine(one), self.ovs(one).directory
+        node.build(machine.namespace, self.under, directory, cluster, one, cluster_number=number, userspace=True)
+        machine.start(programs["pause"])
+
+    def _start_node(self, one: RealNode, programs: Programs) -> None:
+        one.configure_cni()
+        self._start_kubelet(one, programs)
+        one.start_kube_proxy(programs, self.kubeconfig(one.cluster))
+
+    def _start_kubelet(self, one: RealNode, programs: Programs) -> None:
+        one.start_kubelet(programs, self.kubeconfig(one.cluster), one.cluster.service_cidr[addons.DNS_PLACE])
+
+    def _archives(self, programs: Programs) -> list[Path]:
+        """Return the archives of all images."""
+        found = [Path(path) for path in self.plan.archives]
+        wanted: list[tuple[str, str, dict[str, Path]]] = [
+            (images.PAUSE, "pause", {}),
+            (images.WEB, "web", {}),
+            (images.COREDNS, "coredns", {}),
+        ]
+        if K8sCni.FLANNEL in self.plan.cnis:
+            wanted.append((images.FLANNEL, "flanneld", images.iptables()))
+        for name, program, more in wanted:
+            found.append(STATE / f"{program}.tar")
+            images.write_archive(found[-1], name, {f"/{program}": programs[program], **more}, [f"/{program}"])
+        return found
+
+    def _start_control_plane(self, cluster: Cluster, programs: Programs) -> None:
+        first = cluster.nodes[0]
+        machine = self.machine(first)
+        argv: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "devtools.realapi",
+            "--listen",
+            f"{first.address}:{API_PORT}",
+        ]
+        argv += ["--data", machine.directory / "control-plane", "--kubeconfig", self.kubeconfig(cluster)]
+        argv += ["--service-cidr", str(cluster.service_cidr), "--scheduler", programs["kube-scheduler"]]
+        machine.spawn("control-plane", ["env", f"PYTHONPATH={ROOT}", *argv])
+        wait_until(
+            lambda: self._answers(cluster), f"the API server of {cluster.name}", timeout=READY, interval=0.2
+        )
+        self.kubectl(cluster, "apply", "-f", "-", objects=map(addons.node, cluster.nodes))
+
+    def _answers(self, cluster: Cluster) -> bool:
+        with contextlib.suppress(LabError):
+            return self.kubeconfig(cluster).exists() and "ok" in self.kubectl(cluster, "get", "--raw", "/readyz")
+        return False
+
+    def _install(self, cluster: Cluster) -> None:
+        one = self.node(cluster, cluster.nodes[0])
+        objects = addons.coredns(cluster)
+        if one.cni is K8sCni.FLANNEL:
+            objects += addons.flannel(cluster, one.uplink)
+        self.kubectl(cluster, "apply", "-f", "-", objects=objects)
+        timeout = f"--timeout={READY:g}s"
+        self.kubectl(cluster, "wait", "--for=condition=Ready", "node", "--all", timeout, timeout=READY + 10)
+        if one.cni is K8sCni.FLANNEL:
+            self.rolled_out(cluster, "kube-flannel", "daemonset/kube-flannel-ds")
+        self.rolled_out(cluster, "kube-system", "deployment/coredns")
+
+    def rolled_out(self, cluster: Cluster, namespace: str, what: str, timeout: float = READY) -> None:
+        """Return when a workload's Pods are ready. Raises LabError."""
+        self.kubectl(
+            cluster, "-n", namespace, "rollout", "status", what, f"--timeout={timeout:g}s", timeout=timeout + 10
+        )
+
+    def power_off(self, name: str) -> None:
+        """Pull a Node's cable, and end all of its programs: it is as a Node that loses its power."""
+        cluster, one = self.topology.node(name)
+        number = self.topology.clusters.index(cluster) + 1
+        # Not only the namespace: connections that nobody ends keep that for a while.
+        netns.ip(self.under, "link", "delete", underlay.port(number, cluster.nodes.index(one) + 1))
+        machine = self.machine(one)
+        machine.kill()
+        self.ovs(one).stop()
+        netns.delete(machine.namespace)
+        machine.forget()
+
+    def power_on(self, name: str) -> None:
+        """Start a Node that has lost its power; it comes up with what was on its disk."""
+        programs = require()
+        cluster, one = self.topology.node(name)
+        self._build_node(self.topology.clusters.index(cluster) + 1, cluster, one, programs)
+        found = self.node(cluster, one)
+        found.start_containerd([])
+        self._start_node(found, programs)
+
+    def restart(self, name: str, program: str) -> None:
+        """End containerd, kubelet or kube-proxy of a Node, and start it again."""
+        programs = require()
+        found = self.node(*self.topology.node(name))
+        found.machine.end(program)
+        if program == "containerd":
+            found.start_containerd([])
+        elif program == "kubelet":
+            self._start_kubelet(found, programs)
+        else:
+            found.start_kube_proxy(programs, self.kubeconfig(found.cluster))
+
+    # --- down
+
+    def down(self) -> None:
+        """End everything, and leave nothing. May be called again after an error."""
+        nodes = self.nodes()
+        with self._say.step(f"{len(nodes)} Nodes end"):
+            for one in nodes:
+                self.ovs(one.node).stop()
+            _each(lambda one: one.machine.stop(), nodes)
+        with self._say.step("namespaces"):
+            apis = [f"{PREFIX}{cluster.name}-api" for cluster in self.topology.clusters]
+            for name in (*(one.machine.namespace for one in nodes), *apis, self.under):
+                netns.delete(name)
+        shutil.rmtree(STATE, ignore_errors=True)
+
+
+def _each(work: Any, things: Sequence[Any]) -> None:
+    """Do the same with all things, side by side; the first error is raised."""
+    with ThreadPoolExecutor(max_workers=max(1, len(things))) as pool:
+        for done in [pool.submit(work, thing) for thing in things]:
+            done.result()

@@ -1,0 +1,58 @@
+"""Where the programs of real Nodes are. It looks; `devtools/k8s/find-programs --build` builds what is not there.
+
+Looked for in this order: the directory $MCAGENT_K8S_PROGRAMS, then the cache that find-programs fills.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from devtools.errors import LabError
+
+BUILT = ("kubelet", "kube-proxy", "kube-scheduler", "kubectl", "coredns", "flanneld", "pause", "web")
+# Of Debian packages that `devtools/k8s/setup` installs.
+INSTALLED = ("containerd", "ctr", "runc", "nsenter", "unshare", "iptables", "nft", "conntrack")
+CNI_PLUGINS = Path("/usr/lib/cni")
+HINT = "devtools/mck8s setup installs and builds it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """Paths of what was built, by name."""
+
+    directory: Path
+
+    def __getitem__(self, name: str) -> Path:
+        return self.directory / name
+
+
+def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the directory with the programs that were built last."""
+    base = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME") or "/root") / ".cache")
+    return Path(base) / "mcagent" / "k8s" / "current"
+
+
+def require(environment: Mapping[str, str] = os.environ) -> Programs:
+    """Return the programs. Raises LabError that names everything that is missing."""
+    directory = Path(environment.get("MCAGENT_K8S_PROGRAMS") or cache_directory(environment))
+    missing = [name for name in BUILT if not os.access(directory / name, os.X_OK)]
+    path = environment.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+    missing += [name for name in INSTALLED if shutil.which(name, path=path) is None]
+    missing += [f"CNI plugin {name}" for name in ("bridge", "host-local") if not (CNI_PLUGINS / name).exists()]
+    if missing:
+        raise LabError(f"not on this machine: {', '.join(missing)}; {HINT}")
+    return Programs(directory=directory)
+
+
+def mcagent_image() -> Path:
+    """Return the archive of mcagent's image of this tree. Raises LabError when it is not built."""
+    finder = Path(__file__).with_name("find-image")
+    found = subprocess.run([finder], capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise LabError(f"no image of mcagent of this tree; {HINT}")
+    return Path(found.stdout.strip())

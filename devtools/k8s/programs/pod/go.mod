@@ -1,0 +1,3 @@
+module mcagent.test/pod
+
+go 1.25.0
