@@ -126,7 +126,8 @@ def test_install_upgrade_roll_back_and_remove(helm: Helm, cluster: Cluster) -> N
     daemons = f"/apis/apps/v1/namespaces/{cluster.namespace}/daemonsets/mcagent-agent"
     notes = run("install", "mcagent", str(CHART), "--take-ownership", *flags)
     assert "mcagent clusterset join" in notes
-    cluster.server.client.request("PATCH", secret, body={"data": {"tls.crt": "eA=="}})
+    filled = {"data": {"tls.crt": "eA=="}}
+    cluster.server.client.request("PATCH", secret, body=filled, content_type="application/merge-patch+json")
     run("upgrade", "mcagent", str(CHART), *flags, *sets(("image.tag=9.9.9",)))
     assert get(secret)["data"] == {"tls.crt": "eA=="}
     assert get(daemons)["spec"]["template"]["spec"]["containers"][0]["image"] == "mcagent:9.9.9"
