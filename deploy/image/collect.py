@@ -108,6 +108,7 @@ def _skeleton(out: Path) -> None:
         (out / name).mkdir(parents=True, exist_ok=True)
     for name in ("bin", "sbin", "lib", "lib64"):
         (out / name).symlink_to(f"usr/{name}")
+    (out / "var/run").symlink_to("../run")  # sockets of Open vSwitch and wireguard-go go by that name
     (out / "tmp").mkdir()
     (out / "tmp").chmod(0o1777)
     (out / "etc/passwd").write_text(_USERS, encoding="utf-8")
