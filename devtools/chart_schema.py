@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mcagent.agent import config_keys as agent
+from mcagent.agent import config as agent
 from mcagent.config.keys import Schema
 from mcagent.controller import config as controller
 

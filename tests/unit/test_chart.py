@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from devtools import chart_schema
-from mcagent.agent.config_keys import SCHEMA as AGENT
+from mcagent.agent.config import SCHEMA as AGENT
 from mcagent.controller.config import SCHEMA as CONTROLLER
 
 ROOT = Path(__file__).parents[2]
