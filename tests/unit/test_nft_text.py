@@ -7,21 +7,12 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from mcagent.dataplane.nft.apply import objection, script
-from mcagent.dataplane.nft.observe import digest, parse_listing, spellings
+from mcagent.dataplane.nft.observe import parse_listing
 from mcagent.dataplane.nft.process import Table
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Backend, NftChain, NftSet
 
 TABLE = Table("ip", "mcagent")
-MSS = "tcp option maxseg size set rt mtu"
-
-
-@pytest.mark.parametrize("listed", ["syn / syn,rst", "& (syn|rst) == syn", "& (syn | rst) == syn"])
-@pytest.mark.parametrize("asked", ["syn / syn,rst", "& (syn|rst) == syn", "& (syn | rst) == syn"])
-@pytest.mark.parametrize("prefix", ["", 'oifname "mc-gw0" '])
-def test_flags_are_recognised_in_every_spelling_of_nft(listed: str, asked: str, prefix: str) -> None:
-    """nft 1.0.6 lists `&` with a slash; other versions list what was written, or with spaces."""
-    assert f"{prefix}tcp flags {asked} {MSS}" in spellings(f"{prefix}tcp flags {listed} {MSS}")
 
 
 def test_a_listing_is_read_with_all_that_nft_writes_into_it() -> None:
@@ -39,7 +30,7 @@ def test_a_listing_is_read_with_all_that_nft_writes_into_it() -> None:
         "\tmap other { # handle 9\n\t\ttype ipv4_addr : mark\n\t}\n\n"
         "\tchain mct_post { # handle 2\n"
         "\t\ttype nat hook postrouting priority 99; policy accept;\n"
-        f'\t\tip saddr @mct_pods snat to ip saddr comment "mc:{digest("x")}" # handle 6\n'
+        '\t\tip saddr @mct_pods snat to ip saddr comment "ours" # handle 6\n'
         "\t\tcounter # handle 8\n"
         "\t}\n\n"
         "\tchain plain { # handle 3\n"
@@ -56,11 +47,8 @@ def test_a_listing_is_read_with_all_that_nft_writes_into_it() -> None:
     )
     post, plain = listing.chains
     assert (post.type, post.hook, post.priority, post.intact) == ("nat", "postrouting", 99, True)
-    assert [(rule.text, rule.digest) for rule in listing.rules["mct_post"]] == [
-        ("ip saddr @mct_pods snat to ip saddr", digest("x")),
-        ("counter", ""),
-    ]
-    assert (plain.type, listing.rules["plain"]) == ("", [])
+    assert post.rules == ('ip saddr @mct_pods snat to ip saddr comment "ours"', "counter")
+    assert (plain.type, plain.rules) == ("", ())
 
 
 def test_pairs_of_address_and_port_are_read_and_counters_summed() -> None:
@@ -74,8 +62,8 @@ def test_pairs_of_address_and_port_are_read_and_counters_summed() -> None:
         "\t}\n\n"
         "\tchain mct_to_tunnel { # handle 2\n"
         "\t\ttype filter hook forward priority -150; policy accept;\n"
-        f'\t\tudp dport 1 counter packets 3 bytes 90 drop comment "mc:{digest("x")}" # handle 6\n'
-        f'\t\tudp dport 2 counter packets 4 bytes 90 drop comment "mc:{digest("x")}" # handle 8\n'
+        "\t\tudp dport 1 counter packets 3 bytes 90 drop # handle 6\n"
+        "\t\tudp dport 2 counter packets 4 bytes 90 drop # handle 8\n"
         "\t}\n\n"
         "\tchain mct_pre { # handle 3\n"
         "\t\ttype filter hook prerouting priority -150; policy accept;\n"

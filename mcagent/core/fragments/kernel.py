@@ -178,7 +178,7 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
     """
     port, bit = config.host_port, f"0x{1 << config.ct_mark_bit:08x}"
     reply = f"ct direction reply ct mark & {bit} == {bit} meta mark set meta mark | {bit}"
-    clamp = "tcp flags & (syn|rst) == syn tcp option maxseg size set rt mtu"
+    clamp = "tcp flags syn tcp option maxseg size set rt mtu"
 
     def of_type(name: str, where: tuple[str, str, int], *rules: str) -> NftChain:
         kind, hook, priority = where

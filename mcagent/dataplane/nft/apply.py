@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcagent.dataplane.nft.observe import digest, set_kind
+from mcagent.dataplane.nft.observe import set_kind
 from mcagent.dataplane.nft.process import Table, nft_words
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
@@ -97,8 +97,7 @@ def script(table: Table, steps: Iterable[Step]) -> list[Line]:
             making.append(Line(f"add chain {name} {{ {_hook(new)}; policy accept; }}", about))
             filling.append(Line(f"flush chain {name}", about))
             for number, rule in enumerate(new.rules, start=1):
-                text = f'add rule {name} {rule} comment "mc:{digest(rule)}"'
-                rules.append(Line(text, f"{about} rule {number} ({rule})"))
+                rules.append(Line(f"add rule {name} {rule}", f"{about} rule {number} ({rule})"))
         elif isinstance(old, NftSet):
             if old.intact:  # so that it may be gone already
                 making.append(Line(_add_set(table, old), about))

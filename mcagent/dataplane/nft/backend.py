@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mcagent.dataplane.nft.apply import apply_steps
-from mcagent.dataplane.nft.observe import ELEMENT_TYPES, ListedRule, Listing, digest, parse_listing, spellings
+from mcagent.dataplane.nft.observe import ELEMENT_TYPES, Listing, parse_listing
 from mcagent.dataplane.nft.process import Table
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
@@ -25,15 +26,16 @@ class NftBackend:
     def __init__(self, *, table: str, binary: str = "nft") -> None:
         """Remember what is ours; nothing is run before the first call."""
         self._tables = [Table(family, table, binary) for family in ELEMENT_TYPES]
-        # Rules that this version of nft lists in a spelling we do not know: (digest, listed) -> asked for.
-        self._learnt: dict[tuple[str, str], str] = {}
+        # Rules that this version of nft lists in a spelling of its own: listed -> asked for.
+        self._learnt: dict[str, str] = {}
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
         """Return the chains and sets of our tables. Raises BackendError when nft cannot be run."""
         found: dict[ResourceKey, Resource] = {}
         for table in self._tables:
             listing = _list(table)
-            found.update({one.key: one for one in listing.resources(self._asked_for)})
+            found.update({one.key: one for one in listing.sets})
+            found.update({one.key: self._as_asked(one) for one in listing.chains})
         return found
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
@@ -63,25 +65,18 @@ class NftBackend:
     def close(self) -> None:
         """Nothing is held open; the tables stay."""
 
-    def _asked_for(self, rule: ListedRule) -> str:
-        """Return the text that was asked for, or for an altered or foreign rule one that never is."""
-        if rule.digest:
-            for text in spellings(rule.text):
-                if digest(text) == rule.digest:
-                    return text
-            if (rule.digest, rule.text) in self._learnt:
-                return self._learnt[rule.digest, rule.text]
-        return f'{rule.text} comment "{rule.comment}"'
+    def _as_asked(self, chain: NftChain) -> NftChain:
+        return replace(chain, rules=tuple(self._learnt.get(rule, rule) for rule in chain.rules))
 
     def _look_back(self, table: Table, done: Sequence[Step]) -> None:
-        """After a change: learn spellings that are new to us, and remove the table if it is empty now."""
+        """After a change: learn how nft lists what was asked for, and remove the table if it is empty now."""
         if not done:
             return
         listing = _list(table)
+        listed = {chain.name: chain.rules for chain in listing.chains}
         for chain in [step.new for step in done if isinstance(step.new, NftChain)]:
-            for text, rule in zip(chain.rules, listing.rules.get(chain.name, ()), strict=False):
-                if rule.digest == digest(text) and text not in spellings(rule.text):
-                    self._learnt[rule.digest, rule.text] = text
+            pairs = zip(listed.get(chain.name, ()), chain.rules, strict=False)
+            self._learnt |= {found: asked for found, asked in pairs if found != asked}
         if listing.empty and any(step.op is Op.DELETE for step in done):
             table.run(["-f", "-"], f"delete table {table}\n")
 

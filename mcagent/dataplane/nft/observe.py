@@ -1,25 +1,20 @@
 """What `nft list table` says, as resources. Pure; syntax of nft 1.0.6 (Debian 12) to 1.1.
 
-Every rule carries a comment with a digest of its text. The text itself does not fit into a comment (128
-bytes), so it is read back from the listing: where nft lists the rule in one of the spellings of `spellings`,
-the digest proves which text was asked for, and that nobody altered the rule and left the comment.
+A rule is the text that nft lists: what core asks for is written as all these versions list it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from ipaddress import collapse_addresses, ip_address, ip_network, summarize_address_range
 
 from mcagent.model.net import Network, network_key
-from mcagent.model.resources import NftChain, NftSet, Resource
+from mcagent.model.resources import NftChain, NftSet
 
 ELEMENT_TYPES = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}  # by family of the table
-_COMMENT = re.compile(r"mc:([0-9a-f]{16})")
-_RULE = re.compile(r'^\t\t(?P<text>.*?)(?: comment "(?P<comment>[^"]*)")? # handle \d+$')
+_RULE = re.compile(r"^\t\t(.*) # handle \d+$")
 _BASE = re.compile(
     r"^\t\ttype (?P<type>\S+) hook (?P<hook>\S+) priority (?P<priority>-?\d+);(?: policy (?P<policy>\S+);)?$"
 )
@@ -27,34 +22,14 @@ _BLOCK = re.compile(r"^\t(?P<kind>\S+) (?P<name>\S+) \{")
 _PROPERTY = re.compile(r"^\t\t(type|flags) (.*)$")
 _ELEMENTS = re.compile(r"elements = \{([^}]*)\}")
 _COUNTER = re.compile(r"\bcounter packets (\d+) bytes \d+\b")
-_FLAGS_SLASH = re.compile(r"tcp flags (!= )?(\w+) / (\w+(?:,\w+)*)")
-_FLAGS_AND = re.compile(r"tcp flags & \((\w+(?: ?\| ?\w+)*)\) (==|!=) (\w+)")
-
-
-@dataclass(frozen=True, slots=True)
-class ListedRule:
-    """A rule as nft lists it."""
-
-    text: str
-    comment: str
-
-    @property
-    def digest(self) -> str:
-        """The digest in its comment; "" where there is none of ours."""
-        ours = _COMMENT.fullmatch(self.comment)
-        return ours[1] if ours else ""
 
 
 @dataclass(slots=True)
 class Listing:
-    """A table as nft lists it: its sets, its chains still without rules, and the rules by chain.
-
-    `others` counts what is neither set nor chain.
-    """
+    """A table as nft lists it. `others` counts what is neither set nor chain."""
 
     sets: list[NftSet] = field(default_factory=list)
     chains: list[NftChain] = field(default_factory=list)
-    rules: dict[str, list[ListedRule]] = field(default_factory=dict)
     others: int = 0
 
     @property
@@ -62,16 +37,11 @@ class Listing:
         """Whether the table holds nothing."""
         return not (self.sets or self.chains or self.others)
 
-    def resources(self, asked_for: Callable[[ListedRule], str]) -> list[Resource]:
-        """Return sets and chains; `asked_for` gives the text that stands behind a listed rule."""
-        chains = (replace(one, rules=tuple(map(asked_for, self.rules[one.name]))) for one in self.chains)
-        return [*self.sets, *chains]
-
     def counted(self) -> dict[str, int]:
         """Return how many packets the rules of each chain have counted, without chains that do not count."""
         found = {
-            name: [int(match[1]) for rule in rules for match in _COUNTER.finditer(rule.text)]
-            for name, rules in self.rules.items()
+            chain.name: [int(match[1]) for rule in chain.rules for match in _COUNTER.finditer(rule)]
+            for chain in self.chains
         }
         return {name: sum(counts) for name, counts in found.items() if counts}
 
@@ -94,9 +64,6 @@ def parse_listing(text: str, family: str, table: str) -> Listing:
             listing.sets.append(_set(body, family, table, name))
         elif block["kind"] == "chain":
             listing.chains.append(_chain(body, family, table, name))
-            listing.rules[name] = [
-                ListedRule(rule["text"], rule["comment"] or "") for line in body if (rule := _RULE.match(line))
-            ]
         else:
             listing.others += 1
     return listing
@@ -108,29 +75,6 @@ def set_kind(nft_set: NftSet) -> tuple[str, str]:
     return (kind, "interval") if nft_set.sockets is None else (f"{kind} . inet_service", "")
 
 
-def digest(text: str) -> str:
-    """Return the digest of a rule's text that goes into its comment."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def spellings(listed: str) -> Iterator[str]:
-    """Yield the ways to write a listed rule: nft lists some differently from version to version."""
-    yield listed
-    slashed = _FLAGS_AND.sub(_slash, listed)
-    yield slashed
-    for bar in ("|", " | "):
-        yield _FLAGS_SLASH.sub(partial(_barred, bar), slashed)
-
-
-def _barred(bar: str, match: re.Match[str]) -> str:
-    return f"tcp flags & ({match[3].replace(',', bar)}) {'!=' if match[1] else '=='} {match[2]}"
-
-
-def _slash(match: re.Match[str]) -> str:
-    mask = re.sub(r" ?\| ?", ",", match[1])
-    return f"tcp flags {'!= ' if match[2] == '!=' else ''}{match[3]} / {mask}"
-
-
 def _chain(body: Sequence[str], family: str, table: str, name: str) -> NftChain:
     found = next((base for line in body if (base := _BASE.match(line))), None)
     return NftChain(
@@ -140,7 +84,7 @@ def _chain(body: Sequence[str], family: str, table: str, name: str) -> NftChain:
         type=found["type"] if found else "",
         hook=found["hook"] if found else "",
         priority=int(found["priority"]) if found else 0,
-        rules=(),
+        rules=tuple(rule[1] for line in body if (rule := _RULE.match(line))),
         intact=found is None or found["policy"] in {None, "accept"},
     )
 
