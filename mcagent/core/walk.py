@@ -11,6 +11,7 @@ from functools import cached_property
 
 from flows.pipeline import Env, NextHopGroup
 from flows.pipeline.registers import HOST_OFPORT
+from mcagent.core import wireguard
 from mcagent.core.addresses.rules import Taken
 from mcagent.core.engine import Engine, joined
 from mcagent.core.fragments import build, path_state, tunnel_guard
@@ -29,14 +30,6 @@ from mcagent.core.local_cluster.topology import (
 )
 from mcagent.core.remote_clusters.check import check_cluster, judge_of
 from mcagent.core.remote_clusters.settle import CheckedCluster, RemoteClusters, settle
-from mcagent.core.wireguard import ends
-from mcagent.core.wireguard.ends import Encryption, WireGuardFacts, lost_claims, publication, wants_of
-from mcagent.core.wireguard.resources import (
-    NO_WIREGUARD,
-    also_known_by,
-    encryption_state,
-    wireguard_resources,
-)
 from mcagent.model.config import Config
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address
@@ -44,6 +37,7 @@ from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import Problem
+from mcagent.model.resources import Resource
 
 Paths = Mapping[str, tuple[PathState, ...]]
 Tunnels = Mapping[str, tuple[Tunnel, ...]]
@@ -58,7 +52,7 @@ class Walk:
     def __init__(self, engine: Engine, snapshot: Snapshot, facts: Facts, config: Config) -> None:
         self._cell, self._each = engine.cell, engine.each
         self._snapshot, self._facts, self._config = snapshot, facts, config
-        self._wireguard = WireGuardFacts.of(facts)
+        self._wireguard = wireguard.facts_of(facts)
 
     @cached_property
     def desired(self) -> Desired:
@@ -125,19 +119,25 @@ class Walk:
         return self._cell("remote clusters", settle, checked, self._pods.hosts, self._config)
 
     @cached_property
-    def _encryption(self) -> Encryption | None:
-        """Which gateways are encrypted to; None where traffic to other clusters is not encrypted."""
-        gateway, clusters = self.local.own_gateway, self._clusters
-        if not self._config.encrypts or gateway is None or self.local.role is not Role.GATEWAY:
-            return None
-        facts, own = self._wireguard, self._cell("own ends", ends.own_ends, gateway)
-        wants = self._each("wanted keys and ends", wants_of, self._both, own)
-        keys = (facts.public_key, facts.next_public_key, own.own)
-        lost = self._cell("lost keys and ends", lost_claims, wants, clusters.accepted, keys)
+    def _encrypting(self) -> LocalGateway | None:
+        """This Node, where it encrypts traffic to other clusters."""
+        on = self._config.encrypts and self.local.role is Role.GATEWAY
+        return self.local.own_gateway if on else None
+
+    @cached_property
+    def _encryption(self) -> wireguard.Encryption:
+        """Which gateways are encrypted to."""
+        gateway, clusters = self._encrypting, self._clusters
+        if gateway is None:
+            return wireguard.Encryption()
+        facts, own = self._wireguard, self._cell("own ends", wireguard.own_ends, gateway)
+        wants = self._each("wanted keys and ends", wireguard.wants_of, self._both, own, self._config)
+        keys = (facts.wireguard_public_key, facts.wireguard_next_key, own.own)
+        lost = self._cell("lost keys and ends", wireguard.lost_claims, wants, clusters.accepted, keys)
         taken = self._cell("taken of ends", Taken, self.local.taken)
         known = self._cell("clusters and what they want", joined, clusters.checked, wants, lost)
-        found = self._each("ends of gateways", ends.ends_of, known, taken, facts, self._config)
-        return self._cell("encryption", ends.encryption, found, own, facts, self._config)
+        found = self._each("ends of gateways", wireguard.ends_of, known, taken, facts, self._config)
+        return self._cell("encryption", wireguard.encryption, found, own, facts, self._config)
 
     @cached_property
     def _both(self) -> Mapping[str, tuple[AcceptedCluster, CheckedCluster]]:
@@ -156,8 +156,7 @@ class Walk:
         own = self.local.own_gateway_ip
         if self.local.role is not Role.GATEWAY or own is None:
             return {}
-        encrypted = self._encryption.ends if self._encryption is not None else {}
-        wanted = self._cell("clusters and ends", joined, self._clusters.accepted, encrypted)
+        wanted = self._cell("clusters and ends", joined, self._clusters.accepted, self._encryption.ends)
         return self._each("tunnels to clusters", cluster_tunnels, wanted, own, self._config)
 
     @cached_property
@@ -200,7 +199,7 @@ class Walk:
         """What all flows share; None without a role."""
         if self.local.role is Role.NONE:
             return None
-        shared = (also_known_by(self._encryption), self._facts.datapath, self._config)
+        shared = (wireguard.also_known_by(self._encryption), self._facts.datapath, self._config)
         return self._cell("environment", build.environment, self.local, self._hops, *shared)
 
     @cached_property
@@ -218,11 +217,11 @@ class Walk:
             self._cell("host port", build.host_port, *ours, facts.uplink_mtu, config),
         ]
         if self._env is not None:
-            wireguard = NO_WIREGUARD
-            if self._encryption is not None and local.own_gateway is not None:
-                found = (self._encryption, self._clusters.accepted, local.own_gateway, self._wireguard)
-                wireguard = self._cell("WireGuard", wireguard_resources, *found, config)
-            flows = (local.own_pods, self._env, self._hops, wireguard)
+            encrypting: tuple[Resource, ...] = ()
+            if self._encrypting is not None:
+                found = (self._encryption, self._clusters.accepted, self._encrypting, self._wireguard)
+                encrypting = self._cell("WireGuard", wireguard.wireguard_resources, *found, config)
+            flows = (local.own_pods, self._env, self._hops, encrypting)
             parts.append(self._cell("base flows", build.base, *flows, config))
         return self._cell("base", build.fragment, ("base", *parts))
 
@@ -262,8 +261,7 @@ class Walk:
         seen = self._cell("clusters and paths", joined, accepted, self._cluster_ids, meters, paths)
         clusters = self._each("clusters as flows see them", build.remote_cluster, seen, own, config)
         flows = self._each("flows of clusters", build.cluster_flows, clusters, env, config)
-        encrypted = self._encryption.ends if self._encryption is not None else {}
-        led_to = self._cell("clusters and their ends", joined, accepted, encrypted)
+        led_to = self._cell("clusters and their ends", joined, accepted, self._encryption.ends)
         source = self._source[0]
         routes = self._each("routes to clusters", build.cluster_routes, led_to, source, env.gateway, config)
         ports = self._each("ports to clusters", build.ports, paths, config)
@@ -293,15 +291,14 @@ class Walk:
             *(self._snapshot.problems, self._gateways[1], self._without_pods.problems, self._source[1]),
             *(self._exported[1], self._clusters.problems),
         )
-        encryption = self._encryption.problems if self._encryption is not None else ()
-        return self._cell("problems", _sorted, *found, encryption)
+        return self._cell("problems", _sorted, *found, self._encryption.problems)
 
     @cached_property
     def _state(self) -> NodeState:
         local, config = self.local, self._config
         published = None
         if local.role is Role.GATEWAY:
-            published = publication(self._snapshot.gateways, self._wireguard, config)
+            published = wireguard.publication(self._snapshot.gateways, self._wireguard, config)
         known = (self._encryption, published, local.own_gateway_ip, self._wireguard)
         return NodeState(
             role=local.role,
@@ -313,7 +310,7 @@ class Walk:
             services=self._exported[0],
             service_ids=self._service_ids,
             published_pods=local.published_pods,
-            encryption=encryption_state(*known, config),
+            encryption=wireguard.encryption_state(*known, config),
         )
 
 

@@ -1,7 +1,7 @@
 """Writes what this Node publishes of its WireGuard device into its Gateway object. Never in the dataplane's way.
 
 Calls only leave a value behind; a thread of its own writes, with back-off, and only what differs from what the API
-is known to hold. The object and its content are decided by `mcagent.core.wireguard.ends`.
+is known to hold. The object and its content are decided by `mcagent.core.wireguard`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from mcagent.core.fragments.path_state import PathState
 from mcagent.core.fragments.tunnel_guard import Peers, guard
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
-from mcagent.core.wireguard.resources import WireGuardResources, peer_resources
+from mcagent.core.wireguard import peer_resources
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import DatapathType
 from mcagent.model.net import Address, Network, host_network
@@ -77,7 +77,7 @@ def base(
     own_pods: tuple[Network, ...],
     env: pipeline.Env,
     next_hops: pipeline.NextHopGroup,
-    wireguard: WireGuardResources,
+    wireguard: Resources,
     config: Config,
 ) -> Resources:
     """Return what a Node with a role has once."""
@@ -85,7 +85,7 @@ def base(
         *kernel.routing(config),
         *kernel.netfilter(config, own_pods),
         *_entries(pipeline.base(env, next_hops)),
-        *wireguard.resources(config),
+        *wireguard,
     )
 
 

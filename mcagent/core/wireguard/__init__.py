@@ -1,1 +1,0 @@
-"""Encryption between clusters: which gateways are encrypted to, with which keys, and what that takes."""
