@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 
 from flows.fields import PORT_CONTROLLER
 from flows.pipeline.registers import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_PROBE
-from mcagent.dataplane.netlink.connection import NETLINK_NETFILTER, NetlinkSocket
-from mcagent.dataplane.netlink.messages import AF_INET, attributes
+from mcagent.dataplane.netlink.connection import AF_INET, NETLINK_NETFILTER, NetlinkSocket, attributes
 from mcagent.model.errors import BackendError
 from mcagent.model.net import NetworkSet, host_network, internet_checksum
 from mcagent.model.node_state import NodeState

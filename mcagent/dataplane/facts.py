@@ -11,9 +11,8 @@ from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 
-from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal
+from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, attribute
 from mcagent.dataplane.netlink.links import RawAddress, read_addresses, read_link
-from mcagent.dataplane.netlink.messages import attribute
 from mcagent.dataplane.netlink.routes import (
     RT_TABLE_MAIN,
     RTN_UNICAST,

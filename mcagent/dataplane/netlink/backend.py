@@ -10,8 +10,7 @@ import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from mcagent.core.plan.render import resource_text
-from mcagent.dataplane.netlink.apply import RefusedError, Writer
+from mcagent.dataplane.netlink.apply import Writer, failure
 from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
 from mcagent.dataplane.netlink.observe import observe
 from mcagent.model.errors import BackendError
@@ -61,12 +60,15 @@ class NetlinkBackend:
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
         """Make the steps so, in order and in bulk. One refusal does not stop the rest."""
-        refused = {place: _not_ours(why) for place, step in enumerate(steps) if (why := self._foreign(step))}
-        possible = {place: step for place, step in enumerate(steps) if place not in refused}
+        foreign = {place: why for place, step in enumerate(steps) if (why := self._foreign(step))}
+        failed = {
+            place: failure(steps[place], Refusal(errno.EPERM, why), retryable=False)
+            for place, why in foreign.items()
+        }
+        possible = {place: step for place, step in enumerate(steps) if place not in foreign}
         with self._open() as socket:
-            outcome = Writer(socket, self._protocol, self._strays).write(list(possible.values()))
-        refused.update({place: why for place, why in zip(possible, outcome, strict=True) if why is not None})
-        return ApplyResult.of(steps, {place: _error(steps[place], why) for place, why in refused.items()})
+            failed |= Writer(socket, self._protocol, self._strays).write(possible)
+        return ApplyResult.of(steps, failed)
 
     def close(self) -> None:
         """Close the socket; everything programmed stays."""
@@ -95,14 +97,3 @@ class NetlinkBackend:
                 return "" if table in self._tables else f"table {table} is not ours"
             case other:
                 return f"{type(other).__name__} is not a resource of netlink"
-
-
-def _not_ours(why: str) -> RefusedError:
-    return RefusedError(Refusal(errno.EPERM, why), retryable=False)
-
-
-def _error(step: Step, why: RefusedError) -> BackendError:
-    resource = step.new or step.old
-    assert resource is not None
-    reason = str(why.refusal)
-    return BackendError(Backend.NETLINK, step.op, resource_text(resource), reason, retryable=why.retryable)

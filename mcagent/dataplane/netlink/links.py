@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from mcagent.dataplane.netlink import messages as nl
-from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
-from mcagent.dataplane.netlink.messages import attributes, number, pack, text
+from mcagent.dataplane.netlink import connection as nl
+from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request, attributes, number, pack, text
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
 from mcagent.model.resources import Link

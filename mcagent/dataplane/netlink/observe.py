@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mcagent.dataplane.netlink.connection import NetlinkSocket, Request
+from mcagent.dataplane.netlink.connection import RTM_DELROUTE, RTM_DELRULE, NetlinkSocket, Request
 from mcagent.dataplane.netlink.links import LINK_ALIAS, read_addresses, read_link, read_permanent_neighbours
-from mcagent.dataplane.netlink.messages import RTM_DELROUTE, RTM_DELRULE
 from mcagent.dataplane.netlink.routes import (
     LAST_METRIC,
     ROUTE_TYPES,

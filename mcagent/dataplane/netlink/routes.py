@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from mcagent.dataplane.netlink import messages as nl
-from mcagent.dataplane.netlink.connection import NetlinkSocket, Request
-from mcagent.dataplane.netlink.messages import attributes, number, pack
+from mcagent.dataplane.netlink import connection as nl
+from mcagent.dataplane.netlink.connection import NetlinkSocket, Request, attributes, number, pack
 from mcagent.model.net import Address, Network
 from mcagent.model.resources import Route, RouteType, Rule
 

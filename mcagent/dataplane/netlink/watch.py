@@ -14,10 +14,15 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 
-from mcagent.dataplane.netlink import messages as nl
-from mcagent.dataplane.netlink.connection import NETLINK_NETFILTER, NetlinkSocket, open_events
+from mcagent.dataplane.netlink import connection as nl
+from mcagent.dataplane.netlink.connection import (
+    NETLINK_NETFILTER,
+    NetlinkSocket,
+    attributes,
+    messages,
+    open_events,
+)
 from mcagent.dataplane.netlink.links import NDMSG, RawLink, parse_address, parse_link, read_addresses, read_links
-from mcagent.dataplane.netlink.messages import attributes, messages
 from mcagent.dataplane.netlink.routes import RT_TABLE_COMPAT, RTMSG, parse_route, parse_rule
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.dataplane.netlink import messages
+from mcagent.dataplane.netlink import connection
 from mcagent.dataplane.netlink.routes import next_hops, parse_route, put_route
 from mcagent.model.net import Address, Network
 from mcagent.model.resources import Route
@@ -39,13 +39,13 @@ def test_a_route_is_read_as_it_was_packed(destination: Network, table: int, oif:
 @given(st.dictionaries(st.integers(1, 0x3FFF), st.binary(max_size=40), max_size=6))
 def test_attributes_are_read_as_they_were_packed(values: dict[int, bytes]) -> None:
     """Padding is neither read nor missed."""
-    packed = b"".join(messages.attribute(kind, data) for kind, data in values.items())
+    packed = b"".join(connection.attribute(kind, data) for kind, data in values.items())
     assert len(packed) % 4 == 0
-    assert messages.attributes(packed) == values
+    assert connection.attributes(packed) == values
 
 
 @given(st.binary(max_size=200))
 def test_no_message_ends_in_a_loop_or_an_error(data: bytes) -> None:
     """A cut or senseless length ends the reading."""
-    for _, _, _, payload in messages.messages(data):
-        messages.attributes(payload)
+    for _, _, _, payload in connection.messages(data):
+        connection.attributes(payload)
