@@ -13,7 +13,7 @@ class Severity(StrEnum):
     WARNING = "warning"  # it is used, but not exactly as written
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Problem:
     """One finding about one object. `reason` is a stable CamelCase word fit for a metric label or an Event."""
 

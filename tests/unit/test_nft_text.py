@@ -7,8 +7,7 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from mcagent.dataplane.nft.apply import objection, script
-from mcagent.dataplane.nft.observe import parse_listing
-from mcagent.dataplane.nft.process import Table
+from mcagent.dataplane.nft.observe import Table, parse_listing
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import Backend, NftChain, NftSet
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 import pytest
 from hypothesis import given
@@ -23,10 +23,10 @@ from mcagent.core.addresses.underlay import (
 )
 from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.fragments import kernel
-from mcagent.core.fragments.kernel import Families
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import Facts
-from mcagent.model.net import contains
+from mcagent.model.net import Address, contains
+from mcagent.model.node_state import LocalGateway
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.problem import Severity
 from mcagent.model.resources import (
@@ -125,6 +125,15 @@ GENEVE_4, GENEVE_6 = 20 + 8 + 8 + 14, 40 + 8 + 8 + 14  # IP, UDP, Geneve or VXLA
 WIREGUARD_4, WIREGUARD_6 = 20 + 8 + 16 + 16, 40 + 8 + 16 + 16  # IP, UDP, header, tag
 
 
+def gateway_on(within: int, between: int) -> LocalGateway:
+    """Return a gateway with an internalIP and a gatewayIP of these versions of IP."""
+    source = IPv4Address("192.168.1.11")
+    own: dict[int, Address] = {4: source, 6: IPv6Address("fd00::11")}
+    return LocalGateway(
+        node="g1", gateway_ip=own[between], internal_ip=own[within], source=source, service_cidr=None
+    )
+
+
 @pytest.mark.parametrize("uplink", [1500, 1400, 9000])
 @pytest.mark.parametrize(
     ("within", "between", "encrypts", "taken_off"),
@@ -142,17 +151,17 @@ WIREGUARD_4, WIREGUARD_6 = 20 + 8 + 16 + 16, 40 + 8 + 16 + 16  # IP, UDP, header
 def test_the_sums_of_the_mtu(*, uplink: int, within: int, between: int, encrypts: bool, taken_off: int) -> None:
     """The host port leaves room for the outer headers of the worst tunnel that a packet takes."""
     settings = config("g1", encryption=TrafficEncryption.WIREGUARD if encrypts else TrafficEncryption.NONE)
-    families = Families(within=within, between=between)
-    assert kernel.host_port_mtu(uplink, settings, families) == uplink - taken_off
+    gateways = (gateway_on(within, between),)
+    assert kernel.host_port_mtu(uplink, settings, gateways) == uplink - taken_off
     wireguard = {4: WIREGUARD_4, 6: WIREGUARD_6}[between]
     assert kernel.wireguard_mtu(uplink, settings, between) == uplink - wireguard
 
 
 def test_a_configured_mtu_counts_and_a_tiny_uplink_does_not() -> None:
     """What is configured is taken as it is; below what every host takes nothing goes by itself."""
-    families = Families(within=6, between=6)
-    assert kernel.host_port_mtu(1500, config("g1", mtu=1234), families) == 1234
-    assert kernel.host_port_mtu(600, config("g1"), families) == kernel.SMALLEST_MTU
+    gateways = (gateway_on(6, 6),)
+    assert kernel.host_port_mtu(1500, config("g1", mtu=1234), gateways) == 1234
+    assert kernel.host_port_mtu(600, config("g1"), gateways) == kernel.SMALLEST_MTU
 
 
 def test_a_cluster_on_ipv6_has_tunnels_of_ipv6() -> None:

@@ -68,7 +68,7 @@ def host_port(
     gateways: tuple[LocalGateway, ...], mapped: Address | None, uplink_mtu: int, config: Config
 ) -> Resources:
     """Return the host port."""
-    mtu = kernel.host_port_mtu(uplink_mtu, config, kernel.Families.of(gateways))
+    mtu = kernel.host_port_mtu(uplink_mtu, config, gateways)
     port = HostPort(bridge=config.bridge, name=config.host_port, ofport=HOST_OFPORT, mac=kernel.HOST_MAC, mtu=mtu)
     return (port, *kernel.device(config, mtu, mapped))
 

@@ -7,7 +7,6 @@ through it go back through it by one bit of the connection mark. Knows nothing o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from mcagent.core.addresses.rules import merged
@@ -28,10 +27,7 @@ from mcagent.model.resources import (
 )
 
 HOST_MAC = "0a:6d:63:00:00:01"
-TRANSLATED_MAC, TRANSLATED_MASK = (
-    "0a:6d:00:00:00:00",
-    "ff:ff:ff:00:00:00",
-)  # source MACs of what a Service led here
+TRANSLATED_MAC, TRANSLATED_MASK = "0a:6d:00:00:00:00", "ff:ff:ff:00:00:00"  # sources of what a Service led here
 GATEWAY_MAC = "aa:bb:cc:dd:ee:f0"  # the virtual next hop, the address that Antrea uses too
 HOST_ADDRESS = IPv4Address("169.254.77.1")
 NEXT_HOP = IPv4Address("169.254.77.2")
@@ -47,33 +43,17 @@ CLOSED_NODES = "mct_nodes"  # the chain that counts what other clusters send to 
 _EVERYTHING = IPv4Network("0.0.0.0/0")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Families:
-    """The IP version of the underlay: the one with the larger header where there are both."""
-
-    within: int = 4  # of tunnels between Nodes of this cluster
-    between: int = 4  # between gateways of different clusters, which have the family of ours
-
-    @classmethod
-    def of(cls, gateways: Iterable[LocalGateway]) -> Families:
-        """Return what the gateways of this cluster lead to: the same on all its Nodes."""
-        gateways = tuple(gateways)
-        return cls(
-            within=max((gateway.internal_ip.version for gateway in gateways), default=4),
-            between=max((gateway.gateway_ip.version for gateway in gateways), default=4),
-        )
-
-
-def host_port_mtu(uplink_mtu: int, config: Config, families: Families) -> int:
+def host_port_mtu(uplink_mtu: int, config: Config, gateways: tuple[LocalGateway, ...]) -> int:
     """Return the MTU of the host port in bytes: what fits into every tunnel that a packet may have to take.
 
-    That is a tunnel between Nodes, and one between clusters, on the uplink or in WireGuard on it.
+    That is a tunnel between Nodes, and one between clusters, on the uplink or in WireGuard on it. What gateways of
+    this cluster lead to is the same on all its Nodes: of IP's versions the one with the larger header.
     """
-    within = uplink_mtu - OVERHEAD[families.within]
+    within = uplink_mtu - OVERHEAD[max((gateway.internal_ip.version for gateway in gateways), default=4)]
+    version = max((gateway.gateway_ip.version for gateway in gateways), default=4)
+    between = uplink_mtu - OVERHEAD[version]
     if config.encrypts:
-        between = wireguard_mtu(uplink_mtu, config, families.between) - OVERHEAD[4]
-    else:
-        between = uplink_mtu - OVERHEAD[families.between]
+        between = wireguard_mtu(uplink_mtu, config, version) - OVERHEAD[4]
     return config.mtu or max(min(within, between), SMALLEST_MTU)
 
 

@@ -184,14 +184,9 @@ def source_on(local: LocalCluster, facts: Facts) -> tuple[Address | None, tuple[
     address = local.own_source
     if address is None or address == local.own_mapped_address or not facts.addresses or address in facts.addresses:
         return address, ()
-    problem = Problem(
-        subject=f"{Kind.NODE} {local.own.name if local.own is not None else ''}",
-        path="status.addresses",
-        reason="AddressNotHere",
-        message=f"{address} is on no device of this Node: its own processes do not reach other clusters",
-        severity=Severity.WARNING,
-    )
-    return None, (problem,)
+    subject = f"{Kind.NODE} {local.own.name if local.own is not None else ''}"
+    message = f"{address} is on no device of this Node: its own processes do not reach other clusters"
+    return None, (Problem(subject, "status.addresses", "AddressNotHere", message, Severity.WARNING),)
 
 
 def _needs(gateway: bool, pods: bool) -> frozenset[Kind]:
@@ -230,16 +225,9 @@ def _beside(
 ) -> tuple[Network, ...]:
     """Return the configured Pod CIDRs that do not overlap the Service CIDR."""
     kept = tuple(n for n in pods if not any(overlaps(n, cidr) for cidr in service_cidrs))
-    problems.extend(
-        Problem(
-            subject="configuration",
-            path="podCIDRs",
-            reason="OverlapsLocal",
-            message=f"{network} overlaps this cluster's Service CIDR: not used",
-        )
-        for network in pods
-        if network not in kept
-    )
+    for network in (n for n in pods if n not in kept):
+        message = f"{network} overlaps this cluster's Service CIDR: not used"
+        problems.append(Problem("configuration", "podCIDRs", "OverlapsLocal", message))
     return kept
 
 
@@ -267,12 +255,4 @@ def _report_missing_pod_cidrs(config: Config, worker_per_pod: bool, known: bool,
     elif config.enable_pod_to_pod and not known:
         reason = "is not set and no Node has a Pod CIDR: enablePodToPodConnectivity has nothing to publish"
     if reason:
-        problems.append(
-            Problem(
-                subject="configuration",
-                path="podCIDRs",
-                reason="PodCIDRsMissing",
-                message=reason,
-                severity=Severity.WARNING,
-            )
-        )
+        problems.append(Problem("configuration", "podCIDRs", "PodCIDRsMissing", reason, Severity.WARNING))

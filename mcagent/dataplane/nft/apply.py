@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mcagent.dataplane.nft.observe import set_kind
-from mcagent.dataplane.nft.process import Table, nft_words
+from mcagent.dataplane.nft.observe import Table, nft_words, set_kind
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Op, Step
 from mcagent.model.resources import NftChain, NftSet, Resource

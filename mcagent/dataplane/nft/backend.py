@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from mcagent.dataplane.nft.apply import apply_steps
-from mcagent.dataplane.nft.observe import ELEMENT_TYPES, Listing, parse_listing
-from mcagent.dataplane.nft.process import Table
+from mcagent.dataplane.nft.observe import ELEMENT_TYPES, Listing, Table, parse_listing
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
 from mcagent.model.resources import Backend, NftChain, NftSet, Resource, ResourceKey

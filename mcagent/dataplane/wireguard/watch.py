@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from mcagent.dataplane.nft.process import run_nft
+from mcagent.dataplane.nft.observe import run_nft
 from mcagent.dataplane.wireguard.backend import WireGuardBackend
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
