@@ -136,7 +136,6 @@ class Outcome:
     role: Role = Role.NONE
     waiting_for: frozenset[Kind] = frozenset()
     desired: Desired | None = None
-    plan: Plan = field(default_factory=Plan)
     done: tuple[Step, ...] = ()
     drift: tuple[Step, ...] = ()  # the part of `done` that put back what somebody else had changed
     failures: Mapping[Backend, Failure] = field(default_factory=dict)

@@ -130,7 +130,6 @@ class Reconciler:
         return replace(
             found,
             desired=desired,
-            plan=plan,
             done=done,
             drift=tuple(step for step in done if (step.backend, step.key) in drift),
             contended=left,
