@@ -5,6 +5,8 @@ STEP := .ci/step
 PYTEST := $(PY) -m pytest -q
 # Twice the processors: many of these tests wait, for a deadline or the loopback.
 MANY := -n $(shell echo $$((2 * $$(nproc))))
+# Tests start very many processes of the same modules: compiled once, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit embedded kube contract lab attacks test-failover test-kernel kernel-if-there lab-shell k8s k8s-demo \

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from ipaddress import IPv4Address, IPv4Network
 from types import SimpleNamespace
 
@@ -232,14 +232,14 @@ class World:
     def parts(self, node: Node) -> Iterator[pipeline.Entries]:
         """Yield the parts of a Node's pipeline."""
         env, here = self.env(node), self.cluster(node.cluster)
-        yield pipeline.base(env, self.choice(node))
+        yield _base(env, self.choice(node))
         for there in self.clusters:
             if there is not here:
                 remotes = (
                     pipeline.RemoteGateway(address=g.address, next_hop=self.next_hop(node.name, g.name))
                     for g in self.ordered(there.gateways)
                 )
-                yield pipeline.cluster(
+                yield _cluster(
                     env,
                     pipeline.RemoteCluster(
                         id=there.number,
@@ -253,7 +253,7 @@ class World:
         for number, peer in enumerate(here.nodes, 1):
             if peer is node or node.gateway:
                 ofport = 1 if peer is node else self.ports[node.name, peer.name]
-                yield pipeline.node(
+                yield _node(
                     env,
                     pipeline.LocalNode(id=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks),
                 )
@@ -296,6 +296,12 @@ class World:
         """The switches of all Nodes, joined by their tunnels."""
         tunnels = {(a, n): (b, self.ports[b, a]) for (a, b), n in self.ports.items()}
         return Network(switches=Switches(self), tunnels=tunnels)
+
+
+# Worlds that differ in one thing have most of their entries in common.
+_base = lru_cache(maxsize=512)(pipeline.base)
+_cluster = lru_cache(maxsize=512)(pipeline.cluster)
+_node = lru_cache(maxsize=512)(pipeline.node)
 
 
 class Switches(dict[str, Switch]):
