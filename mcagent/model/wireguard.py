@@ -80,9 +80,9 @@ class WireGuardPeerStatus:
     """What a device says of one of its peers at this moment."""
 
     public_key: str
-    endpoint: tuple[Address, int] | None  # where the peer was last heard from, or the configured one
-    last_handshake: float  # seconds since the epoch; 0: never
-    received: int  # bytes
-    sent: int  # bytes
+    endpoint: tuple[Address, int] | None = None  # where the peer was last heard from, or the configured one
+    last_handshake: float = 0.0  # seconds since the epoch; 0: never
+    received: int = 0  # bytes
+    sent: int = 0  # bytes
     device_key: str = ""  # the device's own public key
     device_port: int = 0  # UDP, on which the device listens

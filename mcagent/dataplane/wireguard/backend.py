@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -119,21 +120,9 @@ class WireGuardBackend:
         """Return what the device says of each of its peers. Raises BackendError."""
         with self._lock:
             found = self._running()
-        if found is None:
-            return ()
-        device = found[1]
-        return tuple(
-            WireGuardPeerStatus(
-                public_key=raw.public_key,
-                endpoint=raw.endpoint,
-                last_handshake=raw.last_handshake,
-                received=raw.received,
-                sent=raw.sent,
-                device_key=device.public_key,
-                device_port=device.listen_port,
-            )
-            for raw in device.peers.values()
-        )
+        device = found[1] if found is not None else RawDevice()
+        key, port = device.public_key, device.listen_port
+        return tuple(replace(peer, device_key=key, device_port=port) for peer in device.peers.values())
 
     @property
     def restarts(self) -> int:

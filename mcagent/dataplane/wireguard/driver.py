@@ -12,22 +12,17 @@ from typing import Protocol
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address, Network
 from mcagent.model.resources import Backend
-from mcagent.model.wireguard import WireGuardImplementation
+from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 
 Endpoint = tuple[Address, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RawPeer:
+class RawPeer(WireGuardPeerStatus):
     """A peer as the device has it."""
 
-    public_key: str
-    endpoint: Endpoint | None = None
     allowed_ips: tuple[Network, ...] = ()  # sorted by model.net.network_key
     keepalive: int = 0  # seconds
-    last_handshake: float = 0.0  # seconds since the epoch; 0: never
-    received: int = 0  # bytes
-    sent: int = 0  # bytes
     preshared: bool = False  # has a preshared key: none that we make has
 
 

@@ -11,13 +11,13 @@ import base64
 import contextlib
 import errno
 import os
-import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from typing import Any
 
 from mcagent.dataplane.netlink import links
+from mcagent.dataplane.netlink.connection import family
 from mcagent.dataplane.wireguard.device import change_link
 from mcagent.dataplane.wireguard.driver import DeviceChange, PeerChange, RawDevice, RawPeer, wireguard_error
 from mcagent.model.errors import BackendError
@@ -97,21 +97,21 @@ def _socket(operation: str, about: str) -> Iterator[Any]:
 
 
 def parse_device(messages: Iterable[Any]) -> RawDevice:
-    """Read the answers to a dump. A device with many peers comes in several messages, cut anywhere."""
-    private_key, public_key, listen_port, fwmark = None, "", 0, 0
+    """Read the answers to a dump: the first says what the device itself has, all have peers, cut anywhere."""
+    first, *more = messages
     peers: dict[str, RawPeer] = {}
-    for message in messages:
-        private = message.get_attr("WGDEVICE_A_PRIVATE_KEY")
-        if private not in (None, _NO_KEY):
-            private_key = base64.b64decode(private)
-            public_key = (message.get_attr("WGDEVICE_A_PUBLIC_KEY") or b"").decode()
-        listen_port = message.get_attr("WGDEVICE_A_LISTEN_PORT") or listen_port
-        fwmark = message.get_attr("WGDEVICE_A_FWMARK") or fwmark
+    for message in (first, *more):
         for data in message.get_attr("WGDEVICE_A_PEERS") or ():
             peer = _peer(data, peers)
             peers[peer.public_key] = peer
+    private = first.get_attr("WGDEVICE_A_PRIVATE_KEY")
+    has_key = private not in (None, _NO_KEY)
     return RawDevice(
-        private_key=private_key, public_key=public_key, listen_port=listen_port, fwmark=fwmark, peers=peers
+        private_key=base64.b64decode(private) if has_key else None,
+        public_key=(first.get_attr("WGDEVICE_A_PUBLIC_KEY") or b"").decode() if has_key else "",
+        listen_port=first.get_attr("WGDEVICE_A_LISTEN_PORT") or 0,
+        fwmark=first.get_attr("WGDEVICE_A_FWMARK") or 0,
+        peers=peers,
     )
 
 
@@ -125,8 +125,8 @@ def set_messages(name: str, change: DeviceChange) -> Iterator[Any]:
         message["cmd"], message["version"] = WG_CMD_SET_DEVICE, WG_GENL_VERSION
         found: list[tuple[str, Any]] = [("IFNAME", name)]
         if start == 0:
-            found += [("PRIVATE_KEY", _base64(change.private_key)), ("LISTEN_PORT", change.listen_port)]
-            found += [("FWMARK", change.fwmark)]
+            private = base64.b64encode(change.private_key).decode() if change.private_key is not None else None
+            found += [("PRIVATE_KEY", private), ("LISTEN_PORT", change.listen_port), ("FWMARK", change.fwmark)]
         found += [("PEERS", peers[start : start + MESSAGE_PEERS] or None)]
         message["attrs"] = [(f"WGDEVICE_A_{key}", value) for key, value in found if value is not None]
         yield message
@@ -149,10 +149,9 @@ def _attributes(change: PeerChange) -> dict[str, Any]:
 
 
 def _network(network: Network) -> dict[str, Any]:
-    family = socket.AF_INET if network.version == 4 else socket.AF_INET6
     return {
         "attrs": [
-            ("WGALLOWEDIP_A_FAMILY", int(family)),
+            ("WGALLOWEDIP_A_FAMILY", family(network)),
             ("WGALLOWEDIP_A_IPADDR", network.network_address.packed),
             ("WGALLOWEDIP_A_CIDR_MASK", network.prefixlen),
         ]
@@ -162,8 +161,7 @@ def _network(network: Network) -> dict[str, Any]:
 def _peer(data: Any, before: Mapping[str, RawPeer]) -> RawPeer:
     """Read one peer; the rest of its networks may come in the next message, with nothing else."""
     key = data.get_attr("WGPEER_A_PUBLIC_KEY").decode()
-    texts = [one["addr"] for one in data.get_attr("WGPEER_A_ALLOWEDIPS") or ()]
-    networks = [ip_network(text) for text in texts]
+    networks = [ip_network(one["addr"]) for one in data.get_attr("WGPEER_A_ALLOWEDIPS") or ()]
     if key in before:
         more = sorted([*before[key].allowed_ips, *networks], key=network_key)
         return replace(before[key], allowed_ips=tuple(more))
@@ -179,7 +177,3 @@ def _peer(data: Any, before: Mapping[str, RawPeer]) -> RawPeer:
         sent=data.get_attr("WGPEER_A_TX_BYTES") or 0,
         preshared=data.get_attr("WGPEER_A_PRESHARED_KEY") not in (None, _NO_KEY),
     )
-
-
-def _base64(key: bytes | None) -> str | None:
-    return base64.b64encode(key).decode() if key is not None else None

@@ -76,17 +76,15 @@ def parse_device(text: str) -> RawDevice:
     )
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
-        key, equals, value = line.partition("=")
-        if equals:
-            yield key, value
+def _pairs(text: str) -> list[tuple[str, str]]:
+    parts = (line.partition("=") for line in text.splitlines())
+    return [(key, value) for key, _, value in parts]
 
 
 def _parse_peer(text: str) -> RawPeer:
     """Read what follows "public_key=", which is the key."""
     key, _, rest = text.partition("\n")
-    pairs = list(_pairs(rest))
+    pairs = _pairs(rest)
     found = dict(pairs)
     networks = [ip_network(value) for name, value in pairs if name == "allowed_ip"]
     seconds, nanoseconds = (int(found.get(f"last_handshake_time_{unit}", "0")) for unit in ("sec", "nsec"))

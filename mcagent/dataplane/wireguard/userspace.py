@@ -35,7 +35,7 @@ BINARY = "wireguard-go"
 TUN = Path("/dev/net/tun")
 # linux/if_tun.h
 TUNSETIFF, TUNSETPERSIST, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x400454CB, 0x0001, 0x1000
-SOCKETS = "wireguard"  # directory in /var/run, fixed in wireguard-go (ipc/uapi_unix.go)
+SOCKETS = Path("/var/run/wireguard")  # fixed in wireguard-go (ipc/uapi_unix.go)
 READY = 5.0  # seconds from start to the first answer: 8 to 105 ms seen
 END = 2.0  # seconds from SIGTERM to SIGKILL
 DYING = 0.2  # seconds: between the end of its sockets and that of the process
@@ -179,20 +179,12 @@ class WireGuardGo:
         pid = self.process()
         if pid is None:
             raise self._error("reach", "wireguard-go does not run")
-        file = f"{SOCKETS}/{self._name}.sock"
-        problem: OSError | None = None
-        # The second: a process whose /run is its own. Not /proc/PID/root/var/run, a link that leads to our /run.
-        for path in (Path("/var/run", file), Path(f"/proc/{pid}/root/run", file)):
-            try:
-                return uapi.exchange(path, request, pid=pid)
-            except (FileNotFoundError, ConnectionRefusedError, PermissionError) as error:
-                problem = problem or error
-            except OSError as error:
-                problem = error
-                break
-        if isinstance(problem, ConnectionError) and _ended(pid, DYING):
-            raise self._error("reach", "wireguard-go has just ended")
-        raise self._error("reach", f"wireguard-go's socket: {problem}")
+        try:
+            return uapi.exchange(SOCKETS / f"{self._name}.sock", request, pid=pid)
+        except OSError as error:
+            ended = isinstance(error, ConnectionError) and _ended(pid, DYING)
+            reason = "wireguard-go has just ended" if ended else f"wireguard-go's socket: {error}"
+            raise self._error("reach", reason) from None
 
     def _make_tun(self) -> None:
         """Make a TUN device that stays without a process; wireguard-go sets its own flags when it attaches."""
