@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 
 from mcagent.agent.config import Settings
 from mcagent.agent.control_loop.reconciler import Reconciler
@@ -27,12 +28,12 @@ def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desir
     changed = threading.Event()
     objects = Objects(settings, changed.set)
     if offline:
-        facts = _nothing(settings.core.datapath)
+        choice = settings.core.datapath
+        facts = Facts() if choice is DatapathChoice.AUTO else Facts(datapath=DatapathType(choice.value))
         listed = _listed(settings, objects, changed, facts, timeout)
         desired = compile_desired(listed, facts, settings.core).desired
         return desired, diff({}, desired)
-    facilities = make_facilities(settings)
-    try:
+    with closing(make_facilities(settings)) as facilities:
         read_facts = facts_reader(settings, facilities, objects.api_servers)
         snapshot = _listed(settings, objects, changed, read_facts(None), timeout)
         return Reconciler(
@@ -41,13 +42,6 @@ def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desir
             config=settings.core,
             live=make_live(settings, facilities),
         ).preview(snapshot)
-    finally:
-        facilities.close()
-
-
-def _nothing(datapath: DatapathChoice) -> Facts:
-    """Return what there is to know of a Node that has nothing: the datapath, if it is configured."""
-    return Facts() if datapath is DatapathChoice.AUTO else Facts(datapath=DatapathType(datapath.value))
 
 
 def _listed(

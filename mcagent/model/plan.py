@@ -48,14 +48,35 @@ class Op(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One change to one resource. `old` is None for ADD, `new` is None for DELETE."""
+    """One change to one resource. `old` is None where it is added, `new` where it is deleted."""
 
-    op: Op
-    backend: Backend
-    key: ResourceKey
-    old: Resource | None
-    new: Resource | None
-    owner: str = ""
+    old: Resource | None = None
+    new: Resource | None = None
+    owner: str = ""  # of `new`; after a restart nobody knows whose an old resource was
+
+    @property
+    def resource(self) -> Resource:
+        """The resource as it will be, or as it was where it goes."""
+        found = self.old if self.new is None else self.new
+        assert found is not None
+        return found
+
+    @property
+    def op(self) -> Op:
+        """What is done to it."""
+        if self.old is None:
+            return Op.ADD
+        return Op.DELETE if self.new is None else Op.REPLACE
+
+    @property
+    def backend(self) -> Backend:
+        """The backend that holds it."""
+        return self.resource.backend
+
+    @property
+    def key(self) -> ResourceKey:
+        """Its identity in the backend."""
+        return self.resource.key
 
 
 class StageKind(Enum):

@@ -13,8 +13,8 @@ from ipaddress import ip_address, ip_network
 
 from devtools.nodes import netns
 from mcagent.dataplane.netlink.backend import NetlinkBackend
-from mcagent.model.plan import Op, Step
-from mcagent.model.resources import Backend, Route
+from mcagent.model.plan import Step
+from mcagent.model.resources import Route
 
 DEVICES = ("mc-gw0", "mc-gw1")
 NEXT_HOP = ip_address("169.254.77.2")
@@ -38,22 +38,17 @@ def routes(count: int, device: str) -> list[Route]:
     ]
 
 
-def change(op: Op, route: Route, old: Route | None, new: Route | None) -> Step:
-    """Return one step."""
-    return Step(op=op, backend=Backend.NETLINK, key=route.key, old=old, new=new)
-
-
 def bench(count: int) -> None:
     """Measure in the calling thread's namespace."""
     backend = NetlinkBackend(route_tables=(28003, 28004), route_protocol=111, devices=DEVICES)
     first, second = routes(count, DEVICES[0]), routes(count, DEVICES[1])
     work = {
-        "add": (first, [change(Op.ADD, new, None, new) for new in first]),
+        "add": (first, [Step(new=new) for new in first]),
         "replace": (
             second,
-            [change(Op.REPLACE, new, old, new) for old, new in zip(first, second, strict=True)],
+            [Step(old=old, new=new) for old, new in zip(first, second, strict=True)],
         ),
-        "delete": (second, [change(Op.DELETE, old, old, None) for old in second]),
+        "delete": (second, [Step(old=old) for old in second]),
     }
     for verb, (wanted, steps) in work.items():
         if verb == "delete":

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from devtools.nodes import netns
 from mcagent.dataplane.base import DataplaneBackend
-from mcagent.model.plan import ApplyResult, Op, Step
+from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import Resource, ResourceKey
 
 
@@ -35,11 +35,10 @@ def steps_to(actual: Mapping[ResourceKey, Resource], wanted: Sequence[Resource])
     for key, new in by_key.items():
         old = actual.get(key)
         if old != new:
-            op = Op.ADD if old is None else Op.REPLACE
-            steps.append(Step(op=op, backend=new.backend, key=key, old=old, new=new))
+            steps.append(Step(old=old, new=new))
     for key, old in actual.items():
         if key not in by_key:
-            steps.append(Step(op=Op.DELETE, backend=old.backend, key=key, old=old, new=None))
+            steps.append(Step(old=old))
     return steps
 
 

@@ -11,8 +11,8 @@ import pytest
 from devtools.nodes import netns
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.model.errors import BackendError
-from mcagent.model.plan import Op, Step
-from mcagent.model.resources import Backend, Link, LinkAddress, Neighbour, Resource, Route, RouteType, Rule
+from mcagent.model.plan import Step
+from mcagent.model.resources import Link, LinkAddress, Neighbour, Resource, Route, RouteType, Rule
 from tests.contract.inside import Inside, adds, as_mapping, make
 from tests.contract.suite import BackendContract, Case
 
@@ -325,7 +325,7 @@ def test_ten_thousand_routes_cost_about_what_the_kernel_needs(backend: Inside, n
     assert result.failed == ()
     assert backend.observe() == as_mapping([*device_part(), *routes])
     assert took < 10 * reference
-    gone = [Step(op=Op.DELETE, backend=Backend.NETLINK, key=route.key, old=route, new=None) for route in routes]
+    gone = [Step(old=route) for route in routes]
     assert backend.apply(gone).failed == ()
     assert backend.observe() == as_mapping(device_part())
 
@@ -354,10 +354,10 @@ def test_an_unreachable_route_stays_when_the_device_of_the_other_goes(node: str)
         done = netns.execute(node, ["ip", "route", "get", "240.0.2.1"], check=False)
         assert "unreachable" in (done.stdout + done.stderr).lower() or done.returncode == 2
         # Taking the device's route away, though it is gone already, takes nothing else.
-        result = backend.apply([Step(op=Op.DELETE, backend=Backend.NETLINK, key=way.key, old=way, new=None)])
+        result = backend.apply([Step(old=way)])
         assert result.failed == ()
         assert last.key in backend.observe()
-        backend.apply([Step(op=Op.DELETE, backend=Backend.NETLINK, key=last.key, old=last, new=None)])
+        backend.apply([Step(old=last)])
         assert last.key not in backend.observe()
     finally:
         backend.close()

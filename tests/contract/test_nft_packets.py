@@ -19,9 +19,8 @@ import pytest
 from devtools.nodes import netns
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.nft.backend import NftBackend
-from mcagent.model.plan import Op, Step
+from mcagent.model.plan import Step
 from mcagent.model.resources import (
-    Backend,
     Link,
     LinkAddress,
     Neighbour,
@@ -238,7 +237,7 @@ def test_filling_the_table_again_under_traffic_loses_and_masquerades_nothing(wir
     table = [IDENTITY, *WAY_BACK, CLAMP]
     many = pods(*(f"10.{n // 256}.{n % 256}.0/25" for n in range(2000)))
     make(wires.nft, [many, *table])
-    steps = [Step(op=Op.REPLACE, backend=Backend.NFT, key=one.key, old=one, new=one) for one in (many, *table)]
+    steps = [Step(old=one, new=one) for one in (many, *table)]
     results: list[int] = []
 
     def rewrite() -> None:

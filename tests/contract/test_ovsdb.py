@@ -18,7 +18,7 @@ from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
 from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 from mcagent.model.errors import BackendError
-from mcagent.model.plan import Op, Step
+from mcagent.model.plan import Step
 from mcagent.model.resources import BFD_MAC, PeerKind, Resource, TunnelType
 from tests.contract.inside import adds, as_mapping, make, steps_to
 from tests.contract.ovs_values import BFD, BRIDGE, DATAPATH, HOST_PORT, tunnel
@@ -129,7 +129,7 @@ def test_a_foreign_bridge_of_our_name_is_refused_and_kept(backend: OvsdbBackend,
     result = backend.apply(adds(BRIDGE, HOST_PORT, tunnel(2)))
     assert result.done == ()
     assert all("br-mc is not ours" in str(error) and not error.retryable for _, error in result.failed)
-    removal = Step(op=Op.DELETE, backend=BRIDGE.backend, key=BRIDGE.key, old=BRIDGE, new=None)
+    removal = Step(old=BRIDGE)
     assert "not ours" in str(backend.apply([removal]).failed[0][1])
     assert before == columns(ovs, "bridge", "br-mc", "_uuid", "fail_mode", "other_config", "external_ids", "ports")
 

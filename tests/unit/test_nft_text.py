@@ -8,8 +8,8 @@ import pytest
 
 from mcagent.dataplane.nft.apply import objection, script
 from mcagent.dataplane.nft.observe import Table, parse_listing
-from mcagent.model.plan import Op, Step
-from mcagent.model.resources import Backend, NftChain, NftSet
+from mcagent.model.plan import Step
+from mcagent.model.resources import NftChain, NftSet
 
 TABLE = Table("ip", "mcagent")
 
@@ -81,7 +81,7 @@ def test_a_set_of_another_kind_is_made_anew() -> None:
     """A set of networks becomes one of pairs only by being deleted."""
     old = NftSet(table="mcagent", name="s", elements=(ip_network("10.0.0.0/8"),))
     new = NftSet(table="mcagent", name="s", sockets=((ip_address("10.0.0.1"), 5),))
-    step = Step(op=Op.REPLACE, backend=Backend.NFT, key=new.key, old=old, new=new)
+    step = Step(old=old, new=new)
     assert [line.text for line in script(TABLE, [step])] == [
         "add table ip mcagent",
         "delete set ip mcagent s",
@@ -93,7 +93,7 @@ def test_a_set_of_another_kind_is_made_anew() -> None:
 
 def add(resource: NftChain | NftSet) -> Step:
     """Return the step that adds a resource."""
-    return Step(op=Op.ADD, backend=Backend.NFT, key=resource.key, old=None, new=resource)
+    return Step(new=resource)
 
 
 def chain(*rules: str, name: str = "mct_x", hook: str = "forward") -> NftChain:
@@ -125,10 +125,10 @@ def test_what_could_leave_its_place_in_the_script_is_objected_to(resource: NftCh
 def test_chains_are_filled_again_and_not_made_again() -> None:
     """Deleting a base chain lets packets pass without it: only a chain with another hook is deleted."""
     before, after = chain("accept"), chain("drop")
-    step = Step(op=Op.REPLACE, backend=Backend.NFT, key=after.key, old=before, new=after)
+    step = Step(old=before, new=after)
     texts = [line.text for line in script(TABLE, [step])]
     assert not [text for text in texts if text.startswith("delete")]
     assert texts.index("flush chain ip mcagent mct_x") < len(texts) - 1
     moved = chain("drop", hook="input")
-    step = Step(op=Op.REPLACE, backend=Backend.NFT, key=moved.key, old=before, new=moved)
+    step = Step(old=before, new=moved)
     assert "delete chain ip mcagent mct_x" in [line.text for line in script(TABLE, [step])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcagent.dataplane.openflow.apply import refused
-from mcagent.model.plan import Op, Step
+from mcagent.model.plan import Step
 from mcagent.model.resources import FlowEntry, GroupEntry
 
 COOKIE = 0x6D63 << 48
@@ -17,9 +17,7 @@ ENTRIES: list[FlowEntry | GroupEntry] = [
     FlowEntry(table=40, priority=100, match="ip,nw_dst=10.0.0.4", cookie=COOKIE | 3, actions="group:9"),
     GroupEntry(group_id=500, body="type=select"),
 ]
-STEPS = [
-    Step(backend=entry.backend, op=Op.ADD, key=entry.key, old=None, new=entry, owner="base") for entry in ENTRIES
-]
+STEPS = [Step(new=entry, owner="base") for entry in ENTRIES]
 QUOTED = """\
 Error OFPBAC_BAD_OUT_GROUP for: OFPT_FLOW_MOD (OF1.5) (xid={xid:#x}): \
 ADD table:40 priority=100,ip,nw_dst=10.0.0.2 cookie:0x6d63000000000002 actions=group:9

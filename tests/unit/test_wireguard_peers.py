@@ -15,8 +15,7 @@ from mcagent.dataplane.wireguard.driver import DeviceChange, PeerChange, RawDevi
 from mcagent.dataplane.wireguard.peers import SESSION, change_peers, handovers, observed_peers, peer_changes
 from mcagent.model.errors import BackendError
 from mcagent.model.net import network_key, parse_address, parse_network
-from mcagent.model.plan import Op, Step
-from mcagent.model.resources import Backend
+from mcagent.model.plan import Step
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeer
 
 DEVICE = "mc-wg0"
@@ -95,10 +94,9 @@ def steps(before: Sequence[WireGuardPeer], after: Sequence[WireGuardPeer]) -> li
     found = []
     for key, one in new.items():
         if old.get(key) != one:
-            op = Op.REPLACE if key in old else Op.ADD
-            found.append(Step(op=op, backend=Backend.WIREGUARD, key=one.key, old=old.get(key), new=one))
+            found.append(Step(old=old.get(key), new=one))
     gone = [one for key, one in old.items() if key not in new]
-    return found + [Step(op=Op.DELETE, backend=Backend.WIREGUARD, key=o.key, old=o, new=None) for o in gone]
+    return found + [Step(old=o) for o in gone]
 
 
 Applied = dict[str, WireGuardPeer]

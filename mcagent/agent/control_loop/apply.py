@@ -146,4 +146,4 @@ class Outcome:
 
 def kind_of(step: Step) -> str:
     """Return the kind of resource that a step changes: "FlowEntry", "Route", ..."""
-    return type(step.new if step.new is not None else step.old).__name__
+    return type(step.resource).__name__

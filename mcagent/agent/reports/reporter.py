@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mcagent.agent.control_loop.apply import Failure, Outcome, kind_of
+from mcagent.agent.control_loop.apply import Outcome, kind_of
 from mcagent.agent.control_loop.schedule import Retry
 from mcagent.agent.objects import Api
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
@@ -126,7 +126,7 @@ class Reporter:
         failure = outcome.failures.get(name)
         if failure is None and (name in retries or outcome.desired is None):
             return  # not tried in this pass
-        errors = _texts(failure)
+        errors = _cut([str(error) for error in failure.errors]) if failure is not None else ()
         for text in errors if errors != self._errors[name] else ():
             log.error("%s", text)
         if not errors and self._errors[name]:
@@ -155,23 +155,17 @@ def _result(outcome: Outcome, error: str) -> str:
 
 def step_text(step: Step) -> str:
     """Return "add flow ...", "replace route ...", "delete tunnel ..."."""
-    shown = step.new if step.new is not None else step.old
-    assert shown is not None
-    return f"{step.op} {resource_text(shown)}"
+    return f"{step.op} {resource_text(step.resource)}"
 
 
 def drift_text(step: Step) -> str:
     """Return what somebody had changed, and that it was put back."""
+    text = resource_text(step.resource)
     if step.new is None:
-        assert step.old is not None
-        return f"removed what was added: {resource_text(step.old)}"
+        return f"removed what was added: {text}"
     if step.old is None:
-        return f"put back what was gone: {resource_text(step.new)}"
-    return f"put back {resource_text(step.new)} (it was changed to {resource_text(step.old)})"
-
-
-def _texts(failure: Failure | None) -> tuple[str, ...]:
-    return _cut([str(error) for error in failure.errors]) if failure is not None else ()
+        return f"put back what was gone: {text}"
+    return f"put back {text} (it was changed to {resource_text(step.old)})"
 
 
 def _cut(texts: Sequence[str]) -> tuple[str, ...]:

@@ -47,16 +47,15 @@ def diff(actual: Actual, desired: Desired) -> Plan:
     seen = 0
     for backend, resources in actual.items():
         for key, old in resources.items():
-            found = wanted.get((backend, key))
-            if found is None:
-                steps.append(_delete(old))
-                continue
-            seen += 1
-            if found[1] != old:
-                steps.append(_replace(old, found))
+            owner, new = wanted.get((backend, key), _NOTHING)
+            seen += new is not None
+            if new != old:
+                steps.append(Step(old=old, new=new, owner=owner))
     if seen < len(wanted):
         steps.extend(
-            _add(place, found) for place, found in wanted.items() if place[1] not in actual.get(place[0], ())
+            Step(new=new, owner=owner)
+            for (backend, key), (owner, new) in wanted.items()
+            if key not in actual.get(backend, ())
         )
     return _plan(steps)
 
@@ -73,12 +72,10 @@ def diff_desired(before: Desired, after: Desired) -> Plan:
     new, old = _by_key(_apart(after, before, changed)), _by_key(_apart(before, after, (*changed, *gone)))
     steps: list[Step] = []
     for place, (_, resource) in old.items():
-        found = new.get(place)
-        if found is None:
-            steps.append(_delete(resource))
-        elif found[1] != resource:
-            steps.append(_replace(resource, found))
-    steps.extend(_add(place, found) for place, found in new.items() if place not in old)
+        owner, wanted = new.get(place, _NOTHING)
+        if wanted != resource:
+            steps.append(Step(old=resource, new=wanted, owner=owner))
+    steps.extend(Step(new=wanted, owner=owner) for place, (owner, wanted) in new.items() if place not in old)
     return _plan(steps)
 
 
@@ -91,26 +88,13 @@ def _apart(one: Desired, other: Desired, names: Iterable[str]) -> Iterator[tuple
             yield name, [resource for resource in fragment.resources if id(resource) not in there]
 
 
-_Found = tuple[str, Resource]  # the owner, and the resource
+_NOTHING = ("", None)  # no owner, no resource
 
 
-def _by_key(fragments: Iterable[tuple[str, Iterable[Resource]]]) -> Mapping[tuple[Backend, ResourceKey], _Found]:
+def _by_key(
+    fragments: Iterable[tuple[str, Iterable[Resource]]],
+) -> Mapping[tuple[Backend, ResourceKey], tuple[str, Resource]]:
     return {(r.backend, r.key): (name, r) for name, resources in fragments for r in resources}
-
-
-def _add(place: tuple[Backend, ResourceKey], found: _Found) -> Step:
-    owner, new = found
-    return Step(op=Op.ADD, backend=place[0], key=place[1], old=None, new=new, owner=owner)
-
-
-def _replace(old: Resource, found: _Found) -> Step:
-    owner, new = found
-    return Step(op=Op.REPLACE, backend=new.backend, key=new.key, old=old, new=new, owner=owner)
-
-
-def _delete(old: Resource) -> Step:
-    # no owner: after a restart nobody knows whose an old resource was
-    return Step(op=Op.DELETE, backend=old.backend, key=old.key, old=old, new=None)
 
 
 def _plan(steps: list[Step]) -> Plan:
@@ -212,12 +196,12 @@ def flows_first(plan: Plan, ports: Iterable[Resource], *, blank: bool) -> Plan:
         down = path_down(new)
         if step.old != down:
             early.append(replace(step, new=down))
-        late.append(replace(step, op=Op.REPLACE, old=down))
+        late.append(replace(step, old=down))
     if blank:
         planned = {step.key for stage in plan.stages if stage.backend is Backend.OVSDB for step in stage.steps}
         for port in present:
             if port.key not in planned and path_down(port) != port:
-                step = Step(op=Op.REPLACE, backend=Backend.OVSDB, key=port.key, old=port, new=path_down(port))
+                step = Step(old=port, new=path_down(port))
                 early.append(step)
                 late.append(replace(step, old=step.new, new=port))
     if not late:

@@ -104,10 +104,7 @@ def plan_text(plan: Plan) -> str:
     for number, stage in enumerate(plan.stages, 1):
         lines.append(f"{number}. {stage.kind.title} ({stage.backend}; {_counts(stage.steps)})")
         for step in stage.steps:
-            shown = step.new if step.new is not None else step.old
-            if shown is None:
-                continue
-            lines.append(f"  {_SIGNS[step.op]} {resource_text(shown)}")
+            lines.append(f"  {_SIGNS[step.op]} {resource_text(step.resource)}")
             if step.op is Op.REPLACE and step.old is not None:
                 lines.append(f"      was: {resource_text(step.old)}")
     lines.append(f"in all: {_counts(plan.steps)}")

@@ -31,9 +31,7 @@ _FINE = dict.fromkeys((RTM_DELADDR, RTM_DELNEIGH, RTM_DELROUTE, RTM_DELRULE), _A
 
 def failure(step: Step, refusal: Refusal, *, retryable: bool = True) -> BackendError:
     """Return the error of a step that the kernel refused, or we did."""
-    resource = step.new or step.old
-    assert resource is not None
-    return BackendError(Backend.NETLINK, step.op, resource_text(resource), str(refusal), retryable=retryable)
+    return BackendError(Backend.NETLINK, step.op, resource_text(step.resource), str(refusal), retryable=retryable)
 
 
 class Writer:

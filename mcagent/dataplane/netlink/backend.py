@@ -90,7 +90,7 @@ class NetlinkBackend:
 
     def _foreign(self, step: Step) -> str:
         """Return what of a step is not ours, or "": a mistake above must not reach a foreign object."""
-        match step.new or step.old:
+        match step.resource:
             case Link(name=device) | LinkAddress(device=device) | Neighbour(device=device):
                 return "" if device in self._devices else f"{device} is not a device of ours"
             case Route(table=table) | Rule(table=table):

@@ -43,7 +43,7 @@ def apply_steps(table: Table, steps: Mapping[int, Step]) -> dict[int, BackendErr
 
 def objection(step: Step, table: Table) -> str:
     """Return why a step cannot be written as a script, or "" if it can."""
-    resource = step.new or step.old
+    resource = step.resource
     if not isinstance(resource, NftChain | NftSet):
         return f"{type(resource).__name__} is not a resource of nft"
     if (resource.family, resource.table) != (table.family, table.name):
@@ -110,7 +110,7 @@ def script(table: Table, steps: Iterable[Step]) -> list[Line]:
 
 def _about(step: Step) -> str:
     """Return what a step is about, for people."""
-    match step.new or step.old:
+    match step.resource:
         case NftChain(name=name):
             return f"chain {name}"
         case NftSet(name=name):

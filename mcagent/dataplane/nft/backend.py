@@ -86,5 +86,5 @@ def _list(table: Table, without: str = "-s") -> Listing:
 
 
 def _family(step: Step) -> str:
-    resource = step.new or step.old
+    resource = step.resource
     return resource.family if isinstance(resource, NftChain | NftSet) else "ip"  # which refuses what is no chain

@@ -37,7 +37,7 @@ def in_bundle_order(steps: Sequence[Placed]) -> list[Placed]:
     """
     groups = {name_of(item[1].new): item for item in steps if isinstance(item[1].new, GroupEntry)}
     needed = {name: sorted(_needs(step.new) & groups.keys()) for name, (_, step) in groups.items()}
-    flows = [item for item in steps if isinstance(item[1].new or item[1].old, FlowEntry)]
+    flows = [item for item in steps if isinstance(item[1].resource, FlowEntry)]
     deleted = [item for item in steps if item[1].new is None and isinstance(item[1].old, GroupEntry)]
     return [*(groups[name] for name in TopologicalSorter(needed).static_order()), *flows, *deleted]
 
@@ -81,7 +81,7 @@ def _needs(resource: Resource | None) -> set[str]:
 
 def bundle_line(step: Step) -> str:
     """Return the step as one line of a bundle file (ovs-ofctl(8), "OpenFlow Switch Bundle Command")."""
-    resource = step.new or step.old
+    resource = step.resource
     if isinstance(resource, GroupEntry):
         if step.op is Op.DELETE:
             return f"group delete group_id={resource.group_id}"
@@ -98,7 +98,7 @@ def bundle_line(step: Step) -> str:
 
 def failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError:
     """Return the error that says why a step could not be done."""
-    match step.new or step.old:
+    match step.resource:
         case GroupEntry(group_id=number):
             obj = f"group {number:#x}"
         case MeterEntry(meter_id=number):
@@ -131,7 +131,7 @@ def refused(stderr: str, steps: Sequence[Step]) -> tuple[int | None, str] | None
 
 
 def _quotes(quoted: str, step: Step) -> bool:
-    resource = step.new or step.old
+    resource = step.resource
     if isinstance(resource, GroupEntry):
         number = f"group_id={resource.group_id}," in f"{quoted},"
         return "OFPT_GROUP_MOD" in quoted and (number or resource.group_id.to_bytes(4) == _bytes(quoted)[12:16])

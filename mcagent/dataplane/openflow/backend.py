@@ -76,7 +76,7 @@ class OpenFlowBackend:
         """
         failed: dict[int, BackendError] = {}
         placed = list(enumerate(steps))
-        meters = [item for item in placed if isinstance(item[1].new or item[1].old, MeterEntry)]
+        meters = [item for item in placed if isinstance(item[1].resource, MeterEntry)]
         # Those that flows use are there before them and go after them: OVS would delete these flows.
         cause = self._meters([item for item in meters if item[1].new is not None], failed)
         # What the flows of a refused meter let pass then passes by the flows below them.

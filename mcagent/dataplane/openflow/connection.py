@@ -75,7 +75,7 @@ def packet_out(in_port: int, frame: bytes) -> bytes:
 
 def meter_message(step: Step, xid: int) -> bytes:
     """Return the step on a meter, which drops what is over its rate: bundles take none."""
-    meter = step.new or step.old
+    meter = step.resource
     assert isinstance(meter, MeterEntry)
     band = b"" if step.new is None else _BAND.pack(_BAND_DROP, _BAND.size, meter.rate, meter.burst)
     return message(METER_MOD, _METER.pack(_METER_COMMANDS[step.op], _METER_FLAGS, meter.meter_id) + band, xid)

@@ -17,7 +17,7 @@ from mcagent.model.resources import Bridge, HostPort, OvsdbResource, TunnelPort
 
 def failure(step: Step, reason: str, *, retryable: bool = True) -> BackendError:
     """Return the error that says why a step could not be done."""
-    resource = step.new or step.old
+    resource = step.resource
     assert isinstance(resource, OvsdbResource)
     kind = {Bridge: "bridge", HostPort: "host port", TunnelPort: "tunnel port"}[type(resource)]
     return BackendError("ovsdb", str(step.op), f"{kind} {resource.name}", reason, retryable=retryable)
@@ -33,7 +33,7 @@ class Changes:
 
     def make(self, step: Step) -> None:
         """Make one step. Raises BackendError, and changes nothing, where it would touch what is not ours."""
-        resource = step.new or step.old
+        resource = step.resource
         if isinstance(resource, Bridge):
             self._make_bridge(step, resource)
         else:

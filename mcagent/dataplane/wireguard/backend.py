@@ -81,7 +81,7 @@ class WireGuardBackend:
         failed: dict[int, BackendError] = {}
         with self._lock:
             read_link(self._name)  # whether the kernel can be asked at all
-            for kind, run in groupby(enumerate(steps), key=lambda one: type(one[1].new or one[1].old)):
+            for kind, run in groupby(enumerate(steps), key=lambda one: type(one[1].resource)):
                 batch = dict(run)
                 try:
                     if kind is WireGuardPeer:
