@@ -20,6 +20,7 @@ from mcagent.dataplane.netlink import links
 from mcagent.dataplane.netlink.connection import family
 from mcagent.dataplane.wireguard.device import change_link
 from mcagent.dataplane.wireguard.driver import DeviceChange, PeerChange, RawDevice, RawPeer, wireguard_error
+from mcagent.dataplane.wireguard.keys import is_key
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Network, network_key
 from mcagent.model.wireguard import WireGuardImplementation
@@ -66,6 +67,8 @@ class KernelDriver:
         """Change the device, in one message where it fits."""
         from pyroute2.netlink import NLM_F_ACK, NLM_F_REQUEST
 
+        for key in (peer.public_key for peer in change.peers if not is_key(peer.public_key)):
+            raise wireguard_error("change", self._about, f'"{key}" is no key')  # it would be padded
         with _socket("change", self._about) as connection:
             for message in set_messages(self._name, change):
                 connection.nlm_request(message, msg_type=connection.prid, msg_flags=NLM_F_REQUEST | NLM_F_ACK)

@@ -26,7 +26,6 @@ from mcagent.dataplane.wireguard.driver import (
     RawPeer,
     wireguard_error,
 )
-from mcagent.dataplane.wireguard.keys import is_key
 from mcagent.model.errors import BackendError
 from mcagent.model.net import parse_address
 from mcagent.model.plan import Step
@@ -81,10 +80,7 @@ def change_peers(
 
     `raw` is the device as it is, `before` what was asked of it until now.
     """
-    now = time.time()
     puts = {place: step.new for place, step in steps.items() if isinstance(step.new, WireGuardPeer)}
-    refused = {place: why for place, peer in puts.items() if (why := _objection(peer))}
-    puts = {place: peer for place, peer in puts.items() if place not in refused}
     gone = {
         place: step.old for place, step in steps.items() if isinstance(step.old, WireGuardPeer) and not step.new
     }
@@ -93,21 +89,21 @@ def change_peers(
     wanted = {key: one for key, one in before.items() if key not in deleted and one.successor not in put}
     wanted |= {peer.public_key: peer for peer in puts.values()}
     kept = {key for peer in wanted.values() for key in (key_in_use(peer, raw.peers), peer.successor)}
+    now = time.time()
     changes = {
         place: peer_changes(before.get(peer.public_key), peer, raw.peers, now, kept)
         for place, peer in puts.items()
     }
     for place, peer in gone.items():
         changes[place] = _removals({peer.public_key, peer.successor} - kept, raw.peers)
-    failed = _write(driver, changes)
-    for peer in (puts[place] for place in failed if place in puts):
-        del wanted[peer.public_key]
-        wanted |= {key: one for key, one in before.items() if key == peer.public_key}
-    errors = {}
-    for place, reason in (refused | failed).items():
-        _, device, key = steps[place].key
-        name = f"peer {key} of {device}"
-        errors[place] = wireguard_error(steps[place].op, name, reason, retryable=place in failed)
+    errors: dict[int, BackendError] = {}
+    for place, reason in _write(driver, changes).items():
+        device, key = map(str, steps[place].key[1:])
+        errors[place] = wireguard_error(steps[place].op, f"peer {key} of {device}", reason)
+        if place in puts:
+            del wanted[key]
+            if key in before:
+                wanted[key] = before[key]
     return wanted, errors
 
 
@@ -148,12 +144,6 @@ def handovers(applied: Peers, raw: Mapping[str, RawPeer]) -> list[PeerChange]:
         elif peer.public_key in raw:
             changes.append(PeerChange(public_key=peer.public_key, remove=True))
     return changes
-
-
-def _objection(peer: WireGuardPeer) -> str:
-    """Return why no device can have such a peer, or "" if one can."""
-    wrong = [key for key in (peer.public_key, peer.successor) if key and not is_key(key)]
-    return f'"{wrong[0]}" is no key: 44 characters of base64 were expected' if wrong else ""
 
 
 def _removals(keys: Set[str], raw: Mapping[str, RawPeer]) -> list[PeerChange]:
