@@ -13,6 +13,7 @@ from flows.pipeline import Env, NextHopGroup
 from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core import wireguard
 from mcagent.core.addresses.rules import Taken
+from mcagent.core.addresses.underlay import endpoint_of
 from mcagent.core.engine import Engine, joined
 from mcagent.core.fragments import build, path_state, tunnel_guard
 from mcagent.core.fragments.path_state import PathRules, PathState, Tunnel, cluster_tunnels, names_of, node_tunnels
@@ -130,9 +131,10 @@ class Walk:
         gateway, clusters = self._encrypting, self._clusters
         if gateway is None:
             return wireguard.Encryption()
-        facts, own = self._wireguard, self._cell("own ends", wireguard.own_ends, gateway)
-        wants = self._each("wanted keys and ends", wireguard.wants_of, self._both, own, self._config)
-        keys = (facts.wireguard_public_key, facts.wireguard_next_key, own.own)
+        facts, own = self._wireguard, endpoint_of(gateway.gateway_ip)
+        ours = (gateway.gateway_ip, gateway.service_cidr)
+        wants = self._each("wanted keys and ends", wireguard.wants_of, self._both, *ours, self._config)
+        keys = (facts.wireguard_public_key, facts.wireguard_next_key, own)
         lost = self._cell("lost keys and ends", wireguard.lost_claims, wants, clusters.accepted, keys)
         taken = self._cell("taken of ends", Taken, self.local.taken)
         known = self._cell("clusters and what they want", joined, clusters.checked, wants, lost)

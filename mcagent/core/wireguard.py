@@ -75,22 +75,6 @@ def publication(gateways: Mapping[str, Gateway], facts: Facts, config: Config) -
     return Publication(meta=gateway.meta, there=gateway.wireguard, wanted=wanted)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ends:
-    """This Node's own ends of tunnels."""
-
-    gateway_ip: Address
-    own: Address
-    first: Address | None  # towards a cluster that has one key; None: its Service CIDR is not known
-
-
-def own_ends(own: LocalGateway) -> Ends:
-    """Return where tunnels end on this gateway."""
-    return Ends(
-        gateway_ip=own.gateway_ip, own=endpoint_of(own.gateway_ip), first=_first_endpoint(own.service_cidr)
-    )
-
-
 def _first_endpoint(service_cidr: Network | None) -> Address | None:
     """Return Antrea's tunnel endpoint of a cluster's only gateway; no Service has that address."""
     return service_cidr.network_address if service_cidr is not None else None
@@ -112,28 +96,38 @@ class Wanted:
 Wants = tuple[tuple[Address, Wanted | Problem], ...]  # by gateway; see `_wanted_by`
 
 
-def wants_of(value: tuple[AcceptedCluster, CheckedCluster], own: Ends, config: Config) -> Wants:
-    """Return what the gateways of a cluster that are reached from here want."""
+def wants_of(
+    value: tuple[AcceptedCluster, CheckedCluster], own: Address, service_cidr: Network | None, config: Config
+) -> Wants:
+    """Return what the gateways of a cluster that are reached from here want; `own`: this Node's gatewayIP."""
     cluster, checked = value
-    reached = cluster.reached_from(own.gateway_ip)
-    return tuple((gateway, _wanted_by(checked.info, cluster, gateway, own, config)) for gateway in reached)
+    ends = endpoint_of(own), _first_endpoint(service_cidr)
+    reached = cluster.reached_from(own)
+    return tuple((gateway, _wanted_by(checked.info, cluster, gateway, ends, config)) for gateway in reached)
 
 
 def _wanted_by(
-    info: ClusterInfoImport, cluster: AcceptedCluster, gateway: Address, own: Ends, config: Config
+    info: ClusterInfoImport,
+    cluster: AcceptedCluster,
+    gateway: Address,
+    own: tuple[Address, Address | None],
+    config: Config,
 ) -> Wanted | Problem:
-    """Return what a gateway wants, or why it is not encrypted to: a warning where it is used all the same."""
+    """Return what a gateway wants, or why it is not encrypted to: a warning where it is used all the same.
+
+    `own`: where tunnels end on this Node, and where they do towards a cluster that has one key.
+    """
     place = info.gateway_ips.index(gateway)
     path, claim = f"spec.gatewayInfos[{place}].wireGuard", str(gateway)
     published = dict(info.gateway_wireguard).get(gateway)
     own_key = published is not None
     address: Address | None = endpoint_of(gateway)
-    source: Address | None = own.own
+    source: Address | None = own[0]
     if published is None:
         if place or info.wireguard is None:
             return _without_key(info, gateway, path, config)
         published, path, claim = info.wireguard, "spec.wireGuard", str(info.service_cidr)
-        address, source = _first_endpoint(info.service_cidr), own.first
+        address, source = _first_endpoint(info.service_cidr), own[1]
     if address is None or source is None or not (own_key or info.service_cidr in cluster.cidrs):
         message = f"{gateway} is not used: without both Service CIDRs there is no tunnel endpoint"
         return info.meta.problem("spec.wireGuard", "NoEndpoint", message)
@@ -258,8 +252,8 @@ def _contested(
     return info.meta.problem(wanted.path, "DuplicateAddress", message)
 
 
-def encryption(found: Mapping[str, Found], own: Ends, facts: Facts, config: Config) -> Encryption:
-    """Return the verdict on all clusters together."""
+def encryption(found: Mapping[str, Found], own: Address, facts: Facts, config: Config) -> Encryption:
+    """Return the verdict on all clusters together; `own`: this Node's end of tunnels."""
     problems = [problem for _, every in found.values() for problem in every]
     ends = {cluster_id: every for cluster_id, (every, _) in found.items()}
     why_not = _why_not(facts)
@@ -271,7 +265,7 @@ def encryption(found: Mapping[str, Found], own: Ends, facts: Facts, config: Conf
         where, reason = "trafficEncryptionMode", "EncryptionUnavailable"
         problems.append(Problem(subject="configuration", path=where, reason=reason, message=message))
         return Encryption(ends=ends, problems=tuple(problems))
-    addresses = {own.own, *(end.source for every in ends.values() for end in every if end.source is not None)}
+    addresses = {own, *(end.source for every in ends.values() for end in every if end.source is not None)}
     return Encryption(ends=ends, addresses=tuple(sorted(addresses, key=int)), problems=tuple(problems))
 
 

@@ -49,22 +49,35 @@ def observed_peers(device: str, raw: Mapping[str, RawPeer], applied: Peers, now:
     rest = dict(raw)
     for peer in applied.values():
         key = key_in_use(peer, raw)
-        live = rest.pop(key, None)
-        other = rest.pop(({peer.public_key, peer.successor} - {key}).pop(), None) if peer.successor else None
+        ours = {one: rest.pop(one) for one in (peer.public_key, peer.successor) if one in rest}
+        live = ours.pop(key, None)
         if live is None:
             continue
-        ready = not peer.successor or key == peer.successor or other is not None
-        moved = other is None or not other.allowed_ips
+        answered = peer.successor in {"", key, *ours}  # as soon as it begins to use the next key
+        moved = not any(other.allowed_ips for other in ours.values())
         endpoint = live.endpoint
         if endpoint is None or _vouched(live, now):
             endpoint = peer.endpoint
-        found.append(_resource(peer, live, endpoint, intact=live.endpoint is not None and ready and moved))
-    for live in rest.values():
-        stranger = WireGuardPeer(
-            device=device, public_key=live.public_key, endpoint=_NOWHERE, allowed_ips=(), keepalive=0
+        found.append(
+            replace(
+                peer,
+                endpoint=endpoint,
+                allowed_ips=live.allowed_ips,
+                keepalive=live.keepalive,
+                intact=live.endpoint is not None and not live.preshared and answered and moved,
+            )
         )
-        found.append(_resource(stranger, live, live.endpoint or _NOWHERE, intact=True))
-    return found
+    strangers = (
+        WireGuardPeer(
+            device=device,
+            public_key=live.public_key,
+            endpoint=live.endpoint or _NOWHERE,
+            allowed_ips=live.allowed_ips,
+            keepalive=live.keepalive,
+        )
+        for live in rest.values()
+    )
+    return [*found, *strangers]
 
 
 def key_in_use(peer: WireGuardPeer, raw: Mapping[str, RawPeer]) -> str:
@@ -174,16 +187,6 @@ def _differences(before: WireGuardPeer | None, after: WireGuardPeer, live: RawPe
         keepalive=after.keepalive if live.keepalive != after.keepalive else None,
         allowed_ips=tuple(one for one in after.allowed_ips if one not in has),
         replace_allowed_ips=replaced,
-    )
-
-
-def _resource(peer: WireGuardPeer, live: RawPeer, endpoint: Endpoint, *, intact: bool) -> WireGuardPeer:
-    return replace(
-        peer,
-        endpoint=endpoint,
-        allowed_ips=live.allowed_ips,
-        keepalive=live.keepalive,
-        intact=intact and not live.preshared,
     )
 
 
