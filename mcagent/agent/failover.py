@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from mcagent.core.failover import draining, liveness
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Packets, Phase
-from mcagent.core.failover.liveness import Cause, Damping, Liveness, Peer, Transition
+from mcagent.core.failover.liveness import Cause, Damping, Peer
 from mcagent.core.failover.observations import (
     OWN_CLUSTER,
     active_order,
@@ -54,7 +54,7 @@ class Failover:
         self._state, self._packets = state, packets
         self._damping, self._drain_timeout, self._clock = damping, drain_timeout, clock
         self._gateway_lost = gateway_lost
-        self._advance = liveness.advance(Liveness(), (), clock(), damping)
+        self._advance = liveness.advance({}, (), clock(), damping)
         self._draining: Draining | None = None
         self._lingering = Lingering()
         self._leaving = False  # this Node's own Gateway is among those that linger
@@ -110,7 +110,7 @@ class Failover:
         self._draining = drain = self._drain(state, snapshot, config.node_name, desired, now)
         order = self._order or ()
         self.report = LiveReport(
-            peers=self._advance.liveness.peers,
+            peers=self._advance.peers,
             ports=self._ports,
             damped=self._advance.damped,
             draining=drain,
@@ -134,7 +134,7 @@ class Failover:
     ) -> None:
         tunnels = state.tunnels
         seen = observations(tunnels, snapshot.nodes)
-        self._advance = liveness.advance(self._advance.liveness, seen, now, self._damping)
+        self._advance = liveness.advance(self._advance.peers, seen, now, self._damping)
         self._begins = beginning(tunnels, self._advance)
         alone = isolated(tunnels, self._advance)
         if alone is not self._isolated:
@@ -147,9 +147,9 @@ class Failover:
             )
         ports = {port.name: port for port, _ in tunnels}
         every = {**self._ports, **ports}
-        self._ports = {name: every[name] for name in self._advance.liveness.peers if name in every}
-        for peer, transition in self._advance.transitions:
-            self._count(self._ports.get(peer.port), peer, transition)
+        self._ports = {name: every[name] for name in self._advance.peers if name in every}
+        for peer in self._advance.changed:
+            self._count(peer)
         self._ask_connections(ports, desired)
         if config.gateways is not GatewayMode.ACTIVE_STANDBY or config.failback:
             self._order = None
@@ -161,27 +161,22 @@ class Failover:
 
     def _ask_connections(self, ports: Mapping[str, TunnelPort], desired: Desired | None) -> None:
         """What a gateway of this cluster has SNATed ends with it. One that lost a cluster may be this one."""
-        lost = {
-            peer.group
-            for peer, transition in self._advance.transitions
-            if not transition.live and transition.cause is not Cause.DAMPING
-        }
-        if not lost:
-            return
-        peers = self._advance.liveness.peers
+        lost = {peer.group for peer in self._advance.changed if _lost(peer)}
+        peers = self._advance.peers
         lost -= {peer.group for peer in peers.values() if peer.live and peer.group != OWN_CLUSTER}
         near = [port.ofport for port in ports.values() if port.peer_kind is PeerKind.GATEWAY]
         if near and any(group == OWN_CLUSTER or group.startswith("cluster/") for group in lost):
             self._gateway_lost(near[0], desired)
 
-    def _count(self, port: TunnelPort | None, peer: Peer, transition: Transition) -> None:
+    def _count(self, peer: Peer) -> None:
+        port = self._ports.get(peer.port)
         kind = port.peer_kind if port is not None else PeerKind.NODE
-        if not transition.live and transition.cause is not Cause.DAMPING:
-            self._failovers[str(kind), transition.cause] += 1
+        if _lost(peer):
+            self._failovers[str(kind), peer.cause] += 1
         where = f"{port.peer} ({port.remote_ip})" if port is not None else peer.port
-        level = logging.INFO if transition.live or transition.cause is not Cause.BFD else logging.WARNING
-        verdict = "is used" if transition.live else "is not used"
-        log.log(level, "%s %s %s: %s (%s)", kind, where, verdict, transition.text, transition.cause)
+        level = logging.INFO if peer.live or peer.cause is not Cause.BFD else logging.WARNING
+        verdict = "is used" if peer.live else "is not used"
+        log.log(level, "%s %s %s: %s (%s)", kind, where, verdict, peer.text, peer.cause)
 
     def _drain(
         self, state: BridgeState, snapshot: Snapshot, own: str, desired: Desired | None, now: float
@@ -211,10 +206,15 @@ class Failover:
             return NO_GATEWAY
         going = self._draining is not None and self._draining.phase is not Phase.SERVING
         for port, _ in state.tunnels:
-            peer = self._advance.liveness.peers.get(port.name)
+            peer = self._advance.peers.get(port.name)
             if port.peer_kind is not PeerKind.GATEWAY or peer is None or not peer.live:
                 continue
             node = snapshot.nodes.get(port.peer)
             if going or node is None or not node.drain:
                 return ""
         return "no other gateway of this cluster is live that could take over"
+
+
+def _lost(peer: Peer) -> bool:
+    """Tell whether it cannot be used, which is more than not being trusted yet."""
+    return not peer.live and peer.cause is not Cause.DAMPING

@@ -10,7 +10,7 @@ import pytest
 from mcagent.agent.reports.reporter import NodeRecorder
 from mcagent.cli import gateways as command
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
-from mcagent.core.failover.liveness import Advance, Damping, Liveness, Observation, advance
+from mcagent.core.failover.liveness import Advance, Damping, Observation, Peers, advance
 from mcagent.core.failover.observations import group_of
 from mcagent.model.event import Event
 from mcagent.model.resources import PeerKind
@@ -31,7 +31,7 @@ PORTS = {
 COUNTERS = {"mc-3": {"tx_packets": 75, "rx_packets": 7}, "mc-4": {"tx_packets": 25}}
 
 
-def looks(now: float, before: Liveness, down: str = "") -> Advance:
+def looks(now: float, before: Peers, down: str = "") -> Advance:
     """Return the next state with all tunnels up but one."""
     found = [
         Observation(
@@ -49,8 +49,8 @@ def looks(now: float, before: Liveness, down: str = "") -> Advance:
 @pytest.fixture
 def live() -> LiveReport:
     """A gateway whose tunnel mc-4 was lost two seconds after its start."""
-    last = looks(12.0, looks(10.0, Liveness()).liveness, down="mc-4")
-    return LiveReport(peers=last.liveness.peers, ports=PORTS, damped=last.damped, epoch=1_000_000.0)
+    last = looks(12.0, looks(10.0, {}).peers, down="mc-4")
+    return LiveReport(peers=last.peers, ports=PORTS, damped=last.damped, epoch=1_000_000.0)
 
 
 def test_each_gateway_is_told_with_cause_time_and_share(live: LiveReport) -> None:

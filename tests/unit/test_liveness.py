@@ -17,8 +17,8 @@ from mcagent.core.failover.liveness import (
     Advance,
     Cause,
     Damping,
-    Liveness,
     Observation,
+    Peers,
     advance,
     hold_after_loss,
 )
@@ -41,13 +41,13 @@ class Story:
 
     def __init__(self, damping: Damping = DAMPING) -> None:
         self.damping = damping
-        self.state = Liveness()
+        self.state: Peers = {}
         self.last: Advance | None = None
 
     def at(self, now: float, *looks: Observation) -> Advance:
         """Take a look."""
         self.last = advance(self.state, looks, now, self.damping)
-        self.state = self.last.liveness
+        self.state = self.last.peers
         return self.last
 
 
@@ -55,7 +55,7 @@ def test_a_peer_that_never_answered_is_trusted_and_told_so() -> None:
     """An Antrea gateway has no BFD: it is used on the API's word."""
     story = Story()
     found = story.at(0.0, down())
-    peer = found.liveness.peers["a"]
+    peer = found.peers["a"]
     assert peer.live
     assert peer.cause is Cause.API
     assert "never answered" in peer.text
@@ -70,12 +70,12 @@ def test_a_new_gateway_is_used_when_it_answers_or_after_a_grace() -> None:
     found = story.at(10.0, up("a"), down("b"), down("c"))
     assert found.damped == {"b", "c"}
     assert found.wake == 10.0 + GRACE
-    assert "new" in found.liveness.peers["b"].text
+    assert "new" in found.peers["b"].text
     assert story.at(11.0, up("a"), up("b"), down("c")).damped == {"c"}
     late = story.at(10.0 + GRACE, up("a"), up("b"), down("c"))
     assert late.damped == frozenset()
-    assert late.liveness.peers["c"].live
-    assert late.liveness.peers["c"].cause is Cause.API
+    assert late.peers["c"].live
+    assert late.peers["c"].cause is Cause.API
     assert story.at(20.0, up("a"), up("b"), down("c"), down("d", "west")).damped == frozenset()  # the only one
 
 
@@ -83,9 +83,9 @@ def test_a_peer_known_from_before_a_restart_is_not_trusted_blindly() -> None:
     """What answered once must answer: `seen` survives the agent."""
     story = Story()
     found = story.at(0.0, down(seen=True))
-    assert not found.liveness.peers["a"].live
+    assert not found.peers["a"].live
     assert found.seen == {"a"}
-    assert found.liveness.peers["a"].flaps == 0  # we saw no loss
+    assert found.peers["a"].flaps == 0  # we saw no loss
 
 
 def test_a_loss_and_a_return_are_transitions_with_cause_and_time() -> None:
@@ -93,20 +93,20 @@ def test_a_loss_and_a_return_are_transitions_with_cause_and_time() -> None:
     story = Story()
     story.at(0.0, up("a"), up("b"))
     lost = story.at(5.0, down("a"), up("b"))
-    assert [(p.port, t.live, t.cause, t.at) for p, t in lost.transitions] == [("a", False, Cause.BFD, 5.0)]
+    assert [(p.port, p.live, p.cause, p.since) for p in lost.changed] == [("a", False, Cause.BFD, 5.0)]
     assert lost.wake == 5.0 + DAMPED_AFTER
     standby = story.at(lost.wake, down("a"), up("b"))
     assert standby.damped == {"a"}
     assert standby.wake == math.inf
     back = story.at(7.0, up("a"), up("b"))
-    assert back.liveness.peers["a"].cause is Cause.DAMPING
+    assert back.peers["a"].cause is Cause.DAMPING
     assert back.damped == {"a"}
     assert back.wake == 8.0  # damping.initial, no more
     again = story.at(8.0, up("a"), up("b"))
     assert again.damped == frozenset()
-    assert [t.cause for t in again.liveness.peers["a"].transitions] == [Cause.BFD, Cause.DAMPING, Cause.BFD]
-    assert again.liveness.peers["a"].since == 8.0
-    assert again.liveness.peers["a"].flaps == 1
+    assert [t.cause for t in again.peers["a"].transitions] == [Cause.BFD, Cause.DAMPING, Cause.BFD]
+    assert again.peers["a"].since == 8.0
+    assert again.peers["a"].flaps == 1
 
 
 def test_what_was_just_lost_is_left_to_open_vswitch_for_a_moment() -> None:
@@ -130,7 +130,7 @@ def test_holds_grow_with_every_loss_up_to_the_longest() -> None:
         story.at(now, down("a"), up("b"))
         now += 0.1
         found = story.at(now, up("a"), up("b"))
-        until = found.liveness.peers["a"].damped_until
+        until = found.peers["a"].damped_until
         assert until is not None
         holds.append(until - now)
         now = until
@@ -143,7 +143,7 @@ def test_flaps_between_two_looks_count() -> None:
     story = Story()
     story.at(0.0, up("a", flap_count=1), up("b"))
     found = story.at(1.0, up("a", flap_count=5), up("b"))
-    assert found.liveness.peers["a"].flaps == 2
+    assert found.peers["a"].flaps == 2
     held = story.at(found.wake, up("a", flap_count=5), up("b"))
     assert held.damped == {"a"}
     assert held.wake == 3.0
@@ -153,7 +153,7 @@ def test_a_counter_that_begins_anew_is_no_flap() -> None:
     """ovs-vswitchd was restarted."""
     story = Story()
     story.at(0.0, up("a", flap_count=9), up("b"))
-    assert story.at(1.0, up("a", flap_count=1), up("b")).liveness.peers["a"].flaps == 0
+    assert story.at(1.0, up("a", flap_count=1), up("b")).peers["a"].flaps == 0
 
 
 def test_what_is_drained_is_left_without_being_damped() -> None:
@@ -161,9 +161,9 @@ def test_what_is_drained_is_left_without_being_damped() -> None:
     story = Story()
     story.at(0.0, up("a"), up("b"))
     left = story.at(1.0, up("a", forwarding=False, remote_diagnostic="Concatenated Path Down"), up("b"))
-    assert (left.liveness.peers["a"].live, left.liveness.peers["a"].cause) == (False, Cause.DRAIN)
+    assert (left.peers["a"].live, left.peers["a"].cause) == (False, Cause.DRAIN)
     assert left.damped == frozenset()
-    assert story.at(2.0, up("a"), up("b")).liveness.peers["a"].live
+    assert story.at(2.0, up("a"), up("b")).peers["a"].live
 
 
 def test_the_last_of_a_group_is_never_held_and_stays_in_use() -> None:
@@ -175,10 +175,10 @@ def test_the_last_of_a_group_is_never_held_and_stays_in_use() -> None:
     assert story.at(1.6, up("a"), down("b")).damped == frozenset()
     alone = story.at(2.0, up("a"), down("b"))
     assert alone.damped == {"b"}
-    assert alone.liveness.peers["a"].live
+    assert alone.peers["a"].live
     back = story.at(2.1, up("a"), up("b"))
     assert back.damped == {"b"}
-    assert back.liveness.peers["a"].live
+    assert back.peers["a"].live
 
 
 def test_all_gone_at_once_are_not_held() -> None:
@@ -187,7 +187,7 @@ def test_all_gone_at_once_are_not_held() -> None:
     story.at(0.0, up("a"), up("b"))
     assert story.at(1.0, down("a"), down("b")).damped == frozenset()
     first = story.at(2.0, up("a"), down("b"))
-    assert first.liveness.peers["a"].live
+    assert first.peers["a"].live
     assert first.damped == {"b"}
 
 
@@ -201,7 +201,7 @@ def test_while_none_is_live_those_that_were_lost_last_are_used() -> None:
     for now in (7.1, 9.0, 100.0):
         assert story.at(now, down("a"), down("b"), down("c")).damped == {"a"}
     back = story.at(101.0, up("a"), down("b"), down("c"))
-    assert back.liveness.peers["a"].live
+    assert back.peers["a"].live
     assert back.damped == {"b", "c"}
 
 
@@ -216,10 +216,10 @@ def test_node_readiness_decides_where_bfd_is_fine() -> None:
     """A Node that is not Ready is not live, by the control plane's word; BFD's word is told first."""
     story = Story()
     story.at(0.0, up("a"), up("b"))
-    found = story.at(1.0, up("a", unready="Node a is not Ready"), up("b")).liveness.peers["a"]
+    found = story.at(1.0, up("a", unready="Node a is not Ready"), up("b")).peers["a"]
     assert (found.live, found.cause, found.text) == (False, Cause.NODE, "Node a is not Ready")
     assert found.flaps == 0
-    found = story.at(2.0, down("a", unready="Node a is not Ready"), up("b")).liveness.peers["a"]
+    found = story.at(2.0, down("a", unready="Node a is not Ready"), up("b")).peers["a"]
     assert found.cause is Cause.BFD
 
 
@@ -228,10 +228,10 @@ def test_what_is_no_longer_wanted_is_told_for_a_while() -> None:
     story = Story()
     story.at(0.0, up("a"), up("b"))
     found = story.at(10.0, up("b"))
-    assert (found.liveness.peers["a"].live, found.liveness.peers["a"].cause) == (False, Cause.API)
+    assert (found.peers["a"].live, found.peers["a"].cause) == (False, Cause.API)
     assert found.seen == {"b"}
-    assert "a" in story.at(10.0 + FORGET_AFTER, up("b")).liveness.peers
-    assert "a" not in story.at(10.1 + FORGET_AFTER, up("b")).liveness.peers
+    assert "a" in story.at(10.0 + FORGET_AFTER, up("b")).peers
+    assert "a" not in story.at(10.1 + FORGET_AFTER, up("b")).peers
 
 
 def test_holds_decay_in_quiet_times() -> None:
@@ -248,7 +248,7 @@ def test_damping_can_be_turned_off() -> None:
     story.at(0.0, up("a"), up("b"))
     for now in range(1, 20, 2):
         assert story.at(float(now), down("a"), up("b")).damped == frozenset()
-        assert story.at(float(now + 1), up("a"), up("b")).liveness.peers["a"].live
+        assert story.at(float(now + 1), up("a"), up("b")).peers["a"].live
 
 
 _STATES = st.sampled_from(["up", "down", "init", "admin_down", ""])
@@ -287,7 +287,7 @@ def test_whatever_happens_the_machine_keeps_its_promises(
     for now, looks in story:
         found = machine.at(now, *looks)
         assert found == twin.at(now, *reversed(looks))  # deterministic, and order does not matter
-        peers = found.liveness.peers
+        peers = found.peers
         wanted = {look.port for look in looks}
         assert found.damped <= wanted
         assert found.seen <= wanted
@@ -307,7 +307,7 @@ def test_whatever_happens_the_machine_keeps_its_promises(
             assert not peer.transitions or peer.transitions[-1].live == peer.live
         # looking again at once changes nothing and tells nothing
         again = advance(machine.state, looks, now, damping)
-        assert (again.damped, again.seen, again.transitions) == (found.damped, found.seen, ())
+        assert (again.damped, again.seen, again.changed) == (found.damped, found.seen, ())
 
 
 @given(losses=st.lists(st.floats(0.0, 600.0), min_size=1, max_size=50))

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 HISTORY = 10  # transitions remembered of a port
@@ -109,33 +109,27 @@ class Peer:
     transitions: tuple[Transition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Liveness:
-    """All ports by name."""
-
-    peers: Mapping[str, Peer] = field(default_factory=dict)
+Peers = Mapping[str, Peer]  # the state: all ports by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
     """The next state and what follows. `wake`: when to look again though nothing is reported; may be inf."""
 
-    liveness: Liveness
+    peers: Peers
     damped: frozenset[str]
     seen: frozenset[str]
-    transitions: tuple[tuple[Peer, Transition], ...]  # new ones, with the peer as it is now
+    changed: tuple[Peer, ...]  # those with a new transition
     wake: float
 
 
-def advance(state: Liveness, observations: Iterable[Observation], now: float, damping: Damping) -> Advance:
+def advance(state: Peers, observations: Iterable[Observation], now: float, damping: Damping) -> Advance:
     """Return the next state. Ports that are not among the observations are no longer wanted."""
     looked: dict[str, tuple[Peer, Verdict]] = {}
     for seen_now in sorted(observations, key=lambda one: one.port):
-        before = state.peers.get(seen_now.port)
-        looked[seen_now.port] = _look(before, seen_now, now, damping, new=bool(state.peers))
+        looked[seen_now.port] = _look(state.get(seen_now.port), seen_now, now, damping, new=bool(state))
     usable = {peer.group for peer, (up, _, _) in looked.values() if up and peer.damped_until is None}
     peers: dict[str, Peer] = {}
-    transitions: list[tuple[Peer, Transition]] = []
     for name, (peer, verdict) in looked.items():
         if verdict[0] and peer.damped_until is not None:
             if peer.group in usable:
@@ -145,19 +139,22 @@ def advance(state: Liveness, observations: Iterable[Observation], now: float, da
                 verdict = (False, Cause.DAMPING, text)  # noqa: PLW2901
             else:  # the last one of its group is released for good: it is not to come and go by our doing
                 peer = replace(peer, damped_until=None)  # noqa: PLW2901
-        peers[name] = _settle(peer, state.peers.get(name), verdict, now, transitions)
-    for name in sorted(state.peers.keys() - looked.keys()):
-        old = replace(state.peers[name], gone=True, answering=False, damped_until=None)
-        peers[name] = _settle(old, state.peers[name], (False, Cause.API, "no longer announced"), now, transitions)
+        peers[name] = _settle(peer, state.get(name), verdict, now)
+    for name in sorted(state.keys() - looked.keys()):
+        old = replace(state[name], gone=True, answering=False, damped_until=None)
+        peers[name] = _settle(old, state[name], (False, Cause.API, "no longer announced"), now)
+    changed = tuple(
+        peer for name, peer in peers.items() if name in state and peer.transitions is not state[name].transitions
+    )
     peers = _forget(peers, now)
     damped = _damped(peers.values())
     begun = frozenset(name for name in damped if peers[name].damped_from <= now)
     moments = (*damped.values(), *(peers[name].damped_from for name in damped.keys() - begun))
     return Advance(
-        liveness=Liveness(peers=peers),
+        peers=peers,
         damped=begun,
         seen=frozenset(peer.port for peer in peers.values() if peer.seen and not peer.gone),
-        transitions=tuple(transitions),
+        changed=changed,
         wake=min(moments, default=math.inf),
     )
 
@@ -268,27 +265,19 @@ def _verdict(seen_now: Observation, ever_answered: bool) -> Verdict:
     return True, Cause.BFD, "BFD is up"
 
 
-def _settle(
-    peer: Peer,
-    before: Peer | None,
-    verdict: Verdict,
-    now: float,
-    transitions: list[tuple[Peer, Transition]],
-) -> Peer:
-    """Return the peer with its verdict; note the transition if it is one. The first verdict is none."""
+def _settle(peer: Peer, before: Peer | None, verdict: Verdict, now: float) -> Peer:
+    """Return the peer with its verdict, and with the transition if it is one. The first verdict is none."""
     live, cause, text = verdict
-    if before is None:
-        return replace(peer, live=live, cause=cause, text=text, since=now)
-    if (before.live, before.cause) == (live, cause):
+    if before is not None and (before.live, before.cause) == (live, cause):
         return peer if peer.text == text else replace(peer, text=text)
+    settled = replace(peer, live=live, cause=cause, text=text, since=now)
+    if before is None:
+        return settled
     transition = Transition(at=now, live=live, cause=cause, text=text)
-    history = (*peer.transitions, transition)[-HISTORY:]
-    settled = replace(peer, live=live, cause=cause, text=text, since=now, transitions=history)
-    transitions.append((settled, transition))
-    return settled
+    return replace(settled, transitions=(*peer.transitions, transition)[-HISTORY:])
 
 
-def _forget(peers: Mapping[str, Peer], now: float) -> dict[str, Peer]:
+def _forget(peers: Peers, now: float) -> dict[str, Peer]:
     gone = sorted((p for p in peers.values() if p.gone), key=lambda p: (-p.since, p.port))
     dropped = {p.port for i, p in enumerate(gone) if i >= FORGOTTEN_BEYOND or now - p.since > FORGET_AFTER}
     return {name: peer for name, peer in peers.items() if name not in dropped}

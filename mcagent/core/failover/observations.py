@@ -72,7 +72,7 @@ def active_order(
     """
     usable: dict[str, set[str]] = {}
     for port in ports:
-        peer = advance.liveness.peers.get(port.name)
+        peer = advance.peers.get(port.name)
         if peer is not None and peer.live and port.name not in advance.damped:
             usable.setdefault(group_of(port), set()).add(gateway_name(port))
     order: list[str] = []
@@ -95,14 +95,14 @@ def isolated(ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Adv
     for port, status in ports:
         if port.peer_kind is PeerKind.GATEWAY:
             siblings = siblings or (port.bfd is not None and status.get("state") == "up")
-        elif port.peer_kind is PeerKind.REMOTE and port.name in advance.liveness.peers:
-            remotes.append(advance.liveness.peers[port.name].live)
+        elif port.peer_kind is PeerKind.REMOTE and port.name in advance.peers:
+            remotes.append(advance.peers[port.name].live)
     return siblings and bool(remotes) and not any(remotes)
 
 
 def beginning(ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Advance) -> frozenset[str]:
     """Return the tunnels whose BFD session is half up while nothing else of their group is live."""
-    live = {peer.group for peer in advance.liveness.peers.values() if peer.live}
+    live = {peer.group for peer in advance.peers.values() if peer.live}
     return frozenset(
         port.name for port, status in ports if status.get("state") == "init" and group_of(port) not in live
     )
