@@ -206,12 +206,10 @@ class Failover:
             return NO_GATEWAY
         going = self._draining is not None and self._draining.phase is not Phase.SERVING
         for port, _ in state.tunnels:
-            peer = self._advance.peers.get(port.name)
-            if port.peer_kind is not PeerKind.GATEWAY or peer is None or not peer.live:
-                continue
-            node = snapshot.nodes.get(port.peer)
-            if going or node is None or not node.drain:
-                return ""
+            if port.peer_kind is PeerKind.GATEWAY and self._advance.peers[port.name].live:
+                node = snapshot.nodes.get(port.peer)
+                if going or node is None or not node.drain:
+                    return ""
         return "no other gateway of this cluster is live that could take over"
 
 

@@ -72,8 +72,7 @@ def active_order(
     """
     usable: dict[str, set[str]] = {}
     for port in ports:
-        peer = advance.peers.get(port.name)
-        if peer is not None and peer.live and port.name not in advance.damped:
+        if advance.peers[port.name].live and port.name not in advance.damped:
             usable.setdefault(group_of(port), set()).add(gateway_name(port))
     order: list[str] = []
     for group, names in sorted(announced.items()):
@@ -95,7 +94,7 @@ def isolated(ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], advance: Adv
     for port, status in ports:
         if port.peer_kind is PeerKind.GATEWAY:
             siblings = siblings or (port.bfd is not None and status.get("state") == "up")
-        elif port.peer_kind is PeerKind.REMOTE and port.name in advance.peers:
+        elif port.peer_kind is PeerKind.REMOTE:
             remotes.append(advance.peers[port.name].live)
     return siblings and bool(remotes) and not any(remotes)
 
