@@ -24,7 +24,7 @@ from mcagent.dataplane.netlink.routes import (
 )
 from mcagent.model.config import Config, DatapathChoice
 from mcagent.model.facts import DatapathType, Facts
-from mcagent.model.net import Address, network_key, parse_address
+from mcagent.model.net import Address, Network, network_key, parse_address
 
 # linux/genetlink.h, linux/openvswitch.h
 NETLINK_GENERIC = 16
@@ -55,16 +55,15 @@ def observe_facts(
     with closing(NetlinkSocket()) as netlink:
         ignored = _ignored(netlink, config)
         addresses = [one for one in read_addresses(netlink) if one.index not in ignored]
-        defaults, connected = _main_routes(netlink)
+        routes = list(read_routes(netlink, RT_TABLE_MAIN, wanted=default_or_connected))
+        defaults = [route for route in routes if not route.destination.prefixlen]
         uplink = _uplink(addresses, [route for route in defaults if route.oif not in ignored], node_ip_hint)
         link = read_link(netlink, index=uplink) if uplink else None
     return Facts(
         datapath=_datapath(config),
-        uplink_mtu=link.mtu if link is not None else DEFAULT_MTU,
+        uplink_mtu=link.state.mtu if link is not None else DEFAULT_MTU,
         addresses=_usable(one.address for one in addresses),
-        connected=tuple(
-            sorted({route.destination for route in connected if route.oif not in ignored}, key=network_key)
-        ),
+        connected=_connected(route for route in routes if route.oif not in ignored),
         resolvers=read_resolvers(resolv_conf),
         default_gateways=_usable(hop for route in defaults for hop in next_hops(route)),
         ofports=dict(ofports),
@@ -113,15 +112,14 @@ def _ignored(netlink: NetlinkSocket, config: Config) -> frozenset[int]:
     return frozenset(link.index for link in links if link is not None)
 
 
-def _main_routes(netlink: NetlinkSocket) -> tuple[list[RawRoute], list[RawRoute]]:
-    """Return the default routes, and those to networks that the Node is connected to."""
-    defaults, connected = [], []
-    for route in read_routes(netlink, RT_TABLE_MAIN, wanted=default_or_connected):
-        if not route.destination.prefixlen:
-            defaults.append(route)
-        if route.protocol == RTPROT_KERNEL and route.type == RTN_UNICAST and route.gateway is None:
-            connected.append(route)
-    return defaults, [route for route in connected if _routable(route.destination.network_address)]
+def _connected(routes: Iterable[RawRoute]) -> tuple[Network, ...]:
+    """Return the networks that the Node is connected to: those that the kernel made a route to, for an address."""
+    direct = {
+        route.destination
+        for route in routes
+        if (route.protocol, route.type, route.gateway) == (RTPROT_KERNEL, RTN_UNICAST, None)
+    }
+    return tuple(sorted((one for one in direct if _routable(one.network_address)), key=network_key))
 
 
 def _uplink(addresses: Sequence[RawAddress], defaults: Iterable[RawRoute], hint: Address | None) -> int:

@@ -110,7 +110,7 @@ class Writer:
         if found is None:
             return Refusal(errno.ENODEV)
         for what in ("mtu", "up", "rp_filter", "forwarding"):
-            wanted, value = getattr(link, what), getattr(found, what)
+            wanted, value = getattr(link, what), getattr(found.state, what)
             if wanted != value:
                 return Refusal(errno.EINVAL, f"{what} stays {value}, {wanted} was asked for")
         return None

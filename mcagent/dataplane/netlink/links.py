@@ -42,13 +42,9 @@ class RawLink:
     """A device. `kind` is IFLA_INFO_KIND ("veth", "tun", ...), "" where its driver names none."""
 
     index: int
-    name: str
     kind: str
-    mtu: int
-    up: bool
     alias: str
-    rp_filter: int
-    forwarding: bool
+    state: Link
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +66,15 @@ def parse_link(payload: bytes) -> RawLink:
     inet = attributes(attributes(found.get(IFLA_AF_SPEC, b"")).get(nl.AF_INET, b""))
     conf = inet.get(IFLA_INET_CONF, b"")  # an array of u32: the first is number 1
     switches = dict(enumerate(struct.unpack(f"={len(conf) // 4}I", conf), start=1))
-    return RawLink(
-        index=index,
+    state = Link(
         name=text(found.get(IFLA_IFNAME)),
-        kind=text(attributes(found.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_KIND)),
         mtu=number(found.get(IFLA_MTU)),
         up=bool(flags & IFF_UP),
-        alias=text(found.get(IFLA_IFALIAS)),
         rp_filter=switches.get(IPV4_DEVCONF_RP_FILTER, 0),
         forwarding=bool(switches.get(IPV4_DEVCONF_FORWARDING, 0)),
     )
+    kind = text(attributes(found.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_KIND))
+    return RawLink(index=index, kind=kind, alias=text(found.get(IFLA_IFALIAS)), state=state)
 
 
 def parse_address(payload: bytes) -> RawAddress | None:
@@ -113,7 +108,7 @@ def read_addresses(socket: NetlinkSocket, index: int = 0) -> Iterator[RawAddress
     for family in nl.FAMILIES:
         for body in socket.dump(nl.RTM_GETADDR, IFADDRMSG.pack(family, 0, 0, 0, index)):
             found = parse_address(body)
-            if found is not None and index in {0, found.index}:  # old kernels list all
+            if found is not None:
                 yield found
 
 
@@ -121,9 +116,9 @@ def read_permanent_neighbours(socket: NetlinkSocket, index: int) -> Iterator[tup
     """Yield address and MAC address of the permanent neighbour entries of one device. Raises BackendError."""
     for family in nl.FAMILIES:
         for body in socket.dump(nl.RTM_GETNEIGH, NDMSG.pack(family, 0, 0, 0, 0) + pack({NDA_IFINDEX: index})):
-            _, device, state, _, _ = NDMSG.unpack_from(body)
+            _, _, state, _, _ = NDMSG.unpack_from(body)
             found = attributes(body, NDMSG.size)
-            if device == index and state & NUD_PERMANENT and NDA_DST in found:
+            if state & NUD_PERMANENT and NDA_DST in found:
                 yield ip_address(found[NDA_DST]), found.get(NDA_LLADDR, b"").hex(":")
 
 

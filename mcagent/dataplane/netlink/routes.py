@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address
 
 from mcagent.dataplane.netlink import connection as nl
 from mcagent.dataplane.netlink.connection import NetlinkSocket, Request, attributes, number, pack
@@ -67,26 +67,19 @@ class RawRoute:
 # --- answers and events ---------------------------------------------------------------------------------
 
 
-def parse_route(payload: bytes) -> RawRoute | None:
-    """Read RTM_NEWROUTE or RTM_DELROUTE; None for families other than IP (MPLS, multicast)."""
+def parse_route(payload: bytes) -> RawRoute:
+    """Read RTM_NEWROUTE or RTM_DELROUTE of an IP route (those of MPLS and multicast have groups of their own)."""
     family, dst_len, src_len, tos, table, protocol, _, kind, flags = RTMSG.unpack_from(payload)
-    if family not in nl.FAMILIES:
-        return None
     found = attributes(payload, RTMSG.size)
     network = int.from_bytes(found.get(RTA_DST, b""), "big")
-    if family == nl.AF_INET:
-        destination: Network = IPv4Network((network, dst_len))
-        gateway: Address | None = IPv4Address(found[RTA_GATEWAY]) if RTA_GATEWAY in found else None
-    else:
-        destination = IPv6Network((network, dst_len))
-        gateway = IPv6Address(found[RTA_GATEWAY]) if RTA_GATEWAY in found else None
+    of_family = IPv4Network if family == nl.AF_INET else IPv6Network
     return RawRoute(
         table=number(found.get(RTA_TABLE), table),
         protocol=protocol,
         type=kind,
-        destination=destination,
+        destination=of_family((network, dst_len)),
         oif=number(found.get(RTA_OIF)),
-        gateway=gateway,
+        gateway=ip_address(found[RTA_GATEWAY]) if RTA_GATEWAY in found else None,
         source=ip_address(found[RTA_PREFSRC]) if RTA_PREFSRC in found else None,
         onlink=bool(flags & RTNH_F_ONLINK),
         metric=number(found.get(RTA_PRIORITY)),
@@ -122,7 +115,7 @@ def read_routes(
 ) -> Iterator[RawRoute]:
     """Yield the routes of one table and protocol (0: any) whose message is `wanted`. Raises BackendError.
 
-    The kernel filters where it can (NETLINK_GET_STRICT_CHK, from 4.20); older ones list everything.
+    The kernel filters, and a foreign route is passed over whatever it lists: what is yielded may be deleted.
     """
     for family in nl.FAMILIES:
         header = RTMSG.pack(family, 0, 0, 0, _short(table), protocol, 0, 0, 0)

@@ -106,8 +106,8 @@ class NetlinkMonitor:
         with contextlib.closing(NetlinkSocket()) as requests:
             links = read_links(requests)
             addressed = {one.index for one in read_addresses(requests) if not one.address.is_link_local}
-        self._ours = {link.index for link in links if link.name in self._devices}
-        self._mtus = {link.index: link.mtu for link in links if link.index in addressed - self._ours}
+        self._ours = {link.index for link in links if link.state.name in self._devices}
+        self._mtus = {link.index: link.state.mtu for link in links if link.index in addressed - self._ours}
 
     # --- the thread -------------------------------------------------------------------------------------
 
@@ -180,14 +180,13 @@ class NetlinkMonitor:
 
     def _concerns_route(self, body: bytes) -> bool:
         _, _, _, _, table, protocol, _, _, _ = RTMSG.unpack_from(body)
-        if protocol != self._protocol and table not in self._short_tables:
-            return False
-        route = parse_route(body)
-        return route is not None and (route.protocol == self._protocol or route.table in self._tables)
+        if protocol == self._protocol:
+            return True
+        return table in self._short_tables and parse_route(body).table in self._tables
 
     def _concerns_link(self, link: RawLink, *, gone: bool) -> bool:
-        if link.name in self._devices or link.index in self._ours:
-            if gone or link.name not in self._devices:
+        if link.state.name in self._devices or link.index in self._ours:
+            if gone or link.state.name not in self._devices:
                 self._ours.discard(link.index)
             else:
                 self._ours.add(link.index)
@@ -198,5 +197,5 @@ class NetlinkMonitor:
         if gone:
             del self._mtus[link.index]
             return True
-        self._mtus[link.index] = link.mtu
-        return before != link.mtu
+        self._mtus[link.index] = link.state.mtu
+        return before != link.state.mtu

@@ -241,7 +241,7 @@ class WireGuardBackend:
             return found[1] is driver
         link = read_link(self._name)
         # One without our mark that nobody has set up: we were ended between making and marking it.
-        if link is not None and (link.kind != driver.kind or link.up or read_addresses(link)):
+        if link is not None and (link.kind != driver.kind or link.state.up or read_addresses(link)):
             reason = "somebody else has a device of that name: remove it, or configure another name"
             raise wireguard_error("set up", f"device {self._name}", reason)
         return False

@@ -32,7 +32,7 @@ def read_addresses(link: RawLink) -> list[tuple[Address, int]]:
 
     Link-local ones, the kernel's own, are left out.
     """
-    with _rtnetlink("read", link.name) as socket:
+    with _rtnetlink("read", link.state.name) as socket:
         found = [(one.address, one.prefixlen) for one in links.read_addresses(socket, link.index)]
     mattering = (one for one in found if not one[0].is_link_local)
     return sorted(mattering, key=lambda one: (one[0].version, int(one[0])))
@@ -55,7 +55,7 @@ def configure(device: WireGuardDevice) -> None:
     has, wanted = set(read_addresses(link)), {(one, one.max_prefixlen) for one in device.addresses}
     requests = [links.delete_address(link.index, *one) for one in has - wanted]
     requests += [links.put_address(link.index, *one) for one in wanted - has]
-    if (link.alias, link.mtu, link.up) != (LINK_ALIAS, device.mtu, True):
+    if (link.alias, link.state.mtu, link.state.up) != (LINK_ALIAS, device.mtu, True):
         requests.insert(0, links.bring_up(link.index, device.mtu))  # the mark goes before what else is ours
     change_link("set up", device.name, requests)
 
@@ -69,14 +69,14 @@ def device_resource(
     running = raw is not None
     raw = raw or RawDevice()
     return WireGuardDevice(
-        name=link.name,
+        name=link.state.name,
         listen_port=raw.listen_port,
-        mtu=link.mtu,
+        mtu=link.state.mtu,
         public_key=raw.public_key,
         addresses=tuple(address for address, _ in addresses),
         implementation=implementation,
         fwmark=raw.fwmark,
-        intact=running and link.up and hosts,
+        intact=running and link.state.up and hosts,
     )
 
 
