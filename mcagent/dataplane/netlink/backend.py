@@ -11,24 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from mcagent.dataplane.netlink.apply import Writer, failure
-from mcagent.dataplane.netlink.connection import RTM_DELROUTE, RTM_DELRULE, NetlinkSocket, Refusal, Request
-from mcagent.dataplane.netlink.links import (
-    LINK_ALIAS,
-    RawLink,
-    read_addresses,
-    read_link,
-    read_permanent_neighbours,
-)
-from mcagent.dataplane.netlink.routes import (
-    LAST_METRIC,
-    ROUTE_TYPES,
-    RTN_UNICAST,
-    RTN_UNREACHABLE,
-    RawRoute,
-    read_routes,
-    read_rules,
-)
+from mcagent.core.plan.render import resource_text
+from mcagent.dataplane.netlink import connection as nl
+from mcagent.dataplane.netlink import links, routes
+from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, Request
+from mcagent.dataplane.netlink.links import RawLink
+from mcagent.dataplane.netlink.routes import LAST_METRIC, ROUTE_TYPES, RTN_UNICAST, RTN_UNREACHABLE, RawRoute
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import (
@@ -45,6 +33,11 @@ from mcagent.model.resources import (
 
 IPV6_METRIC = 1024  # what the kernel makes of an IPv6 route without a metric (include/net/ip6_route.h)
 _BY_NUMBER = {number: kind for kind, number in ROUTE_TYPES.items()}
+
+# What the kernel says when a thing is already as the step wants it: see rtnetlink(7).
+_ALREADY_THERE = frozenset({errno.EEXIST})
+_ALREADY_GONE = frozenset({errno.ESRCH, errno.ENOENT, errno.ENODEV, errno.EADDRNOTAVAIL})
+_FINE = dict.fromkeys((nl.RTM_DELADDR, nl.RTM_DELNEIGH, nl.RTM_DELROUTE, nl.RTM_DELRULE), _ALREADY_GONE)
 
 
 class NetlinkBackend:
@@ -83,12 +76,11 @@ class NetlinkBackend:
         found: dict[ResourceKey, Resource] = {}
         strays: dict[ResourceKey, tuple[Request, ...]] = {}
         with self._open() as socket:
-            devices = (*self._route_devices, *self._devices)
-            links = {name: link for name in devices if (link := read_link(socket, name)) is not None}
-            for name, link in links.items():
+            known = self._known(socket)
+            for name, link in known.items():
                 if name in self._devices:
                     found |= {one.key: one for one in _on_device(socket, name, link)}
-            names = {link.index: name for name, link in links.items()}
+            names = {link.index: name for name, link in known.items()}
             for one, delete in self._marked(socket, names):
                 if one.intact and one.key not in found:
                     found[one.key] = one
@@ -101,21 +93,38 @@ class NetlinkBackend:
     def _marked(self, socket: NetlinkSocket, names: Mapping[int, str]) -> Iterator[tuple[Route | Rule, Request]]:
         """Yield routes and rules of our protocol number, each with the request that deletes just this one."""
         for table in self._tables:
-            for raw in read_routes(socket, table, self._protocol):
-                yield _route(raw, names), Request(RTM_DELROUTE, 0, raw.body)
-        for rule, body in read_rules(socket, self._protocol):
-            yield rule, Request(RTM_DELRULE, 0, body)
+            for raw in routes.read_routes(socket, table, self._protocol):
+                yield _route(raw, names), Request(nl.RTM_DELROUTE, 0, raw.body)
+        for rule, body in routes.read_rules(socket, self._protocol):
+            yield rule, Request(nl.RTM_DELRULE, 0, body)
 
     def apply(self, steps: Sequence[Step]) -> ApplyResult:
-        """Make the steps so, in order and in bulk. One refusal does not stop the rest."""
-        foreign = {place: why for place, step in enumerate(steps) if (why := self._foreign(step))}
-        failed = {
-            place: failure(steps[place], Refusal(errno.EPERM, why), retryable=False)
-            for place, why in foreign.items()
-        }
-        possible = {place: step for place, step in enumerate(steps) if place not in foreign}
+        """Make the steps so, in order and in bulk. One refusal does not stop the rest.
+
+        What all steps need first is sent first, then what follows for those that were not refused.
+        """
+        failed: dict[int, BackendError] = {}
+        first: list[tuple[int, Request]] = []
+        following: list[tuple[int, Request]] = []
         with self._open() as socket:
-            failed |= Writer(socket, self._protocol, self._strays).write(possible)
+            known = self._known(socket)
+            for place, step in enumerate(steps):
+                try:
+                    requests = self._requests(step, known)
+                except BackendError as error:
+                    failed[place] = error
+                    continue
+                first += [(place, request) for request in requests[:1]]
+                following += [(place, request) for request in (*requests[1:], *self._strays.get(step.key, ()))]
+            for wave in (first, following):
+                sent = [one for one in wave if one[0] not in failed]
+                refusals = socket.request([request for _, request in sent])
+                for (place, request), refusal in zip(sent, refusals, strict=True):
+                    if refusal is not None and refusal.errno not in _FINE.get(request.type, _ALREADY_THERE):
+                        failed[place] = _failure(steps[place], refusal)
+            for place, step in enumerate(steps):
+                if isinstance(step.new, Link) and place not in failed and (refusal := _differs(socket, step.new)):
+                    failed[place] = _failure(step, refusal)
         return ApplyResult.of(steps, failed)
 
     def close(self) -> None:
@@ -146,15 +155,55 @@ class NetlinkBackend:
             case other:
                 return f"{type(other).__name__} is not a resource of netlink"
 
+    def _known(self, socket: NetlinkSocket) -> dict[str, RawLink]:
+        """Return those devices that exist of ours, and of those that our routes may lead to."""
+        devices = (*self._route_devices, *self._devices)
+        return {name: link for name in devices if (link := links.read_link(socket, name)) is not None}
+
+    def _requests(self, step: Step, known: Mapping[str, RawLink]) -> list[Request]:
+        """Return what a step needs, the first thing first. Raises BackendError where it is impossible."""
+        if foreign := self._foreign(step):
+            raise _failure(step, Refusal(errno.EPERM, foreign), retryable=False)
+        new, old = step.new, step.old
+        if isinstance(new or old, Rule):
+            added = [routes.add_rule(new, self._protocol)] if isinstance(new, Rule) else []
+            if isinstance(old, Rule) and (new is None or old.intact):  # else it goes as a stray
+                return [*added, routes.delete_rule(old, self._protocol)]
+            return added
+        if isinstance(old, Route) and new is None:
+            return [routes.delete_route(old, self._protocol)]
+        device = getattr(new or old, "name" if isinstance(new or old, Link) else "device")
+        if device and device not in known:
+            if new is None:
+                return []
+            raise _failure(step, Refusal(errno.ENODEV, device))
+        index = known[device].index if device else 0
+        match new, old:
+            case Route(), _:
+                return [routes.put_route(new, self._protocol, index)]
+            case Link(), _:
+                return [links.configure_link(index, new)]
+            case None, Link():
+                return [links.release_link(index)]
+            case LinkAddress(address=address, prefixlen=length), _:
+                return [links.put_address(index, address, length)]
+            case None, LinkAddress(address=address, prefixlen=length):
+                return [links.delete_address(index, address, length)]
+            case Neighbour(address=address, mac=mac), _:
+                return [links.put_neighbour(index, address, mac)]
+            case None, Neighbour(address=address):
+                return [links.delete_neighbour(index, address)]
+        raise AssertionError(step)
+
 
 def _on_device(socket: NetlinkSocket, name: str, link: RawLink) -> Iterator[Resource]:
     """Yield what a device of ours has; without its state where somebody else configured it."""
-    if link.alias == LINK_ALIAS:
+    if link.alias == links.LINK_ALIAS:
         yield link.state
-    for one in read_addresses(socket, link.index):
+    for one in links.read_addresses(socket, link.index):
         if one.address.version == 4 or not one.address.is_link_local:  # those of IPv6 are the kernel's own
             yield LinkAddress(device=name, address=one.address, prefixlen=one.prefixlen)
-    for address, mac in read_permanent_neighbours(socket, link.index):
+    for address, mac in links.read_permanent_neighbours(socket, link.index):
         yield Neighbour(device=name, address=address, mac=mac)
 
 
@@ -176,3 +225,20 @@ def _route(raw: RawRoute, names: Mapping[int, str]) -> Route:
         and (raw.gateway is None or raw.onlink)
         and (not unicast or device != ""),
     )
+
+
+def _differs(socket: NetlinkSocket, link: Link) -> Refusal | None:
+    """Return what of a device's configuration the kernel took and did not follow."""
+    found = links.read_link(socket, link.name)
+    if found is None:
+        return Refusal(errno.ENODEV)
+    for what in ("mtu", "up", "rp_filter", "forwarding"):
+        wanted, value = getattr(link, what), getattr(found.state, what)
+        if wanted != value:
+            return Refusal(errno.EINVAL, f"{what} stays {value}, {wanted} was asked for")
+    return None
+
+
+def _failure(step: Step, refusal: Refusal, *, retryable: bool = True) -> BackendError:
+    """Return the error of a step that the kernel refused, or we did."""
+    return BackendError(Backend.NETLINK, step.op, resource_text(step.resource), str(refusal), retryable=retryable)
