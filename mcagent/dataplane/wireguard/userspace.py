@@ -75,11 +75,14 @@ class WireGuardGo:
 
     def process(self) -> int | None:
         """Return the number of the device's process, or None if there is none that lives."""
-        pid, started = self._recorded()
+        pid = self._recorded()
         child = _CHILDREN.get(pid)
         if child is not None and child.poll() is not None:
             del _CHILDREN[pid]
-        return pid if _start_time(pid) == (started, True) else None
+        with contextlib.suppress(OSError):  # one that has ended has no arguments, another one has others
+            if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(f"\0-f\0{self._name}\0".encode()):
+                return pid
+        return None
 
     def read(self) -> RawDevice | None:
         """Return what the process says; None where none lives."""
@@ -99,9 +102,7 @@ class WireGuardGo:
     def remove(self) -> None:
         """End the process and take the TUN device away."""
         self._stop()
-        link = read_link(self._name)
-        if link is not None and link.kind == self.kind:
-            change_link("remove", self._name, [links.delete_link(self._name)])
+        change_link("remove", self._name, [links.delete_link(self._name)])
 
     # --- the process ------------------------------------------------------------------------------------
 
@@ -117,9 +118,9 @@ class WireGuardGo:
             self.restarts += 1
             log.warning("wireguard-go of %s is gone%s; starting it again", self._name, self._last_words())
         self._began = now
-        before, started = self._recorded()
-        if before and _start_time(before)[0] == started:
-            _ended(before, END)  # dead already, it has to let go of the TUN device
+        before = self._recorded()
+        if before:
+            _ended(before)  # dead already, it has to let go of the TUN device
         try:
             self._record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._log.open("wb") as output:
@@ -134,20 +135,19 @@ class WireGuardGo:
                 )
             _CHILDREN[child.pid] = child
             record = self._record.with_suffix(".new")
-            record.write_text(json.dumps({"pid": child.pid, "started": _start_time(child.pid)[0]}))
+            record.write_text(json.dumps({"pid": child.pid}))
             record.rename(self._record)
         except OSError as error:
             raise self._error("start", f"{error.filename or BINARY}: {error.strerror}") from None
         self._wait_ready(child)
         log.info("wireguard-go of %s runs as process %d", self._name, child.pid)
 
-    def _recorded(self) -> tuple[int, int]:
-        """Return number and start time of the process that was started last; zeros if none is known."""
+    def _recorded(self) -> int:
+        """Return the number of the process that was started last; 0 if none is known."""
         try:
-            record = json.loads(self._record.read_bytes())
-            return int(record["pid"]), int(record["started"])
+            return int(json.loads(self._record.read_bytes())["pid"])
         except (OSError, ValueError, KeyError, TypeError):
-            return 0, 0
+            return 0
 
     def _wait_ready(self, child: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + READY
@@ -182,7 +182,7 @@ class WireGuardGo:
         try:
             return uapi.exchange(SOCKETS / f"{self._name}.sock", request, pid=pid)
         except OSError as error:
-            ended = isinstance(error, ConnectionError) and _ended(pid, DYING)
+            ended = isinstance(error, ConnectionError) and _ended(pid)
             reason = "wireguard-go has just ended" if ended else f"wireguard-go's socket: {error}"
             raise self._error("reach", reason) from None
 
@@ -218,21 +218,10 @@ def _pidfd(pid: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _ended(pid: int, seconds: float) -> bool:
-    """Tell whether a process ends within that time: its sockets close before it is gone."""
+def _ended(pid: int) -> bool:
+    """Tell whether a process ends within a moment: its sockets close before it is gone."""
     try:
         with _pidfd(pid) as descriptor:
-            return bool(select.select([descriptor], [], [], seconds)[0])
-    except ProcessLookupError:
+            return bool(select.select([descriptor], [], [], DYING)[0])
+    except OSError:  # it is gone, or its number is a thread's
         return True
-
-
-def _start_time(pid: int) -> tuple[int, bool]:
-    """Return when a process began (in the kernel's ticks, so that its number is not taken for another's; 0: it is
-    gone), and whether it lives: not where only threads are left, or nobody has waited for it yet.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # proc(5)
-    except OSError:
-        return 0, False
-    return int(fields[19]), fields[0] not in {"Z", "X"}
