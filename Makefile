@@ -9,11 +9,11 @@ MANY := -n $(shell echo $$((2 * $$(nproc))))
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit embedded kube contract lab attacks test-failover test-kernel kernel-if-there lab-shell k8s k8s-demo \
+.PHONY: help setup demo test lint unit embedded kube contract lab attacks test-failover test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there \
 	bench image sbom chart docs lock clean
 
 help: ## This list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: ## Install what is missing: Debian packages, a virtual environment in .venv
 	@.ci/setup
@@ -21,7 +21,7 @@ setup: ## Install what is missing: Debian packages, a virtual environment in .ve
 demo: setup ## Two clusters on this machine: real Open vSwitch, agents, controllers and packets
 	@devtools/mclab demo $(DEMO)
 
-test: lint unit embedded kube contract lab attacks kernel-if-there ## All tests: static checks, unit, contract, lab; both datapaths
+test: lint unit embedded kube contract lab attacks kernel-if-there e2e-if-there ## All tests: static checks, unit, contract, lab, both datapaths, real Kubernetes
 
 lint: setup ## Static checks: style, types, layers
 	@$(STEP) "style (ruff)" -- .venv/bin/ruff check .
@@ -69,6 +69,16 @@ k8s: setup ## Two clusters of real Kubernetes on this machine: kubelets, contain
 k8s-demo: setup ## mcagent on two such clusters: installed, joined, asked, a gateway's power taken; all removed again
 	@devtools/mck8s setup
 	@devtools/mck8s demo
+
+e2e: setup ## The user guide and faults on two clusters of real Kubernetes, installed with the chart (root; builds once)
+	@devtools/mck8s setup
+	@tests/helm/find-helm --build >/dev/null
+	@$(STEP) -v "end to end" -- $(PYTEST) tests/e2e
+
+# Where the programs are already; the image is of this tree, so it is built.
+e2e-if-there: setup
+	@devtools/k8s/find-programs >/dev/null 2>&1 && devtools/k8s/find-image --build >/dev/null || true
+	@$(STEP) -v "end to end" -- $(PYTEST) tests/e2e
 
 bench: setup ## Measurements: printed, not asserted (root)
 	@for b in tests/bench/*.py; do b=$${b%.py}; echo "==> $$b"; $(PY) -m "$${b//\//.}" || exit 1; done

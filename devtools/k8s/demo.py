@@ -5,16 +5,15 @@ Owns the steps of docs/deploy.md and docs/multicluster.md, with the commands tha
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from devtools.k8s import workloads
 from devtools.k8s.lab import ROOT, STATE, K8sLab
+from devtools.k8s.traffic import clients
 from devtools.lab.progress import Progress
 from devtools.lab.topology import Cluster, Node
 from devtools.nodes import netns
@@ -28,7 +27,7 @@ MCAGENT = ROOT / ".venv/bin/mcagent"
 JOINED = 120.0  # seconds
 ASKED = 60
 HELD = 50  # connections
-HOLD = 15  # seconds
+HOLD = 8.0  # seconds after the loss
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +56,8 @@ class Demo:
 
     def mcagent(self, cluster: Cluster, *arguments: str | Path, timeout: float = JOINED) -> str:
         """Run an admin command beside a cluster's API server and return what it prints. Raises LabError."""
-        command = [f"--net={netns.NETNS_DIRECTORY / self._lab.machine(cluster.nodes[0]).namespace}", str(MCAGENT)]
-        options = ["--kubeconfig", str(self._lab.kubeconfig(cluster))]
-        return netns.run(["nsenter", *command, *map(str, arguments), *options], timeout=timeout).stdout
+        command = [*self._beside(cluster), str(MCAGENT), *map(str, arguments)]
+        return netns.run([*command, "--kubeconfig", str(self._lab.kubeconfig(cluster))], timeout=timeout).stdout
 
     def install(self) -> None:
         """Install leader, members and agents from deploy/, and return when they are ready."""
@@ -71,9 +69,41 @@ class Demo:
                 kubectl(cluster, *apply, str(copy / "member.yaml"))
                 kubectl(cluster, *apply, str(copy / "admission-policies.yaml"))
                 kubectl(cluster, "apply", "-k", str(copy))
-            self._lab.rolled_out(self._leader, COMMON_AREA, "deployment/mcagent-leader")
+            self._installed()
+
+    def install_chart(self, helm: Path) -> None:
+        """Install the same with Helm, and Pod-to-Pod connectivity."""
+        with self._say.step("mcagent: leader, members and agents, with Helm"):
             for cluster in self._clusters:
-                self._lab.rolled_out(cluster, "kube-system", "deployment/mcagent-member")
+                self.helm(helm, cluster, "install")
+            self._installed()
+
+    def helm(self, helm: Path, cluster: Cluster, action: str, *more: str) -> None:
+        """Install or upgrade the release of a cluster. `more` are further values, as `--set` takes them."""
+        values = {
+            "agent.config.clusterID": cluster.name,
+            "agent.config.enablePodToPodConnectivity": "true",
+            "agent.config.podCIDRs[0]": str(cluster.pod_cidr),
+            "agent.maxUnavailable": "1",
+            "member.config.podCIDRs[0]": str(cluster.pod_cidr),
+            "member.config.maxActiveGateways": str(len(cluster.nodes)),
+            "leader.enabled": str(cluster is self._leader).lower(),
+            "admissionPolicies.enabled": "true",
+        }
+        sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+        sets += [word for one in more for word in ("--set", one)]
+        chart = [] if action == "uninstall" else [str(ROOT / "deploy/helm/mcagent"), *sets]
+        where = ["--namespace", "kube-system", "--kubeconfig", str(self._lab.kubeconfig(cluster))]
+        netns.run([*self._beside(cluster), str(helm), action, "mcagent", *chart, *where], timeout=JOINED)
+
+    def _installed(self) -> None:
+        self._lab.rolled_out(self._leader, COMMON_AREA, "deployment/mcagent-leader")
+        for cluster in self._clusters:
+            self._lab.rolled_out(cluster, "kube-system", "deployment/mcagent-member")
+
+    def _beside(self, cluster: Cluster) -> list[str]:
+        """Return what runs a command beside a cluster's API server."""
+        return ["nsenter", f"--net={netns.NETNS_DIRECTORY / self._lab.machine(cluster.nodes[0]).namespace}"]
 
     def _configured(self, cluster: Cluster) -> Path:
         """Return a copy of deploy/ with this cluster's values in the ConfigMaps of agent and member."""
@@ -114,11 +144,11 @@ class Demo:
     def share(self) -> None:
         """Export a Service of the last cluster, and run a client on every Node of the others."""
         apply = ("apply", "-f", "-")
-        kept = [one.name for one in self._server.nodes if one is not self._victim]
+        kept = [one.name for one in self._server.nodes if one is not self.victim]
         with self._say.step(f"{self._server.name} exports Service web, whose Pods run on {', '.join(kept)}"):
             self._lab.kubectl(self._server, *apply, objects=workloads.web(replicas=2, nodes=kept))
             self._lab.rolled_out(self._server, "default", "deployment/web")
-            for cluster in self._others:
+            for cluster in self.others:
                 self._lab.kubectl(cluster, *apply, objects=[workloads.pods("DaemonSet", "client")])
                 self._lab.rolled_out(cluster, "default", "daemonset/client")
                 wait_until(
@@ -132,50 +162,39 @@ class Demo:
 
     def ask(self) -> Iterator[Claim]:
         """Have a Pod on every Node of the other clusters ask the Service by its name."""
-        for cluster in self._others:
-            for name, node in self._clients(cluster):
-                with self._say.step(f"a Pod on {node} asks {URL} {ASKED} times"):
-                    output = self._lab.kubectl(cluster, "exec", name, "--", "/web", "ask", str(ASKED), URL)
-                found = json.loads(output)
-                answered = sum(found["answers"].values())
-                errors = "".join(f"; {count} times {text}" for text, count in found["errors"].items())
-                text = f"{answered} of {ASKED} answered on {node}, by {len(found['answers'])} Pods{errors}"
-                yield Claim(text=text, ok=answered == ASKED)
+        for cluster in self.others:
+            for client in clients(self._lab, cluster):
+                with self._say.step(f"a Pod on {client.node} asks {URL} {ASKED} times"):
+                    found = client.ask(ASKED, URL)
+                errors = "".join(f"; {count} times {text}" for text, count in found.errors.items())
+                text = (
+                    f"{found.answered} of {ASKED} answered on {client.node}, by {len(found.answers)} Pods{errors}"
+                )
+                yield Claim(text=text, ok=found.answered == ASKED)
 
     def gateway_loses_power(self) -> Claim:
         """Take a gateway Node of the serving cluster from under connections that go through it."""
-        cluster = self._others[0]
-        name, node = self._clients(cluster)[0]
-        command = self._lab.kubectl_command(cluster, "exec", name, "--", "/web", "hold", str(HELD), str(HOLD), URL)
-        title = f"{HELD} connections from {node}; gateway Node {self._victim.name} loses its power"
-        with (
-            self._say.step(title),
-            subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holding,
-        ):
-            assert holding.stdout is not None
-            if holding.stdout.readline():  # "held"; empty when kubectl has failed
-                self._lab.power_off(self._victim.name)
-            output, _ = holding.communicate(timeout=HOLD + 60)
-        found: dict[str, Any] = (
-            json.loads(output) if output else {"errors": {"kubectl exec failed": HELD}, "longest": 0.0}
+        client = clients(self._lab, self.others[0])[0]
+        title = f"{HELD} connections from {client.node}; gateway Node {self.victim.name} loses its power"
+        with self._say.step(title), client.holding(HELD, URL) as flow:
+            self._lab.power_off(self.victim.name)
+            moment = time.monotonic() + HOLD
+            wait_until(lambda: time.monotonic() >= moment, "a moment", timeout=HOLD + 5)
+        found = flow.counted
+        text = (
+            f"{found.broken} of {HELD} connections broke; the longest wait for an answer was {found.longest:.2f} s"
         )
-        broken = sum(found["errors"].values())
-        text = f"{broken} of {HELD} connections broke; the longest wait for an answer was {found['longest']:.2f} s"
-        return Claim(text=text, ok=broken == 0)
+        return Claim(text=text, ok=found.broken == 0)
 
     @property
-    def _others(self) -> tuple[Cluster, ...]:
+    def others(self) -> tuple[Cluster, ...]:
+        """The clusters that ask."""
         return self._clusters[:-1]
 
     @property
-    def _victim(self) -> Node:
+    def victim(self) -> Node:
         """The gateway that is lost: it has no control plane and no Pod of the Service."""
         return self._server.nodes[-1]
 
     def _count(self, cluster: Cluster, *what: str) -> int:
         return len(self._lab.kubectl(cluster, "get", "-A", "-o", "name", *what).split())
-
-    def _clients(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """Return the names of the clients in a cluster, each with its Node's."""
-        found = json.loads(self._lab.kubectl(cluster, "get", "pods", "-l", "app=client", "-o", "json"))
-        return sorted((pod["metadata"]["name"], pod["spec"]["nodeName"]) for pod in found["items"])

@@ -170,6 +170,14 @@ class K8sLab:
             images.write_archive(found[-1], name, {f"/{program}": programs[program], **more}, [f"/{program}"])
         return found
 
+    def stop_control_plane(self, cluster: Cluster) -> None:
+        """End a cluster's etcd, API server, controllers and scheduler; what they store is kept."""
+        self.machine(cluster.nodes[0]).end("devtools.realapi")
+
+    def start_control_plane(self, cluster: Cluster) -> None:
+        """Start them, again or for the first time, and return when they answer. Raises LabError."""
+        self._start_control_plane(cluster, require())
+
     def _start_control_plane(self, cluster: Cluster, programs: Programs) -> None:
         first = cluster.nodes[0]
         machine = self.machine(first)

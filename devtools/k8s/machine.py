@@ -11,8 +11,9 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from devtools.errors import LabError
 from devtools.nodes import netns
@@ -54,13 +55,7 @@ class Machine:
         command += ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
         # slave: the machine can unmount a namespace's name for all, so that none outlives its Node
         command += ["--propagation", "slave", str(first)]
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        _leave_running(command)
         wait_until(lambda: self.pid, f"the first process of {self.name}")
         for place in OWN:
             self.run(["mount", "--bind", str(self.directory / "root" / place), f"/{place}"])
@@ -97,14 +92,8 @@ class Machine:
         """Start a program on the Node that goes on when this process ends; its output is in NAME.log."""
         environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
         with (self.directory / f"{name}.log").open("ab") as log:
-            subprocess.Popen(
-                self.command(argv),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**environment, "PATH": f"{environment.get('PATH', os.defpath)}:/usr/sbin:/sbin"},
-                start_new_session=True,
-            )
+            environment["PATH"] = f"{environment.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+            _leave_running(self.command(argv), log, environment)
 
     def end(self, program: str) -> None:
         """End a program that `spawn` has started, in an orderly way. Raises LabError when it does not end."""
@@ -138,12 +127,13 @@ class Machine:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _find(self, program: str) -> int | None:
-        """Return the process of a program of the Node, as the machine numbers it."""
+        """Return the process of a program (or Python module) of the Node, as the machine numbers it."""
         space = Path(f"/proc/{self.pid}/ns/pid").readlink()
         for found in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 words = (found / "cmdline").read_bytes().split(b"\0")
-                if Path(words[0].decode()).name == program and (found / "ns/pid").readlink() == space:
+                named = program in {Path(words[0].decode()).name, *(word.decode() for word in words[1:3])}
+                if named and (found / "ns/pid").readlink() == space:
                     return int(found.name)
         return None
 
@@ -170,6 +160,15 @@ class Machine:
             else [p for p in CGROUPS.iterdir() if p.is_dir()]
         )
         return [path for root in roots if (path := root / self.cgroup).exists() or not existing]
+
+
+def _leave_running(
+    argv: Sequence[str], output: IO[bytes] | None = None, environment: Mapping[str, str] | None = None
+) -> None:
+    """Start a program that is nobody's child, in a session of its own."""
+    to = subprocess.DEVNULL if output is None else output
+    command = ["setsid", "--fork", *argv]
+    subprocess.run(command, stdin=subprocess.DEVNULL, stdout=to, stderr=to, env=environment, check=True)
 
 
 def _removed(cgroup: Path) -> bool:

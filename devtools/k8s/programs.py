@@ -28,7 +28,7 @@ class Programs:
     directory: Path
 
     def __getitem__(self, name: str) -> Path:
-        return self.directory / name
+        return (self.directory / name).resolve()
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:

@@ -8,12 +8,23 @@ from typing import Any
 from devtools.k8s import images
 
 Json = dict[str, Any]
+PORT = 8080
+PORTS: list[Json] = [
+    {"name": "http", "port": 80, "targetPort": PORT},
+    {"name": "echo", "port": 80, "targetPort": PORT, "protocol": "UDP"},
+]
 
 
-def pods(kind: str, name: str, nodes: Sequence[str] = (), **spec: Any) -> Json:
+def pods(kind: str, name: str, nodes: Sequence[str] = (), *, host_network: bool = False, **spec: Any) -> Json:
     """Return a DaemonSet or Deployment of `web serve`, spread over these Nodes, or over all."""
     labels = {"app": name}
-    container = {"name": name, "image": images.WEB, "imagePullPolicy": "IfNotPresent", "args": ["serve"]}
+    container = {
+        "name": name,
+        "image": images.WEB,
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["serve"],
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": PORT}, "periodSeconds": 1, "failureThreshold": 1},
+    }
     spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
     pod: Json = {
         "tolerations": [{"operator": "Exists"}],
@@ -21,6 +32,8 @@ def pods(kind: str, name: str, nodes: Sequence[str] = (), **spec: Any) -> Json:
         "containers": [container],
         "topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": labels}}],
     }
+    if host_network:
+        pod |= {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     if nodes:
         there = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
         required = {"nodeSelectorTerms": [{"matchExpressions": [there]}]}
@@ -29,17 +42,27 @@ def pods(kind: str, name: str, nodes: Sequence[str] = (), **spec: Any) -> Json:
     return {
         "apiVersion": "apps/v1",
         "kind": kind,
-        "metadata": {"name": name, "namespace": "default"},
+        "metadata": _meta(name),
         "spec": {**spec, "selector": {"matchLabels": labels}, "template": template},
     }
 
 
+def service(name: str, app: str, **spec: Any) -> list[Json]:
+    """Return a Service over the Pods of `app`, and its export."""
+    return [
+        {"apiVersion": "v1", "kind": "Service", "metadata": _meta(name), "spec": _service(app) | spec},
+        {"apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceExport", "metadata": _meta(name)},
+    ]
+
+
 def web(*, replicas: int, nodes: Sequence[str] = ()) -> list[Json]:
     """Return Service `web` with its Pods, and its export."""
-    service = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]}
-    meta = {"name": "web", "namespace": "default"}
-    return [
-        pods("Deployment", "web", nodes, replicas=replicas),
-        {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": service},
-        {"apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceExport", "metadata": meta},
-    ]
+    return [pods("Deployment", "web", nodes, replicas=replicas), *service("web", "web")]
+
+
+def _service(app: str) -> Json:
+    return {"selector": {"app": app}, "ports": PORTS}
+
+
+def _meta(name: str) -> Json:
+    return {"name": name, "namespace": "default"}

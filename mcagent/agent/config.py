@@ -277,6 +277,7 @@ SCHEMA = Schema(
     keys=KEYS,
     prefix="MCAGENT_",
     file_variable="MCAGENT_CONFIG",
+    default_file="/etc/mcagent/agent.yaml",
     # the controller's, the lab's and the tests' own; they may be set around an agent
     others=("MCAGENT_CONTROLLER_", "MCAGENT_LAB_", "MCAGENT_TEST_"),
     nested="multicluster",

@@ -72,6 +72,7 @@ class Schema:
     keys: Sequence[Key]
     prefix: str
     file_variable: str  # names the file itself
+    default_file: str  # read, if it is there, where nobody names one
     others: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     nested: str = ""

@@ -269,6 +269,7 @@ SCHEMA = Schema(
     keys=KEYS,
     prefix="MCAGENT_CONTROLLER_",
     file_variable="MCAGENT_CONTROLLER_CONFIG",
+    default_file="/etc/mcagent/controller.yaml",
     constants={"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "MultiClusterConfig"},
     elsewhere={
         "leaderElection.resourceName": "is fixed: the Lease is mcagent-leader or mcagent-member",

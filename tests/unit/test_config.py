@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from argparse import ArgumentParser
+from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.configuration_tables import filled
-from mcagent.agent.config import KEYS, load
+from mcagent.agent.config import KEYS, SCHEMA, load
+from mcagent.cli.common import setting_flags
 from mcagent.config.keys import Key, LogFormat
 from mcagent.config.reader import ConfigError
 from mcagent.model.config import SourceNat
@@ -184,6 +187,19 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     """A configuration that was named but is not there is not passed over."""
     with pytest.raises(ConfigError, match=r"missing\.yaml: cannot be read"):
         load(tmp_path / "missing.yaml", {"MCAGENT_NODE_NAME": "n1"}, {})
+
+
+def test_commands_read_the_file_of_the_agent_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no file is named the one that manifests and unit use is read, if it is there."""
+    monkeypatch.delenv(SCHEMA.file_variable, raising=False)
+    here = tmp_path / "agent.yaml"
+    schema = replace(SCHEMA, default_file=str(here))
+    parser = ArgumentParser()
+    setting_flags.add_setting_flags(parser, schema)
+    assert setting_flags.given(parser.parse_args([]), schema)[0] is None
+    here.write_text("listen: :10360\n")
+    assert setting_flags.given(parser.parse_args([]), schema)[0] == here
+    assert setting_flags.given(parser.parse_args(["--config", "other"]), schema)[0] == Path("other")
 
 
 def test_an_empty_key_means_its_default(tmp_path: Path) -> None:

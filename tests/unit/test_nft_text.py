@@ -55,7 +55,7 @@ def test_pairs_of_address_and_port_are_read_and_counters_summed() -> None:
     listing = parse_listing(
         "table ip6 mcagent { # handle 7\n"
         "\tset mct_wireguard { # handle 1\n"
-        "\t\ttype ipv6_addr . inet_service\n"
+        "\t\ttypeof ip6 daddr . udp dport\n"
         "\t\telements = { 2001:db8::2 . 4,\n"
         "\t\t\t     2001:db8::1 . 51821, 2001:db8::3 . 4-5 }\n"
         "\t}\n\n"
@@ -85,7 +85,7 @@ def test_a_set_of_another_kind_is_made_anew() -> None:
     assert [line.text for line in script(TABLE, [step])] == [
         "add table ip mcagent",
         "delete set ip mcagent s",
-        "add set ip mcagent s { type ipv4_addr . inet_service; }",
+        "add set ip mcagent s { typeof ip daddr . udp dport; }",
         "flush set ip mcagent s",
         "add element ip mcagent s { 10.0.0.1 . 5 }",
     ]

@@ -17,7 +17,8 @@ def add_setting_flags(parser: argparse.ArgumentParser, schema: Schema = SCHEMA) 
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help=f"YAML file with the configuration (environment: {schema.file_variable})",
+        help=f"YAML file with the configuration (environment: {schema.file_variable}) "
+        f"[{schema.default_file}, if it is there]",
     )
     group = parser.add_argument_group(
         "configuration keys", "Each key of the configuration is a flag too, and wins over environment and file."
@@ -43,8 +44,9 @@ def given(args: argparse.Namespace, schema: Schema) -> tuple[Path | None, dict[s
         for name, value in vars(args).items()
         if name.startswith(_PREFIX) and value is not None
     }
-    file = args.config or os.environ.get(schema.file_variable)
-    return Path(file) if file else None, flags
+    named = args.config or os.environ.get(schema.file_variable)
+    default = Path(schema.default_file)
+    return Path(named) if named else default if default.is_file() else None, flags
 
 
 def load_settings(args: argparse.Namespace, *, node_needed: bool = True) -> Settings:

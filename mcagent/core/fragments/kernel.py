@@ -194,7 +194,7 @@ def _closed_nodes(port: str) -> tuple[str, ...]:
         f'iifname != "{port}" accept',
         f"ether saddr & {TRANSLATED_MASK} == {TRANSLATED_MAC} accept",
         "ct direction reply accept",
-        "meta l4proto icmp ct state related accept",
+        "meta l4proto 1 ct state related accept",  # ICMP; its name is not known everywhere
         "ct status dnat counter drop",
         "fib daddr type { local, broadcast, anycast, multicast } counter drop",
     )

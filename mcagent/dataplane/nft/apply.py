@@ -126,7 +126,7 @@ def _name(table: Table, resource: Resource | None) -> str:
 
 def _add_set(table: Table, nft_set: NftSet) -> str:
     kind, flags = set_kind(nft_set)
-    return f"add set {table} {nft_set.name} {{ type {kind};{f' flags {flags};' if flags else ''} }}"
+    return f"add set {table} {nft_set.name} {{ typeof {kind};{f' flags {flags};' if flags else ''} }}"
 
 
 def _hook(chain: NftChain) -> str:

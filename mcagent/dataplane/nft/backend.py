@@ -82,7 +82,7 @@ class NftBackend:
 
 def _list(table: Table, without: str = "-s") -> Listing:
     """Return what a table holds, nothing where there is none: without counters (-s) or without elements (-t)."""
-    return parse_listing(table.list("-a", without, "-y") or "", table.family, table.name)
+    return parse_listing(table.list("-a", without, "-y", "-p") or "", table.family, table.name)
 
 
 def _family(step: Step) -> str:

@@ -18,13 +18,16 @@ from mcagent.model.resources import Backend, NftChain, NftSet
 
 TIMEOUT = 30.0  # seconds; 10,000 elements take 0.15 s
 _NO_TABLE = ("No such file or directory", "Address family not supported")  # the second: a kernel without IPv6
-ELEMENT_TYPES = {"ip": "ipv4_addr", "ip6": "ipv6_addr"}  # by family of the table
+# By family of the table; with "typeof", since nft 1.0.6 ends by a segmentation fault at any set that nft 1.1.3
+# made with "type": where the image's is newer than the Node's, nobody could list the Node's rules any more.
+ELEMENT_TYPES = {"ip": "ip daddr", "ip6": "ip6 daddr"}
+_FORMER_TYPES = {"ipv4_addr": "ip daddr", "ipv6_addr": "ip6 daddr", "inet_service": "udp dport"}  # the same sets
 _RULE = re.compile(r"^\t\t(.*) # handle \d+$")
 _BASE = re.compile(
     r"^\t\ttype (?P<type>\S+) hook (?P<hook>\S+) priority (?P<priority>-?\d+);(?: policy (?P<policy>\S+);)?$"
 )
 _BLOCK = re.compile(r"^\t(?P<kind>\S+) (?P<name>\S+) \{")
-_PROPERTY = re.compile(r"^\t\t(type|flags) (.*)$")
+_PROPERTY = re.compile(r"^\t\t(type|typeof|flags) (.*)$")
 _ELEMENTS = re.compile(r"elements = \{([^}]*)\}")
 _COUNTER = re.compile(r"\bcounter packets (\d+) bytes \d+\b")
 
@@ -52,7 +55,7 @@ class Listing:
 
 
 def parse_listing(text: str, family: str, table: str) -> Listing:
-    """Read the output of `nft -a -s -y list table`."""
+    """Read the output of `nft -a -s -y -p list table`."""
     listing = Listing()
     lines = iter(text.splitlines())
     for line in lines:
@@ -77,7 +80,7 @@ def parse_listing(text: str, family: str, table: str) -> Listing:
 def set_kind(nft_set: NftSet) -> tuple[str, str]:
     """Return type and flags of a set, as nft lists them."""
     kind = ELEMENT_TYPES[nft_set.family]
-    return (kind, "interval") if nft_set.sockets is None else (f"{kind} . inet_service", "")
+    return (kind, "interval") if nft_set.sockets is None else (f"{kind} . udp dport", "")
 
 
 def _chain(body: Sequence[str], family: str, table: str, name: str) -> NftChain:
@@ -96,7 +99,8 @@ def _chain(body: Sequence[str], family: str, table: str, name: str) -> NftChain:
 
 def _set(body: Sequence[str], family: str, table: str, name: str) -> NftSet:
     properties = {found[1]: found[2] for line in body if (found := _PROPERTY.match(line))}
-    kind = (properties.get("type", ""), properties.get("flags", ""))
+    former = " . ".join(_FORMER_TYPES.get(one, one) for one in properties.get("type", "").split(" . "))
+    kind = (properties.get("typeof", former), properties.get("flags", ""))
     elements = _ELEMENTS.search(" ".join(body))
     items = [words for item in elements[1].split(",") if (words := item.split())] if elements else []
     found_set = NftSet(family=family, table=table, name=name)
@@ -105,7 +109,7 @@ def _set(body: Sequence[str], family: str, table: str, name: str) -> NftSet:
         networks = {network for word, *_ in items for network in _networks(word)}
         merged = collapse_addresses(sorted(networks, key=network_key))  # type: ignore[type-var]
         found_set = replace(found_set, elements=tuple(merged))
-    elif kind[0] == f"{ELEMENT_TYPES[family]} . inet_service":
+    elif kind[0] == f"{ELEMENT_TYPES[family]} . udp dport":
         pairs = [(words[0], words[2]) for words in items if len(words) > 2 and words[1] == "."]
         sockets = [(ip_address(address), int(port)) for address, port in pairs if port.isdecimal()]
         found_set = replace(found_set, sockets=tuple(sorted(sockets, key=lambda one: (int(one[0]), one[1]))))

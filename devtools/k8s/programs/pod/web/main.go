@@ -1,12 +1,17 @@
-// Command web answers HTTP requests with its own name and the client's address, and asks others for theirs.
+// Command web answers HTTP requests and datagrams with its own name and the client's address, and asks others for theirs.
 //
-//	web serve [ADDRESS]         listen (default :8080); /bytes?count=N answers with N bytes
-//	web ask COUNT URL           ask so many times, each by a new connection; print who answered, and errors
-//	web hold COUNT SECONDS URL  keep so many connections busy, a request every 50 ms each; print
-//	                            "held" when all have had an answer, and at the end what broke
+//	web serve [ADDRESS]       listen (default :8080); /bytes?count=N answers with N bytes; a datagram is sent back;
+//	                          /ready says so until somebody asks for /unready
+//	web ask COUNT URL         ask so many times, each by a new connection
+//	web hold COUNT URL        keep so many connections busy, a request every 50 ms each, until standard input ends
+//	web send RATE ADDRESS     send so many datagrams a second, until standard input ends
+//	web fetch URL             count the bytes of one answer
+//
+// hold and send print "held" when the first answers have come. All print what they counted at the end, as JSON.
 package main
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +20,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,13 +29,17 @@ type answer struct {
 	Source string `json:"source"`
 }
 
-// result is what ask and hold print: answers by Pod, errors by text, the longest wait for an answer in seconds.
+// result is what all print: answers by Pod and by source address seen there, errors by text, bytes, datagrams that were
+// sent and answered, and the longest wait for an answer in seconds.
 type result struct {
-	Answers map[string]int `json:"answers"`
-	Sources map[string]int `json:"sources"`
-	Errors  map[string]int `json:"errors"`
-	Longest float64        `json:"longest"`
-	mutex   sync.Mutex
+	Answers  map[string]int `json:"answers"`
+	Sources  map[string]int `json:"sources"`
+	Errors   map[string]int `json:"errors"`
+	Bytes    int64          `json:"bytes"`
+	Sent     int            `json:"sent"`
+	Returned int            `json:"returned"`
+	Longest  float64        `json:"longest"`
+	mutex    sync.Mutex
 }
 
 func (r *result) add(found answer, err error, took time.Duration) {
@@ -61,18 +71,37 @@ func serve(address string) error {
 		source, _, _ := net.SplitHostPort(r.RemoteAddr)
 		_ = json.NewEncoder(w).Encode(answer{Pod: name, Source: source})
 	})
+	var unready atomic.Bool
+	http.HandleFunc("/unready", func(http.ResponseWriter, *http.Request) { unready.Store(true) })
+	http.HandleFunc("/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if unready.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
 	http.HandleFunc("/bytes", func(w http.ResponseWriter, r *http.Request) {
 		count, _ := strconv.Atoi(r.URL.Query().Get("count"))
 		_, _ = w.Write(make([]byte, min(max(count, 0), 1<<28)))
 	})
+	datagrams, err := net.ListenPacket("udp", address)
+	if err != nil {
+		return err
+	}
+	go func() {
+		data := make([]byte, 1<<16)
+		for {
+			if count, from, err := datagrams.ReadFrom(data); err == nil {
+				_, _ = datagrams.WriteTo(data[:count], from)
+			}
+		}
+	}()
 	return http.ListenAndServe(address, nil)
 }
 
-// busy uses one connection until the time is over; a connection that breaks is counted and not made again.
-func busy(url string, until time.Time, all *result, first func()) {
-	transport := &http.Transport{MaxConnsPerHost: 1, DisableKeepAlives: false}
-	client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
-	for time.Now().Before(until) {
+// busy uses one connection until it is told to stop; one that breaks is counted and not made again.
+func busy(url string, stop <-chan struct{}, all *result, first func()) {
+	defer first()
+	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}, Timeout: 30 * time.Second}
+	for {
 		began := time.Now()
 		found, err := ask(client, url)
 		all.add(found, err, time.Since(began))
@@ -80,14 +109,64 @@ func busy(url string, until time.Time, all *result, first func()) {
 		if err != nil {
 			return
 		}
-		time.Sleep(50 * time.Millisecond)
+		select {
+		case <-stop:
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// send sends numbered datagrams; the longest wait is the longest time without an answer.
+func send(rate int, address string, stop <-chan struct{}, all *result, first func()) error {
+	connection, err := net.Dial("udp", address)
+	if err != nil {
+		return err
+	}
+	var done sync.WaitGroup
+	done.Go(func() {
+		data, last := make([]byte, 64), time.Now()
+		for {
+			if _, err := connection.Read(data); err != nil {
+				if netError, ok := err.(net.Error); ok && netError.Timeout() {
+					return
+				}
+				continue // a port that is closed for a while: the next datagram asks again
+			}
+			all.mutex.Lock()
+			all.Returned++
+			all.Longest, last = max(all.Longest, time.Since(last).Seconds()), time.Now()
+			all.mutex.Unlock()
+			first()
+		}
+	})
+	ticker := time.NewTicker(time.Second / time.Duration(rate))
+	defer ticker.Stop()
+	for number := uint64(0); ; number++ {
+		select {
+		case <-stop:
+			_ = connection.SetReadDeadline(time.Now().Add(time.Second)) // what is still under way
+			done.Wait()
+			return connection.Close()
+		case <-ticker.C:
+			all.mutex.Lock()
+			all.Sent++
+			all.mutex.Unlock()
+			_, _ = connection.Write(binary.BigEndian.AppendUint64(nil, number))
+		}
 	}
 }
 
 func main() {
-	arguments := append(os.Args[1:], "", "", "", "")
+	arguments := append(os.Args[1:], "", "", "")
 	all := &result{Answers: map[string]int{}, Sources: map[string]int{}, Errors: map[string]int{}}
 	count, _ := strconv.Atoi(arguments[1])
+	stop := make(chan struct{})
+	untilInputEnds := func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		close(stop)
+	}
+	var group, held sync.WaitGroup
 	switch arguments[0] {
 	case "serve":
 		address := arguments[1]
@@ -103,19 +182,29 @@ func main() {
 			found, err := ask(client, arguments[2])
 			all.add(found, err, time.Since(began))
 		}
+	case "fetch":
+		began := time.Now()
+		response, err := (&http.Client{Timeout: 20 * time.Second}).Get(arguments[1])
+		if err == nil {
+			all.Bytes, err = io.Copy(io.Discard, response.Body)
+		}
+		all.add(answer{}, err, time.Since(began))
 	case "hold":
-		seconds, _ := strconv.Atoi(arguments[2])
-		until := time.Now().Add(time.Duration(seconds) * time.Second)
-		var group, held sync.WaitGroup
+		go untilInputEnds()
 		held.Add(count)
 		for range count {
-			group.Go(func() { busy(arguments[3], until, all, sync.OnceFunc(held.Done)) })
+			group.Go(func() { busy(arguments[2], stop, all, sync.OnceFunc(held.Done)) })
 		}
 		held.Wait()
 		fmt.Println("held")
 		group.Wait()
+	case "send":
+		go untilInputEnds()
+		if err := send(count, arguments[2], stop, all, sync.OnceFunc(func() { fmt.Println("held") })); err != nil {
+			all.Errors[err.Error()]++
+		}
 	default:
-		fmt.Fprintln(os.Stderr, "web serve [ADDRESS] | ask COUNT URL | hold COUNT SECONDS URL")
+		fmt.Fprintln(os.Stderr, "web serve [ADDRESS] | ask COUNT URL | hold COUNT URL | send RATE ADDRESS | fetch URL")
 		os.Exit(2)
 	}
 	_ = json.NewEncoder(os.Stdout).Encode(all)

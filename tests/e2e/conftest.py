@@ -1,0 +1,84 @@
+"""Two clusters of real Kubernetes with different CNIs and kube-proxy modes, joined with the chart; made once.
+
+`MCAGENT_E2E_KEEP=1` leaves them up at the end (`devtools/mck8s down` removes them).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from devtools.errors import LabError
+from devtools.k8s import workloads
+from devtools.k8s.demo import Demo
+from devtools.k8s.lab import STATE, K8sLab, Plan
+from devtools.k8s.node import K8sCni, ProxyMode
+from devtools.k8s.programs import mcagent_image, require
+from devtools.lab.progress import Progress
+from tests.e2e.world import World, dataplane_of
+
+ROOT = Path(__file__).parents[2]
+EVIDENCE = ROOT / ".cache/e2e"
+TIMEOUT = 400  # seconds, of a test with the making of the clusters
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give these tests the time that they take, in the order of their files: what ends a cluster comes last."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT))
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    """Give Helm."""
+    found = subprocess.run([ROOT / "tests/helm/find-helm"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(found.stderr.strip())
+    return Path(found.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def world(helm: Path) -> Iterator[World]:
+    """Give the clusters: all Nodes gateways, Service web of the last one exported, clients on all other Nodes."""
+    if os.geteuid():
+        pytest.skip("needs root: it makes namespaces, mounts and cgroups")
+    try:
+        require()
+        image = str(mcagent_image())
+    except LabError as error:
+        pytest.skip(str(error))
+    cnis, modes = (K8sCni.FLANNEL, K8sCni.BRIDGE), (ProxyMode.IPTABLES, ProxyMode.NFTABLES)
+    say = Progress()
+    lab = K8sLab(Plan(cnis=cnis, proxy_modes=modes, archives=(image,)), say)
+    try:
+        lab.up()
+        bare = {one.node.name: dataplane_of(one.machine) for one in lab.nodes()}
+        demo = Demo(lab, say)
+        demo.install_chart(helm)
+        demo.join()
+        demo.share()
+        clients = workloads.pods("DaemonSet", "host-client", host_network=True)
+        lab.kubectl(demo.others[0], "apply", "-f", "-", objects=[clients])
+        lab.rolled_out(demo.others[0], "default", "daemonset/host-client")
+        yield World(lab=lab, demo=demo, helm=helm, bare=bare)
+    finally:
+        if not os.environ.get("MCAGENT_E2E_KEEP") and STATE.exists():
+            lab.down()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """After a failure keep what the clusters say of themselves in .cache/e2e."""
+    report = yield
+    if report.failed and report.when == "call" and "world" in getattr(item, "funcargs", {}):  # type: ignore[attr-defined]
+        place = EVIDENCE / item.name
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        item.funcargs["world"].write_evidence(place)  # type: ignore[attr-defined]
+    return report

@@ -1,0 +1,169 @@
+"""What users do with a Service of another cluster, on real Kubernetes."""
+
+from __future__ import annotations
+
+import pytest
+
+from devtools.k8s import workloads
+from devtools.k8s.demo import URL
+from tests.e2e.world import World, until
+
+ASKED = 60
+
+
+@pytest.mark.parametrize("app", ["client", "host-client"])
+def test_a_service_of_the_other_cluster_answers_by_its_name(world: World, app: str) -> None:
+    """From Pods on every Node, and from processes with the Node's own network."""
+    for client in world.clients(app):
+        found = client.ask(ASKED, URL)
+        assert (found.answered, dict(found.errors)) == (ASKED, {}), client.node
+        assert len(found.answers) == 2
+
+
+def test_pods_reach_pods_with_their_own_addresses(world: World) -> None:
+    """Pod-to-Pod: the server sees the client's address."""
+    addresses = {
+        pod["spec"]["nodeName"]: pod["status"]["podIP"]
+        for pod in world.get(world.asking, "pods", "-l", "app=client")
+    }
+    for client in world.clients():
+        for server in world.servers():
+            found = client.ask(5, f"http://{server['status']['podIP']}:{workloads.PORT}/")
+            assert dict(found.sources) == {addresses[client.node]: 5}, (client.node, dict(found.errors))
+
+
+@pytest.mark.parametrize("size", [64_000, 1_000_000])
+def test_large_answers_come_whole(world: World, size: int) -> None:
+    """MTU and MSS are right in Pods of either CNI, by Service and by Pod address."""
+    (server, *_) = world.servers()
+    for client in (*world.clients(), *world.clients("host-client")):
+        for host in (world.cluster_ip(), f"{server['status']['podIP']}:{workloads.PORT}"):
+            if host.startswith(world.cluster_ip()) or client in world.clients():
+                found = client.fetch(f"http://{host}/bytes?count={size}")
+                assert (found.bytes, dict(found.errors)) == (size, {}), (client.node, host)
+
+
+def test_datagrams_to_a_service_come_back(world: World) -> None:
+    """None is lost while nothing happens."""
+    with world.traffic() as traffic:
+        assert not world.clients()[0].ask(20, URL).broken
+    assert traffic.lost == 0, str(traffic)
+    assert traffic.connections.broken == 0, str(traffic)
+
+
+def test_a_deployment_is_scaled_and_rolled(world: World) -> None:
+    """New Pods answer, Pods that are gone are not asked any more."""
+    (client, *_) = world.clients()
+    for count in (4, 1, 2):
+        world.lab.kubectl(world.serving, "scale", "deployment/web", f"--replicas={count}")
+        world.lab.rolled_out(world.serving, "default", "deployment/web")
+        until(lambda n=count: len(client.ask(40, URL).answers) == n, f"answers of {count} Pods")  # type: ignore[misc]
+    before = {pod["metadata"]["name"] for pod in world.servers()}
+    world.lab.kubectl(world.serving, "rollout", "restart", "deployment/web")
+    world.lab.rolled_out(world.serving, "default", "deployment/web")
+    until(lambda: not client.ask(20, URL).broken, "answers after a rollout")
+    assert before.isdisjoint(client.ask(40, URL).answers)
+
+
+def test_a_pod_that_is_killed_is_replaced(world: World) -> None:
+    """Its replacement answers."""
+    (client, *_) = world.clients()
+    (server, *_) = world.servers()
+    world.lab.kubectl(world.serving, "delete", "pod", server["metadata"]["name"], "--grace-period=0", "--force")
+    world.lab.rolled_out(world.serving, "default", "deployment/web")
+    until(lambda: len(client.ask(40, URL).answers) == 2, "answers of both Pods")
+    assert server["metadata"]["name"] not in client.ask(40, URL).answers
+
+
+def test_an_endpoint_that_is_not_ready_is_not_asked(world: World) -> None:
+    """By the Pod's own readiness probe, as Kubernetes sees it."""
+    (client, *_) = world.clients()
+    (server, *_) = world.servers()
+    name = server["metadata"]["name"]
+    client.fetch(f"http://{server['status']['podIP']}:{workloads.PORT}/unready")
+    until(lambda: set(client.ask(20, URL).answers) == _others(world, name), f"no answers of {name}")
+    found = client.ask(ASKED, URL)
+    assert (found.broken, found.answers.get(name)) == (0, None)
+    world.lab.kubectl(world.serving, "delete", "pod", name)
+    world.lab.rolled_out(world.serving, "default", "deployment/web")
+    until(lambda: len(client.ask(40, URL).answers) == 2, "answers of both Pods")
+
+
+def test_session_affinity_holds_across_clusters(world: World) -> None:
+    """A client stays with the Pod that answered it first."""
+    objects = workloads.service("sticky", "web", sessionAffinity="ClientIP")
+    world.lab.kubectl(world.serving, "apply", "-f", "-", objects=objects)
+    until(lambda: world.imported("antrea-mc-sticky"), "the import of sticky")
+    for client in world.clients():
+        url = f"http://{world.cluster_ip('antrea-mc-sticky')}/"
+        until(lambda c=client, u=url: c.ask(1, u).answered, "an answer of sticky")  # type: ignore[misc]
+        assert len(client.ask(ASKED, url).answers) == 1
+    world.lab.kubectl(world.serving, "delete", "serviceexport/sticky", "service/sticky")
+    until(
+        lambda: not world.get(world.asking, "services", "--field-selector", "metadata.name=antrea-mc-sticky"),
+        "its end",
+    )
+
+
+def test_a_node_port_leads_to_a_service_of_the_other_cluster(world: World) -> None:
+    """A NodePort Service over the imported ClusterIP answers on every Node's address."""
+    name = "web-outside"
+    port = {"name": "http", "port": 80, "protocol": "TCP"}
+    objects = [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"type": "NodePort", "ports": [{**port, "nodePort": 30080}]},
+        },
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "labels": {"kubernetes.io/service-name": name},
+            },
+            "addressType": "IPv4",
+            "ports": [port],
+            "endpoints": [{"addresses": [world.get(world.serving, "service", "web")[0]["spec"]["clusterIP"]]}],
+        },
+    ]
+    world.lab.kubectl(world.asking, "apply", "-f", "-", objects=objects)
+    for node in world.asking.nodes:
+        for client in world.clients():
+            url = f"http://{node.address}:30080/"
+            until(lambda c=client, u=url: c.ask(1, u).answered, f"an answer at {url}")  # type: ignore[misc]
+            found = client.ask(20, url)
+            assert (found.answered, dict(found.errors)) == (20, {}), (client.node, url)
+    world.lab.kubectl(world.asking, "delete", f"service/{name}", f"endpointslice/{name}")
+
+
+def test_a_headless_service_is_refused_with_a_reason(world: World) -> None:
+    """The ServiceExport says why it is not served."""
+    world.lab.kubectl(
+        world.serving, "apply", "-f", "-", objects=workloads.service("headless", "web", clusterIP="None")
+    )
+
+    def reasons() -> list[str]:
+        (export,) = world.get(world.serving, "serviceexport", "headless")
+        return [
+            one.get("reason", "")
+            for one in export.get("status", {}).get("conditions", [])
+            if one["status"] == "False"
+        ]
+
+    until(reasons, "a condition of ServiceExport headless")
+    assert any(reasons())
+    assert not world.get(world.asking, "services", "--field-selector", "metadata.name=antrea-mc-headless")
+    world.lab.kubectl(world.serving, "delete", "serviceexport/headless", "service/headless")
+
+
+def test_a_node_lists_its_own_rules(world: World) -> None:
+    """What the image's nft wrote, the Node's own nft reads."""
+    for one in world.lab.nodes():
+        assert "mcagent" in one.machine.run(["nft", "list", "ruleset"])
+
+
+def _others(world: World, name: str) -> set[str]:
+    return {pod["metadata"]["name"] for pod in world.servers()} - {name}

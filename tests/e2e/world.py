@@ -1,0 +1,171 @@
+"""What tests on real Kubernetes share: the clusters, traffic between them, and what is on a Node."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devtools.errors import LabError
+from devtools.k8s.demo import IMPORTED, URL, Demo
+from devtools.k8s.lab import K8sLab
+from devtools.k8s.machine import Machine
+from devtools.k8s.traffic import Client, Counted, clients
+from devtools.lab.topology import Cluster
+from devtools.waiting import wait_until
+
+HELD = 50  # connections
+RATE = 100  # datagrams a second
+SOON = 60.0  # seconds
+# What tells of a Node's dataplane, for people and for a comparison.
+LOOKS = (
+    ("ip", "-brief", "link"), ("ip", "rule"), ("ip", "-6", "rule"), ("ip", "route", "show", "table", "28003"),
+    ("ip", "route", "show", "table", "28004"), ("nft", "list", "tables"), ("ovs-vsctl", "list-br"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The clusters as the tests use them. `bare`: what was on each Node before mcagent was installed."""
+
+    lab: K8sLab
+    demo: Demo
+    helm: Path
+    bare: dict[str, dict[str, tuple[str, ...]]]
+
+    @property
+    def asking(self) -> Cluster:
+        """The cluster whose Pods ask."""
+        return self.demo.others[0]
+
+    @property
+    def serving(self) -> Cluster:
+        """The cluster whose Service is exported."""
+        return self.lab.topology.clusters[-1]
+
+    def clients(self, app: str = "client") -> list[Client]:
+        """Return the Pods that ask, by Node."""
+        return clients(self.lab, self.asking, app)
+
+    def servers(self, app: str = "web") -> list[dict[str, Any]]:
+        """Return the Pods behind the exported Service."""
+        return [pod for pod in self.get(self.serving, "pods", "-l", f"app={app}") if not _leaving(pod)]
+
+    def get(self, cluster: Cluster, *what: str) -> list[dict[str, Any]]:
+        """Return objects."""
+        found = json.loads(self.lab.kubectl(cluster, "get", *what, "-o", "json"))
+        return list(found["items"]) if "items" in found else [found]
+
+    def cluster_ip(self, name: str = IMPORTED) -> str:
+        """Return the ClusterIP of an imported Service."""
+        return str(self.get(self.asking, "service", name)[0]["spec"]["clusterIP"])
+
+    def imported(self, name: str) -> bool:
+        """Tell whether a Service was imported, and has endpoints."""
+        slices = self.get(self.asking, "endpointslices", "-l", f"kubernetes.io/service-name={name}")
+        return any(one["endpoints"] for one in slices)
+
+    def gateways(self, cluster: Cluster) -> set[str]:
+        """Return the Nodes that are gateways, as the API says."""
+        return {one["metadata"]["name"] for one in self.get(cluster, "gateways", "-n", "kube-system")}
+
+    def ready(self, cluster: Cluster, node: str) -> str:
+        """Return the status of a Node's condition Ready."""
+        (found,) = self.get(cluster, "node", node)
+        return next((str(one["status"]) for one in found["status"]["conditions"] if one["type"] == "Ready"), "")
+
+    def events(self, cluster: Cluster, node: str) -> set[str]:
+        """Return the reasons of the Events about a Node."""
+        found = self.get(cluster, "events", "-A", "--field-selector", f"involvedObject.name={node}")
+        return {str(one["reason"]) for one in found}
+
+    @contextlib.contextmanager
+    def traffic(self) -> Iterator[Traffic]:
+        """Keep connections and datagrams to the Service under way for as long as the block runs."""
+        held, sent = self.clients()[0], self.clients()[-1]
+        with held.holding(HELD, URL) as connections, sent.sending(RATE, f"{self.cluster_ip()}:80") as datagrams:
+            found = Traffic()
+            yield found
+        found.connections, found.datagrams = connections.counted, datagrams.counted
+
+    def settled(self) -> None:
+        """Return when all Nodes are ready gateways, all agents too, and every client has answers."""
+        for cluster in self.lab.topology.clusters:
+            names = {one.name for one in cluster.nodes}
+            until(lambda c=cluster, n=names: self.gateways(c) == n, f"the gateways {names}")  # type: ignore[misc]
+            self.lab.rolled_out(cluster, "kube-system", "daemonset/mcagent-agent")
+        for client in self.clients():
+            until(lambda c=client: not c.ask(10, URL).broken, f"answers on {client.node}")  # type: ignore[misc]
+
+    def write_evidence(self, place: Path) -> None:
+        """Write what clusters and agents say of themselves."""
+        for cluster in self.lab.topology.clusters:
+            for name, *command in (
+                (
+                    "objects",
+                    "get",
+                    "nodes,pods,gateways,clusterinfoimports,serviceimports,endpointslices",
+                    "-A",
+                    "-o",
+                    "wide",
+                ),
+                ("events", "get", "events", "-A", "--sort-by=.lastTimestamp"),
+                ("controller", "logs", "-n", "kube-system", "deploy/mcagent-member", "--tail=200"),
+            ):
+                with contextlib.suppress(LabError):
+                    (place / f"{cluster.name}-{name}.txt").write_text(self.lab.kubectl(cluster, *command))
+            for pod in self.lab.kubectl(cluster, "get", "pods", "-n", "kube-system", "-o", "name").split():
+                if "mcagent-agent" in pod:
+                    with contextlib.suppress(LabError):
+                        log = self.lab.kubectl(cluster, "logs", "-n", "kube-system", pod, "--tail=300")
+                        (place / f"{cluster.name}-{Path(pod).name}.txt").write_text(log)
+
+
+class Traffic:
+    """What was counted while something happened; known when it is over."""
+
+    connections = Counted()
+    datagrams = Counted()
+
+    @property
+    def lost(self) -> int:
+        """How many datagrams had no answer."""
+        return self.datagrams.sent - self.datagrams.returned
+
+    def __str__(self) -> str:
+        return (
+            f"{self.connections.broken} of {HELD} connections broke {dict(self.connections.errors)}, longest wait "
+            f"{self.connections.longest:.2f} s; {self.lost} of {self.datagrams.sent} datagrams lost, longest gap "
+            f"{self.datagrams.longest:.2f} s"
+        )
+
+
+def until(condition: Callable[[], object], what: str, timeout: float = SOON) -> None:
+    """Return when the condition holds. Raises LabError; kubectl may fail meanwhile."""
+
+    def holds() -> object:
+        try:
+            return condition()
+        except LabError:
+            return None
+
+    wait_until(holds, what, timeout=timeout, interval=0.5)
+
+
+def dataplane_of(machine: Machine) -> dict[str, tuple[str, ...]]:
+    """Return what is on a Node, less what Pods come and go with."""
+    found = {}
+    for look in LOOKS:
+        try:
+            lines = machine.run([*look]).splitlines()
+        except LabError:  # no such routing table
+            lines = []
+        found[" ".join(look)] = tuple(sorted(line for line in lines if "veth" not in line and "cni0" not in line))
+    return found
+
+
+def _leaving(pod: dict[str, Any]) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
