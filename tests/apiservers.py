@@ -1,7 +1,7 @@
 """Fixtures of the API servers that tests run against: the embedded one, and real kube-apiserver and etcd.
 
 Every test that takes `server` (or `cluster`) runs once for each. MCAGENT_TEST_KUBECONFIG names a cluster to run
-against instead: namespaces `mcagent-test-*` are made and removed in it, the CRDs of `deploy/crds` applied.
+against instead: namespaces `mcagent-test-*` are made and removed in it, the CRDs of the chart applied.
 A conftest imports the hooks and fixtures.
 """
 
@@ -28,7 +28,7 @@ from devtools.waiting import wait_until
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 
-CRDS = Path(__file__).parents[1] / "deploy/crds"
+CRDS = Path(__file__).parents[1] / "deploy/helm/mcagent/files/crds"
 SERVICE_CIDR = IPv4Network("10.96.0.0/16")
 LEFT_OUT = pytest.StashKey[dict[str, list[str]]]()
 

@@ -50,7 +50,7 @@ class Api:
         self.ca = Path(config["clusters"][0]["cluster"]["certificate-authority"]).read_bytes()
         self.token = str(config["users"][0]["user"]["token"])
         base = object_path(Kind.CUSTOM_RESOURCE_DEFINITION, "")
-        for file in sorted((REPOSITORY / "deploy/crds").glob("*.yaml")):
+        for file in sorted((REPOSITORY / "deploy/helm/mcagent/files/crds").glob("*.yaml")):
             crd = yaml.safe_load(file.read_text())
             self.client.request("POST", base, body=crd)
             group, version = crd["spec"]["group"], crd["spec"]["versions"][-1]["name"]

@@ -28,7 +28,7 @@ PORT = 6443
 TIMEOUT = 10.0  # seconds
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-CRDS = DEPLOY / "crds"
+CRDS = DEPLOY / "helm/mcagent/files/crds"
 
 
 class ApiKind(StrEnum):

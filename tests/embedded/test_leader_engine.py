@@ -24,7 +24,7 @@ from tests.embedded.controlworld import COMMON_AREA, QUICK, Objects, client_of
 from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, service
 from tests.waiting import until
 
-CRDS = Path(__file__).parents[2] / "deploy/crds"
+CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
 KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
 
 

@@ -65,7 +65,7 @@ def test_apply_get_patch_delete(kubectl: Kubectl) -> None:
 
 def test_a_wait_is_a_watch(kubectl: Kubectl) -> None:
     """`kubectl wait` sees a condition that is there, and the deletion of an object that is not."""
-    kubectl("apply", "-f", str(ROOT / "deploy/crds"), "--server-side", "--force-conflicts")
+    kubectl("apply", "-f", str(ROOT / "deploy/helm/mcagent/files/crds"), "--server-side", "--force-conflicts")
     crd = "crd/gateways.multicluster.crd.antrea.io"
     assert "condition met" in kubectl("wait", "--for=condition=Established", crd, "--timeout=10s")
     kubectl("create", "configmap", "a", "--from-literal=k=v")

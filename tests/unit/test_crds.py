@@ -15,7 +15,8 @@ from devtools.apiserver.objects.resources import BUILT_IN
 from mcagent.model.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
-CRDS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy/crds").glob("*.yaml"))}
+FILES = ROOT / "deploy/helm/mcagent/files/crds"
+CRDS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(FILES.glob("*.yaml"))}
 OBJECTS = list(yaml.safe_load_all((ROOT / "tests/data/objects.yaml").read_text()))
 
 # What may stand in a schema here (apiextensions.k8s.io/v1 JSONSchemaProps, the part that is used).

@@ -157,5 +157,7 @@ def test_kustomize_finds_its_files() -> None:
     resources = yaml.safe_load((ROOT / "kustomization.yaml").read_text())["resources"]
     assert all((ROOT / name).is_file() for name in resources)
     read = [KINDS[kind] for kind in AGENT_KINDS]
-    needed = {f"crds/{info.plural}.yaml" for info in read if info.group.startswith("multicluster")}
+    needed = {
+        f"helm/mcagent/files/crds/{info.plural}.yaml" for info in read if info.group.startswith("multicluster")
+    }
     assert needed <= set(resources)

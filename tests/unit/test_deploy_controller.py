@@ -248,7 +248,7 @@ def test_a_leader_of_all_namespaces_may_do_there_what_it_may_do_at_home() -> Non
 
 def test_the_policies_know_every_field_of_a_gateway() -> None:
     """What is neither the agents' field nor compared by policy and webhook's condition could be changed."""
-    crd = yaml.safe_load((ROOT / "crds/gateways.yaml").read_text())
+    crd = yaml.safe_load((ROOT / "helm/mcagent/files/crds/gateways.yaml").read_text())
     (version,) = crd["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]
     assert "x-kubernetes-preserve-unknown-fields" not in schema
