@@ -1,8 +1,8 @@
-# The image of agent and controllers: `make image`, or docker build, podman build, buildah bud.
+# The images: `make image`, or docker build, podman build, buildah bud. agent: of agent and controllers; openvswitch: the same,
+# with an Open vSwitch for Nodes that have none.
 # Programs, their libraries and Python's packages of the lock, and no distribution: no shell, no package manager.
 FROM debian:trixie-slim AS packages
 # openvswitch-common: ovs-ofctl; nftables: nft; wireguard-go: for kernels without WireGuard (needs /dev/net/tun).
-# The Node's own Open vSwitch does the forwarding.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
         python3 python3-venv ca-certificates openvswitch-common nftables wireguard-go
@@ -33,6 +33,23 @@ RUN /opt/mcagent/bin/pip install --no-cache-dir --no-compile --no-deps . \
     && python3 deploy/image/sbom.py /out mcagent > /out/usr/share/mcagent/sbom.spdx.json \
     && chroot /out /opt/mcagent/bin/python -B - < deploy/image/try.py
 
+# What Open vSwitch needs beside what the agent's image has. Its package must not start a daemon while it is installed.
+FROM packages AS switch
+RUN printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d \
+    && apt-get update && apt-get install -y --no-install-recommends openvswitch-switch
+COPY deploy/image deploy/image
+COPY --from=build /out /try
+RUN python3 deploy/image/collect.py /out --above /try \
+        --program ovsdb-server --program ovsdb-tool --program ovs-vswitchd --program ovs-vsctl --program ovs-appctl \
+        --file /usr/share/openvswitch/vswitch.ovsschema \
+    && cp -a /out/. /try \
+    && mkdir -p /out/usr/share/mcagent \
+    && python3 deploy/image/sbom.py /try mcagent-openvswitch > /out/usr/share/mcagent/sbom.spdx.json \
+    && chroot /try /usr/sbin/ovs-vswitchd --version \
+    && chroot /try /usr/sbin/ovsdb-server --version \
+    && chroot /try /usr/bin/ovs-vsctl --version \
+    && chroot /try /usr/bin/ovs-appctl --version
+
 # `make sbom`: the list of what is in the image, as a file.
 FROM scratch AS sbom
 COPY --from=build /out/usr/share/mcagent/sbom.spdx.json /
@@ -44,3 +61,12 @@ ENV PATH=/opt/mcagent/bin:/usr/sbin:/usr/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEB
 USER 65532:65532
 ENTRYPOINT ["mcagent"]
 CMD ["agent"]
+
+# Open vSwitch for Nodes that have none: the agent's layer, and the daemons over it.
+FROM agent AS openvswitch
+COPY --from=switch /out /
+USER 0:0
+CMD ["openvswitch"]
+
+# What is built when no target is named.
+FROM agent

@@ -83,8 +83,9 @@ e2e-if-there: setup
 bench: setup ## Measurements: printed, not asserted (root)
 	@for b in tests/bench/*.py; do b=$${b%.py}; echo "==> $$b"; $(PY) -m "$${b//\//.}" || exit 1; done
 
-image: ## The image of agent and controllers, with buildah, podman or docker (BUILDER=, IMAGE=, BUILD_FLAGS=)
+image: ## The images of agent and controllers, and of Open vSwitch, with buildah, podman or docker (BUILDER=, BUILD_FLAGS=)
 	@deploy/image/build agent
+	@deploy/image/build openvswitch
 
 sbom: ## What is in the image, Debian's and Python's packages: dist/sbom.spdx.json
 	@deploy/image/build sbom

@@ -117,6 +117,15 @@ def document() -> Json:
         "imagePullSecrets": listed(exactly({"name": LABEL}, ["name"])),
         "crds": exactly({"install": FLAG, "keep": FLAG}),
         "agent": exactly(agent_values),
+        "openvswitch": exactly(
+            {
+                "deploy": {"enum": ["auto", "always", "never"]},
+                "directory": {"type": "string", "pattern": r"^/[\w./-]+$"},
+                "image": exactly({"repository": WORD, "tag": TEXT}, ["repository"]),
+                "resources": ANYTHING,
+                "podAnnotations": TEXTS,
+            }
+        ),
         "member": controller_values(),
         "leader": controller_values(namespace=LABEL, createNamespace=FLAG, allNamespaces=FLAG),
         "admissionPolicies": exactly({"enabled": FLAG}),

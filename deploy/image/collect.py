@@ -3,11 +3,11 @@
 
 Runs while the image is built, in the stage that has the Debian packages:
 
-    collect.py OUT [--program nft]... [--tree /opt/mcagent]... [--file PATH]...
+    collect.py OUT [--program nft]... [--tree /opt/mcagent]... [--file PATH]... [--above ROOT]
 
 Programs and trees bring the libraries that their ELF files load. For each Debian package that gave a file, its
 licence and its entry of dpkg's list (/var/lib/dpkg/status.d, which scanners read) come along; sbom.py makes the
-list of it all.
+list of it all. With --above OUT is a layer over another root: it gets what is not in there.
 """
 
 import argparse
@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument("--tree", action="append", type=Path, default=[], help="a directory, with all below it")
     parser.add_argument("--standard-library", type=Path, help="of Python: without tests, editors and tools")
     parser.add_argument("--file", action="append", type=Path, default=[])
+    parser.add_argument("--above", type=Path, help="a root that the image has already: what it has is left out")
     args = parser.parse_args()
     files = [_found(name) for name in args.program] + args.file
     for tree in args.tree:
@@ -50,7 +51,10 @@ def main() -> int:
     if args.standard_library:
         files += _below(args.standard_library, leave=frozenset(LEFT_OUT))
     wanted = sorted({*files, *_libraries(files)})
-    _skeleton(args.out)
+    if args.above:
+        wanted = [file for file in wanted if not _is_in(file, args.above)]
+    else:
+        _skeleton(args.out)
     for file in wanted:
         _copy(file, args.out)
     packages = sorted(_owners(wanted))
@@ -89,6 +93,11 @@ def _libraries(files: Iterable[Path]) -> set[Path]:
             sys.exit(f"collect: {file} needs a library that is not here:\n{listed}")
         found.update(Path(match) for match in _LIBRARY.findall(listed))
     return found
+
+
+def _is_in(file: Path, root: Path) -> bool:
+    place = file.parent.resolve() / file.name  # /lib is a link, and a root's are relative
+    return (root / place.relative_to("/")).exists()
 
 
 def _skeleton(out: Path) -> None:
@@ -150,6 +159,7 @@ def _owners(files: Iterable[Path]) -> set[str]:
 def _describe(package: str, out: Path) -> None:
     """Copy a package's licence and its entry in dpkg's list."""
     name = package.partition(":")[0]
+    (out / "var/lib/dpkg/status.d").mkdir(parents=True, exist_ok=True)
     entry = subprocess.run(["dpkg-query", "-s", package], capture_output=True, text=True, check=True).stdout
     (out / "var/lib/dpkg/status.d" / name).write_text(entry, encoding="utf-8")
     licence = Path("/usr/share/doc") / name / "copyright"

@@ -18,6 +18,7 @@ from mcagent.model.errors import McagentError
 COMMANDS = {
     "agent": "run the agent of this Node",
     "controller": "run the control plane of this cluster, as member or as leader",
+    "openvswitch": "run Open vSwitch on a Node that has none",
     "status": "show how the agent of this Node is doing",
     "gateways": "show which gateways are used, live or why not, since when and who decided",
     "drain": "let other gateways take over from a Node, without losing a packet",

@@ -35,6 +35,10 @@ ALL = {
         "member.webhook.annotations.cert-manager\\.io/inject-ca-from=x/y",
     ),
     "agent-alone": ("member.enabled=false",),
+    "openvswitch-of-antrea": (
+        "openvswitch.deploy=never",
+        "openvswitch.directory=/var/run/antrea/openvswitch",
+    ),
     "leader-alone": ("agent.enabled=false", "member.enabled=false", "leader.enabled=true"),
 }
 Helm = Callable[..., str]

@@ -73,6 +73,8 @@ def test_defaults_are_right() -> None:
         ("member.networkPolicy.webhookFrom", ["everywhere"]),
         ("metricsReader.subjects", "prometheus"),
         ("podMonitor.interval", "often"),
+        ("openvswitch.deploy", "sometimes"),
+        ("openvswitch.directory", "run/openvswitch"),
     ],
 )
 def test_nonsense_is_refused(path: str, value: object) -> None:

@@ -161,3 +161,30 @@ def test_kustomize_finds_its_files() -> None:
         f"helm/mcagent/files/crds/{info.plural}.yaml" for info in read if info.group.startswith("multicluster")
     }
     assert needed <= set(resources)
+
+
+def test_open_vswitch_has_the_same_limits() -> None:
+    """Nothing privileged either, no token of the API; its database outlives Pods, its sockets are the agent's."""
+    account, daemons = yaml.safe_load_all((ROOT / "openvswitch.yaml").read_text())
+    spec = daemons["spec"]["template"]["spec"]
+    (found,) = spec["containers"]
+    security = found["securityContext"]
+    assert (account["automountServiceAccountToken"], spec["automountServiceAccountToken"]) == (False, False)
+    assert "privileged" not in security
+    assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW", "SYS_NICE"]}
+    assert spec.keys().isdisjoint({"hostPID", "hostIPC", "initContainers"})
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    agents = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod()["volumes"]}
+    assert (paths["run"], paths["data"]) == (agents["openvswitch"], "/var/lib/mcagent/openvswitch")
+
+
+def test_an_upgrade_of_open_vswitch_hands_over() -> None:
+    """The new Pod starts while the old one runs, on every Node that has an agent."""
+    _, daemons = yaml.safe_load_all((ROOT / "openvswitch.yaml").read_text())
+    spec = daemons["spec"]
+    assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+    inside = spec["template"]["spec"]
+    assert (inside["nodeSelector"], inside["tolerations"]) == (pod()["nodeSelector"], pod()["tolerations"])
+    assert "ports" not in inside["containers"][0]  # two Pods on a Node could not both have them

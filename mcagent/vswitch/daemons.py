@@ -1,0 +1,158 @@
+"""The two daemons of an Open vSwitch as children of this process: their start and their end.
+
+Owns the processes, and the restart that keeps the datapath: flows are saved at the end, vswitchd starts holding
+(other_config:flow-restore-wait), and is released when it has its flows again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+import time
+from collections.abc import Callable
+
+from mcagent.vswitch.saved import Saved
+from mcagent.vswitch.tools import SwitchError, Tools
+
+log = logging.getLogger(__name__)
+
+_DATABASE, _SWITCH = "ovsdb-server", "ovs-vswitchd"
+_START = 20.0  # seconds for a daemon to answer
+_END = 10.0  # seconds for a daemon to end by itself
+FILLED = 60.0  # seconds in which agents fill their bridges after a crash or a reboot
+FILLED_OTHERS = 2.0  # the same where a bridge is somebody else's: the Node itself may need that
+_STEADY = 0.3  # seconds without a new flow
+_STEP = 0.05  # seconds between two looks
+_LOG = ("-vconsole:info", "-vsyslog:off", "-vfile:off")
+SHORT_LIVED = 10.0  # seconds
+TRIES = 5  # short lives in a row
+
+
+class Daemons:
+    """ovsdb-server and ovs-vswitchd of one instance."""
+
+    def __init__(self, tools: Tools, stopped: Callable[[], bool]) -> None:
+        self._tools, self._stopped = tools, stopped
+        self._saved = Saved(tools)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._began: dict[str, float] = {}
+        self._short: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Start both. Raises SwitchError."""
+        self._tools.run.mkdir(parents=True, exist_ok=True)
+        for pattern in (
+            "ovs*.pid",
+            "ovs*.ctl",
+        ):  # of daemons in a container that has ended: its numbers were its own
+            for left in self._tools.run.glob(pattern):
+                left.unlink(missing_ok=True)
+        self._tools.make_database()
+        self._start_database()
+        self._tools.vsctl("init")
+        self._start_switch()
+
+    def look(self) -> None:
+        """Start again what has ended. Raises SwitchError when it ends again and again."""
+        for name, start in ((_DATABASE, self._start_database), (_SWITCH, self._start_switch)):
+            code = self._running[name].poll()
+            if code is None:
+                continue
+            lived = time.monotonic() - self._began[name]
+            self._short[name] = self._short.get(name, 0) + 1 if lived < SHORT_LIVED else 0
+            if self._short[name] >= TRIES:
+                raise SwitchError(f"{name} has ended {TRIES} times within seconds: what it said is above")
+            log.error("%s ended (exit code %d) after %.0f s: it is started again", name, code, lived)
+            start()
+
+    def stop(self) -> None:
+        """End both; the kernel's datapath goes on forwarding what it knows."""
+        if self._is_up(_SWITCH):
+            with contextlib.suppress(SwitchError):
+                self._saved.save()
+            with contextlib.suppress(SwitchError):
+                self._tools.appctl("exit")
+        self._end(_SWITCH)
+        self._end(_DATABASE)
+
+    def _start_database(self) -> None:
+        self._spawn(_DATABASE, str(self._tools.database), f"--remote=punix:{self._tools.socket}")
+        self._wait(_DATABASE, self._tools.answers)
+
+    def _start_switch(self) -> None:
+        bridges = self._tools.bridges()
+        if bridges:
+            self._tools.hold()
+        else:
+            self._tools.release()
+        began = time.monotonic()
+        self._spawn(_SWITCH, f"unix:{self._tools.socket}")
+        try:
+            self._wait(_SWITCH, lambda: self._has(bridges))
+            kept = self._saved.restore() or self._filled(bridges)
+        finally:
+            if bridges:
+                self._tools.release()
+        took = time.monotonic() - began
+        if bridges and kept:
+            log.info("ovs-vswitchd forwards again: %s, after %.2f s", ", ".join(bridges), took)
+        elif bridges:
+            log.warning(
+                "ovs-vswitchd forwards after %.1f s, and bridges have no flows: no agent filled them", took
+            )
+
+    def _has(self, bridges: list[str]) -> bool:
+        """Tell whether vswitchd has made the bridges, as far as they can be made."""
+        with contextlib.suppress(SwitchError):
+            made = self._tools.appctl("ofproto/list").split()
+            return set(bridges) <= set(made) or time.monotonic() - self._began[_SWITCH] > _START / 4
+        return False
+
+    def _filled(self, bridges: list[str]) -> bool:
+        """Wait until agents have filled their bridges; tell whether they have."""
+        owned = self._tools.owned()
+        limit = FILLED if owned == set(bridges) else FILLED_OTHERS
+        deadline = time.monotonic() + limit
+        before, since = [0], time.monotonic()
+        while time.monotonic() < deadline and not self._stopped() and self._is_up(_SWITCH):
+            counts = [self._tools.flow_count(bridge) for bridge in sorted(owned)]
+            if counts != before:
+                before, since = counts, time.monotonic()
+            elif all(counts) and time.monotonic() - since >= _STEADY:
+                return True
+            time.sleep(_STEP)
+        return not owned
+
+    def _spawn(self, name: str, *arguments: str) -> None:
+        pid_file = f"--pidfile={self._tools.run / name}.pid"
+        command = [name, *arguments, pid_file, "--no-chdir", *_LOG]
+        self._began[name] = time.monotonic()
+        try:
+            self._running[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=self._tools.environment)
+        except OSError as error:
+            raise SwitchError(f"{name}: {error}") from None
+
+    def _wait(self, name: str, ready: Callable[[], bool]) -> None:
+        while not ready():
+            if not self._is_up(name) or self._stopped():
+                return  # `look` sees it
+            if time.monotonic() - self._began[name] > _START:
+                raise SwitchError(f"{name} does not answer after {_START:.0f} s")
+            time.sleep(_STEP)
+
+    def _is_up(self, name: str) -> bool:
+        return name in self._running and self._running[name].poll() is None
+
+    def _end(self, name: str) -> None:
+        if not self._is_up(name):
+            return
+        process = self._running[name]
+        if name == _DATABASE:
+            process.terminate()
+        try:
+            process.wait(_END)
+        except subprocess.TimeoutExpired:
+            log.warning("%s does not end: it is killed", name)
+            process.kill()
+            process.wait()

@@ -1,0 +1,82 @@
+"""What bridges forward by, kept while vswitchd restarts: meters, groups and flows, as ovs-save(8) does.
+
+Owns the directory of these files, in the run directory: what was saved before a reboot is gone with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from mcagent.vswitch.tools import SwitchError, Tools
+
+log = logging.getLogger(__name__)
+
+_REPLY = re.compile(r"^(OFPST|NXST|OFPT)_.*$\n?", flags=re.MULTILINE)
+_AGE = re.compile(r"(idle|hard)_age=\d+, ?")
+
+
+class Saved:
+    """Files BRIDGE.meters, BRIDGE.groups and BRIDGE.flows in a directory."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+        self._directory = tools.run / "mcagent-saved"
+
+    def save(self) -> None:
+        """Save what all bridges have; of a bridge that does not answer nothing."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(mode=0o700)
+        for bridge in self._tools.bridges():
+            try:
+                flows = self._tools.ofctl("dump-flows", bridge, "--no-names", "--no-stats")
+                groups = self._tools.ofctl("dump-groups", bridge)
+                meters = self._tools.ofctl("dump-meters", bridge)
+            except SwitchError as error:
+                log.warning("%s: its flows are not saved: %s", bridge, error)
+                continue
+            self._write(bridge, "meters", "\n".join(meter_lines(meters)))
+            self._write(bridge, "groups", _REPLY.sub("", groups))
+            self._write(bridge, "flows", _AGE.sub("", _REPLY.sub("", flows)))  # last: without it there is nothing
+
+    def bridges(self) -> list[str]:
+        """Return the bridges of which there is something."""
+        return sorted(file.stem for file in self._directory.glob("*.flows"))
+
+    def restore(self) -> bool:
+        """Give all bridges back what was saved, once; tell whether that was everything."""
+        complete = bool(self.bridges())
+        for bridge in self.bridges():
+            try:
+                self._restore(bridge)
+            except SwitchError as error:
+                log.warning("%s: what was saved does not fit any more; its agent fills it: %s", bridge, error)
+                complete = False
+        shutil.rmtree(self._directory, ignore_errors=True)
+        return complete
+
+    def _restore(self, bridge: str) -> None:
+        for meter in (self._directory / f"{bridge}.meters").read_text(encoding="utf-8").splitlines():
+            self._tools.ofctl("add-meter", bridge, meter)
+        groups, flows = (self._directory / f"{bridge}.{what}" for what in ("groups", "flows"))
+        if groups.stat().st_size:
+            self._tools.ofctl("add-groups", bridge, str(groups), "--bundle")
+        self._tools.ofctl("replace-flows", bridge, str(flows), "--bundle")
+
+    def _write(self, bridge: str, what: str, text: str) -> None:
+        Path(self._directory / f"{bridge}.{what}").write_text(text, encoding="utf-8")
+
+
+def meter_lines(dumped: str) -> Iterator[str]:
+    """Yield what `ovs-ofctl add-meter` reads, of what dump-meters prints: there a band is a line of its own."""
+    lines: list[str] = []
+    for line in _REPLY.sub("", dumped).splitlines():
+        if line.startswith("meter="):
+            yield from lines
+            lines = [line.replace(" stats", "")]
+        elif lines and line.strip():
+            lines[-1] += f" {line.strip()}" if not lines[-1].endswith("=") else line.strip()
+    yield from lines

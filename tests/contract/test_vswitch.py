@@ -1,0 +1,207 @@
+"""`mcagent openvswitch` with real daemons, each in a namespace of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from devtools.nodes import netns
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
+from mcagent.vswitch.tools import Tools
+
+pytestmark = pytest.mark.contract
+
+FLOWS = "table=0,priority=7,ip,nw_dst=10.9.0.0/16,actions=ct(zone=28003,table=5)"
+GROUP = "group_id=3,type=select,selection_method=dp_hash,bucket=bucket_id=1,weight=10,actions=drop"
+METER = "meter=4,pktps,burst,band=type=drop,rate=100,burst_size=50"
+BRIDGE = "br-mc"
+
+
+class Container:
+    """One `mcagent openvswitch`, as the DaemonSet runs it."""
+
+    def __init__(self, namespace: str, base: Path, name: str, policy: str) -> None:
+        self.log = base / f"{name}.log"
+        command = [sys.executable, "-m", "mcagent.cli.main", "openvswitch", "--policy", policy]
+        places = ["--run-directory", str(base), "--data-directory", str(base / "data")]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                netns.command(namespace, [*command, *places]), stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def says(self, text: str, timeout: float = 30.0) -> None:
+        """Wait until the log has it."""
+        wait_until(lambda: text in self.log.read_text(), f"{text!r} in {self.log}", timeout=timeout, interval=0.05)
+
+    def end(self) -> int:
+        """Tell it to end; return its exit code."""
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+Start = Callable[..., Container]
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Give a directory whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="mct-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def start(fresh_namespace: str, base: Path) -> Iterator[Start]:
+    """Give a function that starts a container on the Node."""
+    started: list[Container] = []
+
+    def begin(policy: str = "auto") -> Container:
+        started.append(Container(fresh_namespace, base, f"c{len(started)}", policy))
+        return started[-1]
+
+    yield begin
+    for one in reversed(started):
+        if one.process.poll() is None:
+            one.end()
+
+
+@pytest.fixture
+def tools(base: Path) -> Tools:
+    """Give the tools of the Node's Open vSwitch."""
+    return Tools(run=base, data=base / "data")
+
+
+def fill(tools: Tools) -> None:
+    """Do what an agent does: a bridge with its tag, a meter, a group and flows."""
+    bridge = ("--", "set", "bridge", BRIDGE, "datapath_type=netdev", "fail_mode=secure")
+    tools.vsctl("add-br", BRIDGE, *bridge, f"external_ids:mcagent-owner={BRIDGE}")
+    wait_until((tools.run / f"{BRIDGE}.mgmt").exists, "the bridge", timeout=10.0, interval=0.05)
+    program(tools)
+
+
+def program(tools: Tools) -> None:
+    """Write what the bridge forwards by."""
+    tools.ofctl("add-meter", BRIDGE, METER)
+    tools.ofctl("add-group", BRIDGE, GROUP)
+    tools.ofctl("add-flow", BRIDGE, FLOWS)
+    tools.ofctl("add-flow", BRIDGE, "table=5,actions=meter:4,group:3")
+
+
+def content(tools: Tools) -> list[str]:
+    """Return meters, groups and flows of the bridge."""
+    dumps = [tools.ofctl(f"dump-{what}", BRIDGE) for what in ("meters", "groups")]
+    dumps.append(tools.ofctl("dump-flows", BRIDGE, "--no-stats"))
+    return [line.strip() for text in dumps for line in text.splitlines() if not re.match("OFP(ST|T)_", line)]
+
+
+def daemon(tools: Tools, name: str) -> int:
+    """Return a daemon's pid."""
+    return int((tools.run / f"{name}.pid").read_text())
+
+
+def test_a_new_container_takes_over_what_the_old_one_forwarded(start: Start, tools: Tools) -> None:
+    """It waits while the old one runs, and then has its meters, groups, flows and port numbers."""
+    old = start()
+    old.says("Open vSwitch runs")
+    fill(tools)
+    before, ports = content(tools), tools.ofctl("dump-ports-desc", BRIDGE)
+    new = start()
+    new.says("takes over after it")
+    assert old.end() == 0
+    new.says(f"forwards again: {BRIDGE}")
+    assert content(tools) == before
+    assert re.findall(r"\d+\(", tools.ofctl("dump-ports-desc", BRIDGE)) == re.findall(r"\d+\(", ports)
+    assert "flow-restore-wait" not in tools.vsctl("get", "Open_vSwitch", ".", "other_config")
+
+
+def test_after_a_crash_it_holds_until_the_agent_has_filled_the_bridge(start: Start, tools: Tools) -> None:
+    """ovs-vswitchd comes back by itself, exchanges no packets before its flows are there, and then does."""
+    one = start()
+    one.says("Open vSwitch runs")
+    fill(tools)
+    pid = daemon(tools, "ovs-vswitchd")
+    os.kill(pid, signal.SIGKILL)
+    one.says("ovs-vswitchd ended")
+    wait_until(
+        lambda: daemon(tools, "ovs-vswitchd") != pid and BRIDGE in tools.bridges(), "its return", timeout=10.0
+    )
+    assert "flow-restore-wait" in tools.vsctl("get", "Open_vSwitch", ".", "other_config")
+    wait_until(lambda: _programs(tools), "the bridge", timeout=10.0, interval=0.05)
+    one.says(f"forwards again: {BRIDGE}")
+    assert "flow-restore-wait" not in tools.vsctl("get", "Open_vSwitch", ".", "other_config")
+
+
+def _programs(tools: Tools) -> bool:
+    from mcagent.vswitch.tools import SwitchError
+
+    try:
+        program(tools)
+    except SwitchError:
+        return False
+    return True
+
+
+def test_ovsdb_comes_back_alone(start: Start, tools: Tools) -> None:
+    """The end of ovsdb-server costs vswitchd nothing."""
+    one = start()
+    one.says("Open vSwitch runs")
+    fill(tools)
+    before, switch = content(tools), daemon(tools, "ovs-vswitchd")
+    os.kill(daemon(tools, "ovsdb-server"), signal.SIGKILL)
+    one.says("ovsdb-server ended")
+    wait_until(tools.answers, "ovsdb-server", timeout=10.0, interval=0.05)
+    assert (daemon(tools, "ovs-vswitchd"), content(tools)) == (switch, before)
+
+
+def test_an_open_vswitch_that_is_there_is_used(
+    fresh_namespace: str, start: Start, tools: Tools, base: Path
+) -> None:
+    """No second one is started, also not while the first is away; `always` starts ours then."""
+    theirs = OvsInstance.start(fresh_namespace, base)
+    pids = theirs.pids
+    one = start()
+    one.says("it is used")
+    assert theirs.pids == pids
+    theirs.stop()
+    one.says("does not answer: waiting for it")
+    assert one.end() == 0
+    again = start()
+    again.says("does not answer: waiting for it")
+    assert not tools.answers()
+    assert again.end() == 0
+    ours = start("always")
+    ours.says("Open vSwitch runs")
+
+
+def test_always_refuses_another(fresh_namespace: str, start: Start, base: Path) -> None:
+    """With policy `always` it ends, and says what to do."""
+    theirs = OvsInstance.start(fresh_namespace, base)
+    try:
+        refused = start("always")
+        assert refused.process.wait(30) == 1
+        assert "set openvswitch.deploy=auto" in refused.log.read_text()
+    finally:
+        theirs.stop()
+
+
+def test_one_with_its_sockets_elsewhere_is_not_disturbed(
+    fresh_namespace: str, start: Start, tools: Tools, base: Path
+) -> None:
+    """A device of Open vSwitch without its socket where we look: it ends, and names the value to set."""
+    theirs = OvsInstance.start(fresh_namespace, base / "antrea")
+    try:
+        theirs.vsctl("add-br", "br-int", "--", "set", "bridge", "br-int", "datapath_type=netdev")
+        refused = start()
+        assert refused.process.wait(30) == 1
+        assert "set openvswitch.directory" in refused.log.read_text()
+        assert not tools.answers()
+    finally:
+        theirs.stop()
