@@ -24,14 +24,16 @@ from mcagent.core.failover.observations import (
     isolated,
     observations,
 )
+from mcagent.core.failover.silence import LOOK, Silence
 from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
+from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
 from mcagent.model.node_state import Role
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired
-from mcagent.model.resources import PeerKind, TunnelPort
+from mcagent.model.resources import PeerKind, PortStatistics, TunnelPort
 from mcagent.observe.gateways import LiveReport
 
 log = logging.getLogger(__name__)
@@ -45,25 +47,27 @@ class Failover:
         *,
         state: Callable[[], BridgeState],
         packets: Callable[[], Packets | None],
+        counters: Callable[[], Mapping[str, PortStatistics]],
         damping: Damping,
         drain_timeout: float,
         gateway_lost: Callable[[int, Desired | None], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`gateway_lost` is called with the port of a tunnel to a gateway of this cluster, and what is desired."""
-        self._state, self._packets = state, packets
+        self._state, self._packets, self._counters = state, packets, counters
         self._damping, self._drain_timeout, self._clock = damping, drain_timeout, clock
         self._gateway_lost = gateway_lost
         self._advance = liveness.advance({}, (), clock(), damping)
         self._draining: Draining | None = None
         self._lingering = Lingering()
+        self._silence = Silence()
         self._leaving = False  # this Node's own Gateway is among those that linger
         self._order: tuple[str, ...] | None = None
         self._isolated = False
         self._begins: frozenset[str] = frozenset()
         self._failovers: Counter[tuple[str, Cause]] = Counter()
         self._stopping = ""
-        self._inputs: tuple[object, ...] = (None, None, None)
+        self._inputs: tuple[object, ...] = (None, None, None, None)
         self._ports: Mapping[str, TunnelPort] = {}  # of all peers, also of those that are gone
         self.report = LiveReport()
 
@@ -73,7 +77,7 @@ class Failover:
         drain = self._draining or Draining()
         if drain.phase is Phase.DRAINED and self._leaving:
             return -math.inf  # nothing keeps this Node a gateway any more
-        return min(self._advance.wake, drain.wake, self._lingering.wakes)
+        return min(self._advance.wake, drain.wake, self._lingering.wakes, self._silence.wake)
 
     @property
     def handed_over(self) -> bool:
@@ -102,7 +106,8 @@ class Failover:
         state = self._state()
         # What is announced counts only where an order is kept: else a change elsewhere needs no look at tunnels.
         ordered = config.gateways is GatewayMode.ACTIVE_STANDBY
-        inputs = (state, snapshot.nodes, desired if ordered else None)
+        self._listen(state, now)
+        inputs = (state, snapshot.nodes, desired if ordered else None, self._silence.silent)
         moved = any(one is not other for one, other in zip(inputs, self._inputs, strict=True))
         if moved or now >= self._advance.wake:
             self._inputs = inputs
@@ -124,16 +129,29 @@ class Failover:
             bfd_seen=self._advance.seen,
             damped=self._advance.damped,
             bfd_begins=self._begins,
+            silent=self._silence.silent,
             drain=drain.tells,
             isolated=self._isolated,
             active_order=order,
         )
 
+    def _listen(self, state: BridgeState, now: float) -> None:
+        """Find out from which peers nothing ever came."""
+        seen = self._advance.seen
+        unanswered = frozenset(
+            port.name for port, _ in state.tunnels if port.bfd and not port.bfd_seen and port.name not in seen
+        )
+        try:
+            self._silence = self._silence.look(unanswered, self._counters, now)
+        except BackendError as error:
+            self._silence = replace(self._silence, wake=now + LOOK)
+            log.debug("%s", error)
+
     def _look(
         self, state: BridgeState, snapshot: Snapshot, config: Config, desired: Desired | None, now: float
     ) -> None:
         tunnels = state.tunnels
-        seen = observations(tunnels, snapshot.nodes)
+        seen = observations(tunnels, snapshot.nodes, self._silence.silent)
         self._advance = liveness.advance(self._advance.peers, seen, now, self._damping)
         self._begins = beginning(tunnels, self._advance)
         alone = isolated(tunnels, self._advance)

@@ -152,6 +152,7 @@ def make_live(
     return Failover(
         state=facilities.ovsdb.liveness,
         packets=lambda: handed_packets(facilities.openflow),
+        counters=facilities.ovsdb.statistics,
         damping=Damping(initial=settings.damping_initial, longest=settings.damping_max),
         drain_timeout=settings.drain_timeout,
         gateway_lost=gateway_lost,

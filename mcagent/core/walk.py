@@ -27,6 +27,7 @@ from mcagent.core.local_cluster.topology import (
     LocalPeer,
     local_cluster,
     source_on,
+    uplink_problems,
     with_pods,
 )
 from mcagent.core.remote_clusters.check import check_cluster, judge_of
@@ -288,10 +289,21 @@ class Walk:
         return source_on(self.local, self._facts)
 
     @cached_property
+    def _unreached(self) -> tuple[Problem, ...]:
+        """What is known of peers that packets do not reach."""
+        found = uplink_problems(self.local, self._facts) if self.local.role else ()
+        if self._facts.silent:
+            nodes = {name: node.meta for name, node in self._nodes.items()}
+            clusters = {name: one.info.meta for name, one in self._clusters.checked.items()}
+            for tunnels, metas in ((self._to_nodes, nodes), (self._to_clusters, clusters)):
+                found += path_state.silent_problems(tunnels, metas, self._facts, self._config)
+        return found
+
+    @cached_property
     def _problems(self) -> tuple[Problem, ...]:
         found = (
             *(self._snapshot.problems, self._gateways[1], self._without_pods.problems, self._source[1]),
-            *(self._exported[1], self._clusters.problems),
+            *(self._exported[1], self._clusters.problems, self._unreached),
         )
         return self._cell("problems", _sorted, *found, self._encryption.problems)
 

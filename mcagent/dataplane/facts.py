@@ -35,6 +35,9 @@ OVS_DATAPATH_FAMILY = "ovs_datapath"
 # addresses of the Node, and change with every Service.
 SERVICE_DEVICE = "kube-ipvs0"
 
+# IFLA_INFO_KIND of the local port of a bridge on the userspace datapath (lib/netdev-linux.c: a tap device)
+USERSPACE_PORT = "tun"
+
 DEFAULT_MTU = 1500
 
 # systemd-resolved(8): behind its stub (127.0.0.53 in resolv.conf) are those that it was given
@@ -59,8 +62,11 @@ def observe_facts(
         defaults = [route for route in routes if not route.destination.prefixlen]
         uplink = _uplink(addresses, [route for route in defaults if route.oif not in ignored], node_ip_hint)
         link = read_link(netlink, index=uplink) if uplink else None
+    datapath = _datapath(config)
+    outside = datapath is DatapathType.NETDEV and link is not None and link.kind != USERSPACE_PORT
     return Facts(
-        datapath=_datapath(config),
+        datapath=datapath,
+        uplink_outside=link.state.name if link is not None and outside else "",
         uplink_mtu=link.state.mtu if link is not None else DEFAULT_MTU,
         addresses=_usable(one.address for one in addresses),
         connected=_connected(route for route in routes if route.oif not in ignored),

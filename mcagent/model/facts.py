@@ -39,11 +39,12 @@ class Facts:
 
     `bfd_seen` are the tunnel ports whose peer has ever answered BFD (others are used without it), `damped` those
     that flap damping keeps on standby, `bfd_begins` those whose session is half up while they are badly needed:
-    no other gateway that could stand in is live. `drain` is of this very Node. `isolated`: it is a gateway that
-    reaches no other cluster, and another gateway of this cluster is there. `active_order` counts with
-    active-standby: gateways (Node names of this cluster, addresses of other clusters') in the order in which they
-    are tried, so that one that returns does not take its traffic back; those not in it come after, in the API's
-    order.
+    no other gateway that could stand in is live; `silent` those of peers from which nothing ever came, though
+    packets were sent. `uplink_outside` is the uplink's name where a userspace datapath cannot send by it: no
+    bridge of Open vSwitch has it. `drain` is of this very Node. `isolated`: it is a gateway that reaches no other
+    cluster, and another gateway of this cluster is there. `active_order` counts with active-standby: gateways
+    (Node names of this cluster, addresses of other clusters') in the order in which they are tried, so that one
+    that returns does not take its traffic back; those not in it come after, in the API's order.
 
     `wireguard` is what this Node can encrypt with (None: nothing, or encryption is off), `wireguard_public_key`
     the key it does so with, and `wireguard_next_key` the one it has announced to use next ("": none).
@@ -60,6 +61,8 @@ class Facts:
     bfd_seen: frozenset[str] = frozenset()
     damped: frozenset[str] = frozenset()
     bfd_begins: frozenset[str] = frozenset()
+    silent: frozenset[str] = frozenset()
+    uplink_outside: str = ""
     drain: Drain = Drain.NONE
     isolated: bool = False
     active_order: tuple[str, ...] = ()

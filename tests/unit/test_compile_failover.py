@@ -16,8 +16,9 @@ from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.core.plan.diff import diff_desired
 from mcagent.model.config import Config, GatewayMode, GatewaySelection
-from mcagent.model.facts import Drain, Facts
+from mcagent.model.facts import DatapathType, Drain, Facts
 from mcagent.model.objects import ApiObject, Node, Snapshot
+from mcagent.model.problem import Severity
 from mcagent.model.resources import Backend, Bfd, Bridge, GroupEntry, PeerKind, TunnelPort
 from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, snapshot
 
@@ -181,6 +182,28 @@ def test_a_peer_that_never_answered_is_used_without_bfd() -> None:
     assert [end for end, port in tunnels(after).items() if port.bfd_seen] == ["203.0.113.2"]
     changed = {n for n, fragment in after.desired.fragments.items() if before.desired.fragments[n] is not fragment}
     assert changed == {"cluster/east"}
+
+
+def test_a_silent_peer_is_a_problem_of_the_object_that_names_it() -> None:
+    """Another cluster's gateway of its import, a Node of itself; with the causes that come into question."""
+    source = home()
+    ports = tunnels(compiled(source, "g1"))
+    silent = frozenset({ports["203.0.113.2"].name, ports["192.0.2.3"].name})
+    facts = Facts(silent=silent, datapath=DatapathType.SYSTEM)
+    found = {p.subject: p for p in compiled(source, "g1", facts).desired.problems if p.reason == "PeerSilent"}
+    assert sorted(found) == ["ClusterInfoImport mc/east-clusterinfo", "Node w1"]
+    east = found["ClusterInfoImport mc/east-clusterinfo"]
+    assert (east.path, east.severity) == ("spec.gatewayInfos", Severity.WARNING)
+    assert "203.0.113.2" in east.message
+    assert "UDP port 6081 is blocked" in east.message
+    assert "uplink" not in east.message
+
+
+def test_an_uplink_that_a_userspace_datapath_cannot_use_is_a_problem() -> None:
+    """Nothing leaves then, whatever else is right."""
+    facts = Facts(uplink_outside="eth0", datapath=DatapathType.NETDEV)
+    found = [p for p in compiled(home(), "w1", facts).desired.problems if p.reason == "UplinkOutside"]
+    assert [(p.subject, "eth0" in p.message) for p in found] == [("Node w1", True)]
 
 
 def test_a_held_tunnel_is_in_reserve() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
@@ -9,13 +10,14 @@ from ipaddress import ip_address
 from mcagent.agent.failover import Failover
 from mcagent.core.failover.draining import Packets, Phase
 from mcagent.core.failover.liveness import DAMPED_AFTER, Cause, Damping
+from mcagent.core.failover.silence import ENOUGH, LOOK
 from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import Drain, Facts
 from mcagent.model.node_state import AcceptedCluster, NodeState, Role
 from mcagent.model.objects import Gateway, Kind, Meta, Node, Snapshot
 from mcagent.model.plan import Desired
-from mcagent.model.resources import PeerKind, TunnelPort
+from mcagent.model.resources import PeerKind, PortStatistics, TunnelPort
 from mcagent.observe.gateways import gateways_of
 from tests.unit.core_inputs import tunnel_port
 
@@ -64,6 +66,7 @@ class Place:
         }
         self.flag = False
         self.packets = Packets()
+        self.counters: dict[str, PortStatistics] = {}
         self.snapshot = snapshot()
         self.base = Facts()
         self.desired: Desired | None = None
@@ -72,6 +75,7 @@ class Place:
         self.live = Failover(
             state=self.state,
             packets=lambda: self.packets,
+            counters=lambda: self.counters,
             damping=Damping(initial=1.0, longest=60.0),
             drain_timeout=5.0,
             gateway_lost=lambda port, _: self.lost.append(port),
@@ -130,6 +134,22 @@ def test_a_lost_gateway_is_held_and_released_when_the_time_is_over() -> None:
     assert place.live.wake == place.now + 1.0
     assert place.facts(1.0).damped == frozenset()
     assert place.live.report.peers["mc-3"].live
+
+
+def test_a_peer_that_is_never_heard_of_is_looked_for() -> None:
+    """The loop is woken to look at counters, until the peer speaks."""
+    place = Place()
+    place.tunnels[4] = (place.tunnels[4][0], DOWN)
+    assert place.facts().silent == frozenset()
+    assert place.live.wake <= place.now + LOOK
+    sent = {"tx_packets": ENOUGH, "rx_packets": 0}
+    place.counters = {"mc-4": PortStatistics(counters=sent, link_up=True)}
+    assert place.facts(LOOK).silent == {"mc-4"}
+    assert "nothing ever came" in place.live.report.peers["mc-4"].text
+    place.say(4, UP)
+    assert place.facts(0.1).bfd_seen >= {"mc-4"}
+    assert place.facts(0.1).silent == frozenset()
+    assert place.live.wake == math.inf
 
 
 def test_a_session_that_begins_is_hurried_only_where_nothing_else_is_live() -> None:

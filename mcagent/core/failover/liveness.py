@@ -62,7 +62,8 @@ class Observation:
 
     `state`, `forwarding`, `remote_diagnostic` and `flap_count` are column bfd_status of ovs-vswitchd.conf.db(5);
     `bfd` says whether BFD is on. `seen`: the peer is known to have answered BFD before. `unready` says why the
-    control plane does not choose this gateway ("" when it does).
+    control plane does not choose this gateway ("" when it does). `silent`: nothing ever came from the peer, though
+    packets were sent to it.
     """
 
     port: str
@@ -73,6 +74,7 @@ class Observation:
     remote_diagnostic: str = ""
     flap_count: int = 0
     seen: bool = False
+    silent: bool = False
     unready: str = ""
 
 
@@ -260,6 +262,8 @@ def _verdict(seen_now: Observation, ever_answered: bool) -> Verdict:
         return False, Cause.NODE, seen_now.unready
     if not seen_now.bfd:
         return True, Cause.API, "used without BFD, which is off here"
+    if not ever_answered and seen_now.silent:
+        return True, Cause.API, "used without BFD, though nothing ever came from it: see the problems of this Node"
     if not ever_answered:
         return True, Cause.API, "used without BFD, which it never answered"
     return True, Cause.BFD, "BFD is up"

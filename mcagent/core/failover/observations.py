@@ -29,7 +29,9 @@ def gateway_name(port: TunnelPort) -> str:
 
 
 def observations(
-    ports: Iterable[tuple[TunnelPort, Mapping[str, str]]], nodes: Mapping[str, Node]
+    ports: Iterable[tuple[TunnelPort, Mapping[str, str]]],
+    nodes: Mapping[str, Node],
+    silent: frozenset[str] = frozenset(),
 ) -> list[Observation]:
     """Return one observation for each tunnel, from its column bfd_status (ovs-vswitchd.conf.db(5))."""
     return [
@@ -42,6 +44,7 @@ def observations(
             remote_diagnostic=status.get("remote_diagnostic", ""),
             flap_count=_number(status.get("flap_count", "")),
             seen=port.bfd_seen,
+            silent=port.name in silent,
             unready=_unready(port, nodes),
         )
         for port, status in ports

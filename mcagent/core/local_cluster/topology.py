@@ -189,6 +189,18 @@ def source_on(local: LocalCluster, facts: Facts) -> tuple[Address | None, tuple[
     return None, (Problem(subject, "status.addresses", "AddressNotHere", message, Severity.WARNING),)
 
 
+def uplink_problems(local: LocalCluster, facts: Facts) -> tuple[Problem, ...]:
+    """Report of an uplink by which a userspace datapath sends nothing (Open vSwitch: userspace.rst)."""
+    if local.own is None or not facts.uplink_outside:
+        return ()
+    message = (
+        f"{facts.uplink_outside}, which has this Node's address, is no bridge of Open vSwitch: the userspace "
+        "datapath sends tunnel packets only by one that the uplink is a port of"
+    )
+    node = f"{Kind.NODE} {local.own.name}"
+    return (Problem(node, "status.addresses", "UplinkOutside", message, Severity.WARNING),)
+
+
 def _needs(gateway: bool, pods: bool) -> frozenset[Kind]:
     return ALWAYS_NEEDED | (SERVICE_NEEDS if gateway else frozenset()) | ({Kind.POD} if pods else frozenset())
 

@@ -1,0 +1,42 @@
+"""A gateway of another cluster that never answers: the commonest fault of a first installation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from devtools.lab import faults
+from devtools.lab.faults import BRIDGE, Settled
+from devtools.lab.lab import Lab
+from devtools.lab.topology import Topology, generate
+from devtools.waiting import wait_until
+
+REPORTED = 60.0  # seconds
+
+
+def test_a_peer_that_never_answers_is_reported(make_lab: Callable[[Topology], Lab]) -> None:
+    """A problem names the object and the causes, and `mcagent gateways` says so; both go when packets come."""
+    with make_lab(generate(name="silent", clusters=2, gateways=1, workers=1, pods=1)) as lab:
+        settled = Settled(lab)
+        settled.wait()
+        east, west = lab.topology.clusters
+        here, there = east.gateways[0].name, west.gateways[0].name
+
+        def silent() -> list[str]:
+            problems: Any = lab.status(here)["problems"]
+            return [one["subject"] for one in problems if one["reason"] == "PeerSilent"]
+
+        assert silent() == []
+        fault = faults.loses(lab, here, there)
+        fault.inject()
+        try:
+            lab.stop_agent(here)
+            (tunnel,) = (name for name in lab.ovs(here).vsctl("list-ports", BRIDGE).split() if name[:4] == "mcr-")
+            lab.ovs(here).vsctl("del-port", BRIDGE, tunnel)  # with it goes what is known of the peer
+            lab.start_agent(here)
+            wait_until(silent, "a problem of the silent peer", timeout=REPORTED, interval=0.5)
+            assert silent()[0].endswith(f"{west.name}-clusterinfo")
+        finally:
+            fault.heal()
+        wait_until(lambda: not silent(), "the end of the problem", timeout=REPORTED, interval=0.5)
+        settled.wait()

@@ -1,0 +1,49 @@
+"""Which peers are silent: from which nothing ever came, though packets were sent."""
+
+from __future__ import annotations
+
+import math
+
+from mcagent.core.failover.silence import ENOUGH, LOOK, Silence
+from mcagent.model.resources import PortStatistics
+
+
+def counted(**packets: tuple[int, int]) -> dict[str, PortStatistics]:
+    """Return counters: packets sent and received, by port."""
+    return {
+        name: PortStatistics(counters={"tx_packets": sent, "rx_packets": received}, link_up=True)
+        for name, (sent, received) in packets.items()
+    }
+
+
+def never() -> dict[str, PortStatistics]:
+    """Counters that nobody may ask for."""
+    raise AssertionError("asked without need")
+
+
+def test_counters_are_asked_only_while_a_peer_has_not_answered() -> None:
+    """Where all have, nothing is asked and nobody is woken."""
+    assert Silence().look(frozenset(), never, 5.0) == Silence()
+    waiting = Silence().look(frozenset({"a"}), never, 5.0)
+    assert (waiting.silent, waiting.wake) == (frozenset(), 5.0 + LOOK)
+    assert waiting.look(frozenset({"a"}), never, 6.0) == waiting
+    assert waiting.look(frozenset(), never, 6.0).wake == math.inf
+
+
+def test_who_is_sent_packets_and_never_heard_of_is_silent() -> None:
+    """Not who was heard of, once is enough, nor who was sent nothing yet."""
+    ports = frozenset({"deaf", "heard", "new"})
+    first = Silence().look(ports, never, 0.0)
+    second = first.look(ports, lambda: counted(deaf=(ENOUGH, 0), heard=(50, 1), new=(1, 0)), LOOK)
+    assert second.silent == {"deaf"}
+    assert second.heard == {"heard"}
+    later = second.look(ports, lambda: counted(deaf=(90, 0), heard=(90, 1), new=(90, 0)), 2 * LOOK)
+    assert later.silent == {"deaf", "new"}
+
+
+def test_a_peer_that_speaks_at_last_is_silent_no_more() -> None:
+    """By its answer to BFD at once, by any other packet with the next look."""
+    ports = frozenset({"a", "b"})
+    silent = Silence(silent=ports, wake=LOOK)
+    assert silent.look(frozenset({"b"}), never, 1.0).silent == {"b"}
+    assert silent.look(ports, lambda: counted(a=(90, 1), b=(90, 0)), LOOK).silent == {"b"}
