@@ -10,7 +10,7 @@ from devtools.errors import LabError
 from devtools.k8s.demo import Demo
 from devtools.k8s.lab import K8sLab, Plan
 from devtools.k8s.node import K8sCni, ProxyMode
-from devtools.k8s.programs import mcagent_image
+from devtools.k8s.programs import mcagent_images
 from devtools.lab.progress import Progress
 
 EXAMPLES = """examples:
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
             K8sLab(_plan(args), say).up()
             return 0
         if args.action == "demo":
-            args.image = args.image or [str(mcagent_image())]
+            args.image = args.image or mcagent_images()[:1]
             return _demo(K8sLab(_plan(args), say), say, keep=args.keep)
         lab = K8sLab.load(say)
         if args.action == "down":

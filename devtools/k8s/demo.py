@@ -89,7 +89,7 @@ class Demo:
             "member.config.maxActiveGateways": str(len(cluster.nodes)),
             "leader.enabled": str(cluster is self._leader).lower(),
             "admissionPolicies.enabled": "true",
-            "openvswitch.deploy": "never",  # these Nodes have theirs
+            "openvswitch.deploy": "auto",  # which finds that these Nodes have theirs
         }
         sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         sets += [word for one in more for word in ("--set", one)]

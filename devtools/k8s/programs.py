@@ -49,10 +49,10 @@ def require(environment: Mapping[str, str] = os.environ) -> Programs:
     return Programs(directory=directory)
 
 
-def mcagent_image() -> Path:
-    """Return the archive of mcagent's image of this tree. Raises LabError when it is not built."""
+def mcagent_images() -> tuple[str, ...]:
+    """Return the archives of mcagent's images, of this tree: the agent's, and Open vSwitch's. Raises LabError."""
     finder = Path(__file__).with_name("find-image")
     found = subprocess.run([finder], capture_output=True, text=True, check=False)
     if found.returncode:
-        raise LabError(f"no image of mcagent of this tree; {HINT}")
-    return Path(found.stdout.strip())
+        raise LabError(f"no images of mcagent of this tree; {HINT}")
+    return tuple(found.stdout.split())

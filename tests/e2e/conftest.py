@@ -18,7 +18,7 @@ from devtools.k8s import workloads
 from devtools.k8s.demo import Demo
 from devtools.k8s.lab import STATE, K8sLab, Plan
 from devtools.k8s.node import K8sCni, ProxyMode
-from devtools.k8s.programs import mcagent_image, require
+from devtools.k8s.programs import mcagent_images, require
 from devtools.lab.progress import Progress
 from tests.e2e.world import World, dataplane_of
 
@@ -50,12 +50,12 @@ def world(helm: Path) -> Iterator[World]:
         pytest.skip("needs root: it makes namespaces, mounts and cgroups")
     try:
         require()
-        image = str(mcagent_image())
+        archives = mcagent_images()
     except LabError as error:
         pytest.skip(str(error))
     cnis, modes = (K8sCni.FLANNEL, K8sCni.BRIDGE), (ProxyMode.IPTABLES, ProxyMode.NFTABLES)
     say = Progress()
-    lab = K8sLab(Plan(cnis=cnis, proxy_modes=modes, archives=(image,)), say)
+    lab = K8sLab(Plan(cnis=cnis, proxy_modes=modes, archives=archives), say)
     try:
         lab.up()
         bare = {one.node.name: dataplane_of(one.machine) for one in lab.nodes()}

@@ -159,6 +159,14 @@ def test_a_headless_service_is_refused_with_a_reason(world: World) -> None:
     world.lab.kubectl(world.serving, "delete", "serviceexport/headless", "service/headless")
 
 
+def test_the_open_vswitch_of_a_node_is_used(world: World) -> None:
+    """The container that brings one along finds it, starts none, and is ready."""
+    for cluster in world.lab.topology.clusters:
+        world.lab.rolled_out(cluster, "kube-system", "daemonset/mcagent-openvswitch")
+        log = world.lab.kubectl(cluster, "-n", "kube-system", "logs", "daemonset/mcagent-openvswitch")
+        assert "this Node has an Open vSwitch" in log
+
+
 def test_a_node_lists_its_own_rules(world: World) -> None:
     """What the image's nft wrote, the Node's own nft reads."""
     for one in world.lab.nodes():
