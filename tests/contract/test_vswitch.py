@@ -103,8 +103,9 @@ def content(tools: Tools) -> list[str]:
 
 
 def daemon(tools: Tools, name: str) -> int:
-    """Return a daemon's pid."""
-    return int((tools.run / f"{name}.pid").read_text())
+    """Return a daemon's pid; 0 while it has written none."""
+    file = tools.run / f"{name}.pid"
+    return int(file.read_text() or 0) if file.exists() else 0
 
 
 def test_a_new_container_takes_over_what_the_old_one_forwarded(start: Start, tools: Tools) -> None:
@@ -131,7 +132,9 @@ def test_after_a_crash_it_holds_until_the_agent_has_filled_the_bridge(start: Sta
     os.kill(pid, signal.SIGKILL)
     one.says("ovs-vswitchd ended")
     wait_until(
-        lambda: daemon(tools, "ovs-vswitchd") != pid and BRIDGE in tools.bridges(), "its return", timeout=10.0
+        lambda: daemon(tools, "ovs-vswitchd") not in {0, pid} and BRIDGE in tools.bridges(),
+        "its return",
+        timeout=10.0,
     )
     assert "flow-restore-wait" in tools.vsctl("get", "Open_vSwitch", ".", "other_config")
     wait_until(lambda: _programs(tools), "the bridge", timeout=10.0, interval=0.05)

@@ -305,6 +305,10 @@ class MemoryView:
         """Return why the last write of an object was refused."""
         return self.failures.get(ref, "")
 
+    def accepted(self, ref: Ref) -> bool:
+        """Tell whether an object's last write went well."""
+        return self.get(ref) is not None and ref not in self.failures
+
 
 class Controller:
     """Runs reconcilers, one key after the other. `events` holds those that each key had last."""

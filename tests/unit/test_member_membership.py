@@ -318,6 +318,23 @@ def test_a_refused_announcement_is_told() -> None:
     }
 
 
+def test_a_cluster_is_ready_when_the_leader_has_taken_its_announcement() -> None:
+    """So that joining ends with that, or with why not."""
+    view = member()
+    north_of(view).refuse = lambda kind, old, new: "not your ID" if kind is ANNOUNCE[0] else ""
+    controller = Controller(view, member_reconcilers(settings()))
+    controller.settle()
+    controller.settle()
+    assert conditions_of(the_set(view)) == {"Ready": ("False", "AnnounceFailed")}
+    (condition,) = the_set(view)["status"]["conditions"]
+    assert condition["message"] == "the leader does not take the announcement of this cluster: not your ID"
+    north_of(view).refuse = lambda kind, old, new: ""
+    tick(view, controller, 60.0)
+    controller.settle()
+    controller.settle()
+    assert conditions_of(the_set(view)) == {"Ready": ("True", "Connected")}
+
+
 @pytest.mark.parametrize("garbage", [None, [], "text", {"leaders": "x"}, {"leaders": [None]}, {"clusterID": 7}])
 def test_garbage_in_a_cluster_set_stops_nothing(garbage: Any) -> None:
     """Whatever stands in a ClusterSet, no reconciler raises."""

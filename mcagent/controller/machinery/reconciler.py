@@ -115,6 +115,10 @@ class View(Protocol):
         """Return why the last write of an object was refused, in plain words; "" if it was not."""
         ...
 
+    def accepted(self, ref: Ref) -> bool:
+        """Tell whether an object's last write went well, or none was needed; known from the first question on."""
+        ...
+
 
 class IndexFunction(Protocol):
     """Says under which values an index files an object. Pure; never raises on any JSON object."""

@@ -27,6 +27,7 @@ class EngineView:
         self._cache, self._namespace, self._connection = cache, namespace, connection
         self._lock = threading.Lock()
         self._failures: dict[Ref, str] = {}
+        self._accepted: dict[Ref, bool] = {}  # of objects that somebody has asked about
 
     @property
     def namespace(self) -> str:
@@ -63,6 +64,11 @@ class EngineView:
         with self._lock:
             return self._failures.get(ref, "")
 
+    def accepted(self, ref: Ref) -> bool:
+        """Tell whether an object's last write went well, or none was needed; known from the first question on."""
+        with self._lock:
+            return self._accepted.setdefault(ref, False)
+
     # --- the engine's ------------------------------------------------------------------------------------
 
     def failed(self, ref: Ref, why: str) -> bool:
@@ -70,12 +76,18 @@ class EngineView:
         with self._lock:
             news = self._failures.get(ref) != why
             self._failures[ref] = why
+            self._take_note(ref, accepted=False)
             return news
 
     def succeeded(self, ref: Ref) -> bool:
         """Forget a refusal: the object is as it should be. Returns whether there was one."""
         with self._lock:
+            self._take_note(ref, accepted=True)
             return self._failures.pop(ref, None) is not None
+
+    def _take_note(self, ref: Ref, *, accepted: bool) -> None:
+        if ref in self._accepted:
+            self._accepted[ref] = accepted
 
     def failures(self) -> dict[Ref, str]:
         """Return all writes that were refused last time, with why."""
@@ -128,6 +140,10 @@ class DeclaredView:
     def failure(self, ref: Ref) -> str:
         """Return why the last write of an object was refused."""
         return self._view.failure(ref)
+
+    def accepted(self, ref: Ref) -> bool:
+        """Tell whether the last write of an object went well, or none was needed."""
+        return self._view.accepted(ref)
 
     def _check(self, side: Side, kind: Kind) -> None:
         if kind not in self._reconciler.reads.on(side):

@@ -30,12 +30,17 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
+from mcagent.controller.member.announce import announce_ref
 from mcagent.controller.member.membership import cluster_set_of
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
+
+NOT_TAKEN = "AnnounceFailed"
+# Seconds: whether the leader takes the announcement is no object, and wakes nobody.
+LOOK_AGAIN, CHECK_AGAIN = 0.5, 5.0
 
 
 class MemberClusterSet:
@@ -80,16 +85,17 @@ class MemberClusterSet:
             found = claimed(claims)
             if isinstance(found, str) and names.is_cluster_id(found):
                 body["spec"] = {"clusterID": found}
-        status, reason, message = _state(raw, claims, leader)
+        status, reason, message = _state(raw, claims, leader, view)
         events = []
-        if status == FALSE:
+        if status == FALSE and reason != NOT_TAKEN:  # of that `announce` makes an Event
             events.append(Event(subject=str(ref), reason=reason, message=message))
         wanted = Wanted(ref=ref, body=body, status=_status(raw, (status, reason, message), now), create=False)
-        return DesiredObjects(steps=[wanted], events=events)
+        again = None if leader is None else CHECK_AGAIN if status == TRUE else LOOK_AGAIN
+        return DesiredObjects(steps=[wanted], events=events, again=again)
 
 
-def _state(raw: RawObject, claims: Sequence[RawObject], leader: Leader | None) -> tuple[str, str, str]:
-    """Return status, reason and message of the condition Ready."""
+def _state(raw: RawObject, claims: Sequence[RawObject], leader: Leader | None, view: View) -> tuple[str, str, str]:
+    """Return status, reason and message of the condition Ready: the leader has this cluster's announcement."""
     try:
         membership([raw], claims)
     except InputError as err:
@@ -101,6 +107,12 @@ def _state(raw: RawObject, claims: Sequence[RawObject], leader: Leader | None) -
         return FALSE, "Disconnected", f"Disconnected from leader{why}"
     if not leader.synced:
         return UNKNOWN, "LeaderNotConnected", "Leader not yet connected"
+    ref = announce_ref(leader)
+    accepted = view.accepted(ref)
+    if why := view.failure(ref):
+        return FALSE, NOT_TAKEN, f"the leader does not take the announcement of this cluster: {why}"
+    if not accepted:
+        return UNKNOWN, "NotAnnounced", "the leader has no announcement of this cluster yet"
     return TRUE, "Connected", ""
 
 
