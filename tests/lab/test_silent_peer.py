@@ -34,6 +34,7 @@ def test_a_peer_that_never_answers_is_reported(make_lab: Callable[[Topology], La
             (tunnel,) = (name for name in lab.ovs(here).vsctl("list-ports", BRIDGE).split() if name[:4] == "mcr-")
             lab.ovs(here).vsctl("del-port", BRIDGE, tunnel)  # with it goes what is known of the peer
             lab.start_agent(here)
+            lab.wait_ready(here)
             wait_until(silent, "a problem of the silent peer", timeout=REPORTED, interval=0.5)
             assert silent()[0].endswith(f"{west.name}-clusterinfo")
         finally:
