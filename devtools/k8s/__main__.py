@@ -59,7 +59,8 @@ def main(argv: list[str] | None = None) -> int:
         if args.action == "down":
             lab.down()
         elif args.action == "kubectl":
-            sys.stdout.write(lab.kubectl(lab.topology.cluster(args.cluster), *args.arguments))
+            argv = lab.kubectl_command(lab.topology.cluster(args.cluster), *args.arguments)
+            os.execvp(argv[0], argv)  # noqa: S606  (no shell is wanted)
         elif args.action == "exec":
             command = args.command[1:] if args.command[:1] == ["--"] else args.command
             argv = lab.machine(lab.topology.node(args.node)[1]).command(command)

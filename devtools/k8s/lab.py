@@ -181,14 +181,15 @@ class K8sLab:
     def _start_control_plane(self, cluster: Cluster, programs: Programs) -> None:
         first = cluster.nodes[0]
         machine = self.machine(first)
-        argv: list[str | Path] = [
-            sys.executable,
-            "-m",
-            "devtools.realapi",
+        argv: list[str | Path] = [sys.executable, "-m", "devtools.realapi"]
+        argv += [
             "--listen",
             f"{first.address}:{API_PORT}",
+            "--data",
+            machine.directory / "control-plane",
+            "--kubeconfig",
+            self.kubeconfig(cluster),
         ]
-        argv += ["--data", machine.directory / "control-plane", "--kubeconfig", self.kubeconfig(cluster)]
         argv += ["--service-cidr", str(cluster.service_cidr), "--scheduler", programs["kube-scheduler"]]
         machine.spawn("control-plane", ["env", f"PYTHONPATH={ROOT}", *argv])
         wait_until(

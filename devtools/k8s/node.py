@@ -1,6 +1,6 @@
 """What runs on a real Node: containerd, kubelet, kube-proxy, and the CNI's configuration.
 
-Owns these programs' configuration files. Objects of the cluster are `devtools.k8s.cluster`'s.
+Owns these programs' configuration files. Objects of the cluster are `devtools.k8s.addons`'s.
 """
 
 from __future__ import annotations
