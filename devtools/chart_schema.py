@@ -79,6 +79,7 @@ def controller_values(**more: Json) -> Json:
         "topologyKeys": listed(WORD),
         "resources": ANYTHING,
         "podAnnotations": TEXTS,
+        "hostNetwork": FLAG,
         "podDisruptionBudget": exactly({"enabled": FLAG, "minAvailable": SHARE}),
         "networkPolicy": exactly({"enabled": FLAG, "webhookFrom": listed(CIDR)}),
         "webhook": exactly({"certSecret": SECRET, "annotations": TEXTS}),

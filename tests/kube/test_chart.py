@@ -20,6 +20,8 @@ ALL = {
     "everything": (
         "leader.enabled=true",
         "leader.allNamespaces=true",
+        "leader.hostNetwork=true",
+        "member.hostNetwork=true",
         "admissionPolicies.enabled=true",
         "imagePullSecrets[0].name=registry",
         "member.networkPolicy.webhookFrom={10.0.0.0/8,192.168.0.0/16}",

@@ -4,6 +4,7 @@
 {{- $role := .role }}
 {{- $v := .values }}
 {{- $ns := include "mcagent.namespace" . }}
+{{- $more := ternary 1 0 (and $v.hostNetwork (eq $role "leader")) }}{{/* added to ports: see leader.yaml */}}
 ---
 apiVersion: v1
 kind: ServiceAccount
@@ -87,7 +88,7 @@ spec:
   ingress:
     {{- with $v.networkPolicy.webhookFrom }}
     - ports:
-        - {port: 9443, protocol: TCP} # webhook
+        - {port: {{ add 9443 $more }}, protocol: TCP} # webhook
       from:
         {{- range . }}
         - ipBlock: {cidr: {{ . | quote }}}
@@ -95,10 +96,10 @@ spec:
     {{- end }}
     - ports:
         {{- if not $v.networkPolicy.webhookFrom }}
-        - {port: 9443, protocol: TCP} # webhook
+        - {port: {{ add 9443 $more }}, protocol: TCP} # webhook
         {{- end }}
-        - {port: 8080, protocol: TCP} # health
-        - {port: 8443, protocol: TCP} # metrics
+        - {port: {{ add 8080 $more }}, protocol: TCP} # health
+        - {port: {{ add 8443 $more }}, protocol: TCP} # metrics
 {{- end }}
 {{- if $v.podDisruptionBudget.enabled }}
 ---
@@ -132,7 +133,7 @@ spec:
       labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
       annotations:
         prometheus.io/scrape: "true"
-        prometheus.io/port: "8443"
+        prometheus.io/port: "{{ add 8443 $more }}"
         prometheus.io/scheme: https
         {{- with $v.podAnnotations }}
         {{- toYaml . | nindent 8 }}
@@ -144,6 +145,10 @@ spec:
       {{- end }}
       priorityClassName: {{ $v.priorityClassName }}
       enableServiceLinks: false
+      {{- if $v.hostNetwork }}
+      hostNetwork: true # for API servers that reach Nodes, but no Pods
+      dnsPolicy: ClusterFirstWithHostNet
+      {{- end }}
       terminationGracePeriodSeconds: 30 # what is being written is finished, then the Lease is given up
       nodeSelector:
         kubernetes.io/os: linux
@@ -182,9 +187,9 @@ spec:
           imagePullPolicy: {{ $root.Values.image.pullPolicy }}
           args: [controller, {{ $role }}, --config, /etc/mcagent/controller.yaml]
           ports:
-            - {name: health, containerPort: 8080, protocol: TCP}
-            - {name: metrics, containerPort: 8443, protocol: TCP}
-            - {name: webhook, containerPort: 9443, protocol: TCP}
+            - {name: health, containerPort: {{ add 8080 $more }}, protocol: TCP}
+            - {name: metrics, containerPort: {{ add 8443 $more }}, protocol: TCP}
+            - {name: webhook, containerPort: {{ add 9443 $more }}, protocol: TCP}
           securityContext:
             allowPrivilegeEscalation: false
             readOnlyRootFilesystem: true
