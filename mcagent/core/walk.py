@@ -172,7 +172,7 @@ class Walk:
         facts = self._facts
         names = self._cell("names of tunnels", names_of, self._to_nodes, self._to_clusters)
         ofports = self._cell("OpenFlow ports", assign_ofports, names, facts.ofports)
-        said = {"seen": facts.bfd_seen, "damped": facts.damped, "begins": facts.bfd_begins}
+        said = {"seen": facts.bfd_seen, "damped": facts.damped | facts.silent, "begins": facts.bfd_begins}
         nodes = path_state.observed(self._to_nodes, ofports, **said)
         of_gateways = joined(nodes, {gateway.node: gateway for gateway in self.local.gateways})
         clusters = self._cell("observed of clusters", path_state.observed, self._to_clusters, ofports, **said)

@@ -199,6 +199,20 @@ def test_a_silent_peer_is_a_problem_of_the_object_that_names_it() -> None:
     assert "uplink" not in east.message
 
 
+def test_a_silent_peer_is_on_standby_while_another_is_there() -> None:
+    """What is known to work comes first; where nothing is known of any, all are used."""
+    source = home()
+    ports = tunnels(compiled(source, "g1"))
+    silent = {number: ports[f"203.0.113.{number}"].name for number in (1, 2, 3)}
+    seen = Facts(bfd_seen=frozenset({silent[1]}), silent=frozenset({silent[2], silent[3]}))
+    assert choice(compiled(source, "g1", seen), CLUSTER, "east") == [
+        ["203.0.113.1"],
+        ["203.0.113.2!", "203.0.113.3!"],
+    ]
+    every = compiled(source, "g1", Facts(silent=frozenset(silent.values())))
+    assert choice(every, CLUSTER, "east") == choice(compiled(source, "g1", Facts()), CLUSTER, "east")
+
+
 def test_an_uplink_that_a_userspace_datapath_cannot_use_is_a_problem() -> None:
     """Nothing leaves then, whatever else is right."""
     facts = Facts(uplink_outside="eth0", datapath=DatapathType.NETDEV)

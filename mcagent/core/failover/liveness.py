@@ -263,7 +263,11 @@ def _verdict(seen_now: Observation, ever_answered: bool) -> Verdict:
     if not seen_now.bfd:
         return True, Cause.API, "used without BFD, which is off here"
     if not ever_answered and seen_now.silent:
-        return True, Cause.API, "used without BFD, though nothing ever came from it: see the problems of this Node"
+        return (
+            True,
+            Cause.API,
+            "used where no other gateway is there: nothing ever came from it (see the problems of this Node)",
+        )
     if not ever_answered:
         return True, Cause.API, "used without BFD, which it never answered"
     return True, Cause.BFD, "BFD is up"
