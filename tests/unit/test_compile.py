@@ -470,7 +470,13 @@ def test_incremental_equals_cold_whatever_is_said_of_tunnels(
     names = sorted(ports)
     facts = replace(NO_FACTS, ofports=ports)
     for seen, held, drain in moments:
-        facts = replace(facts, bfd_seen=_chosen(names, seen), damped=_chosen(names, held), drain=drain)
+        facts = replace(
+            facts,
+            bfd_seen=_chosen(names, seen),
+            damped=_chosen(names, held),
+            silent=_chosen(names, ~seen),
+            drain=drain,
+        )
         after = compiler.compile(source, facts, made)
         assert after.desired == compile_desired(source, facts, made).desired
         if drain is not Drain.NONE:
