@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,6 +46,7 @@ def text(status: Mapping[str, Any]) -> str:
         f"  version   {status['version']}, running since {status['startedAt']}",
         f"  role      {summary.get('role', 'unknown')}{_because(summary)}",
         f"  cluster   {status['clusterID'] or '(no ID)'}, objects from {status['source']}",
+        *_exports(status.get("exports", {})),
         f"  passes    {status['passes']}, {status['driftCorrections']} corrections of drift",
         *(f"  not ready: {check['name']}: {check['text']}" for check in status["checks"] if not check["good"]),
         "",
@@ -97,6 +99,16 @@ def _tunnel(tunnel: Mapping[str, Any]) -> tuple[str, ...]:
         str(counters.get("rx_dropped", 0) + counters.get("tx_dropped", 0)),
         str(counters.get("rx_errors", 0) + counters.get("tx_errors", 0)),
     )
+
+
+def _exports(exports: Mapping[str, Any]) -> list[str]:
+    """Return a line to be compared with other gateways'; none while nothing is exported."""
+    if not exports:
+        return []
+    endpoints = sum(one["endpoints"] for one in exports.values())
+    whole = zlib.crc32(b"".join(one["hash"].to_bytes(4) for one in exports.values()))
+    what = f"Services: {len(exports)}, endpoints: {endpoints}, hash: {whole:08x}"
+    return [f"  exports   {what} (the same on gateways that know the same)"]
 
 
 def _because(summary: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import Role
 from mcagent.model.plan import Desired
 from mcagent.model.resources import Backend, PeerKind, PortStatistics, Resource, TunnelPort
+from mcagent.observe.exports import export_metrics
 from mcagent.observe.families import by_word, counter, gauge, single
 from mcagent.observe.gateway_metrics import liveness_metrics
 from mcagent.observe.gateways import LiveReport
@@ -151,6 +152,7 @@ class StateCollector(Collector):
             ports = sources.ports()
             yield from _of_desired(report, report.desired)
             yield from _of_tunnels(report.tunnels, ports)
+            yield from export_metrics(report.desired.state)
             yield from wireguard_metrics(report.desired, sources.wireguard())
             yield from liveness_metrics(sources.live(), {name: port.counters for name, port in ports.items()})
         text = "Packets that the pipeline dropped, by reason."

@@ -16,6 +16,7 @@ from mcagent.http.server import Pages
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import Role
 from mcagent.model.resources import PortStatistics, TunnelPort
+from mcagent.observe.exports import exports_of
 from mcagent.observe.gateways import drain_of, gateways_of
 from mcagent.observe.metrics import COUNTERS, Metrics, Sources
 from mcagent.observe.report import PassReport, Report
@@ -102,6 +103,7 @@ def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *,
         "checks": [asdict(check) for check in found],
         "summary": state_json(state) if state is not None else {},
         "tunnels": [_tunnel(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels],
+        "exports": {key: asdict(found) for key, found in exports_of(state).items()},
         "nftDrops": dict(sources.nft_drops()),
         "encryption": encryption_of(encryption, sources.wireguard()),
         "drain": drain_of(live),

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from mcagent.agent.lock import BusyError, node_lock
 from mcagent.cli.status import text
 from mcagent.http.server import HttpServer, Page
 from mcagent.model.informer_state import InformerState
-from mcagent.model.node_state import NodeState, Role
+from mcagent.model.node_state import ExportedPort, NodeState, Role
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import Problem
@@ -183,6 +184,38 @@ def test_what_nft_dropped_is_in_the_status_and_shown_if_there_is_any(agent: Agen
     assert re.search(r"^  to-tunnel +7$", shown, re.MULTILINE)
     assert "forged-tunnel" not in shown
     assert "nft dropped" not in text({**found, "nftDrops": {"to-tunnel": 0}})
+
+
+def test_gateways_that_know_other_endpoints_can_be_told_apart(agent: Agent) -> None:
+    """Metrics, /status and `mcagent status` have a hash of each Service's endpoints, which Nodes do not change."""
+
+    def shown(*ends: str, nodes: tuple[str, ...] = (), role: Role = Role.GATEWAY) -> tuple[set[str], str]:
+        port = ExportedPort(
+            name="shop/web:80/tcp",
+            address=ip_address("10.96.0.7"),
+            protocol="tcp",
+            port=80,
+            client_ip_affinity=False,
+            endpoints=tuple((ip_address(end), 8080) for end in ends),
+            nodes=nodes,
+        )
+        services = {port.name: port, "shop/web:81/tcp": replace(port, name="shop/web:81/tcp", port=81)}
+        state = NodeState(role=role, services=services)
+        agent.report = replace(GOOD, desired=replace(DESIRED, state=state))
+        lines = get(agent.port, "/metrics")[2].splitlines()
+        found = text(json.loads(get(agent.port, "/status")[2]))
+        said = [line for line in found.splitlines() if line.startswith("  exports")]
+        return {line for line in lines if line.startswith("mcagent_exported")}, "".join(said)
+
+    metrics, said = shown("10.1.0.1", "10.1.0.2", nodes=("a", "b"))
+    assert 'mcagent_exported_endpoints{export="shop/web"} 4.0' in metrics
+    assert "Services: 1, endpoints: 4, hash: " in said
+    assert shown("10.1.0.1", "10.1.0.2", nodes=("a", "c")) == (metrics, said)
+    others = [shown("10.1.0.1"), shown("10.1.0.1", "10.1.0.3"), shown()]
+    assert len({said, *(text for _, text in others)}) == 4
+    hashes = {line for found, _ in others for line in found if "_hash{" in line}
+    assert len(hashes | {line for line in metrics if "_hash{" in line}) == 4
+    assert shown("10.1.0.1", role=Role.WORKER) == (set(), "")
 
 
 def test_status_works_before_anything_is_known(agent: Agent) -> None:
