@@ -385,12 +385,14 @@ def config_file(path: Path, *documents: RawObject) -> Path:
     return path
 
 
-def controller(site: Site, status: str, message: str, namespace: str = "kube-system") -> Callable[[], None]:
+def controller(
+    site: Site, status: str, message: str, namespace: str = "kube-system", reason: str = "Test"
+) -> Callable[[], None]:
     """Play the member's controller: set the ClusterSet's Ready condition once it is there; return its end."""
 
     def play() -> None:
         wait_until(lambda: site.get(Kind.CLUSTER_SET, "blue", namespace) is not None, "a ClusterSet", timeout=20)
-        conditions = [{"type": "Ready", "status": status, "message": message, "reason": "Test"}]
+        conditions = [{"type": "Ready", "status": status, "message": message, "reason": reason}]
         path = object_path(Kind.CLUSTER_SET, namespace, "blue") + "/status"
         body = {"status": {"conditions": conditions}}
         site.client.request("PATCH", path, body=body, content_type="application/merge-patch+json")
@@ -500,9 +502,25 @@ def test_a_join_that_fails_is_taken_back(site: Site, tmp_path: Path) -> None:
     code, _, err = site.run("clusterset", "join", "-f", file, "--timeout", "1.5")
     end()
     assert code == 1
-    assert "waiting: the leader refuses the token" in err
+    assert "waiting, 0 s: the leader refuses the token" in err or "waiting, 1 s: the leader refuses" in err
     assert "is not Ready: the leader refuses the token" in err
     assert site.names(Kind.CLUSTER_SET, "kube-system") + site.names(Kind.SECRET, "kube-system") == []
+
+
+def test_a_join_that_the_leader_refuses_says_what_to_do(site: Site, tmp_path: Path) -> None:
+    """The reason of the condition leads to what to look at; `get clusterset` shows the cause, which comes last."""
+    file = str(config_file(tmp_path / "j", CONFIG, SECRET))
+    why = f"this cluster cannot announce itself to the leader: {'x' * 300}: connection refused"
+    end = controller(site, "False", why, reason="AnnounceFailed")
+    code, _, err = site.run("clusterset", "join", "-f", file, "--timeout", "1")
+    end()
+    assert code == 1
+    assert "Next: see that the leader's controller runs" in err
+    assert site.run("clusterset", "join", "-f", file, "--no-wait")[0] == 0
+    controller(site, "False", why, reason="AnnounceFailed")()
+    out = site.run("get", "clusterset")[1]
+    assert "cannot announce itself to the leader" in out
+    assert ": connection refused" in out
 
 
 def test_a_join_without_a_controller_says_so(site: Site, tmp_path: Path) -> None:

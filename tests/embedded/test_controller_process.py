@@ -252,6 +252,30 @@ def test_a_member_that_claims_to_be_another_is_refused(cluster: Callable[..., Cl
     until(lambda: any("AnnounceFailed" in name for name in events(member)), timeout=20)
 
 
+def test_a_member_is_ready_once_the_leader_takes_its_announcement(cluster: Callable[..., Cluster]) -> None:
+    """While nobody answers at the leader's webhook the ClusterSet says so; once somebody does it joins."""
+    leader = cluster(Role.LEADER)
+    leader.objects.put(
+        Kind.CLUSTER_SET, "blue", COMMON_AREA, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    )
+    member = cluster(Role.MEMBER)
+    member.start(service_cidr="10.96.0.0/16")
+    member.join(leader, "east", leader.bind_member("east"))
+
+    def said() -> dict[str, Any]:
+        found = member.objects.get(Kind.CLUSTER_SET, "blue") or {}
+        conditions = (found.get("status") or {}).get("conditions") or [{}]
+        return next((item for item in conditions if item.get("type") == "Ready"), {})
+
+    until(lambda: said().get("reason") == "AnnounceFailed", timeout=20)
+    assert "webhook" in said()["message"]
+    assert leader.objects.names(Kind.MEMBER_CLUSTER_ANNOUNCE) == []
+    leader.start()
+    until(lambda: ready(member.objects, MEMBER_HOME), timeout=30)
+    assert leader.objects.names(Kind.MEMBER_CLUSTER_ANNOUNCE) == ["member-announce-from-east"]
+    until(lambda: leader.objects.names(Kind.RESOURCE_EXPORT) == ["east-clusterinfo"], timeout=20)
+
+
 def test_a_token_that_may_not_be_read_is_told(cluster: Callable[..., Cluster]) -> None:
     """Without the Role for the Secret's name the controller says which it is, and goes on once it may."""
     leader = cluster(Role.LEADER)

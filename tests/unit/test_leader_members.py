@@ -45,6 +45,8 @@ def test_status_counts_members_in_the_words_of_the_contract() -> None:
     assert status["conditions"][0]["type"] == "Ready"
     assert status["conditions"][0]["status"] == "True"
     assert "reason" not in status["conditions"][0]
+    assert "message" not in status["conditions"][0]
+    assert Leader().status()["conditions"][0]["message"] == "no cluster has announced itself yet"
 
 
 def test_a_silent_member_is_not_ready_after_the_timeout() -> None:

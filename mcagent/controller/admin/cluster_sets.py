@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from mcagent.controller.admin import join_config
 from mcagent.controller.admin.cluster import AdminError, Cluster, check_id, check_name, made_by_command
 from mcagent.controller.admin.join_config import JoinConfig
-from mcagent.controller.contract.conditions import FALSE, TRUE, find
+from mcagent.controller.contract.conditions import TRUE, find
 from mcagent.controller.contract.raw import value_at
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.kube.source import RawObject
@@ -22,10 +23,16 @@ from mcagent.model.objects import Kind
 
 JOIN_TIMEOUT = 60.0  # seconds, as antctl waits
 LEAVE_TIMEOUT = 60.0
+_PROGRESS = 5.0  # seconds without a line, at most
 MEMBER_NAMESPACE = "kube-system"
 TOKEN_ROLE = "mcagent-leader-token"  # noqa: S105 (the name of a Role)
 CONTROLLER = "mcagent-controller"  # the member's ServiceAccount
 _RBAC = "rbac.authorization.k8s.io"
+_NEXT = {  # what to do about a ClusterSet that is not Ready, by its reason
+    "Disconnected": "see that Pods of this cluster reach the leader's API server, and that CA and token are of it",
+    "AnnounceFailed": "see that the leader's controller runs, that its API server reaches that controller's "
+    "webhook, and that the token is this cluster's (on the leader: mcagent get membertoken)",
+}
 
 
 def init(cluster: Cluster, namespace: str, cluster_set: str, cluster_id: str, file: Path | None = None) -> None:
@@ -129,24 +136,32 @@ def _check_only_one(cluster: Cluster, namespace: str) -> None:
 
 
 def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> None:
+    """Wait until the leader has taken this cluster's announcement. Raises AdminError that says why it has not."""
     last: Mapping[str, Any] = {}
+    told, began, said = "", monotonic(), monotonic()
 
     def ready() -> bool:
-        nonlocal last
+        nonlocal last, told, said
         found = cluster.get(Kind.CLUSTER_SET, namespace, name)
-        now = find(value_at(found, "status", "conditions"), "Ready")
-        if now.get("message") and now.get("message") != last.get("message"):
-            cluster.report(f"waiting: {now['message']}")
-        last = now
-        return now.get("status") == TRUE
+        last = find(value_at(found, "status", "conditions"), "Ready")
+        if last.get("status") == TRUE:
+            return True
+        message = str(last.get("message", ""))
+        if (message and message != told) or monotonic() - said >= _PROGRESS:
+            told, said = message, monotonic()
+            cluster.report(f"waiting, {said - began:.0f} s: {message or 'no controller has looked at it yet'}")
+        return False
 
-    cluster.report(f"waiting up to {timeout:g} s for the leader")
+    cluster.report(f"waiting up to {timeout:g} s for the leader to take this cluster's announcement")
     if cluster.wait(ready, timeout):
         cluster.report(f"this cluster is a member of {name}")
         return
-    word = "is not Ready" if last.get("status") == FALSE else "has no status"
-    why = last.get("message") or f"does the member controller run in namespace {namespace}?"
-    raise AdminError(f"after {timeout:g} s ClusterSet {namespace}/{name} {word}: {why}")
+    subject = f"after {timeout:g} s ClusterSet {namespace}/{name}"
+    if not last:
+        raise AdminError(f"{subject} has no status: does the member controller run in namespace {namespace}?")
+    then = _NEXT.get(str(last.get("reason")), "")
+    message = last.get("message") or "nobody says why"
+    raise AdminError(f"{subject} is not Ready: {message}" + (f". Next: {then}" if then else ""))
 
 
 def leave(cluster: Cluster, namespace: str, cluster_set: str, *, timeout: float = LEAVE_TIMEOUT) -> None:

@@ -18,7 +18,7 @@ from mcagent.model.objects import Kind
 
 Rows = Callable[[RawObject, float], Sequence[Sequence[str]]]
 MEMBER_TOKEN = "membertoken"  # noqa: S105 (what it is called)
-_SHOWN = 100  # characters of a message
+_BEGIN, _END = 60, 180  # characters of a longer message: what it is about, and the cause, which comes last
 _CELL = 260  # of anything: a name has up to 253
 
 
@@ -54,7 +54,9 @@ def _head(obj: RawObject) -> tuple[str, str]:
 
 
 def _message(text: object) -> str:
-    return printable(text, _SHOWN) if isinstance(text, str) else ""
+    if not isinstance(text, str) or len(text) <= _BEGIN + _END:
+        return text if isinstance(text, str) else ""
+    return f"{text[:_BEGIN]} ... {text[-_END:]}"
 
 
 def _cluster_set(obj: RawObject, now: float) -> Sequence[Sequence[str]]:

@@ -162,7 +162,8 @@ class ClusterSetStatus:
 def _overall(before: object, statuses: Sequence[RawObject], ready: int, now: float) -> RawObject:
     """Return the ClusterSet's own Ready: all members are. The reason is Antrea's, also while only some are not."""
     if ready == len(statuses):
-        return condition(before, READY, TRUE, now=now)
+        message = "" if statuses else "no cluster has announced itself yet"
+        return condition(before, READY, TRUE, message=message, now=now)
     away = [item["clusterID"] for item in statuses if item["conditions"][0]["status"] != TRUE]
     shown = ", ".join(away[:_SHOWN]) + (f" and {len(away) - _SHOWN} more" if len(away) > _SHOWN else "")
     return condition(before, READY, FALSE, reason="NoReadyCluster", message=f"not ready: {shown}", now=now)
