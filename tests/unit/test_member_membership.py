@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from mcagent.controller.contract.conditions import time_of
-from mcagent.controller.machinery.reconciler import Leader
+from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Side
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.leave import PATIENCE
+from mcagent.controller.member.membership import concerns_membership
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView
@@ -316,6 +317,20 @@ def test_a_refused_announcement_is_told() -> None:
     assert ("AnnounceFailed", "this cluster cannot announce itself to the leader: not your ID") in {
         (event.reason, event.message) for event in controller.all_events()
     }
+
+
+def test_what_was_refused_is_tried_again_when_announcements_are_taken_again() -> None:
+    """The announcement's recovery touches the exports' keys; its first success, or other words, touch none."""
+
+    def said(reason: str, **more: str) -> RawObject:
+        return cluster_set() | {"status": {"conditions": [{"type": "Ready", "reason": reason, **more}]}}
+
+    def concerned(old: RawObject, new: RawObject) -> bool:
+        return concerns_membership(ObjectChange(side=Side.LOCAL, kind=Kind.CLUSTER_SET, old=old, new=new))
+
+    assert concerned(said("AnnounceFailed"), said("Connected"))
+    assert not concerned(said("AnnounceFailed", message="one"), said("AnnounceFailed", message="another"))
+    assert not concerned(cluster_set(), said("Connected"))
 
 
 def test_a_cluster_is_ready_when_the_leader_has_taken_its_announcement() -> None:

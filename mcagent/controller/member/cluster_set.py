@@ -31,14 +31,13 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.member.announce import announce_ref
-from mcagent.controller.member.membership import cluster_set_of
+from mcagent.controller.member.membership import NOT_TAKEN, cluster_set_of
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
-NOT_TAKEN = "AnnounceFailed"
 # Seconds: whether the leader takes the announcement is no object, and wakes nobody.
 LOOK_AGAIN, CHECK_AGAIN = 0.5, 5.0
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.conditions import find
 from mcagent.controller.contract.raw import age, is_deleting, items_at, name_of, text_at, texts_at, value_at
 from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Ref, View
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
+
+NOT_TAKEN = "AnnounceFailed"  # reason of a ClusterSet's Ready: the leader does not take the announcement
 
 
 def cluster_set_of(view: View) -> RawObject | None:
@@ -55,7 +58,7 @@ def is_joined(view: View) -> bool:
 
 
 def concerns_membership(change: ObjectChange) -> bool:
-    """Tell whether a change of a ClusterSet may change what `joined_leader` returns."""
+    """Tell whether a change of a ClusterSet may change what `joined_leader` returns, or what the leader takes."""
     if change.kind is not Kind.CLUSTER_SET:
         return False
     if change.old is None or change.new is None or change.old is change.new:
@@ -65,4 +68,6 @@ def concerns_membership(change: ObjectChange) -> bool:
 
 def _identity(raw: RawObject) -> Iterable[object]:
     held = names.MEMBER_FINALIZER in texts_at(raw, "metadata", "finalizers")
-    return (raw.get("spec"), is_deleting(raw), held, text_at(raw, "metadata", "uid"))
+    # A leader that takes announcements again takes the rest, too: nothing waits for its back-off any longer.
+    refused = find(value_at(raw, "status", "conditions"), "Ready").get("reason") == NOT_TAKEN
+    return (raw.get("spec"), is_deleting(raw), held, refused, text_at(raw, "metadata", "uid"))
