@@ -129,12 +129,23 @@ def _table(name: str, what: str) -> str:
 
 def loses(lab: Lab, name: str, *peers: str) -> Fault:
     """A Node and some others no longer reach each other; everything else works."""
-    one = lab.topology.node(name)[1].address
-    others = ", ".join(str(lab.topology.node(peer)[1].address) for peer in peers)
+    others = [str(lab.topology.node(peer)[1].address) for peer in peers]
+    inject, heal = _apart(lab, name, f"loses_{len(peers)}_{peers[0]}", *others)
+    return Fault(name="loses a peer" if len(peers) == 1 else "loses peers", inject=inject, heal=heal)
+
+
+def loses_api(lab: Lab, name: str) -> Fault:
+    """A Node no longer reaches its API server; other Nodes do, and it reaches everybody else."""
+    inject, heal = _apart(lab, name, "loses_api", str(lab.topology.node(name)[0].api_address))
+    return Fault(name="loses the API server", inject=inject, heal=heal)
+
+
+def _apart(lab: Lab, name: str, what: str, *addresses: str) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return how to keep a Node and some addresses from each other, and how to end that."""
+    one, others = lab.topology.node(name)[1].address, ", ".join(addresses)
     lines = [("from", f"ip saddr {one} ip daddr {{ {others} }} drop")]
     lines += [("from", f"ip saddr {{ {others} }} ip daddr {one} drop")]
-    inject, heal = _rules(lab, _table(name, f"loses_{len(peers)}_{peers[0]}"), lines)
-    return Fault(name="loses a peer" if len(peers) == 1 else "loses peers", inject=inject, heal=heal)
+    return _rules(lab, _table(name, what), lines)
 
 
 def loses_cluster(lab: Lab, name: str, other: Cluster) -> Fault:
