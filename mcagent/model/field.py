@@ -6,6 +6,8 @@ Knows no kind of object.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
@@ -14,6 +16,7 @@ from mcagent.model.errors import InputError
 from mcagent.model.net import Address, Network, parse_address, parse_network
 
 SHOWN = 64  # characters of a foreign text that a message may carry
+KEY_BYTES = 32  # of a WireGuard key (Curve25519)
 MAX_ITEMS = 1024  # entries of a list; an EndpointSlice has at most 1000 endpoints
 
 # RFC 1123 subdomain as the API server checks names; upper case and "_" are let pass, they do no harm here.
@@ -117,6 +120,18 @@ class Field:
         if not 1 <= self.value <= 65535:
             raise self.error("not a port: must be from 1 to 65535", "InvalidPort")
         return self.value
+
+    def public_key(self) -> str:
+        """Return a WireGuard public key in base64, "" if there is none."""
+        text = self.text("")
+        try:
+            key = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            key = b""
+        # Only one text for a key: else one key would pass as two.
+        if text and (len(key) != KEY_BYTES or not any(key) or base64.b64encode(key).decode() != text):
+            raise self.error(f"not a WireGuard public key (base64 of {KEY_BYTES} bytes)", "InvalidKey")
+        return text
 
     def address(self) -> Address:
         """Return the IP address."""

@@ -397,6 +397,7 @@ def test_cluster_info_is_changed_in_place() -> None:
         ({"gatewayInfos": [{"gatewayIP": "127.0.0.1"}]}, "loopback"),
         ({"gatewayInfos": {}}, "must be a list"),
         ({"wireGuard": {"publicKey": "short"}}, "not a WireGuard public key"),
+        ({"wireGuard": {"publicKey": "A" * 43 + "="}}, "not a WireGuard public key"),
     ],
 )
 def test_bad_cluster_info_keeps_the_last_good_copy(change: RawObject, told: str) -> None:

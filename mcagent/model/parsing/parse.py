@@ -7,8 +7,6 @@ well-formed address may be used, and who wins a conflict, is `mcagent.core`'s bu
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -41,7 +39,6 @@ GATEWAY_IP_ANNOTATION = "multicluster.antrea.io/gateway-ip"
 DRAIN_ANNOTATION = "mcagent.io/drain"  # "true" on a Node: its gateway is to hand over
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 MAX_GATEWAYS = 64  # gatewayInfos of one cluster
-KEY_BYTES = 32  # of a WireGuard key (Curve25519)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,30 +124,18 @@ def _wireguard(field: Field, problems: list[Problem]) -> WireGuardInfo | None:
     What is wrong is reported, and takes only the encryption away: without a key nothing is sent to that gateway.
     """
     try:
-        key = _public_key(field.get("publicKey"))
+        key = field.get("publicKey").public_key()
         if not key:
             return None
         port = field.get("port")
         return WireGuardInfo(
             public_key=key,
-            next_public_key=_public_key(field.get("nextPublicKey")),
+            next_public_key=field.get("nextPublicKey").public_key(),
             port=0 if port.absent else port.port(),
         )
     except InputError as error:
         problems.append(problem_of(error))
         return None
-
-
-def _public_key(field: Field) -> str:
-    text = field.text("")
-    try:
-        key = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        key = b""
-    # Only one text for a key: else one key would pass as two.
-    if text and (len(key) != KEY_BYTES or not any(key) or base64.b64encode(key).decode() != text):
-        raise field.error(f"not a WireGuard public key (base64 of {KEY_BYTES} bytes)", "InvalidKey")
-    return text
 
 
 def _protocol(field: Field) -> IpProtocol:
