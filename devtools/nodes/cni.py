@@ -41,6 +41,7 @@ def rules(cluster: Cluster, node: Node) -> list[list[str]]:
     return [
         ["-N", chain],
         ["-A", "POSTROUTING", "-j", chain],
+        ["-A", chain, "-m", "mark", "--mark", "0x4000/0x4000", "-j", "RETURN"],  # kube-proxy's
         ["-A", chain, "-s", own, "-d", pods, "-j", "RETURN"],
         ["-A", chain, "-s", pods, "-d", own, "-j", "RETURN"],
         ["-A", chain, "!", "-s", pods, "-d", own, "-j", "RETURN"],

@@ -1,4 +1,8 @@
-"""kube-proxy in its nftables form: destination NAT from ClusterIPs to what is behind them.
+"""kube-proxy's rules: destination NAT from ClusterIPs to what is behind them, and what comes with it.
+
+They do what those of kube-proxy 1.35 do on the Nodes of devtools/mck8s (pkg/proxy/nftables/proxier.go; the drop of
+invalid packets: pkg/proxy/iptables/proxier.go): clients outside of the Pod CIDR and Pods that reach themselves are
+masqueraded; packets to ClusterIPs that nobody has, or that conntrack takes for invalid, are dropped.
 
 Owns the table `ip kube-proxy` of a Node. Services of the cluster itself lead to their Pods; imported Services
 lead to the ClusterIPs of the clusters that export them, as the EndpointSlices of `antrea-mc-NAME` say.
@@ -11,8 +15,10 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any
 
-from devtools.lab.topology import Cluster, Topology
+from devtools.lab.topology import Cluster, Cni, Topology
 from devtools.nodes import netns
+
+MASQUERADE = "0x4000"  # kube-proxy's `--iptables-masquerade-bit`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -32,10 +38,12 @@ def install(namespace: str, topology: Topology, cluster: Cluster) -> None:
 
 def ruleset(proxied: Iterable[Proxied], cluster: Cluster) -> str:
     """Return the table as nft(8) text; loading it again replaces the rules."""
-    lines = "\n".join(f"    {_rule(one)}" for one in proxied if one.backends)
+    # With a CNI that gives Nodes no Pod CIDRs kube-proxy does not know who is outside (`--cluster-cidr`).
+    outside = "" if cluster.cni is Cni.AWS_VPC else f"ip saddr != {cluster.pod_cidr}"
+    lines = "\n".join(f"    {line}" for one in proxied if one.backends for line in _rules(one, outside))
     own = ", ".join(f"{pod.address} . {pod.address}" for node in cluster.nodes for pod in node.pods)
-    # A Pod that reached itself by a ClusterIP would answer itself directly: as kube-proxy does, translate.
-    hairpin = f"ct status dnat ip saddr . ip daddr {{ {own} }} masquerade" if own else ""
+    # A Pod that reached itself by a ClusterIP would answer itself directly.
+    hairpin = f"ct status dnat ip saddr . ip daddr {{ {own} }} masquerade fully-random" if own else ""
     return f"""\
 table ip kube-proxy {{
 }}
@@ -55,6 +63,18 @@ table ip kube-proxy {{
   chain nat-postrouting {{
     type nat hook postrouting priority srcnat;
     {hairpin}
+    meta mark & {MASQUERADE} == 0 return
+    meta mark set meta mark ^ {MASQUERADE}
+    masquerade fully-random
+  }}
+  chain filter-forward {{
+    type filter hook forward priority filter;
+    ct state invalid drop
+    ct state new ip daddr {cluster.service_cidr} drop
+  }}
+  chain filter-output {{
+    type filter hook output priority filter;
+    ct state new ip daddr {cluster.service_cidr} drop
   }}
 }}
 """
@@ -110,7 +130,9 @@ def _backends(found: Mapping[str, Any], name: str, protocol: str) -> Iterator[tu
                         yield IPv4Address(address), port["port"]
 
 
-def _rule(one: Proxied) -> str:
+def _rules(one: Proxied, outside: str) -> Iterator[str]:
     choice = ", ".join(f"{n} : {address} . {port}" for n, (address, port) in enumerate(one.backends))
     match = f"ip daddr {one.address} {one.protocol.lower()} dport {one.port}"
-    return f"{match} dnat ip to numgen random mod {len(one.backends)} map {{ {choice} }}"
+    if outside:
+        yield f"{match} {outside} meta mark set meta mark | {MASQUERADE}"
+    yield f"{match} dnat ip to numgen random mod {len(one.backends)} map {{ {choice} }}"
