@@ -91,11 +91,18 @@ class Range:
         return int(drops.get(reason, 0))
 
     def flaps(self, node: Node) -> int:
-        """Return how often the sessions of a gateway with other clusters changed between up and down."""
+        """Return how often the sessions of a gateway with other clusters, when all are up, changed their state."""
         tunnels = self.lab.status(node.name)["tunnels"]
         assert isinstance(tunnels, list)
         names = [one["name"] for one in tunnels if one["peerKind"] == "remote"]
         vsctl = self.lab.ovs(node.name).vsctl
+
+        def up() -> bool:
+            return all(
+                "remote_state=up, state=up" in vsctl("get", "Interface", name, "bfd_status") for name in names
+            )
+
+        wait_until(up, f"the BFD sessions of {node.name} with other clusters")
         counts = [vsctl("get", "Interface", name, "bfd_status:flap_count") for name in names]
         return sum(int(count.strip().strip('"')) for count in counts)
 
