@@ -163,7 +163,9 @@ class OvsInstance:
         return str(answer["result"])
 
     def _control(self, daemon: str) -> Path:
-        return self.directory / f"{daemon}.ctl"
+        named = self.directory / f"{daemon}.ctl"
+        # Of daemons that somebody else started here the name has the pid, as ovs-appctl(8) expects it.
+        return named if named.exists() else next(self.directory.glob(f"{daemon}.*.ctl"), named)
 
     def _spawn(self, daemon: str, args: list[str]) -> None:
         if self._pid(daemon) is not None:
