@@ -73,12 +73,12 @@ k8s-demo: setup ## mcagent on two such clusters: installed, joined, asked, a gat
 e2e: setup ## The user guide and faults on two clusters of real Kubernetes, installed with the chart (root; builds once)
 	@devtools/mck8s setup
 	@tests/helm/find-helm --build >/dev/null
-	@$(STEP) -v "end to end" -- $(PYTEST) tests/e2e
+	@$(STEP) -v "end to end" -- $(PYTEST) -o faulthandler_timeout=400 tests/e2e
 
 # Where the programs are already; the image is of this tree, so it is built.
 e2e-if-there: setup
 	@devtools/k8s/find-programs >/dev/null 2>&1 && devtools/k8s/find-image --build >/dev/null || true
-	@$(STEP) -v "end to end" -- $(PYTEST) tests/e2e
+	@$(STEP) -v "end to end" -- $(PYTEST) -o faulthandler_timeout=400 tests/e2e
 
 bench: setup ## Measurements: printed, not asserted (root)
 	@for b in tests/bench/*.py; do b=$${b%.py}; echo "==> $$b"; $(PY) -m "$${b//\//.}" || exit 1; done
