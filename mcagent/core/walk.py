@@ -291,12 +291,14 @@ class Walk:
     @cached_property
     def _unreached(self) -> tuple[Problem, ...]:
         """What is known of peers that packets do not reach."""
-        found = uplink_problems(self.local, self._facts) if self.local.role else ()
-        if self._facts.silent:
-            nodes = {name: node.meta for name, node in self._nodes.items()}
-            clusters = {name: one.info.meta for name, one in self._clusters.checked.items()}
-            for tunnels, metas in ((self._to_nodes, nodes), (self._to_clusters, clusters)):
-                found += path_state.silent_problems(tunnels, metas, self._facts, self._config)
+        facts = self._facts
+        found = uplink_problems(self.local, facts) if self.local.role else ()
+        if facts.silent:
+            said = (facts.silent, facts.datapath, self._config)
+            clusters = ("clusters", self._to_clusters, self._clusters.checked)
+            for name, tunnels, known in (("Nodes", self._to_nodes, self._nodes), clusters):
+                each = self._each(f"silent {name}", path_state.silent_problems, joined(tunnels, known), *said)
+                found += self._cell(f"problems of silent {name}", flat, each)
         return found
 
     @cached_property
@@ -326,6 +328,11 @@ class Walk:
             published_pods=local.published_pods,
             encryption=wireguard.encryption_state(*known, config),
         )
+
+
+def flat(found: Mapping[str, tuple[Problem, ...]]) -> tuple[Problem, ...]:
+    """Return all problems of a mapping."""
+    return tuple(problem for problems in found.values() for problem in problems)
 
 
 def _sorted(*found: tuple[Problem, ...]) -> tuple[Problem, ...]:

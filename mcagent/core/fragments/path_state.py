@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from flows.pipeline import NextHop, NextHopGroup
 from mcagent.core.fragments.tunnel_guard import tunnel_port
 from mcagent.core.ids import tunnel_port_name
+from mcagent.core.local_cluster.nodes import CheckedNode
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
+from mcagent.core.remote_clusters.settle import CheckedCluster
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.facts import DatapathType, Drain, Facts
 from mcagent.model.net import Address
 from mcagent.model.node_state import AcceptedCluster, LocalGateway, RemoteEnd, Role
-from mcagent.model.objects import Meta
 from mcagent.model.problem import Problem, Severity
 from mcagent.model.resources import Bfd, PeerKind
 
@@ -193,20 +194,25 @@ def _path(said: Said, rules: PathRules, *, standby: bool = False, rank: int = 0)
 
 
 def silent_problems(
-    tunnels: Mapping[str, tuple[Tunnel, ...]], metas: Mapping[str, Meta], facts: Facts, config: Config
+    peer: tuple[tuple[Tunnel, ...], CheckedNode | CheckedCluster],
+    silent: frozenset[str],
+    datapath: DatapathType,
+    config: Config,
 ) -> tuple[Problem, ...]:
-    """Return the problems of peers from which nothing ever came. `metas`: the objects that name them, by peer."""
+    """Return the problems of a peer's tunnels from which nothing ever came."""
+    tunnels, checked = peer
     found = []
-    silent = (one for every in tunnels.values() for one in every if one.name in facts.silent)
-    for tunnel in sorted(silent, key=lambda one: one.name):
+    for tunnel in tunnels:
+        if tunnel.name not in silent:
+            continue
         remote = tunnel.peer_kind is PeerKind.REMOTE
         port = config.wireguard_port if remote and config.encrypts else tunnel_port(config)
         causes = [f"UDP port {port} is blocked", "the address is wrong", "no agent runs there"]
-        if facts.datapath is DatapathType.NETDEV:
+        if datapath is DatapathType.NETDEV:
             causes.append("its uplink, or this Node's, is no port of a bridge of its userspace Open vSwitch")
         message = f"packets are sent to {tunnel.gateway} and none ever came from there: {', or '.join(causes)}"
         path = "spec.gatewayInfos" if remote else "status.addresses"
-        found.append(metas[tunnel.peer].problem(path, "PeerSilent", message, Severity.WARNING))
+        found.append(checked.meta.problem(path, "PeerSilent", message, Severity.WARNING))
     return tuple(found)
 
 

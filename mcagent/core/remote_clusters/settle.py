@@ -18,7 +18,7 @@ from mcagent.core.addresses.rules import prefix_range
 from mcagent.model.config import Config
 from mcagent.model.net import Address, Network
 from mcagent.model.node_state import AcceptedCluster
-from mcagent.model.objects import ClusterInfoImport
+from mcagent.model.objects import ClusterInfoImport, Meta
 from mcagent.model.parsing.granted import REFUSED, to_microseconds
 from mcagent.model.problem import Problem
 
@@ -53,6 +53,11 @@ class CheckedCluster:
         kept = [claim for claim in self.claims if claim.asked not in beaten]
         pods_lost = any(claim.pod and claim.asked in beaten for claim in self.claims)
         return accepted(self.info.cluster_id, kept, snat=self.alone.snat or pods_lost)
+
+    @property
+    def meta(self) -> Meta:
+        """The object that says it."""
+        return self.info.meta
 
 
 def accepted(cluster_id: str, claims: Iterable[CidrClaim], *, snat: bool) -> AcceptedCluster:
