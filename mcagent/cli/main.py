@@ -27,13 +27,15 @@ COMMANDS = {
     "plan": "show what the agent would change now, and change nothing",
     "cleanup": "remove everything from this Node that is mcagent's, and only that",
     "config": "check a configuration, or show the one in force",
+    "deploy": "print what a cluster needs of this version, or apply it",
+    "uninstall": "remove mcagent from a cluster, in the right order",
     "clusterset": "make, join, leave or destroy a ClusterSet",
     "membertoken": "make, show or delete the token of a member cluster",
     "get": "show the objects of a ClusterSet: who is a member, what is exported, what conflicts",
     "version": "print the version",
 }
 
-ADMIN = frozenset({"clusterset", "get", "membertoken"})  # their modules are in mcagent.cli.admin
+ADMIN = frozenset({"clusterset", "deploy", "get", "membertoken", "uninstall"})  # their modules are in mcagent.cli.admin
 
 _EPILOG = f"""\
 `mcagent COMMAND --help` explains a command and gives examples.

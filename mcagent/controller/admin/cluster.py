@@ -35,6 +35,7 @@ class Cluster:
         self._client = client
         self.report = report
         self._undo: list[tuple[str, Callable[[], Any]]] = []
+        self._served: dict[str, list[RawObject]] = {}  # what the API server says of each group and version
 
     @property
     def server(self) -> str:
@@ -103,14 +104,60 @@ class Cluster:
 
     def delete(self, kind: Kind, namespace: str, name: str) -> bool:
         """Delete an object; tell whether it was there. Raises SourceError."""
+        return self._delete(object_path(kind, namespace, name), f"{kind} {namespace}/{name}")
+
+    def _delete(self, path: str, shown: str) -> bool:
         try:
-            self._client.request("DELETE", object_path(kind, namespace, name))
+            self._client.request("DELETE", path, {"propagationPolicy": "Background"})
         except ApiRefusalError as error:
             if error.code == 404:
                 return False
             raise
-        self.report(f"{kind} {namespace}/{name} deleted")
+        self.report(f"{shown} deleted")
         return True
+
+    # --- objects of any kind, as manifests have them
+
+    def path_of(self, obj: RawObject) -> str:
+        """Return the URL path of an object, "" when the API server has no such kind. Raises SourceError."""
+        group = obj["apiVersion"]
+        base = f"/apis/{group}" if "/" in group else f"/api/{group}"
+        if base not in self._served:
+            self._served[base] = (self.find_any(base) or {}).get("resources", [])
+        meta = obj["metadata"]
+        scope = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
+        for served in self._served[base]:
+            if served["kind"] == obj["kind"] and "/" not in served["name"]:
+                return f"{base}{scope}/{served['name']}/{meta['name']}"
+        return ""
+
+    def find_any(self, path: str) -> RawObject | None:
+        """Return what is at a path, None also when the server does not know the path. Raises SourceError."""
+        try:
+            found: RawObject = self._client.request("GET", path)
+        except ApiRefusalError as error:
+            if error.code == 404:
+                return None
+            raise
+        return found
+
+    def there(self, obj: RawObject) -> RawObject | None:
+        """Return the object of this kind and name that the cluster has, None if there is none. Raises SourceError."""
+        path = self.path_of(obj)
+        return self.find_any(path) if path else None
+
+    def apply(self, obj: RawObject, *, force: bool = False, dry_run: bool = False) -> RawObject:
+        """Apply an object on the server and return what it is now. Raises SourceError."""
+        query = {"fieldManager": names.MANAGED_BY, "force": str(force).lower()}
+        query |= {"dryRun": "All"} if dry_run else {}
+        kind = "application/apply-patch+yaml"  # which JSON is
+        made: RawObject = self._client.request("PATCH", self.path_of(obj), query, body=obj, content_type=kind)
+        return made
+
+    def remove(self, obj: RawObject) -> bool:
+        """Delete an object; tell whether it was there. What it owns goes after it. Raises SourceError."""
+        path = self.path_of(obj)
+        return bool(path) and self._delete(path, shown(obj))
 
     @contextmanager
     def undoing(self) -> Iterator[None]:
@@ -138,6 +185,12 @@ class Cluster:
                 return False
             time.sleep(LOOK)
         return True
+
+
+def shown(obj: RawObject) -> str:
+    """Return how messages name an object."""
+    meta = obj["metadata"]
+    return f"{obj['kind']} {meta['namespace']}/{meta['name']}" if "namespace" in meta else f"{obj['kind']} {meta['name']}"
 
 
 def made_by_command(obj: RawObject) -> bool:

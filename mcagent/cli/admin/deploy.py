@@ -1,0 +1,203 @@
+"""`mcagent deploy`: what a cluster needs of this version, printed or applied."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
+
+if TYPE_CHECKING:
+    from mcagent.controller.admin.manifests import Part, Site
+
+_EPILOG = """\
+examples:
+  mcagent deploy --clusterid east > east.yaml                     look first: a member's agents, controller, Open vSwitch
+  mcagent deploy --clusterid east --apply                         the same, applied; ends when all of it runs
+  mcagent deploy --clusterid north --role all --apply             the cluster that leads, and is a member itself
+  mcagent deploy --role leader --apply                            a cluster that only leads
+  mcagent deploy --clusterid east --image registry.example/mcagent:0.1.0 --apply
+  mcagent deploy --clusterid east --set agent.config.enablePodToPodConnectivity=true \\
+      --set 'agent.config.podCIDRs=[10.2.0.0/16]' --set 'member.config.podCIDRs=[10.2.0.0/16]' --apply
+  mcagent deploy --clusterid east --without openvswitch --with admission-policies --apply --dry-run
+
+parts: crds, metrics-reader, member, openvswitch, agent of a member; crds, metrics-reader, leader of a leader; by --with
+also admission-policies (Kubernetes 1.30 and newer), leader-all-namespaces.
+
+The objects are those that the Helm chart makes of the same values, which knows more of them. Applied again, by this or
+another version, they change in place: an upgrade, a roll-back. `mcagent uninstall` removes them.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what to install, and where."""
+    parser.description = "Print what a cluster needs of this version, or apply it."
+    parser.epilog = _EPILOG
+    add_place_flags(parser)
+    parser.add_argument("--clusterid", default="", metavar="ID", help="of this cluster: agent.config.clusterID")
+    parser.add_argument("--image", default="", metavar="IMAGE", help="of agent and controllers [mcagent:VERSION]")
+    parser.add_argument(
+        "--openvswitch-image",
+        default="",
+        metavar="IMAGE",
+        help="of Open vSwitch [that of --image, with -openvswitch after its name]",
+    )
+    parser.add_argument(
+        "--openvswitch", choices=["auto", "always", "never"], default="auto", help="docs/deploy.md [%(default)s]"
+    )
+    for flag, meaning in (("--with", "this part, too"), ("--without", "all but this part")):
+        parser.add_argument(flag, action="append", default=[], metavar="PART", help=f"{meaning}; may be repeated")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="ROLE.config.KEY=VALUE",
+        help="a key of docs/configuration.md, as in the chart's values; VALUE is YAML; may be repeated",
+    )
+    parser.add_argument("-o", "--output", choices=["yaml", "json"], default="yaml", help="printed as [%(default)s]")
+    parser.add_argument("--apply", action="store_true", help="apply the objects instead of printing them")
+    parser.add_argument("--dry-run", action="store_true", help="have the API server check them, and store nothing")
+    parser.add_argument("--force", action="store_true", help="take over fields and CRDs that somebody else set")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="SECONDS", help="wait so long for all Pods [%(default)g]"
+    )
+    parser.add_argument("--no-wait", action="store_true", help="do not wait for Pods")
+    add_cluster_flags(parser)
+
+
+def add_place_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare the role of a cluster, and where its parts are."""
+    parser.add_argument("--role", choices=["member", "leader", "all"], default="member", help="[%(default)s]")
+    parser.add_argument("-n", "--namespace", default="kube-system", help="of agents and member [%(default)s]")
+    parser.add_argument(
+        "--leader-namespace",
+        default="antrea-multicluster",
+        metavar="NAMESPACE",
+        help="of the leader: the Common Area [%(default)s]",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print, or apply."""
+    from mcagent.controller.admin import deployment, manifests
+
+    parts = _parts(args)
+    objects = manifests.objects(parts, _site(args, parts))
+    if args.apply or args.dry_run:
+        timeout = 0.0 if args.no_wait else args.timeout
+        deployment.deploy(open_cluster(args), objects, force=args.force, dry_run=args.dry_run, timeout=timeout)
+    else:
+        print(_text(objects, args.output), end="")
+    return exit_codes.OK
+
+
+def _parts(args: argparse.Namespace) -> set[Part]:
+    """Return what is wanted. Raises InputError."""
+    from mcagent.controller.admin.manifests import PARTS, Part, Role
+    from mcagent.model.errors import InputError
+
+    known = {str(part): part for part in Part}
+    for flag, given in (("--with", vars(args)["with"]), ("--without", args.without)):
+        for name in given:
+            if name not in known:
+                raise InputError(flag, "", f'"{name}" is no part; parts are {", ".join(known)}')
+    added, left = ({known[name] for name in given} for given in (vars(args)["with"], args.without))
+    found: set[Part] = (PARTS[Role(args.role)] | added) - left
+    return found - {Part.OPENVSWITCH} if args.openvswitch == "never" else found
+
+
+def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
+    """Return what is said of the cluster, with a configuration that agent and controllers take. Raises McagentError."""
+    import yaml
+
+    from mcagent.controller.admin.manifests import CONFIGURED, Part, Site
+    from mcagent.model.errors import InputError
+
+    config: dict[Part, dict[str, Any]] = {part: {} for part in CONFIGURED}
+    for text in args.set:
+        path, equals, value = text.partition("=")
+        role, _, key = path.partition(".config.")
+        if role not in list(map(str, CONFIGURED)) or not key or not equals:
+            raise InputError("--set", text, "must be agent.config.KEY=VALUE, or of member or leader; the chart knows more")
+        try:
+            parsed = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise InputError("--set", path, f'"{value}" is not YAML: {" ".join(str(error).split())}') from None
+        *sections, last = key.split(".")
+        into = config[Part(role)]
+        for section in sections:
+            into = into.setdefault(section, {})
+        into[last] = parsed
+    if "listen" in config[Part.AGENT]:
+        raise InputError("--set", "agent.config.listen", "is in ports of the DaemonSet, too: install with the chart")
+    if args.clusterid:
+        config[Part.AGENT]["clusterID"] = args.clusterid
+    if Part.LEADER_ALL_NAMESPACES in parts:
+        config[Part.LEADER]["namespace"] = "*"
+    site = Site(
+        namespace=args.namespace,
+        leader_namespace=args.leader_namespace,
+        image=args.image,
+        openvswitch_image=args.openvswitch_image or _openvswitch_beside(args.image),
+        openvswitch=args.openvswitch,
+        config=config,
+    )
+    _check(site, parts)
+    return site
+
+
+def _openvswitch_beside(image: str) -> str:
+    """Return the name of Open vSwitch's image that goes with the agent's."""
+    if "@" in image:
+        from mcagent.model.errors import InputError
+
+        raise InputError("--openvswitch-image", "", "is needed where --image names a digest")
+    path, slash, name = image.rpartition("/")
+    repository, colon, tag = name.partition(":")
+    return f"{path}{slash}{repository}-openvswitch{colon}{tag}" if image else ""
+
+
+def _check(site: Site, parts: set[Part]) -> None:
+    """Read the configurations as agent and controllers will. Raises ConfigError."""
+    from tempfile import TemporaryDirectory
+
+    from mcagent.agent import config as agents
+    from mcagent.config.reader import ConfigError
+    from mcagent.controller import config as controllers
+    from mcagent.controller.admin import manifests
+    from mcagent.controller.admin.manifests import CONFIGURED, Part
+    from mcagent.model.errors import InputError
+
+    for part in CONFIGURED.keys() & parts:
+        (made,) = [obj for obj in manifests.objects([part], site) if obj["kind"] == "ConfigMap"]
+        with TemporaryDirectory() as directory:
+            file = Path(directory) / "configuration"
+            file.write_text(made["data"][CONFIGURED[part]], encoding="utf-8")
+            try:
+                if part is Part.AGENT:
+                    agents.load(file, {"MCAGENT_NODE_NAME": "any"}, {})
+                else:
+                    controllers.load(controllers.Role(str(part)), file, {}, {})
+            except ConfigError as error:
+                found = [InputError(f"{part}.config", wrong.path, wrong.reason) for wrong in error.errors]
+                raise ConfigError(found) from None
+
+
+def _text(objects: Sequence[dict[str, Any]], form: str) -> str:
+    if form == "json":
+        return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}, indent=2) + "\n"
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, width=120, explicit_start=True)

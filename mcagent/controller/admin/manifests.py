@@ -1,0 +1,161 @@
+"""What is installed in a cluster: the plain manifests of this version, with the values of a site put in.
+
+Pure but for reading the files, which are those of deploy/, made from the Helm chart: the same values give the same objects.
+Knows no cluster. Values are put into objects, never into text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import mcagent
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
+
+MEMBER_NAMESPACE = "kube-system"
+LEADER_NAMESPACE = "antrea-multicluster"
+CRD, NAMESPACE = "CustomResourceDefinition", "Namespace"
+OURS = {"app.kubernetes.io/name": "mcagent"}
+_CLUSTER_SCOPED = re.compile(rf"Cluster.*|{NAMESPACE}|{CRD}|.*WebhookConfiguration|ValidatingAdmissionPolicy.*")
+_ACCOUNT = re.compile(r"(system:serviceaccount):([-a-z0-9]+):(?=mcagent-|antrea-)")
+_PLACES = frozenset({MEMBER_NAMESPACE, LEADER_NAMESPACE})
+
+
+class Role(StrEnum):
+    """What a cluster is in its ClusterSet."""
+
+    MEMBER = "member"
+    LEADER = "leader"
+    ALL = "all"  # leader and member at once
+
+
+class Part(StrEnum):
+    """What can be installed by itself; but for the CRDs each is a file of deploy/. In the order of installing."""
+
+    CRDS = "crds"
+    METRICS_READER = "metrics-reader"
+    LEADER = "leader"
+    LEADER_ALL_NAMESPACES = "leader-all-namespaces"
+    MEMBER = "member"
+    OPENVSWITCH = "openvswitch"
+    AGENT = "agent"
+    ADMISSION_POLICIES = "admission-policies"
+
+
+PARTS: Mapping[Role, frozenset[Part]] = {
+    Role.MEMBER: frozenset({Part.CRDS, Part.METRICS_READER, Part.MEMBER, Part.OPENVSWITCH, Part.AGENT}),
+    Role.LEADER: frozenset({Part.CRDS, Part.METRICS_READER, Part.LEADER}),
+    Role.ALL: frozenset(Part) - {Part.LEADER_ALL_NAMESPACES, Part.ADMISSION_POLICIES},
+}
+_LEADERS = frozenset({Part.LEADER, Part.LEADER_ALL_NAMESPACES})
+CONFIGURED = {Part.AGENT: "agent.yaml", Part.MEMBER: "controller.yaml", Part.LEADER: "controller.yaml"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What is said of one cluster. `config`: keys of docs/configuration.md, nested as their names say; "" of an image: ours."""
+
+    namespace: str = MEMBER_NAMESPACE
+    leader_namespace: str = LEADER_NAMESPACE
+    image: str = ""
+    openvswitch_image: str = ""
+    openvswitch: str = "auto"  # what the container does on a Node that has an Open vSwitch
+    config: Mapping[Part, Mapping[str, Any]] = field(default_factory=dict)
+
+    def home(self, part: Part) -> str:
+        """Return the namespace of a part."""
+        return self.leader_namespace if part in _LEADERS else self.namespace
+
+
+def objects(parts: Iterable[Part], site: Site) -> list[RawObject]:
+    """Return the objects of these parts, in the order in which they are applied. Raises InputError."""
+    wanted = set(parts)
+    if wanted >= {Part.LEADER, Part.MEMBER} and site.namespace == site.leader_namespace:
+        raise InputError("--leader-namespace", "", f'must not be that of the member, "{site.namespace}"')
+    found: dict[str, RawObject] = {}  # a CRD of both roles is one
+    if Part.CRDS in wanted:
+        found = {_label(obj): obj for obj in _crds(wanted)}
+    for part in (part for part in Part if part in wanted - {Part.CRDS}):
+        home = site.home(part)
+        made = [_put_in(obj, part, site) for obj in _read(part) if obj["kind"] != CRD]
+        if part is not Part.LEADER and home != MEMBER_NAMESPACE and any("namespace" in o["metadata"] for o in made):
+            made.insert(0, _namespace(home))
+        found |= {_label(obj): obj for obj in made if _label(obj) not in found}
+    return sorted(found.values(), key=lambda obj: obj["kind"] != NAMESPACE)
+
+
+def _crds(wanted: set[Part]) -> list[RawObject]:
+    """Return the CRDs of the roles that are installed; the agent reads those of a member."""
+    roles = {Part.LEADER: wanted & _LEADERS, Part.MEMBER: wanted - _LEADERS - {Part.CRDS, Part.METRICS_READER}}
+    files = [part for part, used in roles.items() if used] or list(roles)
+    return [obj for part in files for obj in _read(part) if obj["kind"] == CRD]
+
+
+def _namespace(name: str) -> RawObject:
+    return {"apiVersion": "v1", "kind": NAMESPACE, "metadata": {"name": name, "labels": dict(OURS)}}
+
+
+def _label(obj: RawObject) -> str:
+    return f"{obj['kind']} {obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
+
+
+def _read(part: Part) -> list[RawObject]:
+    package = Path(mcagent.__file__).parent
+    directory = package / "manifests"  # of an installed package: pyproject.toml puts deploy/*.yaml there
+    if not directory.is_dir():
+        directory = package.parent / "deploy"
+    return list(yaml.safe_load_all((directory / f"{part}.yaml").read_text(encoding="utf-8")))
+
+
+def _put_in(obj: RawObject, part: Part, site: Site) -> RawObject:
+    """Return an object with what the site says."""
+    moved: RawObject = _moved(obj, {MEMBER_NAMESPACE: site.namespace, LEADER_NAMESPACE: site.leader_namespace})
+    meta, kind = moved["metadata"], moved["kind"]
+    if not _CLUSTER_SCOPED.fullmatch(kind):
+        moved["metadata"] = {"namespace": site.home(part)} | meta
+    if kind == NAMESPACE:
+        meta["name"] = site.home(part)
+    if kind == "ConfigMap":
+        (file,) = moved["data"]
+        own = {"namespace": site.namespace} if part is Part.AGENT else {}
+        content = _merged(yaml.safe_load(moved["data"][file]) | own, site.config.get(part, {}))
+        moved["data"] = {file: yaml.safe_dump(content, sort_keys=False)}
+    if kind in ("Deployment", "DaemonSet"):
+        (container,) = moved["spec"]["template"]["spec"]["containers"]
+        image = site.openvswitch_image if part is Part.OPENVSWITCH else site.image
+        container["image"] = image or container["image"]
+        if part is Part.OPENVSWITCH:
+            container["args"] = ["openvswitch", "--policy", site.openvswitch]
+        elif part is Part.AGENT and site.openvswitch == "never":  # what brings it makes the directory, too
+            volumes = {volume["name"]: volume for volume in moved["spec"]["template"]["spec"]["volumes"]}
+            volumes["openvswitch"]["hostPath"]["type"] = "Directory"
+    return moved
+
+
+def _moved(value: Any, places: Mapping[str, str]) -> Any:
+    """Return a value with namespaces renamed: where they stand alone, and in the names of our accounts."""
+    match value:
+        case dict():
+            return {key: _moved(item, places) for key, item in value.items()}
+        case list():
+            return [_moved(item, places) for item in value]
+        case str() if value in _PLACES:
+            return places[value]
+        case str():
+            return _ACCOUNT.sub(lambda found: f"{found[1]}:{places.get(found[2], found[2])}:", value)
+    return value
+
+
+def _merged(content: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    made = dict(content)
+    for key, value in over.items():
+        before = made.get(key)
+        made[key] = _merged(before, value) if isinstance(before, dict) and isinstance(value, Mapping) else value
+    return made
