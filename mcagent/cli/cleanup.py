@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 
+_LOOK = 0.2  # seconds between two looks at an agent that runs
 _EPILOG = """\
 examples:
   mcagent cleanup --dry-run
@@ -15,7 +17,8 @@ examples:
 
 Finds what is ours by the names and tags of the configuration (bridge, routeTable, routeProtocol, nftTable, ...),
 needs no API server, and removes only that: first the routes, so that no packet comes any more, last the bridge.
-Refuses while an agent runs on this Node, which would put everything back.
+Refuses while an agent runs on this Node, which would put everything back; --wait waits for the agent's end.
+`mcagent uninstall` does this on every Node of a cluster.
 """
 
 
@@ -24,15 +27,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Remove everything from this Node that is mcagent's, and only that."
     parser.epilog = _EPILOG
     parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
+    parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="wait so long for an agent to end [%(default)g]"
+    )
     add_setting_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Remove, and print what was removed."""
     from mcagent.agent.cleanup import clean_up
+    from mcagent.agent.lock import BusyError
     from mcagent.agent.reports.reporter import step_text
 
-    outcome = clean_up(load_settings(args, node_needed=False), dry_run=args.dry_run)
+    settings, end = load_settings(args, node_needed=False), time.monotonic() + args.wait
+    while True:
+        try:
+            outcome = clean_up(settings, dry_run=args.dry_run)
+            break
+        except BusyError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(_LOOK)
     for step in outcome.done:
         print(step_text(step))
     for error in outcome.errors:

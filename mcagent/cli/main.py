@@ -35,7 +35,9 @@ COMMANDS = {
     "version": "print the version",
 }
 
-ADMIN = frozenset({"clusterset", "deploy", "get", "membertoken", "uninstall"})  # their modules are in mcagent.cli.admin
+ADMIN = frozenset(
+    {"clusterset", "deploy", "get", "membertoken", "uninstall"}
+)  # their modules are in mcagent.cli.admin
 
 _EPILOG = f"""\
 `mcagent COMMAND --help` explains a command and gives examples.

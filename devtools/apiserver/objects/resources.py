@@ -103,6 +103,14 @@ BUILT_IN: tuple[ResourceType, ...] = (
     SERVICE_CIDRS,
     WEBHOOKS,
     *POLICIES,
+    *(
+        _more(group, kind, plural, counted=True, namespaced=group != ADMISSION)
+        for group, kind, plural in (  # stored, but not acted on
+            (ADMISSION, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
+            ("networking.k8s.io", "NetworkPolicy", "networkpolicies"),
+            ("policy", "PodDisruptionBudget", "poddisruptionbudgets"),
+        )
+    ),
     _more("discovery.k8s.io", "EndpointSlice", "endpointslices", counted=True),
     _more("coordination.k8s.io", "Lease", "leases"),
     _more("apps", "DaemonSet", "daemonsets", "ds", status=True, counted=True),

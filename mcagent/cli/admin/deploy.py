@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 examples:
-  mcagent deploy --clusterid east > east.yaml                     look first: a member's agents, controller, Open vSwitch
-  mcagent deploy --clusterid east --apply                         the same, applied; ends when all of it runs
-  mcagent deploy --clusterid north --role all --apply             the cluster that leads, and is a member itself
-  mcagent deploy --role leader --apply                            a cluster that only leads
+  mcagent deploy --clusterid east > east.yaml            look first: a member's agents, controller, Open vSwitch
+  mcagent deploy --clusterid east --apply                the same, applied; ends when all of it runs
+  mcagent deploy --clusterid north --role all --apply    the cluster that leads, and is a member itself
+  mcagent deploy --role leader --apply                   a cluster that only leads
   mcagent deploy --clusterid east --image registry.example/mcagent:0.1.0 --apply
   mcagent deploy --clusterid east --set agent.config.enablePodToPodConnectivity=true \\
       --set 'agent.config.podCIDRs=[10.2.0.0/16]' --set 'member.config.podCIDRs=[10.2.0.0/16]' --apply
   mcagent deploy --clusterid east --without openvswitch --with admission-policies --apply --dry-run
 
-parts: crds, metrics-reader, member, openvswitch, agent of a member; crds, metrics-reader, leader of a leader; by --with
-also admission-policies (Kubernetes 1.30 and newer), leader-all-namespaces.
+parts: crds, metrics-reader, member, openvswitch, agent of a member; crds, metrics-reader, leader of a leader; by
+--with also admission-policies (Kubernetes 1.30 and newer), leader-all-namespaces.
 
-The objects are those that the Helm chart makes of the same values, which knows more of them. Applied again, by this or
-another version, they change in place: an upgrade, a roll-back. `mcagent uninstall` removes them.
+The objects are those that the Helm chart makes of the same values, which knows more of them. Applied again, by
+this or another version, they change in place: an upgrade, a roll-back. `mcagent uninstall` removes them.
 """
 
 
@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ROLE.config.KEY=VALUE",
         help="a key of docs/configuration.md, as in the chart's values; VALUE is YAML; may be repeated",
     )
-    parser.add_argument("-o", "--output", choices=["yaml", "json"], default="yaml", help="printed as [%(default)s]")
+    parser.add_argument(
+        "-o", "--output", choices=["yaml", "json"], default="yaml", help="printed as [%(default)s]"
+    )
     parser.add_argument("--apply", action="store_true", help="apply the objects instead of printing them")
     parser.add_argument("--dry-run", action="store_true", help="have the API server check them, and store nothing")
     parser.add_argument("--force", action="store_true", help="take over fields and CRDs that somebody else set")
@@ -106,12 +108,12 @@ def _parts(args: argparse.Namespace) -> set[Part]:
             if name not in known:
                 raise InputError(flag, "", f'"{name}" is no part; parts are {", ".join(known)}')
     added, left = ({known[name] for name in given} for given in (vars(args)["with"], args.without))
-    found: set[Part] = (PARTS[Role(args.role)] | added) - left
+    found = set(PARTS[Role(args.role)] | added) - left
     return found - {Part.OPENVSWITCH} if args.openvswitch == "never" else found
 
 
 def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
-    """Return what is said of the cluster, with a configuration that agent and controllers take. Raises McagentError."""
+    """Return what is said of the cluster, its configuration checked. Raises McagentError."""
     import yaml
 
     from mcagent.controller.admin.manifests import CONFIGURED, Part, Site
@@ -122,7 +124,7 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
         path, equals, value = text.partition("=")
         role, _, key = path.partition(".config.")
         if role not in list(map(str, CONFIGURED)) or not key or not equals:
-            raise InputError("--set", text, "must be agent.config.KEY=VALUE, or of member or leader; the chart knows more")
+            raise InputError("--set", text, "must be agent.config.KEY=VALUE, or member's, or leader's")
         try:
             parsed = yaml.safe_load(value)
         except yaml.YAMLError as error:
@@ -133,7 +135,9 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
             into = into.setdefault(section, {})
         into[last] = parsed
     if "listen" in config[Part.AGENT]:
-        raise InputError("--set", "agent.config.listen", "is in ports of the DaemonSet, too: install with the chart")
+        raise InputError(
+            "--set", "agent.config.listen", "is in ports of the DaemonSet, too: install with the chart"
+        )
     if args.clusterid:
         config[Part.AGENT]["clusterID"] = args.clusterid
     if Part.LEADER_ALL_NAMESPACES in parts:
@@ -193,7 +197,7 @@ def _text(objects: Sequence[dict[str, Any]], form: str) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        def ignore_aliases(self, data: Any) -> bool:
+        def ignore_aliases(self, _data: Any) -> bool:
             return True
 
     def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:

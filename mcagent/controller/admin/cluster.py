@@ -142,7 +142,7 @@ class Cluster:
         return found
 
     def there(self, obj: RawObject) -> RawObject | None:
-        """Return the object of this kind and name that the cluster has, None if there is none. Raises SourceError."""
+        """Return what the cluster has of this kind and name, None if nothing. Raises SourceError."""
         path = self.path_of(obj)
         return self.find_any(path) if path else None
 
@@ -190,7 +190,8 @@ class Cluster:
 def shown(obj: RawObject) -> str:
     """Return how messages name an object."""
     meta = obj["metadata"]
-    return f"{obj['kind']} {meta['namespace']}/{meta['name']}" if "namespace" in meta else f"{obj['kind']} {meta['name']}"
+    scope = f"{meta['namespace']}/" if "namespace" in meta else ""
+    return f"{obj['kind']} {scope}{meta['name']}"
 
 
 def made_by_command(obj: RawObject) -> bool:

@@ -1,7 +1,7 @@
 """Applies the objects of an installation to a cluster, and waits until what they run is ready.
 
-Server-side apply: fields of others stay theirs, and an object that is right is not written. CRDs and Namespaces that
-somebody else installed stay as they are. Knows no files.
+Server-side apply: fields of others stay theirs. CRDs and Namespaces that somebody else installed stay as they are.
+Knows no files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_ours(obj: RawObject) -> bool:
 def deploy(
     cluster: Cluster, objects: Sequence[RawObject], *, force: bool, dry_run: bool, timeout: float = TIMEOUT
 ) -> None:
-    """Apply objects in their order, and wait until Deployments and DaemonSets are rolled out (`timeout` 0: do not).
+    """Apply objects in their order, and wait until workloads are rolled out (`timeout` 0: do not).
 
     Nothing is written when a kind is missing, or an object is a Helm release's. Raises McagentError.
     """
@@ -45,7 +45,8 @@ def deploy(
     absent = {obj["metadata"]["name"] for obj in objects if obj["kind"] == NAMESPACE and not before[shown(obj)]}
     for obj in objects:
         name, there = shown(obj), before[shown(obj)]
-        if obj["kind"] in (CRD, NAMESPACE) and there and not is_ours(there) and not force:
+        taken = force and obj["kind"] == CRD  # a Namespace with our label would be deleted in the end
+        if obj["kind"] in (CRD, NAMESPACE) and there and not is_ours(there) and not taken:
             cluster.report(f"{name} kept: it is there, and somebody else's")
         elif dry_run and obj["metadata"].get("namespace") in absent:
             cluster.report(f"{name} not checked: its Namespace is not there yet")
@@ -59,7 +60,9 @@ def deploy(
 def _look(cluster: Cluster, obj: RawObject) -> RawObject | None:
     """Return what is there of an object. Raises AdminError when it must not be touched."""
     if not cluster.path_of(obj):
-        raise AdminError(f"{shown(obj)}: this API server has no {obj['kind']} of {obj['apiVersion']}: is it too old?")
+        raise AdminError(
+            f"{shown(obj)}: this API server has no {obj['kind']} of {obj['apiVersion']}: is it too old?"
+        )
     there = cluster.there(obj)
     if release := release_of(there):
         raise AdminError(f'{shown(obj)} belongs to the Helm release "{release}": use helm upgrade')
@@ -71,7 +74,9 @@ def _apply(cluster: Cluster, obj: RawObject, *, force: bool, dry_run: bool) -> R
         return cluster.apply(obj, force=force, dry_run=dry_run)
     except ApiRefusalError as error:
         if error.code == 409:
-            raise AdminError(f"{shown(obj)} has fields that somebody else set; --force takes them over: {error}") from error
+            raise AdminError(
+                f"{shown(obj)} has fields that somebody else set; --force takes them over: {error}"
+            ) from error
         raise
 
 

@@ -1,7 +1,7 @@
 """What is installed in a cluster: the plain manifests of this version, with the values of a site put in.
 
-Pure but for reading the files, which are those of deploy/, made from the Helm chart: the same values give the same objects.
-Knows no cluster. Values are put into objects, never into text.
+Pure but for reading the files, which are those of deploy/, made from the Helm chart: the same values give the same
+objects. Knows no cluster. Values are put into objects, never into text.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ CONFIGURED = {Part.AGENT: "agent.yaml", Part.MEMBER: "controller.yaml", Part.LEA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What is said of one cluster. `config`: keys of docs/configuration.md, nested as their names say; "" of an image: ours."""
+    """What is said of one cluster.
+
+    `config` has keys of docs/configuration.md, nested as their names say; an image that is "" is the manifests'.
+    """
 
     namespace: str = MEMBER_NAMESPACE
     leader_namespace: str = LEADER_NAMESPACE
@@ -85,7 +88,11 @@ def objects(parts: Iterable[Part], site: Site) -> list[RawObject]:
     for part in (part for part in Part if part in wanted - {Part.CRDS}):
         home = site.home(part)
         made = [_put_in(obj, part, site) for obj in _read(part) if obj["kind"] != CRD]
-        if part is not Part.LEADER and home != MEMBER_NAMESPACE and any("namespace" in o["metadata"] for o in made):
+        if (
+            part is not Part.LEADER
+            and home != MEMBER_NAMESPACE
+            and any("namespace" in o["metadata"] for o in made)
+        ):
             made.insert(0, _namespace(home))
         found |= {_label(obj): obj for obj in made if _label(obj) not in found}
     return sorted(found.values(), key=lambda obj: obj["kind"] != NAMESPACE)

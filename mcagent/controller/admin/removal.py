@@ -1,0 +1,242 @@
+"""Takes mcagent away from a cluster: membership, agents and what is on Nodes, controllers, rights, CRDs last.
+
+What it removes is what `mcagent deploy` installs, found by kind and name. Of a Helm release it does what Helm does
+not, and leaves the rest to `helm uninstall`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mcagent.controller.admin import cluster_sets, manifests, node_cleanup
+from mcagent.controller.admin.cluster import AdminError, Cluster, shown
+from mcagent.controller.admin.deployment import is_ours, release_of
+from mcagent.controller.admin.manifests import CRD, NAMESPACE, OURS, Part, Role, Site
+from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, value_at
+from mcagent.controller.leader.cluster_set import is_leader_set
+from mcagent.kube.source import RawObject
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+
+TIMEOUT = 120.0  # seconds, of each step
+_MEMBERS = (Part.MEMBER, Part.OPENVSWITCH, Part.AGENT)
+_LEADERS = (Part.LEADER, Part.LEADER_ALL_NAMESPACES)
+_SHARED = (Part.METRICS_READER, Part.ADMISSION_POLICIES)
+_COMPONENT = node_cleanup.COMPONENT
+_WORKLOADS = ("/apis/apps/v1/deployments", "/apis/apps/v1/daemonsets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What is to go. `crds`: the CRDs too, and all that is stored under them; `nodes`: what is on Nodes."""
+
+    role: Role
+    site: Site
+    crds: bool = False
+    nodes: bool = True
+
+    @property
+    def roles(self) -> tuple[tuple[Part, ...], ...]:
+        """Return the parts of each role that goes: the member first, which needs its leader to leave."""
+        named = {Role.MEMBER: (_MEMBERS,), Role.LEADER: (_LEADERS,), Role.ALL: (_MEMBERS, _LEADERS)}
+        return named[self.role]
+
+
+def uninstall(cluster: Cluster, removal: Removal, *, dry_run: bool, timeout: float = TIMEOUT) -> None:
+    """Remove it, or say what would be. May be repeated after an error. Raises McagentError."""
+    other = _other_role(cluster, removal)
+    sets = _sets(cluster, removal)
+    _refuse(cluster, removal, sets, other)
+    gone, helms = _objects(cluster, removal, shared=not other)
+    nodes = (
+        node_cleanup.agent_nodes(cluster, removal.site.namespace)
+        if _MEMBERS in removal.roles and removal.nodes
+        else []
+    )
+    if dry_run:
+        _tell(cluster, removal, sets, nodes, gone)
+    else:
+        for found in sets:
+            cluster_sets.leave(cluster, namespace_of(found), name_of(found), timeout=timeout)
+        if _MEMBERS in removal.roles and removal.nodes:
+            node_cleanup.clean_nodes(cluster, removal.site.namespace, timeout=timeout)
+        _remove(cluster, gone, timeout)
+    if helms:
+        release, where = release_of(helms[0]), namespace_of(helms[0]) or removal.site.namespace
+        cluster.report(f"{len(helms)} objects are left to Helm: helm uninstall {release} --namespace {where}")
+    if removal.crds and helms:
+        raise AdminError("--crds: the controllers need them until Helm has removed the release; repeat this then")
+    if removal.crds:
+        _remove_crds(cluster, dry_run=dry_run, timeout=timeout)
+    if not (sets or nodes or gone or helms or removal.crds):
+        cluster.report(
+            f"nothing of role {removal.role} is here (--role, --namespace, --leader-namespace say where to look)"
+        )
+
+
+# --- what there is
+
+
+def _other_role(cluster: Cluster, removal: Removal) -> str:
+    """Return what shows that this cluster keeps its other role, "" when it has none."""
+    keeps = [str(part) for parts in (_MEMBERS, _LEADERS) if parts not in removal.roles for part in parts]
+    for path in _WORKLOADS:
+        for found in items_at(cluster.find_any(path), "items"):
+            labels = value_at(found, "metadata", "labels") or {}
+            if OURS.items() <= labels.items() and labels.get(_COMPONENT) in keeps:
+                return f"{labels[_COMPONENT]} in namespace {namespace_of(found)}"
+    return ""
+
+
+def _stored(cluster: Cluster, kind: Kind, namespace: str = "") -> list[RawObject]:
+    """Return all objects of a kind of ours; none where its CRD is not installed."""
+    return (
+        cluster.objects(kind, namespace)
+        if cluster.find_any(object_path(kind, "") + "?limit=1") is not None
+        else []
+    )
+
+
+def _sets(cluster: Cluster, removal: Removal) -> list[RawObject]:
+    """Return the ClusterSets to leave and to destroy, in that order."""
+    everywhere = _stored(cluster, Kind.CLUSTER_SET)
+    member, leader = removal.site.namespace, removal.site.leader_namespace
+    found = []
+    if _MEMBERS in removal.roles:
+        found += [one for one in everywhere if namespace_of(one) == member and not is_leader_set(one)]
+    if _LEADERS in removal.roles:
+        found += [one for one in everywhere if is_leader_set(one) and namespace_of(one) == leader]
+    return found
+
+
+def _refuse(cluster: Cluster, removal: Removal, sets: Sequence[RawObject], other: str) -> None:
+    """Raise AdminError where something else still needs what is to go."""
+    if removal.crds and other:
+        raise AdminError(f"--crds: the {other} needs them (--role all removes both)")
+    if _LEADERS not in removal.roles:
+        return
+    for one in _stored(cluster, Kind.CLUSTER_SET):
+        if is_leader_set(one) and one not in sets and cluster.there(_ALL_NAMESPACES):
+            raise AdminError(
+                f"ClusterSet {namespace_of(one)}/{name_of(one)} is led here, too: mcagent clusterset destroy first"
+            )
+    leaving = {text_at(one, "spec", "clusterID") for one in sets if not is_leader_set(one)}
+    announces = _stored(cluster, Kind.MEMBER_CLUSTER_ANNOUNCE, removal.site.leader_namespace)
+    others = {
+        text_at(one, "clusterID"): name_of(one) for one in announces if text_at(one, "clusterID") not in leaving
+    }
+    if others:
+        first, announce = min(others.items())
+        raise AdminError(
+            f"this cluster leads {', '.join(sorted(others))}: let each leave first (there: mcagent uninstall "
+            f"or clusterset leave; for the member in this cluster: --role all). If {first} is gone for good: "
+            f"kubectl delete memberclusterannounce -n {removal.site.leader_namespace} {announce}"
+        )
+
+
+_ALL_NAMESPACES = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "metadata": {"name": "mcagent-leader-all-namespaces"},
+}
+
+
+def _objects(cluster: Cluster, removal: Removal, *, shared: bool) -> tuple[list[RawObject], list[RawObject]]:
+    """Return the objects that go, last installed first, and those that are Helm's. CRDs are not among them."""
+    gone: list[RawObject] = []
+    helms: list[RawObject] = []
+    for parts in (*removal.roles, *((_SHARED,) if shared else ())):
+        for obj in reversed(manifests.objects(parts, removal.site)):
+            there = cluster.there(obj)
+            if there is None or (obj["kind"] == NAMESPACE and not is_ours(there)) or there in gone:
+                continue
+            (helms if release_of(there) else gone).append(
+                {"apiVersion": obj["apiVersion"], "kind": obj["kind"]} | there
+            )
+    first = [obj for obj in gone if obj["kind"].endswith("WebhookConfiguration")]
+    last = [obj for obj in gone if obj["kind"] == NAMESPACE]
+    return [*first, *(obj for obj in gone if obj not in first and obj not in last), *last], helms
+
+
+# --- taking it away
+
+
+def _tell(
+    cluster: Cluster, removal: Removal, sets: Sequence[RawObject], nodes: Sequence[str], gone: Sequence[RawObject]
+) -> None:
+    for found in sets:
+        does = "destroyed" if is_leader_set(found) else "left"
+        cluster.report(f"ClusterSet {namespace_of(found)}/{name_of(found)} would be {does}")
+    for node in nodes:
+        cluster.report(f"Node {node} would be cleaned: mcagent cleanup in namespace {removal.site.namespace}")
+    for obj in gone:
+        cluster.report(f"{shown(obj)} would be deleted")
+
+
+def _remove(cluster: Cluster, gone: Sequence[RawObject], timeout: float) -> None:
+    """Delete objects in this order, and wait for their Pods' end; a Namespace with Pods of others stays."""
+    namespaces = {namespace_of(obj) for obj in gone if obj["kind"] in ("Deployment", "DaemonSet")}
+    components = {value_at(obj, "metadata", "labels", _COMPONENT) for obj in gone}
+
+    def left(namespace: str, *, ours: bool) -> list[str]:
+        pods = (
+            (name_of(pod), value_at(pod, "metadata", "labels") or {})
+            for pod in cluster.objects(Kind.POD, namespace)
+        )
+        if ours:
+            return [
+                name
+                for name, labels in pods
+                if OURS.items() <= labels.items() and labels.get(_COMPONENT) in components
+            ]
+        return [name for name, labels in pods if not OURS.items() <= labels.items()]
+
+    for obj in gone:
+        if obj["kind"] != NAMESPACE:
+            cluster.remove(obj)
+    if not cluster.wait(lambda: not any(left(namespace, ours=True) for namespace in namespaces), timeout):
+        raise AdminError(
+            f"after {timeout:g} s Pods in {', '.join(sorted(namespaces))} have not ended: kubectl get pods"
+        )
+    for obj in (obj for obj in gone if obj["kind"] == NAMESPACE):
+        if others := left(name_of(obj), ours=False):
+            cluster.report(f"{shown(obj)} kept: it has Pods of others ({', '.join(others[:3])})")
+        elif cluster.remove(obj) and not cluster.wait(lambda obj=obj: cluster.there(obj) is None, timeout):  # type: ignore[misc]
+            raise AdminError(
+                f"after {timeout:g} s {shown(obj)} is still there: kubectl describe namespace says why"
+            )
+
+
+def _remove_crds(cluster: Cluster, *, dry_run: bool, timeout: float) -> None:
+    """Delete our CRDs, and wait until they are gone. Raises AdminError that names what holds them."""
+    found = [obj for obj in manifests.objects([Part.CRDS], Site()) if obj["kind"] == CRD]
+    there = [
+        obj
+        for obj in found
+        if (now := cluster.there(obj)) and (is_ours(now) or cluster.report(f"{shown(obj)} kept: not ours"))
+    ]
+    for obj in there:
+        count = len(_instances(cluster, obj))
+        cluster.report(
+            f"{shown(obj)}: {count} objects are stored under it{' and would go' if dry_run else ', which go'}"
+        )
+        if not dry_run:
+            cluster.remove(obj)
+    if dry_run or cluster.wait(lambda: not any(map(cluster.there, there)), timeout):
+        return
+    held = [
+        f"{one.get('kind', obj['spec']['names']['kind'])} {namespace_of(one)}/{name_of(one)}"
+        for obj in there
+        for one in _instances(cluster, obj)
+        if value_at(one, "metadata", "finalizers")
+    ]
+    raise AdminError(
+        f"after {timeout:g} s CRDs are still there; finalizers hold {', '.join(held) or 'none of their objects'}"
+    )
+
+
+def _instances(cluster: Cluster, crd: RawObject) -> list[RawObject]:
+    spec = crd["spec"]
+    version = next(one["name"] for one in spec["versions"] if one["served"])
+    return items_at(cluster.find_any(f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"), "items")
