@@ -15,6 +15,7 @@ RUN python3 -m venv /opt/mcagent \
 COPY pyproject.toml README.md LICENSE ./
 COPY flows flows
 COPY mcagent mcagent
+COPY deploy/*.yaml deploy/
 COPY deploy/image deploy/image
 # kubernetes.aio, and what it alone needs, is a second client, for asyncio, as large as the one in use; its thousand
 # models are read by nobody here, so they are not compiled. try.py imports everything that is left.

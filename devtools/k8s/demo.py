@@ -69,35 +69,10 @@ class Demo:
                 kubectl(cluster, *apply, str(copy / "member.yaml"))
                 kubectl(cluster, *apply, str(copy / "admission-policies.yaml"))
                 kubectl(cluster, "apply", "-k", str(copy))
-            self._installed()
+            self.installed()
 
-    def install_chart(self, helm: Path) -> None:
-        """Install the same with Helm, and Pod-to-Pod connectivity."""
-        with self._say.step("mcagent: leader, members and agents, with Helm"):
-            for cluster in self._clusters:
-                self.helm(helm, cluster, "install")
-            self._installed()
-
-    def helm(self, helm: Path, cluster: Cluster, action: str, *more: str) -> None:
-        """Install or upgrade the release of a cluster. `more` are further values, as `--set` takes them."""
-        values = {
-            "agent.config.clusterID": cluster.name,
-            "agent.config.enablePodToPodConnectivity": "true",
-            "agent.config.podCIDRs[0]": str(cluster.pod_cidr),
-            "agent.maxUnavailable": "1",
-            "member.config.podCIDRs[0]": str(cluster.pod_cidr),
-            "member.config.maxActiveGateways": str(len(cluster.nodes)),
-            "leader.enabled": str(cluster is self._leader).lower(),
-            "admissionPolicies.enabled": "true",
-            "openvswitch.deploy": "auto",  # which finds that these Nodes have theirs
-        }
-        sets = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
-        sets += [word for one in more for word in ("--set", one)]
-        chart = [] if action == "uninstall" else [str(ROOT / "deploy/helm/mcagent"), *sets]
-        where = ["--namespace", "kube-system", "--kubeconfig", str(self._lab.kubeconfig(cluster))]
-        netns.run([*self._beside(cluster), str(helm), action, "mcagent", *chart, *where], timeout=JOINED)
-
-    def _installed(self) -> None:
+    def installed(self) -> None:
+        """Return when the controllers are ready."""
         self._lab.rolled_out(self._leader, COMMON_AREA, "deployment/mcagent-leader")
         for cluster in self._clusters:
             self._lab.rolled_out(cluster, "kube-system", "deployment/mcagent-member")

@@ -20,6 +20,7 @@ from devtools.k8s.lab import STATE, K8sLab, Plan
 from devtools.k8s.node import K8sCni, ProxyMode
 from devtools.k8s.programs import mcagent_images, require
 from devtools.lab.progress import Progress
+from tests.e2e.guide import INSTALL, Guide, values
 from tests.e2e.world import World, dataplane_of
 
 ROOT = Path(__file__).parents[2]
@@ -59,14 +60,17 @@ def world(helm: Path) -> Iterator[World]:
     try:
         lab.up()
         bare = {one.node.name: dataplane_of(one.machine) for one in lab.nodes()}
-        demo = Demo(lab, say)
-        demo.install_chart(helm)
+        demo, guide = Demo(lab, say), Guide(lab=lab, helm=helm)
+        with say.step("mcagent: leader, members and agents, with Helm"):
+            for cluster, command in zip(lab.topology.clusters, INSTALL, strict=True):
+                guide.run(cluster, command, *values(cluster))
+            demo.installed()
         demo.join()
         demo.share()
         clients = workloads.pods("DaemonSet", "host-client", host_network=True)
         lab.kubectl(demo.others[0], "apply", "-f", "-", objects=[clients])
         lab.rolled_out(demo.others[0], "default", "daemonset/host-client")
-        yield World(lab=lab, demo=demo, helm=helm, bare=bare)
+        yield World(lab=lab, demo=demo, guide=guide, bare=bare)
     finally:
         if not os.environ.get("MCAGENT_E2E_KEEP") and STATE.exists():
             lab.down()

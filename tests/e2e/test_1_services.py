@@ -163,8 +163,21 @@ def test_the_open_vswitch_of_a_node_is_used(world: World) -> None:
     """The container that brings one along finds it, starts none, and is ready."""
     for cluster in world.lab.topology.clusters:
         world.lab.rolled_out(cluster, "kube-system", "daemonset/mcagent-openvswitch")
-        log = world.lab.kubectl(cluster, "-n", "kube-system", "logs", "daemonset/mcagent-openvswitch")
+        log = world.guide.run(cluster, "kubectl logs -n kube-system daemonset/mcagent-openvswitch")
         assert "this Node has an Open vSwitch" in log
+
+
+def test_agents_say_how_they_do(world: World) -> None:
+    """By the commands that docs/deploy.md has for it, in the agents' own Pods."""
+    world.settled()
+    pods = world.guide.run(world.asking, "kubectl get pods -A -l app.kubernetes.io/name=mcagent -o wide")
+    for name in ("mcagent-agent", "mcagent-member", "mcagent-leader", "mcagent-openvswitch"):
+        assert name in pods
+    agent = "kubectl exec -n kube-system daemonset/mcagent-agent -- mcagent"
+    assert world.serving.name in world.guide.run(world.asking, f"{agent} status")
+    assert world.demo.victim.name in world.guide.run(world.asking, f"{agent} gateways")
+    world.guide.run(world.asking, f"{agent} plan")
+    world.guide.run(world.asking, "kubectl get events -A --field-selector reportingComponent=mcagent-agent")
 
 
 def test_a_node_lists_its_own_rules(world: World) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from devtools.k8s import addons
+from tests.e2e.guide import UPGRADE
 from tests.e2e.world import World, until
 
 NOT_READY = 80.0  # seconds: after 40 Kubernetes says so of a Node whose kubelet is silent
@@ -42,8 +43,13 @@ def _no_dns(world: World) -> None:
 
 def _chart_upgraded(world: World) -> None:
     for cluster in world.lab.topology.clusters:
-        world.demo.helm(world.helm, cluster, "upgrade", "agent.podAnnotations.upgraded=yes")
+        world.guide.run(cluster, UPGRADE, "--set", "agent.podAnnotations.upgraded=yes")
         world.lab.rolled_out(cluster, "kube-system", "daemonset/mcagent-agent")
+
+
+def _chart_rolled_back(world: World) -> None:
+    world.guide.run(world.serving, "helm rollback mcagent -n kube-system")
+    world.lab.rolled_out(world.serving, "kube-system", "daemonset/mcagent-agent")
 
 
 def _controllers_killed(world: World) -> None:
@@ -72,6 +78,7 @@ HARMLESS = {
     "containerd restarted": (_containerd_restarted, 0),
     "CoreDNS replaced": (_no_dns, POD_DEVICES),
     "chart upgraded": (_chart_upgraded, POD_DEVICES),
+    "chart rolled back": (_chart_rolled_back, POD_DEVICES),
     "controllers killed": (_controllers_killed, POD_DEVICES),
     "API server gone": (_no_api_server, 0),
 }

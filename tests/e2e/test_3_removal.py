@@ -1,31 +1,88 @@
-"""mcagent is taken away from real clusters, and the clusters from the machine."""
+"""mcagent is taken away from real clusters, installed again without Helm, and taken away again."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from devtools.errors import LabError
+from devtools.k8s.demo import COMMON_AREA
+from devtools.lab.topology import Cluster
 from tests.e2e.world import World, dataplane_of, until
 
-GROUPS = ("multicluster.crd.antrea.io", "multicluster.x-k8s.io")
+ALL = "mcagent uninstall --role all"
+
+
+def test_a_leader_with_members_stays(world: World) -> None:
+    """The refusal names who is still there, and nothing has happened."""
+    with pytest.raises(LabError, match=f"this cluster leads {world.serving.name}: let each leave first"):
+        world.guide.run(world.asking, ALL)
+    world.settled()
 
 
 def test_nothing_is_left_on_nodes_and_in_clusters(world: World) -> None:
-    """After leaving, `helm uninstall` and `mcagent cleanup` no device, rule, route, table or object is left."""
-    for cluster in reversed(world.lab.topology.clusters):
-        world.demo.mcagent(cluster, "clusterset", "leave", "--clusterset", "blue", "-n", "kube-system")
-    world.demo.mcagent(world.asking, "clusterset", "destroy", "--clusterset", "blue", "-n", "antrea-multicluster")
-    for cluster in world.lab.topology.clusters:
-        world.lab.kubectl(cluster, "-n", "kube-system", "delete", "daemonset", "mcagent-agent", "--wait")
-        until(lambda c=cluster: not _pods(world, c, "mcagent-agent"), "no agents")  # type: ignore[misc]
-        for pod in _pods(world, cluster, "mcagent-openvswitch"):
-            world.lab.kubectl(cluster, "-n", "kube-system", "exec", pod, "--", "mcagent", "cleanup")
-        world.demo.helm(world.helm, cluster, "uninstall")
-        until(lambda c=cluster: not _pods(world, c), f"no Pods of ours in {cluster.name}")  # type: ignore[misc]
-        crds = [name for name in _names(world, cluster, "crds") if name.partition(".")[2] in GROUPS]
-        assert crds  # the chart keeps them, and what users store in them
-        world.lab.kubectl(cluster, "delete", "crd", *crds, timeout=60.0)
-        left = {kind: [name for name in _names(world, cluster, kind) if "mcagent" in name] for kind in KINDS}
-        assert not any(left.values()), left
+    """After `mcagent uninstall` and `helm uninstall` no device, rule, route, table or object is left, but CRDs."""
+    assert "mcagent-agent would be deleted" not in world.guide.run(world.serving, "mcagent uninstall --dry-run")
+    world.guide.run(world.serving, "mcagent uninstall")
+    world.guide.run(world.asking, ALL)
     for one in world.lab.nodes():
         assert dataplane_of(one.machine) == world.bare[one.node.name]
+    for cluster in world.lab.topology.clusters:
+        world.guide.run(cluster, "helm uninstall mcagent -n kube-system")
+        until(lambda c=cluster: not _pods(world, c), f"no Pods of ours in {cluster.name}")  # type: ignore[misc]
+        assert _left(world, cluster) == []
+
+
+def test_a_deletion_without_its_controller_is_found_and_ended(world: World) -> None:
+    """What nobody takes a finalizer away from any more is listed, and goes when an administrator does."""
+    stuck = {
+        "name": "west-clusterinfo",
+        "namespace": COMMON_AREA,
+        "finalizers": ["resourceexport.antrea.io/finalizer"],
+    }
+    export = {"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceExport", "metadata": stuck}
+    world.lab.kubectl(world.asking, "apply", "-f", "-", objects=[export | {"spec": {"kind": "ClusterInfo"}}])
+    world.lab.kubectl(
+        world.asking, "delete", "resourceexport", "-n", COMMON_AREA, "west-clusterinfo", "--wait=false"
+    )
+    listed, patch = world.guide.find("kubectl get clustersets,"), world.guide.find("kubectl patch")
+    assert f"ResourceExport {COMMON_AREA}/west-clusterinfo" in world.guide.run(world.asking, listed)
+    world.guide.run(world.asking, patch)
+    until(lambda: not world.guide.run(world.asking, listed), "the end of west-clusterinfo")
+
+
+def test_crds_go_when_they_are_told_to(world: World) -> None:
+    """With all that is stored under them, and the leader's Namespace."""
+    for cluster in world.lab.topology.clusters:
+        world.guide.run(cluster, f"{ALL} --crds")
+        assert not [name for name in _names(world, cluster, "crds") if "multicluster" in name]
+        assert COMMON_AREA not in _names(world, cluster, "namespaces")
+
+
+def test_without_helm_the_same_is_installed_and_removed(world: World) -> None:
+    """`mcagent deploy` ends when all Pods are ready; after `mcagent uninstall` everything is as it was before."""
+    east, west = world.lab.topology.clusters
+    assert "kind: DaemonSet" in world.guide.run(west, "mcagent deploy --clusterid west")
+    assert "(dry run)" in world.guide.run(west, "mcagent deploy --clusterid west --apply --dry-run")
+    assert not _pods(world, west)
+    world.guide.run(east, "mcagent deploy --clusterid east --role all --apply")
+    world.guide.run(west, "mcagent deploy --clusterid west --apply")
+    for cluster in (east, west):
+        for name in ("deployment/mcagent-member", "daemonset/mcagent-agent", "daemonset/mcagent-openvswitch"):
+            world.lab.rolled_out(cluster, "kube-system", name, timeout=1)
+        world.guide.run(cluster, f"{ALL} --crds")
+        assert _left(world, cluster) == _pods(world, cluster) == []
+    for one in world.lab.nodes():
+        assert dataplane_of(one.machine) == world.bare[one.node.name]
+
+
+def test_every_command_of_the_page_was_run(world: World, request: pytest.FixtureRequest) -> None:
+    """docs/deploy.md has no command that these tests did not run as it stands there."""
+    files = {item.path.name for item in request.session.items}
+    if not files >= {file.name for file in Path(__file__).parent.glob("test_*.py")}:
+        pytest.skip("not all of these tests were asked for")
+    assert world.guide.left == []
 
 
 KINDS = (
@@ -36,9 +93,13 @@ KINDS = (
 )  # fmt: skip
 
 
-def _names(world: World, cluster: object, kind: str) -> list[str]:
-    return [one["metadata"]["name"] for one in world.get(cluster, kind, "-A")]  # type: ignore[arg-type]
+def _left(world: World, cluster: Cluster) -> list[str]:
+    return [name for kind in KINDS for name in _names(world, cluster, kind) if "mcagent" in name]
 
 
-def _pods(world: World, cluster: object, prefix: str = "mcagent") -> list[str]:
+def _names(world: World, cluster: Cluster, kind: str) -> list[str]:
+    return [one["metadata"]["name"] for one in world.get(cluster, kind, "-A")]
+
+
+def _pods(world: World, cluster: Cluster, prefix: str = "mcagent") -> list[str]:
     return [name for name in _names(world, cluster, "pods") if name.startswith(prefix)]

@@ -17,6 +17,7 @@ from devtools.k8s.traffic import Client, Counted, clients
 from devtools.lab.topology import Cluster
 from devtools.traffic import queues
 from devtools.waiting import wait_until
+from tests.e2e.guide import Guide
 
 HELD = 50  # connections
 RATE = 100  # datagrams a second
@@ -34,7 +35,7 @@ class World:
 
     lab: K8sLab
     demo: Demo
-    helm: Path
+    guide: Guide
     bare: dict[str, dict[str, tuple[str, ...]]]
 
     @property

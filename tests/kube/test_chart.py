@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mcagent.cli.main import main
 from mcagent.kube.errors import ApiRefusalError
 from tests.apiservers import Cluster, Server, collection, leave_out
 
@@ -89,6 +90,45 @@ def test_lint_has_no_finding(helm: Helm) -> None:
 def test_what_is_wrong_is_said(helm: Helm, value: str, said: str) -> None:
     """Helm's error names the value."""
     assert said in helm("template", "mcagent", str(CHART), "-n", "mc", "--set", value, fails=True)
+
+
+def test_the_command_deploys_what_the_chart_makes(helm: Helm, capsys: pytest.CaptureFixture[str]) -> None:
+    """`mcagent deploy` with the same values gives the same objects, in other namespaces than the defaults, too."""
+    made = helm("template", "mcagent", str(CHART), "-n", "mc", *sets(("leader.namespace=area", *DEPLOYED)))
+    assert main(["deploy", "-n", "mc", "--leader-namespace", "area", *DEPLOY]) == 0
+    ours = by_name(capsys.readouterr().out)
+    assert ours.pop("Namespace mc")["metadata"]["labels"] == {"app.kubernetes.io/name": "mcagent"}
+    assert ours == by_name(made)
+
+
+DEPLOYED = (
+    *("leader.enabled=true", "leader.allNamespaces=true", "admissionPolicies.enabled=true"),
+    *("image.repository=reg/mcagent", "image.tag=v7", "openvswitch.image.repository=reg/mcagent-openvswitch"),
+    *("openvswitch.deploy=always", "agent.config.clusterID=east", "agent.config.podCIDRs={10.2.0.0/16}"),
+    *("agent.config.wireGuard.port=51900", "member.config.maxActiveGateways=3", "leader.config.staleAfter=1h"),
+)
+DEPLOY = (
+    *("--role", "all", "--with", "leader-all-namespaces", "--with", "admission-policies", "--clusterid", "east"),
+    *("--image", "reg/mcagent:v7", "--openvswitch", "always", "--set", "agent.config.podCIDRs=[10.2.0.0/16]"),
+    *("--set", "agent.config.wireGuard.port=51900", "--set", "member.config.maxActiveGateways=3"),
+    *("--set", "leader.config.staleAfter=1h"),
+)
+
+
+def by_name(text: str) -> dict[str, dict[str, Any]]:
+    """Return manifests by what they are called, without Helm's annotation; namespaces and configurations read."""
+    found = {}
+    for manifest in filter(None, yaml.safe_load_all(text)):
+        kind, meta = manifest["kind"], manifest["metadata"]
+        meta.get("annotations", {}).pop("helm.sh/resource-policy", None)
+        if not meta.get("annotations", True):
+            del meta["annotations"]
+        if kind in ("ServiceAccount", "ConfigMap", "DaemonSet"):
+            meta.setdefault("namespace", "mc")
+        if kind == "ConfigMap":
+            manifest["data"] = {file: yaml.safe_load(content) for file, content in manifest["data"].items()}
+        found[" ".join(filter(None, (kind, meta.get("namespace"), meta["name"])))] = manifest
+    return found
 
 
 @pytest.mark.real_only

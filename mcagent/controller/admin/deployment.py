@@ -18,14 +18,15 @@ from mcagent.model.objects import Kind
 
 TIMEOUT = 300.0  # seconds
 _PROGRESS = 5.0  # seconds without a line, at most
-_RELEASE = "meta.helm.sh/release-name"
+_RELEASE, _POLICY = "meta.helm.sh/release-name", "helm.sh/resource-policy"
 _WORKLOADS = ("Deployment", "DaemonSet")
 _SHOWN = 5  # Pods whose state is told
 
 
 def release_of(obj: RawObject | None) -> str:
-    """Return the Helm release that an object belongs to, "" if to none."""
-    return str(((obj or {}).get("metadata", {}).get("annotations") or {}).get(_RELEASE, ""))
+    """Return the Helm release that an object goes with, "" if with none: Helm leaves some behind."""
+    annotations = (obj or {}).get("metadata", {}).get("annotations") or {}
+    return "" if annotations.get(_POLICY) == "keep" else str(annotations.get(_RELEASE, ""))
 
 
 def is_ours(obj: RawObject) -> bool:

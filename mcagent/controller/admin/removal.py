@@ -64,7 +64,8 @@ def uninstall(cluster: Cluster, removal: Removal, *, dry_run: bool, timeout: flo
         _remove(cluster, gone, timeout)
     if helms:
         release, where = release_of(helms[0]), namespace_of(helms[0]) or removal.site.namespace
-        cluster.report(f"{len(helms)} objects are left to Helm: helm uninstall {release} --namespace {where}")
+        command = f"helm uninstall {release} --namespace {where}"
+        cluster.report(f"left to Helm, which has installed them: {len(helms)} objects ({command})")
     if removal.crds and helms:
         raise AdminError("--crds: the controllers need them until Helm has removed the release; repeat this then")
     if removal.crds:
@@ -156,7 +157,8 @@ def _objects(cluster: Cluster, removal: Removal, *, shared: bool) -> tuple[list[
             )
     first = [obj for obj in gone if obj["kind"].endswith("WebhookConfiguration")]
     last = [obj for obj in gone if obj["kind"] == NAMESPACE]
-    return [*first, *(obj for obj in gone if obj not in first and obj not in last), *last], helms
+    others = [obj for obj in gone if obj not in first and obj not in last]
+    return [*first, *others, *([] if helms else last)], helms  # what is Helm's is in these Namespaces
 
 
 # --- taking it away
@@ -217,10 +219,9 @@ def _remove_crds(cluster: Cluster, *, dry_run: bool, timeout: float) -> None:
         if (now := cluster.there(obj)) and (is_ours(now) or cluster.report(f"{shown(obj)} kept: not ours"))
     ]
     for obj in there:
+        does = "would go" if dry_run else "goes"
         count = len(_instances(cluster, obj))
-        cluster.report(
-            f"{shown(obj)}: {count} objects are stored under it{' and would go' if dry_run else ', which go'}"
-        )
+        cluster.report(f"{shown(obj)} {does}, with all that is stored under it: {count} objects")
         if not dry_run:
             cluster.remove(obj)
     if dry_run or cluster.wait(lambda: not any(map(cluster.there, there)), timeout):

@@ -1,0 +1,84 @@
+"""The commands of docs/deploy.md: what stands there is what is run, and all of it is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from devtools.k8s.demo import MCAGENT
+from devtools.k8s.lab import ROOT, K8sLab
+from devtools.k8s.programs import require
+from devtools.lab.topology import Cluster
+from devtools.nodes import netns
+
+PAGE = ROOT / "docs/deploy.md"
+_YAML_FENCE = re.compile(r"^```yaml\n.*?^```\n", flags=re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"\s+#.*")
+
+CHART = "mcagent deploy/helm/mcagent -n kube-system"
+INSTALL = (  # in the cluster that leads, and in the other one
+    f"helm install {CHART} --set agent.config.clusterID=east --set leader.enabled=true",
+    f"helm install {CHART} --set agent.config.clusterID=west",
+)
+UPGRADE = f"helm upgrade {CHART} --reuse-values"
+
+
+def values(cluster: Cluster) -> list[str]:
+    """Return what is said of a cluster's release beside that: all Nodes are gateways, Pods reach Pods."""
+    found = {
+        "agent.config.enablePodToPodConnectivity": "true",
+        "agent.config.podCIDRs[0]": str(cluster.pod_cidr),
+        "agent.maxUnavailable": "1",
+        "member.config.podCIDRs[0]": str(cluster.pod_cidr),
+        "member.config.maxActiveGateways": str(len(cluster.nodes)),
+        "admissionPolicies.enabled": "true",
+        "openvswitch.deploy": "auto",  # which finds that these Nodes have theirs
+    }
+    return [word for name, value in found.items() for word in ("--set", f"{name}={value}")]
+
+
+def commands(page: str) -> tuple[str, ...]:
+    """Return the commands of a page: the lines of its blocks, indented or fenced, without comments."""
+    found: list[str] = []
+    fenced = False
+    for line in _YAML_FENCE.sub("", page).splitlines():
+        if line.startswith("```"):
+            fenced = not fenced
+        elif fenced or line.startswith("    "):
+            found.append(_COMMENT.sub("", line).strip())
+    return tuple(filter(None, found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guide:
+    """Runs commands of the page beside the API server of a cluster, and keeps which were run."""
+
+    lab: K8sLab
+    helm: Path
+    known: tuple[str, ...] = field(default_factory=lambda: commands(PAGE.read_text(encoding="utf-8")))
+    ran: set[str] = field(default_factory=set)
+
+    def run(self, cluster: Cluster, command: str, *more: str, timeout: float = 180.0) -> str:
+        """Run a command, with further arguments of this test, and return what it says. Raises LabError."""
+        assert command in self.known, f"docs/deploy.md has no command {command!r}"
+        program, *arguments = shlex.split(command)
+        programs: Mapping[str, Path] = {"mcagent": MCAGENT, "helm": self.helm, "kubectl": require()["kubectl"]}
+        namespace = self.lab.machine(cluster.nodes[0]).namespace
+        argv = ["nsenter", f"--net={netns.NETNS_DIRECTORY / namespace}"]
+        argv += ["env", f"--chdir={ROOT}", f"KUBECONFIG={self.lab.kubeconfig(cluster)}"]
+        done = netns.run([*argv, str(programs[program]), *arguments, *more], timeout=timeout)
+        self.ran.add(command)
+        return done.stdout + done.stderr
+
+    def find(self, beginning: str) -> str:
+        """Return the one command of the page that begins so."""
+        (found,) = [command for command in self.known if command.startswith(beginning)]
+        return found
+
+    @property
+    def left(self) -> Sequence[str]:
+        """The commands that were not run yet."""
+        return [command for command in self.known if command not in self.ran]

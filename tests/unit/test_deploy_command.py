@@ -1,0 +1,111 @@
+"""`mcagent deploy` without a cluster: what is printed, what is refused; the commands of docs/deploy.md."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mcagent.cli.main import COMMANDS, main
+from mcagent.controller.admin.manifests import Part
+from tests.e2e.guide import INSTALL, PAGE, UPGRADE, commands
+
+ROOT = Path(__file__).parents[2]
+
+
+def objects(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
+    """Return what is printed, by kind and name."""
+    assert main(["deploy", "-o", "json", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)["items"]
+    return {f"{obj['kind']} {obj['metadata']['name']}": obj for obj in found}
+
+
+def test_the_manifests_are_in_the_wheel() -> None:
+    """Every part but the CRDs is a file of deploy/, and each of them goes to where the installed command looks."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    parts = set(Part) - {Part.CRDS}
+    assert wheel["force-include"] == {f"deploy/{part}.yaml": f"mcagent/manifests/{part}.yaml" for part in parts}
+    assert all((ROOT / file).is_file() for file in wheel["force-include"])
+
+
+def test_a_role_has_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    """A member's and a leader's parts, CRDs first; both at once have each CRD once; parts can be left out."""
+    member, leader = objects(capsys), objects(capsys, "--role", "leader")
+    assert {
+        "DaemonSet mcagent-agent",
+        "DaemonSet mcagent-openvswitch",
+        "Deployment mcagent-member",
+    } <= member.keys()
+    assert {"Namespace antrea-multicluster", "Deployment mcagent-leader"} <= leader.keys()
+    assert objects(capsys, "--role", "all").keys() == member.keys() | leader.keys()
+    kinds = [name.split()[0] for name in leader]
+    assert kinds[:2] == ["Namespace", "CustomResourceDefinition"]
+    assert "CustomResourceDefinition" not in kinds[kinds.index("ClusterRole") :]
+    fewer = objects(capsys, "--without", "crds", "--without", "member", "--openvswitch", "never")
+    assert "DaemonSet mcagent-agent" in fewer
+    assert not {"DaemonSet mcagent-openvswitch", "Deployment mcagent-member"} & fewer.keys()
+
+
+def test_yaml_says_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """For people and GitOps; configuration is readable in it."""
+    known = objects(capsys, "--clusterid", "east")
+    assert main(["deploy", "--clusterid", "east"]) == 0
+    text = capsys.readouterr().out
+    assert list(yaml.safe_load_all(text)) == list(known.values())
+    assert "\n    clusterID: east\n" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--set", "agent.config.podCidrs=[]"), 'agent.config: podCidrs: unknown key (did you mean "podCIDRs"?)'),
+        (("--set", "member.config.maxActiveGateways=0"), "member.config: maxActiveGateways: must be"),
+        (("--set", "agent.image=x"), "--set: agent.image=x: must be agent.config.KEY=VALUE"),
+        (("--set", "agent.config.listen=:1"), "agent.config.listen: is in ports of the DaemonSet, too"),
+        (("--set", "agent.config.podCIDRs=["), 'agent.config.podCIDRs: "[" is not YAML'),
+        (("--with", "policies"), '--with: "policies" is no part; parts are crds, '),
+        (("--image", "mcagent@sha256:0"), "--openvswitch-image: is needed where --image names a digest"),
+        (("--role", "all", "-n", "mc", "--leader-namespace", "mc"), "--leader-namespace: must not be that of"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Flag or key, and what would be right; nothing is printed."""
+    assert main(["deploy", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert said in err
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("image", "openvswitch"),
+    [
+        ("reg:5000/a/mcagent:7", "reg:5000/a/mcagent-openvswitch:7"),
+        ("reg:5000/a/mcagent", "reg:5000/a/mcagent-openvswitch"),
+    ],
+)
+def test_images_go_together(image: str, openvswitch: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Open vSwitch's image is beside the agent's."""
+    found = objects(capsys, "--role", "all", "--image", image)
+    used = {
+        name: obj["spec"]["template"]["spec"]["containers"][0]["image"]
+        for name, obj in found.items()
+        if obj["kind"] in ("Deployment", "DaemonSet")
+    }
+    assert used.pop("DaemonSet mcagent-openvswitch") == openvswitch
+    assert set(used.values()) == {image}
+
+
+def test_commands_of_the_page_are_found() -> None:
+    """Indented and fenced lines, without comments or YAML; those of the page are of programs that e2e has."""
+    page = "text\n\n    mcagent status   # this Node\n\n```sh\nhelm list\n```\n\n```yaml\nkind: Gateway\n```\n"
+    assert commands(page) == ("mcagent status", "helm list")
+    found = commands(PAGE.read_text(encoding="utf-8"))
+    assert {*INSTALL, UPGRADE} <= set(found)
+    for words in map(shlex.split, found):
+        assert words[0] in ("helm", "kubectl", "mcagent"), words
+        assert words[0] != "mcagent" or words[1] in COMMANDS
