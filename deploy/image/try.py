@@ -10,6 +10,7 @@ PROGRAMS = (
     ("ovs-ofctl", "--version"),
     ("wireguard-go", "--version"),
     ("mcagent", "version"),
+    ("mcagent", "deploy"),  # it has the manifests
 )
 # clients and protocols that are imported only where they are used
 LATE = ("kubernetes.client.rest", "kubernetes.config", "ovs.db.idl", "pyroute2.netlink.generic.wireguard")

@@ -15,7 +15,7 @@ from typing import Any
 
 from mcagent.config import values as kinds
 from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
-from mcagent.config.reader import read
+from mcagent.config.reader import Source, read
 from mcagent.config.values import Value, listen_problem
 from mcagent.http.listening import Authentication, is_loopback
 from mcagent.model.config import (
@@ -291,7 +291,7 @@ SCHEMA = Schema(
 )
 
 
-def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Settings:
+def load(file: Source | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Settings:
     """Read the configuration: defaults, then `file`, then MCAGENT_… variables, then flags (by key path).
 
     Raises ConfigError with every finding; each names where the value came from and its path.

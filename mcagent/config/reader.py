@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Protocol
 
 import yaml
 
@@ -19,6 +19,13 @@ from mcagent.model.errors import InputError, McagentError
 
 # What Kubernetes puts into a container's environment for a Service whose name starts with "mcagent".
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_\d+_.*)?)$")
+
+
+class Source(Protocol):
+    """Where YAML is read, a Path or something else that has text; messages name it by its str()."""
+
+    def read_text(self, encoding: str) -> str:
+        """Return the text. Raises OSError."""
 
 
 class ConfigError(McagentError):
@@ -81,7 +88,7 @@ class Reading:
         }
 
 
-def read(schema: Schema, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Reading:
+def read(schema: Schema, file: Source | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Reading:
     """Read `file`, then variables, then flags (by key path). Errors are in the answer, none is raised."""
     reading = Reading(schema)
     if file is not None:
@@ -108,7 +115,7 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)  # type: ignore[no-any-return, unused-ignore]
 
 
-def _read_file(reading: Reading, file: Path) -> None:
+def _read_file(reading: Reading, file: Source) -> None:
     subject = f"configuration {file}"
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 - derives from SafeLoader

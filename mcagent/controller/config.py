@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from mcagent.config import values as kinds
 from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
-from mcagent.config.reader import Reading, read
+from mcagent.config.reader import Reading, Source, read
 from mcagent.config.values import Value
 from mcagent.controller.admission.accounts import Accounts, accounts_of
 from mcagent.controller.settings import (
@@ -280,7 +279,7 @@ SCHEMA = Schema(
 )
 
 
-def load(role: Role, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Settings:
+def load(role: Role, file: Source | None, environ: Mapping[str, str], flags: Mapping[str, str]) -> Settings:
     """Read the configuration: defaults, then `file`, then variables, then flags (by key path).
 
     Raises ConfigError with every finding; each names where the value came from and its path.

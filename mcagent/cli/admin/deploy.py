@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
@@ -165,10 +165,18 @@ def _openvswitch_beside(image: str) -> str:
     return f"{path}{slash}{repository}-openvswitch{colon}{tag}" if image else ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Configuration:
+    """A configuration that is in no file yet, as the reader of files takes it."""
+
+    text: str
+
+    def read_text(self, encoding: str) -> str:  # noqa: ARG002
+        return self.text
+
+
 def _check(site: Site, parts: set[Part]) -> None:
     """Read the configurations as agent and controllers will. Raises ConfigError."""
-    from tempfile import TemporaryDirectory
-
     from mcagent.agent import config as agents
     from mcagent.config.reader import ConfigError
     from mcagent.controller import config as controllers
@@ -176,19 +184,17 @@ def _check(site: Site, parts: set[Part]) -> None:
     from mcagent.controller.admin.manifests import CONFIGURED, Part
     from mcagent.model.errors import InputError
 
-    for part in CONFIGURED.keys() & parts:
+    for part in sorted(CONFIGURED.keys() & parts):
         (made,) = [obj for obj in manifests.objects([part], site) if obj["kind"] == "ConfigMap"]
-        with TemporaryDirectory() as directory:
-            file = Path(directory) / "configuration"
-            file.write_text(made["data"][CONFIGURED[part]], encoding="utf-8")
-            try:
-                if part is Part.AGENT:
-                    agents.load(file, {"MCAGENT_NODE_NAME": "any"}, {})
-                else:
-                    controllers.load(controllers.Role(str(part)), file, {}, {})
-            except ConfigError as error:
-                found = [InputError(f"{part}.config", wrong.path, wrong.reason) for wrong in error.errors]
-                raise ConfigError(found) from None
+        content = _Configuration(text=made["data"][CONFIGURED[part]])
+        try:
+            if part is Part.AGENT:
+                agents.load(content, {"MCAGENT_NODE_NAME": "any"}, {})
+            else:
+                controllers.load(controllers.Role(str(part)), content, {}, {})
+        except ConfigError as error:
+            found = [InputError(f"{part}.config", wrong.path, wrong.reason) for wrong in error.errors]
+            raise ConfigError(found) from None
 
 
 def _text(objects: Sequence[dict[str, Any]], form: str) -> str:
