@@ -285,7 +285,7 @@ def test_a_leader_with_members_is_not_removed(site: Site) -> None:
 
 def test_the_other_role_keeps_what_it_needs(site: Site) -> None:
     """Beside a leader a member goes, and CRDs and what both share stay; --crds is refused."""
-    site.run(*AGENTS, "--with", "metrics-reader", "--apply", "--no-wait")
+    site.run(*AGENTS, "--apply", "--no-wait")
     site.controller(HOME, "member")
     site.controller(AREA, "leader")
     code, said = site.run("uninstall", "--crds")
