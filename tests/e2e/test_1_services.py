@@ -175,7 +175,7 @@ def test_agents_say_how_they_do(world: World) -> None:
         assert name in pods
     agent = "kubectl exec -n kube-system daemonset/mcagent-agent -- mcagent"
     assert world.serving.name in world.guide.run(world.asking, f"{agent} status")
-    assert world.demo.victim.name in world.guide.run(world.asking, f"{agent} gateways")
+    assert str(world.demo.victim.address) in world.guide.run(world.asking, f"{agent} gateways")
     world.guide.run(world.asking, f"{agent} plan")
     world.guide.run(world.asking, "kubectl get events -A --field-selector reportingComponent=mcagent-agent")
 

@@ -92,6 +92,18 @@ def test_what_is_wrong_is_said(helm: Helm, value: str, said: str) -> None:
     assert said in helm("template", "mcagent", str(CHART), "-n", "mc", "--set", value, fails=True)
 
 
+def test_every_crd_stays_when_the_release_goes(helm: Helm) -> None:
+    """And so does what users have stored under it; `crds.keep=false` gives that up."""
+    for keep in (True, False):
+        made = helm(
+            "template", "mcagent", str(CHART), *sets(("leader.enabled=true", f"crds.keep={str(keep).lower()}"))
+        )
+        crds = [obj for obj in yaml.safe_load_all(made) if obj and obj["kind"] == "CustomResourceDefinition"]
+        assert len(crds) == 9
+        kept = [obj["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep" for obj in crds]
+        assert kept == [keep] * len(crds)
+
+
 def test_the_command_deploys_what_the_chart_makes(helm: Helm, capsys: pytest.CaptureFixture[str]) -> None:
     """`mcagent deploy` with the same values gives the same objects, in other namespaces than the defaults, too."""
     made = helm("template", "mcagent", str(CHART), "-n", "mc", *sets(("leader.namespace=area", *DEPLOYED)))

@@ -13,6 +13,7 @@ from mcagent.controller.admin import cluster_sets, manifests, node_cleanup
 from mcagent.controller.admin.cluster import AdminError, Cluster, shown
 from mcagent.controller.admin.deployment import is_ours, release_of
 from mcagent.controller.admin.manifests import CRD, NAMESPACE, OURS, Part, Role, Site
+from mcagent.controller.contract.conditions import TRUE
 from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.kube.source import RawObject
@@ -205,19 +206,21 @@ def _remove(cluster: Cluster, gone: Sequence[RawObject], timeout: float) -> None
         if others := left(name_of(obj), ours=False):
             cluster.report(f"{shown(obj)} kept: it has Pods of others ({', '.join(others[:3])})")
         elif cluster.remove(obj) and not cluster.wait(lambda obj=obj: cluster.there(obj) is None, timeout):  # type: ignore[misc]
-            raise AdminError(
-                f"after {timeout:g} s {shown(obj)} is still there: kubectl describe namespace says why"
-            )
+            conditions = items_at(cluster.there(obj) or {}, "status", "conditions")
+            why = [text_at(one, "message") for one in conditions if one.get("status") == TRUE]
+            raise AdminError(f"after {timeout:g} s {shown(obj)} is still there: {' '.join(why)}")
 
 
 def _remove_crds(cluster: Cluster, *, dry_run: bool, timeout: float) -> None:
     """Delete our CRDs, and wait until they are gone. Raises AdminError that names what holds them."""
     found = [obj for obj in manifests.objects([Part.CRDS], Site()) if obj["kind"] == CRD]
-    there = [
-        obj
-        for obj in found
-        if (now := cluster.there(obj)) and (is_ours(now) or cluster.report(f"{shown(obj)} kept: not ours"))
-    ]
+    there = []
+    for obj in found:
+        now = cluster.there(obj)
+        if now and is_ours(now):
+            there.append(obj)
+        elif now:
+            cluster.report(f"{shown(obj)} kept: it is somebody else's")
     for obj in there:
         does = "would go" if dry_run else "goes"
         count = len(_instances(cluster, obj))
