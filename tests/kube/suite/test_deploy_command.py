@@ -92,19 +92,18 @@ def test_a_dry_run_stores_nothing(cluster: Cluster, area: str, capsys: pytest.Ca
     assert there(cluster, objects) == []
 
 
-def test_fields_that_others_set_are_not_taken_over(
-    cluster: Cluster, area: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("area")
+def test_fields_that_others_set_are_not_taken_over(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     """A conflict names object and field; --force takes it over."""
-    assert deploy(cluster, area, "--apply", "--no-wait") == 0
+    assert run(cluster, "deploy", "--apply", "--no-wait") == 0
     path = f"/apis/apps/v1/namespaces/{cluster.namespace}/deployments/mcagent-member"
     cluster.patch(path, {"spec": {"replicas": 3}})
     capsys.readouterr()
-    assert deploy(cluster, area, "--apply", "--no-wait") == 1
+    assert run(cluster, "deploy", "--apply", "--no-wait") == 1
     said = capsys.readouterr().err
     assert f"Deployment {cluster.namespace}/mcagent-member has fields that somebody else set" in said
     assert ".spec.replicas" in said
-    assert deploy(cluster, area, "--apply", "--no-wait", "--force") == 0
+    assert run(cluster, "deploy", "--apply", "--no-wait", "--force") == 0
     assert cluster.client.request("GET", path)["spec"]["replicas"] == 2
 
 
