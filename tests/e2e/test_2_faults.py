@@ -13,8 +13,9 @@ from tests.e2e.world import World, until
 
 NOT_READY = 80.0  # seconds: after 40 Kubernetes says so of a Node whose kubelet is silent
 API_AWAY = 120.0  # seconds
-# Datagrams that Pods may cost whose devices come and go on a gateway: docs/failover.md says why.
-POD_DEVICES = 4
+# Of 100 datagrams a second: Open vSwitch's userspace datapath may lose one or two when a Pod's device comes or
+# goes on a gateway (docs/failover.md), and Pods come and go unasked. A dataplane that stops loses more.
+STRAY = 4
 SILENCE = 1.5  # seconds that a lost gateway may cost on a busy machine; what is promised is in docs/failover.md
 
 
@@ -74,23 +75,23 @@ def _no_api_server(world: World) -> None:
 
 
 HARMLESS = {
-    "kube-proxy restarted": (_kube_proxy_restarted, 0),
-    "containerd restarted": (_containerd_restarted, 0),
-    "CoreDNS replaced": (_no_dns, POD_DEVICES),
-    "chart upgraded": (_chart_upgraded, POD_DEVICES),
-    "chart rolled back": (_chart_rolled_back, POD_DEVICES),
-    "controllers killed": (_controllers_killed, POD_DEVICES),
-    "API server gone": (_no_api_server, 0),
+    "kube-proxy restarted": _kube_proxy_restarted,
+    "containerd restarted": _containerd_restarted,
+    "CoreDNS replaced": _no_dns,
+    "chart upgraded": _chart_upgraded,
+    "chart rolled back": _chart_rolled_back,
+    "controllers killed": _controllers_killed,
+    "API server gone": _no_api_server,
 }
 
 
-@pytest.mark.parametrize(("act", "allowed"), HARMLESS.values(), ids=HARMLESS.keys())
-def test_what_does_not_carry_packets_costs_none(world: World, act: Callable[[World], None], allowed: int) -> None:
-    """No connection breaks and no datagram is lost, but those that Open vSwitch loses when Pods start."""
+@pytest.mark.parametrize("act", HARMLESS.values(), ids=HARMLESS.keys())
+def test_what_does_not_carry_packets_costs_none(world: World, act: Callable[[World], None]) -> None:
+    """No connection breaks and no datagram is lost, but those that Open vSwitch loses when Pods come and go."""
     with world.traffic() as traffic:
         act(world)
     assert traffic.connections.broken == 0, str(traffic)
-    assert traffic.lost <= allowed, str(traffic)
+    assert traffic.lost <= STRAY, str(traffic)
     world.settled()
 
 
@@ -105,7 +106,7 @@ def test_a_gateway_node_is_drained(world: World) -> None:
         world.lab.kubectl(world.serving, "uncordon", victim)
         _moment(8)
     assert traffic.connections.broken == 0, str(traffic)
-    assert traffic.lost <= POD_DEVICES, str(traffic)
+    assert traffic.lost <= STRAY, str(traffic)
     world.settled()
 
 
@@ -120,7 +121,7 @@ def test_a_kubelet_that_stops_ends_no_connection(world: World) -> None:
         until(lambda: world.ready(world.serving, victim) == "True", f"{victim} to be Ready")
         _moment(3)
     assert traffic.connections.broken == 0, str(traffic)
-    assert traffic.lost == 0, str(traffic)
+    assert traffic.lost <= STRAY, str(traffic)
     world.settled()
 
 

@@ -105,8 +105,9 @@ class World:
         return found
 
     def settled(self) -> None:
-        """Return when all Nodes are ready gateways, all agents too, and every client has answers."""
+        """Return when all Nodes are gateways, all Pods ready and none leaving, and every client has answers."""
         for cluster in self.lab.topology.clusters:
+            until(lambda c=cluster: all(map(_steady, self.get(c, "pods", "-A"))), "ready Pods")  # type: ignore[misc]
             names = {one.name for one in cluster.nodes}
             until(lambda c=cluster, n=names: self.gateways(c) == n, f"the gateways {names}")  # type: ignore[misc]
             self.lab.rolled_out(cluster, "kube-system", "daemonset/mcagent-agent")
@@ -189,6 +190,12 @@ def dataplane_of(machine: Machine) -> dict[str, tuple[str, ...]]:
             lines = [line.split()[0].partition("@")[0] for line in lines]
         found[" ".join(look)] = tuple(sorted(line for line in lines if "veth" not in line and "cni0" not in line))
     return found
+
+
+def _steady(pod: dict[str, Any]) -> bool:
+    status = pod["status"]
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
+    return not _leaving(pod) and (ready or status["phase"] == "Succeeded")
 
 
 def _leaving(pod: dict[str, Any]) -> bool:

@@ -360,7 +360,7 @@ def test_rotation(lab: Lab, wire: Wire, load: Load, sides: tuple[int, ...]) -> N
     if len(lab.topology.clusters[0].gateways) > 1:
         assert missing == {}
     assert not any(broken for _, broken in missing.values())
-    assert silence(load, began) < 0.5 * len(sides)
+    assert silence(load, began) < 1.0 * len(sides)  # on a busy machine; docs/encryption.md has measurements
 
 
 def test_a_peer_whose_address_changes_is_followed(lab: Lab, wire: Wire, load: Load) -> None:
