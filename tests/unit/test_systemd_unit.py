@@ -16,6 +16,7 @@ from mcagent.agent.control_loop.loop import IDLE_TURN, STALLED
 from mcagent.cli import agent as agent_command
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import load_settings
+from mcagent.dataplane.wireguard.userspace import SOCKETS
 
 UNIT = Path(__file__).parents[2] / "systemd" / "mcagent-agent.service"
 
@@ -61,10 +62,11 @@ def test_the_command_line_and_environment_are_ones_that_the_agent_takes(
     assert (settings.core.node_name, settings.core.cluster_id) == ("node-7", "west")
 
 
-def test_the_lock_lies_where_systemd_lets_the_agent_write(service: dict[str, list[str]]) -> None:
-    """With ProtectSystem=strict the run directory has to be one that systemd makes."""
+def test_lock_and_sockets_lie_where_systemd_lets_the_agent_write(service: dict[str, list[str]]) -> None:
+    """With ProtectSystem=strict its run directory and that of wireguard-go have to be made by systemd."""
     default = Settings.__dataclass_fields__["run_dir"].default
-    assert service["RuntimeDirectory"] == [str(default).removeprefix("/run/")]
+    made = {f"/run/{name}" for name in service["RuntimeDirectory"][0].split()}
+    assert made == {str(default), str(SOCKETS).removeprefix("/var")}
     assert service["ProtectSystem"] == ["strict"]
 
 
