@@ -21,7 +21,7 @@ def base(env: Env) -> Iterator[Flow]:
     """From the host and from the gateways of this cluster."""
     for family in r.FAMILIES:
         terms = (exact(IN_PORT, r.HOST_OFPORT), family, e.mac(r.MAC_PLAIN))
-        host = (e.UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_HOST), set_bits(r.INGRESS_PORT, r.HOST_OFPORT))
+        host = (*e.FOREIGN, set_bits(r.ORIGIN, r.ORIGIN_HOST), set_bits(r.INGRESS_PORT, r.HOST_OFPORT))
         yield e.flow(t.CLASSIFY, d.NORMAL, terms, *host, e.goto(t.SOURCE))
         for port in env.local_gateways:
             gateway = (e.UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_GATEWAY), set_bits(r.INGRESS_PORT, port))
@@ -42,11 +42,11 @@ def _probes(env: Env) -> Iterator[Flow]:
         for what in (r.MAC_TRANSLATED, r.MAC_REPLY):
             terms = (exact(IN_PORT, PORT_CONTROLLER), family, e.mac(what))
             if not env.gateway:
-                yield e.flow(t.CLASSIFY, d.NORMAL, terms, e.UNMARKED, e.TO_LOCAL_GATEWAY)
+                yield e.flow(t.CLASSIFY, d.NORMAL, terms, *e.FOREIGN, e.TO_LOCAL_GATEWAY)
             elif what == r.MAC_TRANSLATED:
-                yield e.flow(t.CLASSIFY, d.NORMAL, terms, e.UNMARKED, host, e.goto(t.UN_DNAT))
+                yield e.flow(t.CLASSIFY, d.NORMAL, terms, *e.FOREIGN, host, e.goto(t.UN_DNAT))
             else:
-                yield e.flow(t.CLASSIFY, d.NORMAL, terms, e.UNMARKED, host, *e.AS_REPLY, e.goto(t.ROUTE))
+                yield e.flow(t.CLASSIFY, d.NORMAL, terms, *e.FOREIGN, host, *e.AS_REPLY, e.goto(t.ROUTE))
 
 
 def cluster(c: RemoteCluster, hops: Iterable[NextHop]) -> Iterator[Flow]:
@@ -54,7 +54,7 @@ def cluster(c: RemoteCluster, hops: Iterable[NextHop]) -> Iterator[Flow]:
     for port in (hop.ofport for hop in hops):
         who = (set_bits(r.ORIGIN, r.ORIGIN_REMOTE), set_bits(r.CLUSTER, c.id), set_bits(r.INGRESS_PORT, port))
         for family in r.FAMILIES:
-            yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), e.UNMARKED, *who, e.goto(t.SOURCE))
+            yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *e.FOREIGN, *who, e.goto(t.SOURCE))
 
 
 def node(n: LocalNode) -> Iterator[Flow]:

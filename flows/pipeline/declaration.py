@@ -6,7 +6,7 @@ What is not declared is refused when it is built; docs/pipeline.md is generated 
 from __future__ import annotations
 
 from flows.declare import Category, CookieLayout, GroupKind, Pipeline
-from flows.fields import ETH_DST, ETH_SRC, PKT_MARK, PORTS_SRC
+from flows.fields import ETH_DST, ETH_SRC, PKT_MARK, PORTS_SRC, TUN_ID
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 
@@ -90,7 +90,7 @@ LOWEST, ELSE, NORMAL, EXACT, PREFIX, SPECIAL = 0, 10, 100, 150, 200, 400  # for 
 PIPELINE = Pipeline(
     tables=t.TABLES,
     bits=r.BITS,
-    writes=(ETH_DST, ETH_SRC, PKT_MARK, *t.ADDRESSES_SRC, *PORTS_SRC.values()),
+    writes=(ETH_DST, ETH_SRC, PKT_MARK, TUN_ID, *t.ADDRESSES_SRC, *PORTS_SRC.values()),
     zones=r.ZONES,
     groups=(
         GROUP_ENDPOINTS, GROUP_FIRST, GROUP_STANDBY, GROUP_ANY, GROUP_GATEWAYS, GROUP_PREFER, GROUP_CLUSTER,

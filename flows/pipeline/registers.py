@@ -25,6 +25,10 @@ TOS_PROBE = 0b101011 << 2
 # never the MAC of a host port, since numbers of Services have 24 bits.
 MAC_SERVICE = 0x0A6D00000000
 
+# A tunnel's VNI is the label identity of the Pod that sent the packet, as Antrea's is (OVS' lib/meta-flow.xml,
+# tun_id). A receiver with Antrea's policies takes 0 for a Pod that no policy isolates from, so nobody sends that.
+IDENTITY_UNKNOWN = 0xFFFFFF
+
 ORIGIN = Bits("origin", REGISTERS[0], 0, 3, "where the packet came from: 1 host, 2 node, 3 gateway, 4 remote")
 TRANSLATED = Bits("translated", REGISTERS[0], 4, 4, "this gateway, or one before it, translated a Service")
 SNAT = Bits("snat", REGISTERS[0], 5, 5, "connections to the destination's cluster take the gateway's address")
