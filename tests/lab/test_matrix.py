@@ -16,7 +16,7 @@ from devtools.lab.topology import POD_PORT, Cni, Node, Underlay, generate
 from devtools.nodes import netns, underlay
 from devtools.nodes import node as node_module
 from devtools.traffic import matrix, traffic
-from devtools.traffic.capture import Capture
+from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, Capture
 from mcagent.core.addresses.underlay import source_of
 from mcagent.model.facts import DatapathType
 from mcagent.model.resources import TunnelType
@@ -59,6 +59,24 @@ def test_every_way_of_the_matrix(lab: Lab) -> None:
 
 def _results(lab: Lab, every: list[matrix.Case]) -> list[matrix.Result]:
     return [matrix.run(lab, case) for case in every]
+
+
+def test_tunnels_vouch_for_no_identity(lab: Lab) -> None:
+    """The VNI of every packet in a tunnel says "unknown" (0xffffff), there and back, with either encapsulation."""
+    east, west = lab.topology.clusters
+    token = os.urandom(16)
+    ethertype, ip = (ETH_P_IP, 20) if east.subnet6 is None else (ETH_P_IPV6, 40)
+    with contextlib.ExitStack() as stack:
+        wires = [
+            stack.enter_context(Capture(lab.underlay, underlay.bridge(number), ethertype=ethertype))
+            for number in (1, 2)
+        ]
+        traffic.udp(lab.namespace(east.workers[0].pods[0]), west.services[0].cluster_ip, 80, token)
+        for wire in wires:
+            seen = [frame for frame in wire.frames() if token in frame]
+            assert len(seen) >= 2  # there and back
+            # Ethernet, IP, UDP; in the header of either the VNI is behind four bytes (RFC 7348, RFC 8926)
+            assert {frame[14 + ip + 8 + 4 :][:3] for frame in seen} == {b"\xff\xff\xff"}
 
 
 def test_source_addresses_are_kept_where_they_can_be(lab: Lab) -> None:
