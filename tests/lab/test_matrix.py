@@ -62,7 +62,7 @@ def _results(lab: Lab, every: list[matrix.Case]) -> list[matrix.Result]:
 
 
 def test_tunnels_vouch_for_no_identity(lab: Lab) -> None:
-    """The VNI of every packet in a tunnel says "unknown" (0xffffff), there and back, with either encapsulation."""
+    """The VNI of every packet in a tunnel says "unknown" (0xffffff), with either encapsulation."""
     east, west = lab.topology.clusters
     token = os.urandom(16)
     ethertype, ip = (ETH_P_IP, 20) if east.subnet6 is None else (ETH_P_IPV6, 40)
@@ -74,7 +74,7 @@ def test_tunnels_vouch_for_no_identity(lab: Lab) -> None:
         traffic.udp(lab.namespace(east.workers[0].pods[0]), west.services[0].cluster_ip, 80, token)
         for wire in wires:
             seen = [frame for frame in wire.frames() if token in frame]
-            assert len(seen) >= 2  # there and back
+            assert seen
             # Ethernet, IP, UDP; in the header of either the VNI is behind four bytes (RFC 7348, RFC 8926)
             assert {frame[14 + ip + 8 + 4 :][:3] for frame in seen} == {b"\xff\xff\xff"}
 
