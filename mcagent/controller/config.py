@@ -107,6 +107,7 @@ class Settings:
             tunnel_port=self.tunnel_port,
             heartbeat_period=self.heartbeat_period,
             max_imported_services=self.max_imported_services,
+            stretched_network_policy=self.stretched_network_policy,
         )
 
     def accounts(self, home: str) -> Accounts:
@@ -127,6 +128,7 @@ class Settings:
             stale_after=self.stale_after,
             limits=self.limits,
             allowed_endpoint_cidrs=tuple(str(cidr) for cidr in self.allowed_endpoint_cidrs),
+            stretched_network_policy=self.stretched_network_policy,
         )
 
     @property
@@ -162,8 +164,10 @@ KEYS = (
     _key("endpointIPType", "endpoint_ip_type", kinds.choice(EndpointIpType), antrea=True,
          meaning="Member: what is exported as endpoints of a Service: its ClusterIP, or the addresses of its "
                  "Pods. The same in all clusters."),
-    _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.not_yet(), antrea=True,
-         meaning="Not available in this version: only false is accepted."),
+    _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.boolean(), antrea=True,
+         meaning="Label identities: a member publishes which labels its Pods have, a leader numbers them. Each set "
+                 "of labels counts as one export (`members.maxExports`). Policies on them are enforced by Antrea's "
+                 "agents; ours do not yet, so this is for clusters that have Antrea."),
     _key("health.healthProbeBindAddress", "listen", kinds.LISTEN, antrea=True,
          meaning="Address and port of /healthz and /readyz, in clear text, for probes: a server that no "
                  "client can occupy. On the loopback all pages are here, /status and /metrics, too."),

@@ -52,6 +52,7 @@ class MemberSettings:
     tunnel_port: int = 0  # likewise; 0: not published
     allowed_endpoint_cidrs: tuple[str, ...] = ()  # imported endpoints may lie in these beside the announced CIDRs
     max_imported_services: int = MAX_IMPORTED
+    stretched_network_policy: bool = False  # label identities are exported and imported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ class LeaderSettings:
     stale_after: float = 86400.0  # what a member left behind is deleted after so long without a heartbeat
     limits: MemberLimits = MemberLimits()
     allowed_endpoint_cidrs: tuple[str, ...] = ()  # endpoints of clusters that publish no CIDRs may lie in these
+    stretched_network_policy: bool = False  # label identities are numbered; else their exports are refused
 
     def covers(self, namespace: str) -> bool:
         """Tell whether a namespace is one that this leader's controller looks after."""

@@ -50,6 +50,7 @@ _NAMES: Mapping[Kind, tuple[str, str, str]] = {  # group, version, plural
     Kind.MEMBER_CLUSTER_ANNOUNCE: (_ANTREA, "v1alpha1", "memberclusterannounces"),
     Kind.RESOURCE_EXPORT: (_ANTREA, "v1alpha1", "resourceexports"),
     Kind.RESOURCE_IMPORT: (_ANTREA, "v1alpha1", "resourceimports"),
+    Kind.LABEL_IDENTITY: (_ANTREA, "v1alpha1", "labelidentities"),
     Kind.SERVICE_IMPORT: (_MCS, "v1alpha1", "serviceimports"),
     Kind.ENDPOINTS: ("", "v1", "endpoints"),
     Kind.NAMESPACE: ("", "v1", "namespaces"),
@@ -69,6 +70,7 @@ _CLUSTER_SCOPED = frozenset(
     {
         Kind.NODE,
         Kind.NAMESPACE,
+        Kind.LABEL_IDENTITY,
         Kind.SERVICE_CIDR,
         Kind.VALIDATING_WEBHOOK_CONFIGURATION,
         Kind.MUTATING_WEBHOOK_CONFIGURATION,

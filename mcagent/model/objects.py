@@ -30,6 +30,7 @@ class Kind(StrEnum):
     RESOURCE_EXPORT = "ResourceExport"
     RESOURCE_IMPORT = "ResourceImport"
     SERVICE_IMPORT = "ServiceImport"
+    LABEL_IDENTITY = "LabelIdentity"
     ENDPOINTS = "Endpoints"
     NAMESPACE = "Namespace"
     SECRET = "Secret"  # noqa: S105 - the kind's name

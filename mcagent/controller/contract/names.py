@@ -17,6 +17,7 @@ class ExportKind(StrEnum):
     SERVICE = "Service"
     ENDPOINTS = "Endpoints"
     CLUSTER_INFO = "ClusterInfo"
+    LABEL_IDENTITY = "LabelIdentity"
 
 
 SERVICE_KINDS = frozenset({ExportKind.SERVICE, ExportKind.ENDPOINTS})
@@ -62,8 +63,11 @@ SETTING_ANNOTATIONS = {  # with the key of the configuration that each is about
 ALLOWED_CIDRS_ANNOTATION = "mcagent.io/allowed-cidrs"
 ALLOWED_NAMESPACES_ANNOTATION = "mcagent.io/allowed-namespaces"
 MAX_EXPORTS_ANNOTATION = "mcagent.io/max-exports"
-# Whose endpoints are in a ResourceImport of kind Endpoints, written together with them. Antrea's leader has none.
+# Whose endpoints are in a ResourceImport of kind Endpoints, or who has Pods of a LabelIdentity (a list with
+# commas), written together with them. Antrea's leader has none.
 EXPORTERS_ANNOTATION = "mcagent.io/exporters"
+# Since when no cluster exports a label identity: its ResourceImport goes after a while.
+UNUSED_SINCE_ANNOTATION = "mcagent.io/unused-since"
 
 MAX_NAME = 253  # DNS-1123 subdomain
 MAX_LABEL = 63  # DNS-1123 label
@@ -109,6 +113,11 @@ def endpoints_export(cluster_id: str, namespace: str, name: str) -> str:
 def cluster_info(cluster_id: str) -> str:
     """Return the name of a cluster's ClusterInfo ResourceExport, ResourceImport and ClusterInfoImport."""
     return f"{cluster_id}-clusterinfo"
+
+
+def label_export(cluster_id: str, label_hash: str) -> str:
+    """Return the name of the ResourceExport of a label identity; its ResourceImport's is the hash alone."""
+    return f"{cluster_id}-{label_hash}"
 
 
 def service_import(namespace: str, name: str) -> str:

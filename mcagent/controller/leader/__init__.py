@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mcagent.controller.leader.cluster_infos import ClusterInfoCopy
 from mcagent.controller.leader.cluster_set import ClusterSetStatus
+from mcagent.controller.leader.label_identities import LabelIdentities
 from mcagent.controller.leader.members import Members
 from mcagent.controller.leader.other_exports import OtherExports
 from mcagent.controller.leader.services import ServiceMerge
@@ -18,5 +19,6 @@ def leader_reconcilers(settings: LeaderSettings) -> list[Reconciler]:
         ClusterSetStatus(settings),
         ClusterInfoCopy(settings),
         ServiceMerge(settings),
+        LabelIdentities(settings),
         OtherExports(settings),
     ]

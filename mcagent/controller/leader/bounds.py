@@ -98,19 +98,21 @@ def named_namespaces(account: RawObject) -> frozenset[str]:
     return frozenset(entry for entry in _entries(text)[:MAX_NAMED] if names.is_label(entry))
 
 
-def refuse_namespace(cluster_id: str, namespace: str, bounds: Bounds, named: frozenset[str]) -> str:
-    """Return why a member may not export Services of a namespace; "" if it may."""
+def refuse_namespace(
+    cluster_id: str, namespace: str, bounds: Bounds, named: frozenset[str], what: str = "Services"
+) -> str:
+    """Return why a member may not export Services (or `what`) of a namespace; "" if it may."""
     if bounds.problem:
         return bounds.problem
     if bounds.namespaces is not None and namespace not in bounds.namespaces:
         return (
-            f"cluster {cluster_id} may not export Services of namespace {namespace}: neither annotation "
+            f"cluster {cluster_id} may not export {what} of namespace {namespace}: neither annotation "
             f"{names.ALLOWED_NAMESPACES_ANNOTATION} of its ServiceAccount on the leader names it, nor "
             "members.allowedNamespaces"
         )
     if named and cluster_id not in named:
         return (
-            f"cluster {cluster_id} may not export Services of namespace {namespace}: it is reserved for others "
+            f"cluster {cluster_id} may not export {what} of namespace {namespace}: it is reserved for others "
             f"(annotation {names.ALLOWED_NAMESPACES_ANNOTATION} of ServiceAccounts on the leader)"
         )
     return ""

@@ -16,6 +16,7 @@ from mcagent.controller.contract.raw import is_deleting, items_at, key_of, name_
 from mcagent.controller.machinery.reconciler import Index, Side
 from mcagent.kube.source import RawObject
 from mcagent.model.field import Field, printable
+from mcagent.model.labels import label_hash
 from mcagent.model.objects import Kind
 
 
@@ -48,6 +49,11 @@ def cluster_of(raw: RawObject) -> str:
     return text_at(raw, "spec", "clusterID")
 
 
+def label_of(raw: RawObject | None) -> str:
+    """Return the label identity that an export is about, unchecked; "" when it has none."""
+    return text_at(raw, "spec", "labelIdentity", "normalizedLabel")
+
+
 def subject(raw: RawObject) -> Field:
     """Return an export as a Field, named for messages."""
     name = key_of(raw)
@@ -73,6 +79,8 @@ def read_header(raw: RawObject) -> Header:
         namespace, name = spec.get("namespace").text(""), spec.get("name").text("")
     export = name_of(raw)
     derived = names.cluster_info(cluster_id)
+    if kind == ExportKind.LABEL_IDENTITY:
+        derived = names.label_export(cluster_id, label_hash(label_of(raw)))
     if kind in SERVICE_KINDS:
         named = names.service_export if kind == ExportKind.SERVICE else names.endpoints_export
         derived = named(cluster_id, namespace, name)
@@ -138,6 +146,12 @@ def _cluster_infos(obj: RawObject) -> Iterable[str]:
     return [namespace_of(obj)]
 
 
+def _by_label(obj: RawObject) -> Iterable[str]:
+    if text_at(obj, "spec", "kind") != ExportKind.LABEL_IDENTITY:
+        return []
+    return [f"{namespace_of(obj)}/{label_hash(label_of(obj))}"]
+
+
 def by_cluster(area: str, cluster_id: str) -> str:
     """Return the value under which BY_CLUSTER files a cluster's exports."""
     return f"{area}/{cluster_id}"
@@ -166,3 +180,6 @@ BY_BLOCK = Index(
 CLUSTER_INFOS = Index(
     name="exports-of-cluster-info", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_cluster_infos
 )  # ClusterInfo exports, under the area
+BY_LABEL = Index(
+    name="exports-by-label", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_label
+)  # LabelIdentity exports, under "area/hash" of the label, whatever their names
