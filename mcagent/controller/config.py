@@ -165,9 +165,9 @@ KEYS = (
          meaning="Member: what is exported as endpoints of a Service: its ClusterIP, or the addresses of its "
                  "Pods. The same in all clusters."),
     _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.boolean(), antrea=True,
-         meaning="Label identities: a member publishes which labels its Pods have, a leader numbers them. Each set "
-                 "of labels counts as one export (`members.maxExports`). Policies on them are enforced by Antrea's "
-                 "agents; ours do not yet, so this is for clusters that have Antrea."),
+         meaning="Label identities: a member publishes which labels its Pods have, a leader numbers them. Each "
+                 "set of labels counts as one export (`members.maxExports`). Policies on them are enforced where "
+                 "Antrea is the CNI; this agent does not enforce them."),
     _key("health.healthProbeBindAddress", "listen", kinds.LISTEN, antrea=True,
          meaning="Address and port of /healthz and /readyz, in clear text, for probes: a server that no "
                  "client can occupy. On the loopback all pages are here, /status and /metrics, too."),

@@ -1,10 +1,11 @@
 """The reconciler of label identities: ResourceExports of that kind to one ResourceImport each, with a number.
 
-A key is "area/hash" of the labels. It owns the ResourceImport of the hash's name, and the exports' status. The number
-follows from the hash: the first that is free of those which the hash names, one after the other. So it is the same
-after a restart, under another leader, and when labels come back, and one that was given back is not given again soon.
-If two leaders in turn gave one number to two labels, the younger ResourceImport is made anew; members import only
-the older of two (`member.label_identity_import`). Labels that nobody exports any more keep their number for a while.
+A key is "area/hash" of the labels. It owns the ResourceImport of the hash's name, and the exports' status. The
+number follows from the hash: the first that is free of those which the hash names, one after the other. So it is the
+same after a restart, under another leader, and when labels come back, and one that was given back is not given again
+soon. If one number was given to two labels (at the same moment, or by two leaders in turn), the younger
+ResourceImport is made anew; members import only the older of two (`member.label_identities`). Labels that nobody
+exports any more keep their number for a while.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from mcagent.controller.contract.raw import (
     annotation,
     is_deleting,
     key_of,
-    name_of,
     namespace_of,
     text_at,
     value_at,
@@ -140,7 +140,7 @@ class LabelIdentities:
             if is_deleting(raw):
                 steps += filter(None, (released(raw),))
                 continue
-            label = label_of(taken[0]) if taken else text_at(there, "spec", "labelIdentity", "label")
+            label = label_of(taken[0]) if taken else _label_in(there, name)
             why = self._refusal(view, area, raw, label)
             steps.append(failed(raw, why, now) if why else succeeded(raw, now))
             taken += [] if why else [raw]
@@ -193,6 +193,11 @@ def number_of(raw: RawObject | None) -> int | None:
     found = value_at(raw, "spec", "labelIdentity", "id")
     good = type(found) is int and labels.FIRST <= found <= labels.LAST
     return found if good else None
+
+
+def _label_in(there: RawObject | None, name: str) -> str:
+    found = text_at(there, "spec", "labelIdentity", "label")
+    return found if labels.label_hash(found) == name else ""
 
 
 def numbers(name: str) -> Iterator[int]:

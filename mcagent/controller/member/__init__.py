@@ -9,6 +9,8 @@ from mcagent.controller.member.cluster_info import ClusterInfoExport
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.cluster_set import MemberClusterSet
 from mcagent.controller.member.gateways import GatewayElection
+from mcagent.controller.member.label_exports import LabelExports
+from mcagent.controller.member.label_identities import LabelImports
 from mcagent.controller.member.leave import Leave
 from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.member.services.service_import import ServiceImports
@@ -27,4 +29,6 @@ def member_reconcilers(settings: MemberSettings) -> list[Reconciler]:
         ClusterInfoImports(settings),
         ServiceExports(settings),
         ServiceImports(settings),
+        LabelExports(settings),
+        LabelImports(settings),
     ]

@@ -1,7 +1,7 @@
 """The reconciler that deletes what was made for a membership once there is no ClusterSet.
 
 A key is "Kind/namespace/name" of one object. It deletes imported Services, their EndpointSlices and
-ServiceImports, ClusterInfoImports and Gateways, as far as they bear our marks (Services also Antrea's). It runs
+ServiceImports, ClusterInfoImports, LabelIdentities and Gateways, as far as they bear our marks (Services also Antrea's). It runs
 while the ClusterSet is being deleted, and at start when there is none any more.
 """
 
@@ -31,6 +31,7 @@ OWNED = (
     Kind.ENDPOINT_SLICE,
     Kind.CLUSTER_INFO_IMPORT,
     Kind.GATEWAY,
+    Kind.LABEL_IDENTITY,
 )
 
 
@@ -92,7 +93,7 @@ def _is_ours(kind: Kind, raw: RawObject, view: View) -> bool:
         return text_at(raw, "metadata", "labels", names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MANAGED_BY
     if text_at(raw, "metadata", "labels", names.MANAGED_BY_LABEL) != names.MANAGED_BY:
         return False
-    return kind is Kind.SERVICE_IMPORT or namespace_of(raw) == view.namespace
+    return kind in (Kind.SERVICE_IMPORT, Kind.LABEL_IDENTITY) or namespace_of(raw) == view.namespace
 
 
 def _key(kind: Kind, raw: RawObject) -> str:
