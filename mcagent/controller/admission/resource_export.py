@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 
 from mcagent.controller.admission.accounts import Accounts, is_administrator, is_kubernetes
@@ -25,10 +24,10 @@ from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.raw import is_deleting, name_of, text_at
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
+from mcagent.model.labels import label_hash
 
-LABEL_IDENTITY = "LabelIdentity"
 POLICY = "AntreaClusterNetworkPolicy"
-_MEMBER_KINDS = frozenset({*ExportKind, LABEL_IDENTITY})
+_MEMBER_KINDS = frozenset(ExportKind)
 _PAYLOADS = {ExportKind.SERVICE: "service", ExportKind.ENDPOINTS: "endpoints"}
 _FINALIZERS = frozenset({names.EXPORT_FINALIZER, names.LEGACY_EXPORT_FINALIZER})
 _TUPLE = ("namespace", "name", "kind")
@@ -91,7 +90,7 @@ def _finalizer(request: Request) -> Decision | None:
             if _held(request.old)
             else None
         )
-    if text_at(request.object, "spec", "kind") in _MEMBER_KINDS - {LABEL_IDENTITY}:
+    if text_at(request.object, "spec", "kind") in _MEMBER_KINDS - {ExportKind.LABEL_IDENTITY}:
         return denied(f"an export must have the finalizer {names.EXPORT_FINALIZER}")
     return None
 
@@ -151,7 +150,7 @@ def _name(new: RawObject, cluster: str, kind: str) -> Decision | None:
         derived = names.cluster_info(cluster)
     else:
         label = text_at(new, "spec", "labelIdentity", "normalizedLabel")
-        derived = f"{cluster}-{hashlib.sha1(label.encode(), usedforsecurity=False).hexdigest()[:16]}"
+        derived = names.label_export(cluster, label_hash(label))
     found = name_of(new)
     return None if found == derived else denied(f"the export's name must be {derived}: it is {printable(found)}")
 

@@ -1,8 +1,8 @@
 """The reconciler that deletes what was made for a membership once there is no ClusterSet.
 
 A key is "Kind/namespace/name" of one object. It deletes imported Services, their EndpointSlices and
-ServiceImports, ClusterInfoImports, LabelIdentities and Gateways, as far as they bear our marks (Services also Antrea's). It runs
-while the ClusterSet is being deleted, and at start when there is none any more.
+ServiceImports, ClusterInfoImports, LabelIdentities and Gateways, as far as they bear our marks (Services also
+Antrea's). It runs while the ClusterSet is being deleted, and at start when there is none any more.
 """
 
 from __future__ import annotations

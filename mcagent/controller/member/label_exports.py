@@ -1,8 +1,8 @@
 """The reconciler of this cluster's label identities on the leader: one ResourceExport for each set of labels.
 
-A key is a label identity's text, or "#" and the name of an export of ours that has none. However many Pods have the
-same labels in a Namespace, there is one export; it goes with the last of them (the leader keeps the number for a
-while). Pods of the host network and finished ones have no address of their own, so they count for nothing. With
+A key is a label identity's text, or "#" and the name of an export of ours that has none. However many Pods have
+the same labels in a Namespace, there is one export; it goes with the last of them (the leader keeps the number for
+a while). Pods of the host network and finished ones have no address of their own, so they count for nothing. With
 `enableStretchedNetworkPolicy` false no Pods are read, and what was exported is taken back.
 """
 
@@ -59,11 +59,11 @@ class LabelExports:
                 space = _namespace(view, namespace_of(change.new or change.old))
                 return [] if before == after else _identities([space], filter(_is_part, (before, after)))
             case Kind.NAMESPACE:
-                spaces = dict.fromkeys(map(_namespace_part, filter(None, (change.old, change.new))))
+                spaces = dict.fromkeys(_namespace_part(o) for o in (change.old, change.new) if o is not None)
                 if change.old is not None and change.new is not None and len(spaces) < 2:
                     return []
                 name = name_of(change.new or change.old)
-                parts = map(_part, view.list(Kind.POD, namespace=name))
+                parts = [_part(raw) for raw in view.list(Kind.POD, namespace=name)]
                 return _identities(spaces, dict.fromkeys(filter(_is_part, parts)))
             case Kind.RESOURCE_EXPORT:
                 leader = view.leader
@@ -79,9 +79,9 @@ class LabelExports:
             exports = view.indexed(BY_CLUSTER, leader.cluster_id)
             found |= dict.fromkeys(_key(raw) for raw in exports if _is_own(raw, leader))
         if self._on:
-            for space in view.list(Kind.NAMESPACE):
-                parts = dict.fromkeys(map(_part, view.list(Kind.POD, namespace=name_of(space))))
-                found |= dict.fromkeys(_identities([_namespace_part(space)], filter(_is_part, parts)))
+            spaces = {name_of(raw): _namespace_part(raw) for raw in view.list(Kind.NAMESPACE)}
+            pods = ((spaces.get(namespace_of(raw)), _part(raw)) for raw in view.list(Kind.POD))
+            found |= {labels.identity(space, part): None for space, part in pods if space and part is not None}
         return found
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
@@ -145,8 +145,9 @@ def _of_pods(label: str, view: View) -> str | None:
 
 
 def _namespace(view: View, name: str) -> str:
+    """Return the labels of a Namespace as text; "" while it is not known."""
     raw = view.get(Ref(kind=Kind.NAMESPACE, name=name))
-    return labels.namespace_part(name, {}) if raw is None else _namespace_part(raw)
+    return "" if raw is None else _namespace_part(raw)
 
 
 def _namespace_part(raw: RawObject) -> str:
