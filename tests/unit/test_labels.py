@@ -25,7 +25,7 @@ SETS = st.dictionaries(KEYS, VALUES, max_size=5)
     ],
 )
 def test_text_is_antreas(space: dict[str, str], pod: dict[str, str], text: str) -> None:
-    """The Namespace's name is always there, whole entries are sorted, no Pod labels are nothing after the colon."""
+    """The Namespace's name is always there, whole entries are sorted, no labels are nothing after the colon."""
     assert labels.normalised("shop", space, pod) == text
 
 
