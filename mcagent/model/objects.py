@@ -31,6 +31,8 @@ class Kind(StrEnum):
     RESOURCE_IMPORT = "ResourceImport"
     SERVICE_IMPORT = "ServiceImport"
     LABEL_IDENTITY = "LabelIdentity"
+    CLUSTER_NETWORK_POLICY = "ClusterNetworkPolicy"
+    TIER = "Tier"
     ENDPOINTS = "Endpoints"
     NAMESPACE = "Namespace"
     SECRET = "Secret"  # noqa: S105 - the kind's name

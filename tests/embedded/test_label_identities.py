@@ -69,7 +69,7 @@ def text_of(app: str) -> str:
 
 
 def test_pods_of_two_clusters_have_the_same_numbers_everywhere(clusters: Mapping[str, Objects]) -> None:
-    """One number for each labelling, however many Pods; a Pod's new label arrives, the last Pod's stays a while."""
+    """One number for each labelling, however many Pods; a Pod's new label arrives, the old stays a while."""
     east, west, north = clusters["east"], clusters["west"], clusters["north"]
     for i in range(PODS):
         pod(east if i % 2 else west, f"p{i}", f"app-{i % LABELLINGS}")

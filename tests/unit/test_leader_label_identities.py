@@ -220,7 +220,7 @@ def test_numbers_under_interleavings(changes: list[tuple[int, bool, int]], chanc
     world = leader("east")
     first, last = labels.FIRST, labels.LAST
     try:
-        labels.LAST = 12  # type: ignore[misc]
+        labels.LAST = 12
         given: set[int] = set()
         for app, there, steps in changes:
             raw = label("east", text_of(f"app-{app}"))
@@ -241,4 +241,4 @@ def test_numbers_under_interleavings(changes: list[tuple[int, bool, int]], chanc
         assert len(set(found.values())) == len(given)
         assert all(type(n) is int and first <= n <= 12 for n in found.values())
     finally:
-        labels.LAST = last  # type: ignore[misc]
+        labels.LAST = last

@@ -26,7 +26,7 @@ from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 from mcagent.model.labels import label_hash
 
-POLICY = "AntreaClusterNetworkPolicy"
+POLICY = names.POLICY
 _MEMBER_KINDS = frozenset(ExportKind)
 _PAYLOADS = {ExportKind.SERVICE: "service", ExportKind.ENDPOINTS: "endpoints"}
 _FINALIZERS = frozenset({names.EXPORT_FINALIZER, names.LEGACY_EXPORT_FINALIZER})

@@ -21,12 +21,14 @@ class ExportKind(StrEnum):
 
 
 SERVICE_KINDS = frozenset({ExportKind.SERVICE, ExportKind.ENDPOINTS})
+POLICY = "AntreaClusterNetworkPolicy"  # `spec.kind` of exports that administrators write, and their imports
 SERVICE_IMPORT = "ServiceImport"  # `spec.kind` of the ResourceImport of a Service
 
 GATEWAY_ANNOTATION = "multicluster.antrea.io/gateway"
 GATEWAY_IP_ANNOTATION = "multicluster.antrea.io/gateway-ip"
 CLUSTER_ID_ANNOTATION = "multicluster.antrea.io/cluster-id"
 IMPORTED_SERVICE_ANNOTATION = "multicluster.antrea.io/imported-service"
+IMPORTED_POLICY_ANNOTATION = "multicluster.antrea.io/imported-acnp"
 CREATED_BY_COMMAND_ANNOTATION = "multicluster.antrea.io/created-by-antctl"
 HEARTBEAT_ANNOTATION = "touch-ts"
 
@@ -68,6 +70,8 @@ MAX_EXPORTS_ANNOTATION = "mcagent.io/max-exports"
 EXPORTERS_ANNOTATION = "mcagent.io/exporters"
 # Since when no cluster exports a label identity: its ResourceImport goes after a while.
 UNUSED_SINCE_ANNOTATION = "mcagent.io/unused-since"
+# Of a MemberClusterAnnounce: which replicated policies the member does not have, and why (JSON, by name).
+POLICY_PROBLEMS_ANNOTATION = "mcagent.io/policy-problems"
 
 MAX_NAME = 253  # DNS-1123 subdomain
 MAX_LABEL = 63  # DNS-1123 label
@@ -120,6 +124,11 @@ def label_export(cluster_id: str, label_hash: str) -> str:
     return f"{cluster_id}-{label_hash}"
 
 
+def policy_import(name: str) -> str:
+    """Return the name of the ResourceImport of a policy."""
+    return f"{name}-antreaclusternetworkpolicy"
+
+
 def service_import(namespace: str, name: str) -> str:
     """Return the name of the ResourceImport of a Service (its spec.kind is "ServiceImport")."""
     return f"{namespace}-{name}-service"
@@ -131,5 +140,5 @@ def endpoints_import(namespace: str, name: str) -> str:
 
 
 def imported(name: str) -> str:
-    """Return the name of an imported Service, its EndpointSlices and Endpoints."""
+    """Return the name of an imported Service, its EndpointSlices and Endpoints, or of an imported policy."""
     return f"{IMPORTED_PREFIX}{name}"

@@ -6,6 +6,7 @@ names what is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from mcagent.kube.source import RawObject
@@ -65,3 +66,11 @@ def is_deleting(obj: object) -> bool:
 def age(obj: object) -> tuple[str, str, str]:
     """Return a sort key, the oldest first: creation time, then namespace and name."""
     return (text_at(obj, "metadata", "creationTimestamp"), namespace_of(obj), name_of(obj))
+
+
+def only(wanted: Any, there: Any) -> Any:
+    """Return a value for a Wanted such that nothing else stays: what `there` has beside it must be absent."""
+    if not isinstance(wanted, Mapping):
+        return wanted
+    before = there if isinstance(there, Mapping) else {}
+    return {**dict.fromkeys(before), **{key: only(value, before.get(key)) for key, value in wanted.items()}}

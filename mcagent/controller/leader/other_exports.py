@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import is_deleting, key_of, namespace_of, text_at
 from mcagent.controller.leader.export_status import failed, released
@@ -54,7 +55,10 @@ class OtherExports:
         return self._settings.namespace in ("", namespace_of(raw))
 
 
+_ANSWERED = frozenset({*ExportKind, names.POLICY})  # by other reconcilers
+
+
 def _key(raw: RawObject) -> list[str]:
-    if text_at(raw, "spec", "kind") in ExportKind.__members__.values():
+    if text_at(raw, "spec", "kind") in _ANSWERED:
         return []
     return [key_of(raw)]

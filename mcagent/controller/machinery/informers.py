@@ -20,7 +20,9 @@ from mcagent.model.objects import Kind
 log = logging.getLogger(__name__)
 
 # Kinds that a cluster need not know.
-OPTIONAL = frozenset({Kind.CLUSTER_CLAIM, Kind.SERVICE_CIDR, Kind.LABEL_IDENTITY})
+OPTIONAL = frozenset(
+    {Kind.CLUSTER_CLAIM, Kind.SERVICE_CIDR, Kind.LABEL_IDENTITY, Kind.CLUSTER_NETWORK_POLICY, Kind.TIER}
+)
 # Kinds that are read in the controller's namespace where it has one; the others are read in all.
 IN_NAMESPACE = frozenset(
     {

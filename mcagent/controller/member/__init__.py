@@ -12,6 +12,7 @@ from mcagent.controller.member.gateways import GatewayElection
 from mcagent.controller.member.label_exports import LabelExports
 from mcagent.controller.member.label_identities import LabelImports
 from mcagent.controller.member.leave import Leave
+from mcagent.controller.member.policies import PolicyImports
 from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings
@@ -31,4 +32,5 @@ def member_reconcilers(settings: MemberSettings) -> list[Reconciler]:
         ServiceImports(settings),
         LabelExports(settings),
         LabelImports(settings),
+        PolicyImports(settings),
     ]

@@ -1,8 +1,9 @@
 """The reconciler that deletes what was made for a membership once there is no ClusterSet.
 
 A key is "Kind/namespace/name" of one object. It deletes imported Services, their EndpointSlices and
-ServiceImports, ClusterInfoImports, LabelIdentities and Gateways, as far as they bear our marks (Services also
-Antrea's). It runs while the ClusterSet is being deleted, and at start when there is none any more.
+ServiceImports, ClusterInfoImports, LabelIdentities, ClusterNetworkPolicies and Gateways, as far as they bear our
+marks (Services and policies also Antrea's). It runs while the ClusterSet is being deleted, and at start when there
+is none any more.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.controller.member.membership import is_joined
+from mcagent.controller.member.policies import is_imported_policy
 from mcagent.controller.member.services.imported import ImportedService, is_imported, is_our_import, owner_of
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
@@ -32,6 +34,7 @@ OWNED = (
     Kind.CLUSTER_INFO_IMPORT,
     Kind.GATEWAY,
     Kind.LABEL_IDENTITY,
+    Kind.CLUSTER_NETWORK_POLICY,
 )
 
 
@@ -91,6 +94,8 @@ def _is_ours(kind: Kind, raw: RawObject, view: View) -> bool:
         return bool(owner_of(kind, raw)) and is_imported(raw)
     if kind is Kind.ENDPOINT_SLICE:
         return text_at(raw, "metadata", "labels", names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MANAGED_BY
+    if kind is Kind.CLUSTER_NETWORK_POLICY:
+        return is_imported_policy(raw)
     if text_at(raw, "metadata", "labels", names.MANAGED_BY_LABEL) != names.MANAGED_BY:
         return False
     return kind in (Kind.SERVICE_IMPORT, Kind.LABEL_IDENTITY) or namespace_of(raw) == view.namespace

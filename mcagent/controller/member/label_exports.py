@@ -68,7 +68,7 @@ class LabelExports:
             case Kind.RESOURCE_EXPORT:
                 leader = view.leader
                 mine = (o for o in (change.old, change.new) if leader is not None and _is_own(o, leader))
-                return dict.fromkeys(map(_key, mine))
+                return dict.fromkeys(_key(o) for o in mine if o is not None)
             case _:
                 return self.all_keys(view) if concerns_membership(change) else []
 

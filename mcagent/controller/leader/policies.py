@@ -1,0 +1,158 @@
+"""The reconciler of replicated policies: ResourceExports of kind AntreaClusterNetworkPolicy to ResourceImports.
+
+A key is "area/name" of the policy. Administrators of the leader write these exports, members cannot (admission).
+It owns the ResourceImport `<name>-antreaclusternetworkpolicy`, and the exports' status and finalizers. Of several
+exports of one name the oldest counts; the others say so. What a policy means is Antrea's matter, in each member:
+here it must only be a mapping with a Tier's name. Members that do not have it report why on their announcements:
+that becomes an Event `ACNPImportFailed` of the ResourceImport, with the cluster's name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import (
+    age,
+    annotation,
+    is_deleting,
+    name_of,
+    namespace_of,
+    only,
+    text_at,
+    value_at,
+)
+from mcagent.controller.leader.announces import announces
+from mcagent.controller.leader.export_status import failed, reason_of, released, succeeded
+from mcagent.controller.leader.exports import subject
+from mcagent.controller.machinery.reconciler import (
+    Access,
+    DesiredObjects,
+    Index,
+    ObjectChange,
+    Ref,
+    Side,
+    View,
+    Wanted,
+)
+from mcagent.controller.settings import LeaderSettings
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
+from mcagent.model.event import Event
+from mcagent.model.field import printable
+from mcagent.model.objects import Kind
+
+
+class PolicyCopies:
+    """Passes policies on to all members."""
+
+    name = "policy-copy"
+    needs_leader = False
+    reads = Access(local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT, Kind.MEMBER_CLUSTER_ANNOUNCE})
+    writes = Access(local={Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT})
+
+    def __init__(self, settings: LeaderSettings) -> None:
+        self._settings = settings
+        self.indexes = (POLICIES,)
+
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:  # noqa: ARG002
+        """Return the policies that a change is about, or about which a member reports something else."""
+        if change.kind is Kind.MEMBER_CLUSTER_ANNOUNCE:
+            before, after = _problems(change.old), _problems(change.new)
+            area = namespace_of(change.new or change.old)
+            touched = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+            return [f"{area}/{name}" for name in touched] if self._settings.covers(area) else []
+        found = [o for o in (change.old, change.new) if o is not None and _is_ours(o)]
+        return dict.fromkeys(_key(o) for o in found if self._settings.covers(namespace_of(o)))
+
+    def all_keys(self, view: View) -> Iterable[str]:
+        """Return all policies that are exported or imported."""
+        area = self._settings.namespace or None
+        kinds = (Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT)
+        return dict.fromkeys(_key(o) for kind in kinds for o in view.list(kind, namespace=area) if _is_ours(o))
+
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
+        """Return the ResourceImport, and what is written about the exports."""
+        area, name = key.split("/", 1)
+        target = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.policy_import(name))
+        steps: list[Wanted | Ref] = []
+        there = view.get(target)
+        copy: Wanted | None = None
+        first = ""
+        for raw in sorted(view.indexed(POLICIES, key), key=age):
+            if is_deleting(raw):
+                steps += filter(None, (released(raw),))
+                continue
+            if copy is not None:
+                steps.append(failed(raw, f"ResourceExport {first} defines the policy {printable(name)}", now))
+                continue
+            try:
+                copy, first = _copy(raw, target, name, there), name_of(raw)
+                steps.append(succeeded(raw, now))
+            except InputError as error:
+                steps.append(failed(raw, reason_of(error), now))
+        if copy is not None:
+            return DesiredObjects(steps=[copy, *steps], events=_events(view, target, name))
+        return DesiredObjects(steps=[*([target] if there is not None and _is_ours(there) else []), *steps])
+
+
+def _copy(raw: RawObject, target: Ref, name: str, there: RawObject | None) -> Wanted:
+    """Return the ResourceImport. Raises InputError."""
+    spec = subject(raw).get("spec")
+    if not names.is_subdomain(names.imported(name)):
+        raise spec.get("name").error(f'must be a DNS-1123 subdomain: "{printable(name)}"', "InvalidName")
+    policy = spec.get("clusterNetworkPolicy")
+    if not isinstance(policy.value, dict) or not policy.value:
+        raise policy.error("is missing: an export of kind AntreaClusterNetworkPolicy has it", "Missing")
+    policy.get("tier").name("")
+    body = {
+        "kind": names.POLICY,
+        "name": name,
+        "namespace": "",
+        "clusternetworkpolicy": only(policy.value, value_at(there, "spec", "clusternetworkpolicy")),
+    }
+    return Wanted(ref=target, body={"spec": body})
+
+
+def _events(view: View, target: Ref, name: str) -> list[Event]:
+    """Return what members report of a policy that they do not have."""
+    found = []
+    for raw in view.list(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace=target.namespace):
+        if announces(raw) and (why := _problems(raw).get(name)):
+            message = (
+                f"cluster {printable(text_at(raw, 'clusterID'))} does not have the policy: {printable(why, 256)}"
+            )
+            found.append(Event(subject=str(target), reason="ACNPImportFailed", message=message))
+    return found
+
+
+def _problems(raw: RawObject | None) -> dict[str, str]:
+    """Return what a member reports of policies, by name. Whatever it wrote, nothing is raised."""
+    text = annotation(raw, names.POLICY_PROBLEMS_ANNOTATION) or ""
+    try:
+        found = json.loads(text) if text and len(text) <= _MAX_REPORT else {}
+    except (ValueError, RecursionError):
+        return {}
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {name: why for name, why in pairs if isinstance(why, str) and names.is_subdomain(name)}
+
+
+_MAX_REPORT = 32 * 1024  # characters
+
+
+def _is_ours(raw: RawObject) -> bool:
+    return text_at(raw, "spec", "kind") == names.POLICY
+
+
+def _key(raw: RawObject) -> str:
+    return f"{namespace_of(raw)}/{text_at(raw, 'spec', 'name')}"
+
+
+def _by_name(obj: RawObject) -> Iterable[str]:
+    return [_key(obj)] if _is_ours(obj) else []
+
+
+POLICIES = Index(
+    name="exports-of-policies", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_name
+)  # exports of policies, under "area/name" of the policy

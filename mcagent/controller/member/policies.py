@@ -1,0 +1,150 @@
+"""The reconciler of replicated policies: ResourceImports of them to ClusterNetworkPolicies, where Antrea is.
+
+A key is the name of a policy, or "" for the report. It owns the ClusterNetworkPolicy `antrea-mc-<name>`, made just
+what the leader says, as long as its Tier is here; one of that name without the annotation is somebody's own and
+stays. What is not applied, and why, is reported to the leader on this cluster's announcement: there it becomes
+Events (`leader.policies`). Every cluster that has Antrea has Tiers; without any there is no Antrea here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from mcagent.controller.contract import names
+from mcagent.controller.contract.raw import annotation, is_deleting, name_of, only, text_at, value_at
+from mcagent.controller.machinery.reconciler import (
+    Access,
+    DesiredObjects,
+    Index,
+    ObjectChange,
+    Ref,
+    Side,
+    View,
+    Wanted,
+)
+from mcagent.controller.member.announce import announce_ref
+from mcagent.controller.member.membership import concerns_membership, is_for, joined_leader
+from mcagent.controller.settings import MemberSettings
+from mcagent.kube.source import RawObject
+from mcagent.model.objects import Kind
+
+REPORT = ""
+MAX_REPORTED = 32  # policies that are not applied, in the report; the first by name
+_SHOWN = 256  # characters of why
+
+
+class PolicyImports:
+    """Imports the policies of the ClusterSet."""
+
+    name = "policy-import"
+    needs_leader = True
+    reads = Access(local={Kind.CLUSTER_NETWORK_POLICY, Kind.TIER, Kind.CLUSTER_SET}, leader={Kind.RESOURCE_IMPORT})
+    writes = Access(local={Kind.CLUSTER_NETWORK_POLICY}, leader={Kind.MEMBER_CLUSTER_ANNOUNCE})
+
+    def __init__(self, settings: MemberSettings) -> None:  # noqa: ARG002
+        """Nothing of the settings is needed."""
+        self.indexes = (POLICIES,)
+
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
+        """Return the policies that a change is about: those of a Tier when that comes or goes; and the report."""
+        raw = change.new or change.old or {}
+        match change.kind:
+            case Kind.RESOURCE_IMPORT:
+                found = dict.fromkeys(_policy_name(o) for o in (change.old, change.new) if o is not None)
+                return [*filter(None, found), REPORT] if any(found) else []
+            case Kind.CLUSTER_NETWORK_POLICY:
+                name = name_of(raw)
+                ours = name.startswith(names.IMPORTED_PREFIX)
+                return [name.removeprefix(names.IMPORTED_PREFIX), REPORT] if ours else []
+            case Kind.TIER:
+                came_or_went = is_deleting(change.old) != is_deleting(change.new) or None in (
+                    change.old,
+                    change.new,
+                )
+                return self.all_keys(view) if came_or_went else []
+            case _:
+                return self.all_keys(view) if concerns_membership(change) else []
+
+    def all_keys(self, view: View) -> Iterable[str]:
+        """Return all policies that are or were imported, and the report."""
+        there = (o for o in view.list(Kind.CLUSTER_NETWORK_POLICY) if is_imported_policy(o))
+        found = dict.fromkeys(map(_policy_name, view.indexed(POLICIES, names.POLICY)))
+        found |= dict.fromkeys(name_of(o).removeprefix(names.IMPORTED_PREFIX) for o in there)
+        return [*filter(None, found), REPORT]
+
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
+        """Return the policy, or the report."""
+        leader = joined_leader(view)
+        if leader is None:
+            return DesiredObjects()  # leaving cleans up
+        if key == REPORT:
+            text = _report(view)
+            wanted = Wanted(
+                ref=announce_ref(leader),
+                body={"metadata": {"annotations": {names.POLICY_PROBLEMS_ANNOTATION: text}}},
+                create=False,
+            )
+            return DesiredObjects(steps=[wanted])
+        name = names.policy_import(key)
+        raw = view.get(Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=name))
+        ref = Ref(kind=Kind.CLUSTER_NETWORK_POLICY, name=names.imported(key))
+        there = view.get(ref)
+        if raw is None or _policy_name(raw) != key or not is_for(raw, leader) or _problem(view, raw):
+            return DesiredObjects(steps=[ref] if there is not None and is_imported_policy(there) else [])
+        policy = value_at(raw, "spec", "clusternetworkpolicy")
+        meta = {
+            "annotations": {names.IMPORTED_POLICY_ANNOTATION: "true"},
+            "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
+        }
+        spec = only(policy, value_at(there, "spec"))
+        return DesiredObjects(steps=[Wanted(ref=ref, body={"metadata": meta, "spec": spec})])
+
+
+def is_imported_policy(raw: RawObject) -> bool:
+    """Tell whether a ClusterNetworkPolicy was made for an import, by Antrea or by us."""
+    noted = annotation(raw, names.IMPORTED_POLICY_ANNOTATION) == "true"
+    return noted and name_of(raw).startswith(names.IMPORTED_PREFIX)
+
+
+def _problem(view: View, raw: RawObject) -> str:
+    """Return why a policy cannot be here; "" if it can."""
+    if not isinstance(value_at(raw, "spec", "clusternetworkpolicy"), dict):
+        return "the ResourceImport has no policy"
+    tier = text_at(raw, "spec", "clusternetworkpolicy", "tier")
+    if not view.list(Kind.TIER):
+        return "the cluster has no Antrea: there are no Tiers"
+    if tier and view.get(Ref(kind=Kind.TIER, name=tier)) is None:
+        return f"there is no Tier {tier}"
+    name = names.imported(_policy_name(raw))
+    ref = Ref(kind=Kind.CLUSTER_NETWORK_POLICY, name=name)
+    there = view.get(ref)
+    foreign = there is not None and not is_imported_policy(there)
+    return f"there is a ClusterNetworkPolicy {name} that was not imported" if foreign else ""
+
+
+def _report(view: View) -> str | None:
+    """Return what is not applied, and why, as JSON by name; None: nothing."""
+    found: dict[str, str] = {}
+    for raw in view.indexed(POLICIES, names.POLICY):
+        name = _policy_name(raw)
+        refused = view.failure(Ref(kind=Kind.CLUSTER_NETWORK_POLICY, name=names.imported(name)))
+        found[name] = _problem(view, raw) or refused
+    wrong = sorted((name, why[:_SHOWN]) for name, why in found.items() if name and why)
+    return json.dumps(dict(wrong[:MAX_REPORTED])) if wrong else None
+
+
+def _policy_name(raw: RawObject) -> str:
+    """Return which policy a ResourceImport is about; "" when it is about none, or its name does not follow."""
+    name = text_at(raw, "spec", "name")
+    good = text_at(raw, "spec", "kind") == names.POLICY and names.is_subdomain(names.imported(name))
+    return name if good and name_of(raw) == names.policy_import(name) else ""
+
+
+def _policies(obj: RawObject) -> Iterable[str]:
+    return [names.POLICY] if _policy_name(obj) else []
+
+
+POLICIES = Index(
+    name="imports-of-policies", kind=Kind.RESOURCE_IMPORT, side=Side.LEADER, values=_policies
+)  # all under the kind
