@@ -20,6 +20,7 @@ import yaml
 
 from devtools.apiserver import ApiServer
 from mcagent.controller.config import Role, Settings
+from mcagent.controller.machinery.informers import OPTIONAL
 from mcagent.controller.run import Controller
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
@@ -224,7 +225,7 @@ def test_the_rights_of_the_manifests_suffice(cluster: Callable[..., Cluster]) ->
         assert not controller.engine.view.failures()
         assert not [key for key in controller.engine.worker.statistics.requests() if key[2] in ("403", "401")]
         states = [state for states in controller.engine.informers().values() for state in states]
-        assert not [state for state in states if state.error and state.kind is not Kind.CLUSTER_CLAIM]
+        assert not [state for state in states if state.error and state.kind not in OPTIONAL]
     # leaving takes back all of it
     east.objects.remove(Kind.CLUSTER_SET, "blue")
     until(lambda: east.objects.get(Kind.CLUSTER_SET, "blue") is None, timeout=20)

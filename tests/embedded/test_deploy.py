@@ -317,14 +317,14 @@ def test_crds_go_last_and_only_when_told(site: Site) -> None:
     """How much is stored under each is told before; one that is somebody else's stays."""
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     site.run("deploy", "--without", "member", "--apply", "--no-wait")
-    assert len(site.names(crds)) == 6
+    assert len(site.names(crds)) == 7
     gateways = f"/apis/{GROUP}/v1alpha1/namespaces/{HOME}/gateways"
     site.post(gateways, "Gateway", "east-1", gatewayIP="192.168.1.1", internalIP="192.168.1.1")
     label = {"metadata": {"labels": {"app.kubernetes.io/part-of": None}}}
     theirs = "serviceexports.multicluster.x-k8s.io"
     site.client.request("PATCH", f"{crds}/{theirs}", body=label, content_type="application/merge-patch+json")
     assert site.run("uninstall", "--timeout", "5")[0] == 0
-    assert len(site.names(crds)) == 6
+    assert len(site.names(crds)) == 7
     code, said = site.run("uninstall", "--crds", "--timeout", "5")
     assert code == 0, said
     assert f"CustomResourceDefinition gateways.{GROUP} goes, with all that is stored under it: 1 objects" in said

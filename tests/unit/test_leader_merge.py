@@ -440,7 +440,7 @@ def test_cluster_info_goes_with_its_export() -> None:
 def test_kinds_that_are_not_merged_are_told_and_let_go() -> None:
     """An export of another kind says so in its status, and can be deleted."""
     leader = two()
-    leader.put(export("east", "AntreaClusterNetworkPolicy", "policy", {}))
+    leader.put(export("east", "ExternalEntity", "policy", {}))
     assert "does not merge exports of kind" in leader.verdict("policy")["message"]
     leader.remove("policy")
     assert leader.api.get(Kind.RESOURCE_EXPORT, AREA, "policy") is None

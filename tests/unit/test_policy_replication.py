@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from mcagent.controller.contract import names
+from mcagent.controller.member.announce import Announce
 from mcagent.controller.member.cleanup import Cleanup
 from mcagent.controller.member.policies import PolicyImports
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, Leader, announce, export
+from tests.unit.leader_world import AREA, Leader, export
 from tests.unit.member_world import AREA as NORTH
 from tests.unit.member_world import HOME, SET, member, north_of, settings
 
@@ -42,16 +43,16 @@ def imported(payload: RawObject | None = None) -> RawObject:
 def antrea(*tiers: str) -> tuple[MemoryView, Controller]:
     """Return a member with Tiers, that has announced itself."""
     view = member()
-    north_of(view).put(announce("east", area=NORTH))
     for tier in tiers:
         view.local.put({"kind": "Tier", "metadata": {"name": tier}, "spec": {"priority": 50}})
-    controller = Controller(view, [PolicyImports(settings()), Cleanup(settings())])
+    controller = Controller(view, [PolicyImports(settings()), Announce(settings()), Cleanup(settings())])
     controller.settle()
     return view, controller
 
 
-def report(view: MemoryView) -> dict[str, str]:
-    """Return what the member told the leader."""
+def report(view: MemoryView, controller: Controller) -> dict[str, str]:
+    """Return what the member tells the leader with its next heartbeat."""
+    controller.settle()
     found = north_of(view).get(Kind.MEMBER_CLUSTER_ANNOUNCE, NORTH, names.announce("east"))
     assert found is not None
     text = found["metadata"].get("annotations", {}).get(names.POLICY_PROBLEMS_ANNOTATION, "{}")
@@ -148,7 +149,7 @@ def test_a_member_makes_repairs_and_removes_the_policy() -> None:
     view.local.remove(Kind.CLUSTER_NETWORK_POLICY, "", OURS)
     controller.run()
     assert spec_of(view) == POLICY
-    assert report(view) == {}
+    assert report(view, controller) == {}
     north_of(view).remove(Kind.RESOURCE_IMPORT, NORTH, IMPORT)
     controller.run()
     assert spec_of(view) is None
@@ -160,10 +161,10 @@ def test_a_missing_tier_is_reported_and_what_comes_later_counts() -> None:
     north_of(view).put(imported())
     controller.run()
     assert spec_of(view) is None
-    assert report(view) == {"strict": "there is no Tier securityops"}
+    assert report(view, controller) == {"strict": "there is no Tier securityops"}
     view.local.put({"kind": "Tier", "metadata": {"name": "securityops"}, "spec": {}})
     controller.run()
-    assert (spec_of(view), report(view)) == (POLICY, {})
+    assert (spec_of(view), report(view, controller)) == (POLICY, {})
     view.local.remove(Kind.TIER, "", "securityops")
     controller.run()
     assert spec_of(view) is None
@@ -174,7 +175,7 @@ def test_a_cluster_without_antrea_says_so() -> None:
     view, controller = antrea()
     north_of(view).put(imported())
     controller.run()
-    assert "has no Antrea" in report(view)["strict"]
+    assert "has no Antrea" in report(view, controller)["strict"]
 
 
 def test_a_policy_of_somebody_else_stays() -> None:
@@ -185,7 +186,7 @@ def test_a_policy_of_somebody_else_stays() -> None:
     north_of(view).put(imported())
     controller.run()
     assert spec_of(view) == {"priority": 5}
-    assert "was not imported" in report(view)["strict"]
+    assert "was not imported" in report(view, controller)["strict"]
 
 
 def test_a_refused_update_does_not_take_the_policy_away() -> None:
@@ -197,7 +198,7 @@ def test_a_refused_update_does_not_take_the_policy_away() -> None:
     north_of(view).put(imported({**POLICY, "priority": 2}))
     controller.settle()
     assert spec_of(view) == POLICY
-    assert report(view) == {"strict": "no"}
+    assert report(view, controller) == {"strict": "no"}
 
 
 def test_leaving_deletes_imported_policies_only() -> None:

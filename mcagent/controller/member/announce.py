@@ -2,7 +2,7 @@
 
 A heartbeat has the time at which its period began, so there is one write a period however often the key is
 reconciled; clusters are spread over the period by their IDs. The object is not watched: the watch would bring
-those of all members.
+those of all members. With it goes what of the ClusterSet's policies is not applied here.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mcagent.controller.member.membership import (
     concerns_membership,
     joined_leader,
 )
+from mcagent.controller.member.policies import ANTREA, POLICIES, report
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -40,9 +41,9 @@ class Announce:
 
     name = "announce"
     needs_leader = False
-    reads = Access(local={Kind.CLUSTER_SET})
+    reads = Access(local={Kind.CLUSTER_SET, *ANTREA}, leader={Kind.RESOURCE_IMPORT})
     writes = Access(leader={Kind.MEMBER_CLUSTER_ANNOUNCE})
-    indexes = ()
+    indexes = (POLICIES,)
 
     def __init__(self, settings: MemberSettings) -> None:
         self._period = settings.heartbeat_period
@@ -63,8 +64,11 @@ class Announce:
         offset = zlib.crc32(leader.cluster_id.encode()) / 2**32 * self._period
         beat = (now - offset) // self._period * self._period + offset
         ref = announce_ref(leader)
+        notes: dict[str, str | None] = {names.HEARTBEAT_ANNOTATION: time_text(beat)}
+        if leader.synced:  # else nothing is known of policies
+            notes[names.POLICY_PROBLEMS_ANNOTATION] = report(view)
         body = {
-            "metadata": {"annotations": {names.HEARTBEAT_ANNOTATION: time_text(beat)}},
+            "metadata": {"annotations": notes},
             "clusterID": leader.cluster_id,
             "clusterSetID": leader.cluster_set,
             "leaderClusterID": leader.leader_cluster_id,

@@ -1,8 +1,8 @@
 """The reconciler of replicated policies: ResourceImports of them to ClusterNetworkPolicies, where Antrea is.
 
-A key is the name of a policy, or "" for the report. It owns the ClusterNetworkPolicy `antrea-mc-<name>`, made just
+A key is the name of a policy. It owns the ClusterNetworkPolicy `antrea-mc-<name>`, made just
 what the leader says, as long as its Tier is here; one of that name without the annotation is somebody's own and
-stays. What is not applied, and why, is reported to the leader on this cluster's announcement: there it becomes
+stays. What is not applied, and why, the announcement says to the leader (`member.announce`): there it becomes
 Events (`leader.policies`). Every cluster that has Antrea has Tiers; without any there is no Antrea here.
 """
 
@@ -23,13 +23,12 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.announce import announce_ref
 from mcagent.controller.member.membership import concerns_membership, is_for, joined_leader
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 
-REPORT = ""
+ANTREA = frozenset({Kind.CLUSTER_NETWORK_POLICY, Kind.TIER})
 MAX_REPORTED = 32  # policies that are not applied, in the report; the first by name
 _SHOWN = 256  # characters of why
 
@@ -39,24 +38,24 @@ class PolicyImports:
 
     name = "policy-import"
     needs_leader = True
-    reads = Access(local={Kind.CLUSTER_NETWORK_POLICY, Kind.TIER, Kind.CLUSTER_SET}, leader={Kind.RESOURCE_IMPORT})
-    writes = Access(local={Kind.CLUSTER_NETWORK_POLICY}, leader={Kind.MEMBER_CLUSTER_ANNOUNCE})
+    reads = Access(local={*ANTREA, Kind.CLUSTER_SET}, leader={Kind.RESOURCE_IMPORT})
+    writes = Access(local={Kind.CLUSTER_NETWORK_POLICY})
 
     def __init__(self, settings: MemberSettings) -> None:  # noqa: ARG002
         """Nothing of the settings is needed."""
         self.indexes = (POLICIES,)
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
-        """Return the policies that a change is about: those of a Tier when that comes or goes; and the report."""
+        """Return the policies that a change is about: those of a Tier when that comes or goes."""
         raw = change.new or change.old or {}
         match change.kind:
             case Kind.RESOURCE_IMPORT:
                 found = dict.fromkeys(_policy_name(o) for o in (change.old, change.new) if o is not None)
-                return [*filter(None, found), REPORT] if any(found) else []
+                return [*filter(None, found)]
             case Kind.CLUSTER_NETWORK_POLICY:
                 name = name_of(raw)
                 ours = name.startswith(names.IMPORTED_PREFIX)
-                return [name.removeprefix(names.IMPORTED_PREFIX), REPORT] if ours else []
+                return [name.removeprefix(names.IMPORTED_PREFIX)] if ours else []
             case Kind.TIER:
                 came_or_went = is_deleting(change.old) != is_deleting(change.new) or None in (
                     change.old,
@@ -67,25 +66,17 @@ class PolicyImports:
                 return self.all_keys(view) if concerns_membership(change) else []
 
     def all_keys(self, view: View) -> Iterable[str]:
-        """Return all policies that are or were imported, and the report."""
+        """Return all policies that are or were imported."""
         there = (o for o in view.list(Kind.CLUSTER_NETWORK_POLICY) if is_imported_policy(o))
         found = dict.fromkeys(map(_policy_name, view.indexed(POLICIES, names.POLICY)))
         found |= dict.fromkeys(name_of(o).removeprefix(names.IMPORTED_PREFIX) for o in there)
-        return [*filter(None, found), REPORT]
+        return [*filter(None, found)]
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
-        """Return the policy, or the report."""
+        """Return the policy."""
         leader = joined_leader(view)
         if leader is None:
             return DesiredObjects()  # leaving cleans up
-        if key == REPORT:
-            text = _report(view)
-            wanted = Wanted(
-                ref=announce_ref(leader),
-                body={"metadata": {"annotations": {names.POLICY_PROBLEMS_ANNOTATION: text}}},
-                create=False,
-            )
-            return DesiredObjects(steps=[wanted])
         name = names.policy_import(key)
         raw = view.get(Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=name))
         ref = Ref(kind=Kind.CLUSTER_NETWORK_POLICY, name=names.imported(key))
@@ -123,7 +114,7 @@ def _problem(view: View, raw: RawObject) -> str:
     return f"there is a ClusterNetworkPolicy {name} that was not imported" if foreign else ""
 
 
-def _report(view: View) -> str | None:
+def report(view: View) -> str | None:
     """Return what is not applied, and why, as JSON by name; None: nothing."""
     found: dict[str, str] = {}
     for raw in view.indexed(POLICIES, names.POLICY):
