@@ -1,7 +1,7 @@
 """The pipeline of mcagent's bridge: its declaration, the topology it is built from, and the builders."""
 
 from flows.pipeline.declaration import PIPELINE
-from flows.pipeline.owners import base, cluster, endpoints, node, service
+from flows.pipeline.owners import base, claimed_identities, cluster, endpoints, node, pod_identity, service
 from flows.pipeline.values import (
     Endpoint,
     Entries,
@@ -26,8 +26,10 @@ __all__ = [
     "RemoteCluster",
     "RemoteGateway",
     "base",
+    "claimed_identities",
     "cluster",
     "endpoints",
     "node",
+    "pod_identity",
     "service",
 ]

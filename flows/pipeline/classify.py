@@ -49,12 +49,13 @@ def _probes(env: Env) -> Iterator[Flow]:
                 yield e.flow(t.CLASSIFY, d.NORMAL, terms, *e.FOREIGN, host, *e.AS_REPLY, e.goto(t.ROUTE))
 
 
-def cluster(c: RemoteCluster, hops: Iterable[NextHop]) -> Iterator[Flow]:
-    """Gateway: from the tunnels to another cluster's gateways."""
+def cluster(env: Env, c: RemoteCluster, hops: Iterable[NextHop]) -> Iterator[Flow]:
+    """Gateway: from the tunnels to another cluster's gateways. Table Identity judges whom they say it is from."""
+    begin = (e.UNMARKED,) if env.identities else e.FOREIGN
     for port in (hop.ofport for hop in hops):
         who = (set_bits(r.ORIGIN, r.ORIGIN_REMOTE), set_bits(r.CLUSTER, c.id), set_bits(r.INGRESS_PORT, port))
         for family in r.FAMILIES:
-            yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *e.FOREIGN, *who, e.goto(t.SOURCE))
+            yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *begin, *who, e.goto(t.SOURCE))
 
 
 def node(n: LocalNode) -> Iterator[Flow]:

@@ -49,6 +49,7 @@ FOR_BASE = Category(1, "base", "what every Node has")
 FOR_CLUSTER = Category(2, "cluster", "a remote cluster; number: cluster")
 FOR_NODE = Category(3, "node", "a Node of this cluster; number: Node")
 FOR_SERVICE = Category(4, "service", "an exported Service; number: Service")
+FOR_IDENTITY = Category(5, "identity", "what a Pod of this Node sends; number: its label identity")
 
 DROP_MISS = Category(0x80, "miss", "no flow of the table wanted it; number: table")
 DROP_SPOOFED = Category(0x81, "spoofed", "host or Node sent from an address that is not its own; number: origin")
@@ -97,7 +98,7 @@ PIPELINE = Pipeline(
         GROUP_RELAY, GROUP_REPLY, GROUP_SERVICE,
     ),
     categories=(
-        FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, DROP_MISS, DROP_SPOOFED, DROP_SPOOFED_REMOTE,
+        FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, FOR_IDENTITY, DROP_MISS, DROP_SPOOFED, DROP_SPOOFED_REMOTE,
         DROP_NOT_PUBLISHED, DROP_NOT_EXPORTED, DROP_NO_ENDPOINT, DROP_NO_STATE, DROP_INVALID, DROP_NO_ROUTE,
         DROP_NO_GATEWAY, DROP_NO_NODE, DROP_REFUSED,
     ),

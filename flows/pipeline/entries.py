@@ -16,8 +16,9 @@ from flows.pipeline.values import Env
 # A packet keeps its kernel mark (skb->mark) through encapsulation and decapsulation (skb_scrub_packet in
 # net/core/skbuff.c clears it between namespaces only). Ours, or a CNI's, must not steer the tunnel's own packets.
 UNMARKED = set_whole(f.PKT_MARK, 0)
+UNKNOWN = set_whole(f.TUN_ID, r.IDENTITY_UNKNOWN)
 # From the host or another cluster: no Node of this cluster has said which Pod it is from.
-FOREIGN = (UNMARKED, set_whole(f.TUN_ID, r.IDENTITY_UNKNOWN))
+FOREIGN = (UNMARKED, UNKNOWN)
 PLAIN = set_whole(f.ETH_DST, r.MAC_PLAIN)
 AS_TRANSLATED = set_whole(f.ETH_DST, r.MAC_TRANSLATED)
 AS_REPLY = (set_whole(f.ETH_DST, r.MAC_REPLY), set_bits(r.REPLY, 1))

@@ -10,8 +10,9 @@ from dataclasses import replace
 from ipaddress import ip_network
 
 from flows.declare import Category
+from flows.fields import Address
 from flows.flow import Flow, Group
-from flows.pipeline import arrive, classify, departure, groups, route, source, untranslate, userspace
+from flows.pipeline import arrive, classify, departure, groups, identity, route, source, untranslate, userspace
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
@@ -26,7 +27,7 @@ def base(env: Env, group: NextHopGroup) -> Entries:
     `group` has a next hop for every port in `env.local_gateways`.
     """
     flows = [e.drop(one, d.LOWEST, (), d.MISS.get(one.number, d.DROP_MISS), one.number) for one in t.TABLES]
-    flows += [*classify.base(env), *source.base(env), *departure.base(env), *arrive.base(env)]
+    flows += [*classify.base(env), *source.base(env), *identity.base(env), *departure.base(env), *arrive.base(env)]
     if env.gateway:
         flows += [*untranslate.base(env), *services.base(), *userspace.client_table(env), *route.base(env)]
     return _owned(d.FOR_BASE, 0, flows, groups.local_gateways(env, group))
@@ -43,7 +44,7 @@ def cluster(env: Env, c: RemoteCluster) -> Entries:
     if not (tunnels if env.gateway else c.gateways):
         flows += route.unreachable(c)
     elif env.gateway:
-        flows += [*classify.cluster(c, tunnels.values()), *source.cluster_tunnel(c, sources)]
+        flows += [*classify.cluster(env, c, tunnels.values()), *source.cluster_tunnel(env, c, sources)]
         flows += route.cluster(env, c, tunnels)
         chosen = route.cluster_groups(env, c, tunnels)
     else:
@@ -77,6 +78,16 @@ def service(env: Env, s: LocalService) -> Entries:
 def endpoints(found: Iterable[Endpoint]) -> Entries:
     """Return what holds back packets of endpoints on this Node whose connection is not known."""
     return Entries(flows=tuple(userspace.endpoints(found)))
+
+
+def pod_identity(env: Env, address: Address, number: int) -> Entries:
+    """Return the mark of what a Pod of this Node sends."""
+    return _owned(d.FOR_IDENTITY, number, identity.pod(env, address, number))
+
+
+def claimed_identities(cluster: int, numbers: Iterable[int]) -> Entries:
+    """Return the label identities that are believed of a cluster; of any cluster, if it is 0."""
+    return _owned(d.FOR_CLUSTER, cluster, identity.claimed(cluster, numbers))
 
 
 def _owned(owner: Category, number: int, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> Entries:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from flows.actions import Ct, set_bits
+from flows.actions import set_bits
 from flows.fields import Network, source_in
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
+from flows.pipeline.identity import departing
 from flows.pipeline.values import Env, LocalNode, RemoteCluster
 
 
@@ -35,20 +36,19 @@ def cluster(env: Env, c: RemoteCluster, sources: Iterable[Network]) -> Iterator[
             yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, (e.FROM_GATEWAY, *source_in(net)), *deliver)
 
 
-def cluster_tunnel(c: RemoteCluster, sources: Iterable[Network]) -> Iterator[Flow]:
+def cluster_tunnel(env: Env, c: RemoteCluster, sources: Iterable[Network]) -> Iterator[Flow]:
     """Gateway: another cluster sends from its own CIDRs, and its gateways from their addresses."""
-    of = r.CLUSTER.is_(c.id)
+    of, go_on = r.CLUSTER.is_(c.id), e.goto(t.IDENTITY if env.identities else t.UNTRANSLATE)
     for net in sources:
-        terms = (e.FROM_REMOTE, of, *source_in(net))
-        yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, terms, e.goto(t.UNTRANSLATE))
+        yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, (e.FROM_REMOTE, of, *source_in(net)), go_on)
     yield e.drop(t.SOURCE, d.ELSE, (e.FROM_REMOTE, of), d.DROP_SPOOFED_REMOTE, c.id)
 
 
 def own_node(env: Env, n: LocalNode) -> Iterator[Flow]:
     """From the host: what lives on this Node, by way of conntrack."""
-    track = Ct(env.zone(r.ZONE_ARRIVAL), table=t.DEPARTURE.number)
+    go_on = e.goto(t.IDENTITY) if env.identities else departing(env)
     for net in dict.fromkeys(n.networks):
-        yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, (e.FROM_HOST, *source_in(net)), track)
+        yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, (e.FROM_HOST, *source_in(net)), go_on)
 
 
 def node(env: Env, n: LocalNode) -> Iterator[Flow]:

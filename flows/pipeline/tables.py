@@ -26,7 +26,15 @@ SOURCE = Table(
     name="Source",
     purpose="Source-address check: a cluster, a Node and the host may send only from addresses that are theirs.",
     fields=(f.ETH_TYPE, r.ORIGIN, r.CLUSTER, r.INGRESS_PORT, *ADDRESSES_SRC),
-    next=(20, 30, 60),
+    next=(12, 20, 30, 60),
+)
+IDENTITY = Table(
+    number=12,
+    name="Identity",
+    purpose="Label identities: what a Pod of this Node sends gets its number; on a gateway, of what another cluster "
+    "says only numbers of its own Pods are believed.",
+    fields=(f.ETH_TYPE, r.ORIGIN, r.CLUSTER, f.TUN_ID, *ADDRESSES_SRC),
+    next=(20, 30),
 )
 UNTRANSLATE = Table(
     number=20,
@@ -167,6 +175,6 @@ OUTPUT = Table(
 )
 
 TABLES = (
-    CLASSIFY, SOURCE, UNTRANSLATE, UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT, UN_DNAT, DEPARTURE, ROUTE, RELAY,
-    SNAT_TABLE, SNAT_STATE, EXIT, DELIVER, ARRIVE, ADMIT, ARRIVE_STATE, OUTPUT,
+    CLASSIFY, SOURCE, IDENTITY, UNTRANSLATE, UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT, UN_DNAT, DEPARTURE, ROUTE,
+    RELAY, SNAT_TABLE, SNAT_STATE, EXIT, DELIVER, ARRIVE, ADMIT, ARRIVE_STATE, OUTPUT,
 )  # fmt: skip

@@ -23,6 +23,7 @@ class Env:
     own_gateway_ips: tuple[Address, ...] = ()
     service_cidrs: tuple[Network, ...] = ()  # this cluster's
     published_pods: tuple[Network, ...] = ()  # Pods that remote clusters may reach and see; empty: no Pod to Pod
+    identities: bool = False  # tunnels carry label identities (else, that they are unknown)
     client_ports_move: bool = False  # conntrack may give a client another source port, which it is to keep
 
     def zone(self, zone: Zone) -> int:

@@ -59,7 +59,6 @@ class Settings:
     wireguard_implementation: WireGuardChoice = WireGuardChoice.AUTO
     wireguard_key_dir: str = "/var/lib/mcagent/wireguard"
     resolv_conf: str = "/etc/resolv.conf"
-    stretched_network_policy: bool = False
     drain_on_stop: bool = False
     drain_timeout: float = 10.0
     damping_initial: float = 1.0
@@ -125,8 +124,9 @@ KEYS: tuple[Key, ...] = (
         meaning='Namespace of the Gateway and ClusterInfoImport objects. "" means all namespaces.'),
     _key("enablePodToPodConnectivity", "enable_pod_to_pod", kinds.boolean(), antrea=True,
         meaning="Pods of remote clusters may reach Pods of this cluster directly, and see their addresses."),
-    _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.not_yet(), antrea=True,
-        meaning="Not available in this version: only false is accepted."),
+    _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.boolean(), antrea=True,
+        meaning="Tunnels tell which labels the Pod has that a packet is from, by the number that the ClusterSet has "
+                "given to these labels ([policies.md](policies.md)). The same in all clusters."),
     _key("trafficEncryptionMode", "encryption", kinds.choice(TrafficEncryption), antrea=True,
         meaning="Encryption between gateways of different clusters. The same in all clusters."),
     _key("wireGuard.port", "wireguard_port", kinds.integer(1, 65535), antrea=True,

@@ -55,7 +55,7 @@ def _listed(
             changed.clear()
             snapshot = objects.take()
             found = compile_desired(snapshot, facts, settings.core)
-            objects.want(found.needs, found.desired.state.role)
+            objects.want(found.needs, all_pods=found.desired.state.all_pods)
             missing = found.needs - snapshot.synced
             if not missing:
                 return snapshot

@@ -21,7 +21,6 @@ from mcagent.core.snapshot import ATTRIBUTE, Change, Delete, Forget, Relist, Ups
 from mcagent.kube.source import EventType, RawObject, WatchEvent
 from mcagent.model.informer_state import InformerState
 from mcagent.model.net import Address
-from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.problem import Problem
 
@@ -117,9 +116,9 @@ class Objects:
         """Return the latest snapshot. From one thread only, as `want`."""
         return self._store.take()
 
-    def want(self, kinds: frozenset[Kind], role: Role) -> None:
-        """Read these kinds, as far as a Node of this role needs them. No kinds: as before."""
-        selectors = field_selectors(role, self._node_name)
+    def want(self, kinds: frozenset[Kind], *, all_pods: bool) -> None:
+        """Read these kinds; Pods of this Node only, unless `all_pods`. No kinds: as before."""
+        selectors = {} if all_pods else {Kind.POD: f"spec.nodeName={self._node_name}"}
         wanted = (kinds, {kind: selector for kind, selector in selectors.items() if kind in kinds})
         if kinds and wanted != self._wanted:
             log.info("objects needed now: %s", ", ".join(sorted(kinds)))
@@ -136,11 +135,6 @@ class Objects:
             replace(state, objects=len(getattr(self._store.snapshot, ATTRIBUTE[kind])))
             for kind, state in sorted(self._source.state().items())
         ]
-
-
-def field_selectors(role: Role, node_name: str) -> Mapping[Kind, str]:
-    """Return what narrows kinds down: only a gateway needs to know the Pods of other Nodes than its own."""
-    return {} if role is Role.GATEWAY else {Kind.POD: f"spec.nodeName={node_name}"}
 
 
 def _source(settings: Settings, store: SnapshotStore, changed: Callable[[], None]) -> tuple[Source, Api | None]:

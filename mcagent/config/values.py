@@ -64,24 +64,6 @@ def boolean() -> Value:
     )
 
 
-def not_yet() -> Value:
-    """Return the kind of a boolean of Antrea's that this version cannot do: only false is allowed."""
-    either = boolean()
-
-    def refuse(value: bool) -> bool:
-        if value:
-            raise ValueError("not available in this version: only false is accepted")
-        return value
-
-    return Value(
-        allowed="false",
-        parse=lambda value: refuse(either.parse(value)),
-        parse_text=lambda text: refuse(either.parse_text(text)),
-        show=either.show,
-        switch=True,
-    )
-
-
 def integer(low: int, high: int, *, also: tuple[int, ...] = (), never: Iterable[tuple[int, str]] = ()) -> Value:
     """Return the kind of a whole number from `low` to `high`.
 

@@ -30,6 +30,8 @@ ATTRIBUTE: Mapping[Kind, str] = {
     Kind.SERVICE: "services",
     Kind.ENDPOINT_SLICE: "endpoint_slices",
     Kind.SERVICE_EXPORT: "service_exports",
+    Kind.NAMESPACE: "namespaces",
+    Kind.LABEL_IDENTITY: "label_identities",
 }
 
 

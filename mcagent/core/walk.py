@@ -20,6 +20,13 @@ from mcagent.core.fragments.path_state import PathRules, PathState, Tunnel, clus
 from mcagent.core.ids import CLUSTERS, METERS, NODES, SERVICES, assign_ids, assign_ofports
 from mcagent.core.local_cluster import services
 from mcagent.core.local_cluster.gateways import accept_gateways, wanted_gateways
+from mcagent.core.local_cluster.identities import (
+    EVERYBODY,
+    IDENTITY_NEEDS,
+    claimed_identities,
+    numbers_of,
+    pod_identities,
+)
 from mcagent.core.local_cluster.nodes import NO_PODS, CheckedNode, PodHosts, check_node, check_pod, pods_by_node
 from mcagent.core.local_cluster.topology import (
     SERVICE_NEEDS,
@@ -64,8 +71,9 @@ class Walk:
     @cached_property
     def needs(self) -> frozenset[Kind]:
         """The kinds that the desired state follows from."""
-        serves = self.local.serves(self._facts.datapath)
-        return self.local.needs | (SERVICE_NEEDS if serves else frozenset())
+        local = self.local
+        found = local.needs | (SERVICE_NEEDS if local.serves(self._facts.datapath) else frozenset())
+        return found | (IDENTITY_NEEDS if self._config.stretched_network_policy and local.role else frozenset())
 
     # --- this cluster
 
@@ -190,6 +198,8 @@ class Walk:
         if self._env is not None and self.local.own is not None:
             found += [self._guard, *self._node_fragments(self._env, self.local.own)]
             found += self._cluster_fragments(self._env)
+            if self._env.identities:
+                found.append(self._identities(self._env))
             if self._facts.datapath is DatapathType.NETDEV:
                 ports = self._exported[0]
                 found.append(self._cell("endpoints", build.endpoints_fragment, ports, self.local.own))
@@ -269,8 +279,27 @@ class Walk:
         routes = self._each("routes to clusters", build.cluster_routes, led_to, source, env.gateway, config)
         ports = self._each("ports to clusters", build.ports, paths, config)
         owners = self._cell("owners of clusters", build.owners, "cluster", tuple(accepted))
-        parts = self._cell("parts of clusters", joined, owners, ports, routes, flows)
+        checked: Mapping[str, build.Resources] = {}
+        if env.gateway and env.identities:
+            claimed = {one: (number, self._claimed.get(one, ())) for one, number in self._cluster_ids.items()}
+            checked = self._each("identities of clusters", build.claimed_identities, claimed)
+        parts = self._cell("parts of clusters", joined, owners, ports, routes, flows, checked)
         return self._each("fragments of clusters", build.fragment, parts).values()
+
+    def _identities(self, env: Env) -> Fragment:
+        """Return what marks packets of this Node's Pods, and which numbers are believed of any cluster."""
+        known = self._snapshot
+        numbers = self._cell("numbers of labels", numbers_of, known.label_identities)
+        who = (known.pods, known.namespaces, numbers, self._config.node_name)
+        pods = self._cell("identities of Pods", pod_identities, *who)
+        each = self._each("flows of Pods", build.pod_identity, {one: (one, pods[one]) for one in pods}, env)
+        anybody = {0: (0, self._claimed.get(EVERYBODY, ()))} if env.gateway else {}
+        rest = self._each("identities of any cluster", build.claimed_identities, anybody)
+        return self._cell("identities", build.fragment, ("identities", *(*each.values(), *rest.values())))
+
+    @cached_property
+    def _claimed(self) -> Mapping[str, tuple[int, ...]]:
+        return self._cell("claimed identities", claimed_identities, self._snapshot.label_identities)
 
     def _service_fragments(self, env: Env) -> Iterable[Fragment]:
         """Return those of exported Services."""
@@ -319,6 +348,7 @@ class Walk:
         return NodeState(
             role=local.role,
             why=local.why,
+            all_pods=local.role is Role.GATEWAY and Kind.POD in local.needs,
             gateways=local.gateways,
             tunnels=sum(len(found) for paths in self._paths for found in paths.values()),
             clusters=self._clusters.accepted,

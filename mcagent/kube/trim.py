@@ -28,6 +28,7 @@ _SHAPES: Mapping[Kind, Shape] = {
         "spec": {"nodeName": None, "hostNetwork": None},
         "status": {"phase": None, "podIP": None, "podIPs": None, "conditions": None},
     },
+    Kind.NAMESPACE: {},
     Kind.NODE: {
         "spec": {"podCIDR": None, "podCIDRs": None, "unschedulable": None},
         "status": {"addresses": None, "conditions": None},

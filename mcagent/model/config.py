@@ -73,6 +73,7 @@ class Config:
     namespace: str = ""  # namespace: of Gateway and ClusterInfoImport objects; "" means all
     enable_gateway: bool = True  # enableGateway
     enable_pod_to_pod: bool = False  # enablePodToPodConnectivity
+    stretched_network_policy: bool = False  # enableStretchedNetworkPolicy
     pod_cidrs: tuple[Network, ...] = ()  # podCIDRs: of this cluster, as published in its ClusterInfo
     source_nat: SourceNat = SourceNat.AUTO  # sourceNAT
     pod_routing: PodRouting = PodRouting.AUTO  # podRouting

@@ -113,6 +113,14 @@ class Field:
             return self.value
         raise self.error(f"must be true or false, is {describe(self.value)}")
 
+    def integer(self, first: int, last: int) -> int:
+        """Return the integer, which is in this range."""
+        if isinstance(self.value, bool) or not isinstance(self.value, int):
+            raise self.error(f"must be an integer, is {describe(self.value)}")
+        if not first <= self.value <= last:
+            raise self.error(f"must be from {first} to {last}, is {self.value}")
+        return self.value
+
     def port(self) -> int:
         """Return a transport port, 1 to 65535."""
         if isinstance(self.value, bool) or not isinstance(self.value, int):

@@ -95,6 +95,8 @@ AGENT_KINDS = frozenset(
         Kind.SERVICE,
         Kind.ENDPOINT_SLICE,
         Kind.SERVICE_EXPORT,
+        Kind.NAMESPACE,
+        Kind.LABEL_IDENTITY,
     }
 )
 """The kinds that the agent reads; a directory of manifests is read for these."""

@@ -143,6 +143,7 @@ class Pod:
     meta: Meta
     node_name: str
     ips: tuple[Address, ...] = ()
+    labels: str = ""  # as text, as `mcagent.model.labels` writes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +202,30 @@ class ServiceExport:
     meta: Meta
 
 
-ApiObject = Gateway | ClusterInfoImport | Node | Pod | Service | EndpointSlice | ServiceExport
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namespace:
+    """v1 Namespace: its labels, as text."""
+
+    meta: Meta
+    labels: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelIdentity:
+    """multicluster.crd.antrea.io/v1alpha1 LabelIdentity: the number of a Pod's labels with its Namespace's.
+
+    `clusters` have such Pods; None: nobody says which.
+    """
+
+    meta: Meta
+    label: str
+    id: int
+    clusters: frozenset[str] | None = None
+
+
+ApiObject = (
+    Gateway | ClusterInfoImport | Node | Pod | Service | EndpointSlice | ServiceExport | Namespace | LabelIdentity
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +246,8 @@ class Snapshot:
     services: dict[str, Service] = field(default_factory=dict)
     endpoint_slices: dict[str, EndpointSlice] = field(default_factory=dict)
     service_exports: dict[str, ServiceExport] = field(default_factory=dict)
+    namespaces: dict[str, Namespace] = field(default_factory=dict)
+    label_identities: dict[str, LabelIdentity] = field(default_factory=dict)
     leaving: tuple[Gateway, ...] = ()
     problems: tuple[Problem, ...] = ()
     synced: frozenset[Kind] = frozenset()

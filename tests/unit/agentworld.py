@@ -21,7 +21,7 @@ from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
 from mcagent.model.kinds import KINDS
 from mcagent.model.net import Address
-from mcagent.model.node_state import NodeState, Role
+from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import ApplyResult, Step
 from mcagent.model.resources import (
@@ -145,7 +145,7 @@ class World:
         assert state.role
         self.states_lost += 1
 
-    def want(self, kinds: frozenset[Kind], role: Role) -> None:
+    def want(self, kinds: frozenset[Kind], *, all_pods: bool) -> None:
         """Remember what was asked for."""
         self.wanted.append(kinds)
 

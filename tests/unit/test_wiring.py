@@ -8,7 +8,6 @@ import pytest
 
 from mcagent.agent.config import load
 from mcagent.agent.dry_run import dry_run
-from mcagent.agent.objects import field_selectors
 from mcagent.agent.wiring import make_facilities
 from mcagent.core.compile import compile_desired
 from mcagent.model.config import PodRouting
@@ -17,12 +16,6 @@ from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind
 from tests.unit.core_inputs import config, gateway, node, snapshot
-
-
-@pytest.mark.parametrize("role", Role)
-def test_only_a_gateway_reads_the_pods_of_all_nodes(role: Role) -> None:
-    """Any other Node that needs Pods asks for its own."""
-    assert field_selectors(role, "n1") == ({} if role is Role.GATEWAY else {Kind.POD: "spec.nodeName=n1"})
 
 
 def test_a_userspace_worker_reads_services_and_the_pods_of_its_own_node() -> None:
@@ -34,7 +27,7 @@ def test_a_userspace_worker_reads_services_and_the_pods_of_its_own_node() -> Non
     )
     assert {Kind.POD, Kind.SERVICE} <= found.needs
     assert found.desired.state.role is Role.WORKER
-    assert field_selectors(found.desired.state.role, "w1") == {Kind.POD: "spec.nodeName=w1"}
+    assert not found.desired.state.all_pods
 
 
 def test_the_bridges_socket_is_beside_the_databases() -> None:

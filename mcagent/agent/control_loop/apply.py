@@ -15,7 +15,6 @@ from mcagent.core.plan.contention import not_tried
 from mcagent.core.plan.diff import Lane, turns
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
-from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Desired, Plan, Stage, StageKind, Step
 from mcagent.model.resources import Backend
@@ -133,7 +132,7 @@ class Outcome:
     """`converged`: the whole dataplane is known to equal the desired state."""
 
     needs: frozenset[Kind] = frozenset()  # kinds to read from now on; empty: as before
-    role: Role = Role.NONE
+    all_pods: bool = False  # where Pods are among them, those of all Nodes
     waiting_for: frozenset[Kind] = frozenset()
     desired: Desired | None = None
     done: tuple[Step, ...] = ()

@@ -104,7 +104,7 @@ class Reconciler:
         with meanwhile(facts):
             compiled = self._compile(snapshot, facts, self.config)
         desired = self._desired = compiled.desired
-        found = Outcome(needs=compiled.needs, role=desired.state.role, failures=failures)
+        found = Outcome(needs=compiled.needs, all_pods=desired.state.all_pods, failures=failures)
         if missing := compiled.needs - snapshot.synced:
             return replace(found, waiting_for=missing, phases=phases.end())
         phases.enter("observe")

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Protocol
 
 from mcagent.agent.control_loop.apply import Outcome
 from mcagent.agent.control_loop.reconciler import Meanwhile, Reconciler
@@ -22,14 +23,18 @@ from mcagent.core.plan.diff import diff, flows_first
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.facts import Facts
-from mcagent.model.node_state import Role
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Plan, Step
 from mcagent.model.resources import Backend
 
 log = logging.getLogger(__name__)
 
-Want = Callable[[frozenset[Kind], Role], None]  # asks for the kinds that a Node of this role needs
+
+class Want(Protocol):
+    """Asks for the kinds that this Node needs; of Pods only its own, unless `all_pods`."""
+
+    def __call__(self, kinds: frozenset[Kind], *, all_pods: bool) -> None:
+        """Ask."""
 
 
 class Startup:
@@ -59,12 +64,12 @@ class Startup:
         if missing := ALWAYS_NEEDED - snapshot.synced:
             if not self._looked_for_flows or Backend.OPENFLOW in observe:
                 self._looked_for_flows = self._look_for_flows()
-            return Outcome(needs=needs, role=Role.GATEWAY if gateway else Role.NONE, waiting_for=missing)
+            return Outcome(needs=needs, waiting_for=missing)
         meanwhile: Meanwhile = contextlib.nullcontext
         if not self._bridge_made and Backend.OVSDB not in blocked:
             meanwhile = self._bridge_meanwhile
             if gateway:
-                self._want(needs, Role.GATEWAY)  # to be listed while the first pass computes
+                self._want(needs, all_pods=False)  # to be listed while the first pass computes
         found = self._reconciler.reconcile(snapshot, observe=observe, blocked=blocked, meanwhile=meanwhile)
         return found if found.desired is None else replace(found, done=(*self._done, *found.done))
 

@@ -54,6 +54,7 @@ def environment(
         local_gateways=tuple(sorted(hop.ofport for hop in next_hops.next_hops)),
         own_gateway_ips=() if own is None else (own.source, *also_known_by),
         service_cidrs=local.service_cidrs,
+        identities=config.stretched_network_policy,
         published_pods=local.published_pods,
         client_ports_move=datapath is DatapathType.NETDEV,
     )
@@ -179,6 +180,16 @@ def cluster_routes(
         *(resource for end in ends or () for resource in peer_resources(end, config)),
         *kernel.cluster_routes(config, source, (*cluster.cidrs, *mapped), direct),
     )
+
+
+def pod_identity(value: tuple[Address, int], env: pipeline.Env) -> Resources:
+    """Return the mark of what a Pod of this Node sends."""
+    return _entries(pipeline.pod_identity(env, *value))
+
+
+def claimed_identities(value: tuple[int, tuple[int, ...]]) -> Resources:
+    """Return the label identities that are believed of a cluster, by its ID."""
+    return _entries(pipeline.claimed_identities(*value))
 
 
 def watched_nodes(paths: Mapping[str, tuple[PathState, ...]]) -> dict[str, int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from mcagent.model import labels
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, describe, printable
 from mcagent.model.kinds import kind_of
@@ -23,7 +24,9 @@ from mcagent.model.objects import (
     Gateway,
     IpProtocol,
     Kind,
+    LabelIdentity,
     Meta,
+    Namespace,
     Node,
     Pod,
     Service,
@@ -37,6 +40,7 @@ from mcagent.model.problem import Problem, Severity
 GATEWAY_ANNOTATION = "multicluster.antrea.io/gateway"
 GATEWAY_IP_ANNOTATION = "multicluster.antrea.io/gateway-ip"
 DRAIN_ANNOTATION = "mcagent.io/drain"  # "true" on a Node: its gateway is to hand over
+EXPORTERS_ANNOTATION = "mcagent.io/exporters"  # of a LabelIdentity: the clusters with such Pods, by commas
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 MAX_GATEWAYS = 64  # gatewayInfos of one cluster
 
@@ -241,7 +245,32 @@ def parse_pod(meta: Meta, raw: Field, problems: list[Problem]) -> Pod | None:  #
     addresses = {item.get("ip").address(): None for item in status.get("podIPs").each()}
     if not addresses and not status.get("podIP").absent and status.get("podIP").value != "":
         addresses[status.get("podIP").address()] = None
-    return Pod(meta=meta, node_name=node_name, ips=tuple(addresses)) if addresses else None
+    if not addresses:
+        return None
+    return Pod(meta=meta, node_name=node_name, ips=tuple(addresses), labels=labels.joined(_labels(raw)))
+
+
+def _labels(raw: Field) -> dict[str, str]:
+    field = raw.get("metadata").get("labels")
+    names = field.value if isinstance(field.value, Mapping) else ()
+    return {str(name): field.get(name).text() for name in names}
+
+
+def parse_namespace(meta: Meta, raw: Field, problems: list[Problem]) -> Namespace:  # noqa: ARG001
+    """Namespace: its labels, with its name among them."""
+    return Namespace(meta=meta, labels=labels.namespace_part(meta.name, _labels(raw)))
+
+
+def parse_label_identity(meta: Meta, raw: Field, problems: list[Problem]) -> LabelIdentity:  # noqa: ARG001
+    """LabelIdentity: the number has to fit a tunnel's VNI, and not to be the one that means "unknown"."""
+    spec = raw.get("spec")
+    label = spec.get("label")
+    labels.read_labels(label)
+    exporters = raw.get("metadata").get("annotations").get(EXPORTERS_ANNOTATION)
+    clusters = None if exporters.absent else frozenset(filter(None, exporters.text().split(",")))
+    return LabelIdentity(
+        meta=meta, label=label.text(), id=spec.get("id").integer(labels.FIRST, labels.LAST), clusters=clusters
+    )
 
 
 def parse_service(meta: Meta, raw: Field, problems: list[Problem]) -> Service:  # noqa: ARG001
@@ -311,4 +340,6 @@ _PARSERS: Mapping[Kind, Callable[[Meta, Field, list[Problem]], ApiObject | None]
     Kind.SERVICE: parse_service,
     Kind.ENDPOINT_SLICE: parse_endpoint_slice,
     Kind.SERVICE_EXPORT: parse_service_export,
+    Kind.NAMESPACE: parse_namespace,
+    Kind.LABEL_IDENTITY: parse_label_identity,
 }
