@@ -18,6 +18,7 @@ from devtools.simulator import Network, Packet, Switch
 from flows import pipeline
 from flows.fields import IP_TCP
 from flows.flow import Flow, Group
+from flows.pipeline.registers import IDENTITY_UNKNOWN
 
 ZONES = SimpleNamespace(arrival=100, service=101, snat=102)
 PLAIN, TRANSLATED, REPLY = (f"aa:bb:cc:dd:ee:f{n}" for n in range(3))  # see flows.pipeline.registers
@@ -120,6 +121,13 @@ class World:
     standby: frozenset[tuple[str, str]] = frozenset()
     order: tuple[str, ...] = ()
     client_ports_move: bool = True  # see `pipeline.Env`
+    identities: bool = False  # tunnels carry label identities: each Pod has a number of its own
+
+    def identity(self, pod: Pod) -> int:
+        """Return the number of a Pod; that for "unknown" of a host-network process."""
+        if pod.address == self.nodes[pod.node].address:
+            return IDENTITY_UNKNOWN
+        return (self.cluster(pod.cluster).number << 16) + (int(pod.address) & 0xFFFF)
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
@@ -210,6 +218,7 @@ class World:
             service_cidrs=(cluster.service_cidr,),
             published_pods=(cluster.pod_cidr,) if cluster.publishes else (),
             client_ports_move=self.client_ports_move,
+            identities=self.identities,
         )
 
     def ordered(self, gateways: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -257,6 +266,8 @@ class World:
                     env,
                     pipeline.LocalNode(id=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks),
                 )
+        if self.identities:
+            yield from self.identity_parts(node)
         yield pipeline.endpoints(
             pipeline.Endpoint(address=a, port=p)
             for service in here.services
@@ -276,6 +287,18 @@ class World:
                         endpoints=tuple(self.endpoint(node, a, p) for a, p in service.endpoints),
                         shares_endpoints=here.shares_endpoints(service),
                     ),
+                )
+
+    def identity_parts(self, node: Node) -> Iterator[pipeline.Entries]:
+        """Yield what marks packets of a Node's Pods, and which numbers it believes of other clusters."""
+        for pod in self.pods:
+            number = self.identity(pod)
+            if pod.node == node.name and number != IDENTITY_UNKNOWN:
+                yield pipeline.pod_identity(self.env(node), pod.address, number)
+        for there in self.clusters if node.gateway else ():
+            if there.name != node.cluster:
+                yield pipeline.claimed_identities(
+                    there.number, sorted({self.identity(p) for p in there.pods} - {IDENTITY_UNKNOWN})
                 )
 
     def endpoint(self, node: Node, address: IPv4Address, port: int) -> pipeline.Endpoint:

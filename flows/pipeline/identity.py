@@ -41,7 +41,7 @@ def pod(env: Env, address: Address, identity: int) -> Iterator[Flow]:
 
 
 def claimed(cluster: int, identities: Iterable[int]) -> Iterator[Flow]:
-    """Gateway: the numbers that are believed of a cluster; for ANY_CLUSTER those of which nobody says whose they are."""
+    """Gateway: the numbers that are believed of a cluster; of any, if nobody says whose they are."""
     of = () if cluster == ANY_CLUSTER else (r.CLUSTER.is_(cluster),)
     for identity in identities:
         for family in r.FAMILIES:

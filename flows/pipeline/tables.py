@@ -31,8 +31,8 @@ SOURCE = Table(
 IDENTITY = Table(
     number=12,
     name="Identity",
-    purpose="Label identities: what a Pod of this Node sends gets its number; on a gateway, of what another cluster "
-    "says only numbers of its own Pods are believed.",
+    purpose="Label identities: what a Pod of this Node sends gets its number; on a gateway, another cluster is "
+    "believed only numbers of its own Pods.",
     fields=(f.ETH_TYPE, r.ORIGIN, r.CLUSTER, f.TUN_ID, *ADDRESSES_SRC),
     next=(20, 30),
 )

@@ -125,8 +125,8 @@ KEYS: tuple[Key, ...] = (
     _key("enablePodToPodConnectivity", "enable_pod_to_pod", kinds.boolean(), antrea=True,
         meaning="Pods of remote clusters may reach Pods of this cluster directly, and see their addresses."),
     _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.boolean(), antrea=True,
-        meaning="Tunnels tell which labels the Pod has that a packet is from, by the number that the ClusterSet has "
-                "given to these labels ([policies.md](policies.md)). The same in all clusters."),
+        meaning="Tunnels tell which labels the Pod has that a packet is from, by the number that the ClusterSet "
+                "has given to these labels ([policies.md](policies.md)). The same in all clusters."),
     _key("trafficEncryptionMode", "encryption", kinds.choice(TrafficEncryption), antrea=True,
         meaning="Encryption between gateways of different clusters. The same in all clusters."),
     _key("wireGuard.port", "wireguard_port", kinds.integer(1, 65535), antrea=True,

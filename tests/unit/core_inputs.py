@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_address, ip_network
 
 from mcagent.model.config import Config
+from mcagent.model.labels import NAMESPACE_NAME, label_hash
 from mcagent.model.net import Address, Network
 from mcagent.model.objects import (
     ApiObject,
@@ -16,7 +17,9 @@ from mcagent.model.objects import (
     Gateway,
     IpProtocol,
     Kind,
+    LabelIdentity,
     Meta,
+    Namespace,
     Node,
     Pod,
     Service,
@@ -34,6 +37,8 @@ ATTRIBUTES = {
     Kind.SERVICE: "services",
     Kind.ENDPOINT_SLICE: "endpoint_slices",
     Kind.SERVICE_EXPORT: "service_exports",
+    Kind.NAMESPACE: "namespaces",
+    Kind.LABEL_IDENTITY: "label_identities",
 }
 
 
@@ -93,9 +98,22 @@ def cluster(
     )
 
 
-def pod(name: str, on: str, ip: str, created: str = "") -> Pod:
+def pod(name: str, on: str, ip: str, created: str = "", labels: str = "") -> Pod:
     """Return a Pod."""
-    return Pod(meta=meta(Kind.POD, name, created, "default"), node_name=on, ips=addresses(ip))
+    return Pod(meta=meta(Kind.POD, name, created, "default"), node_name=on, ips=addresses(ip), labels=labels)
+
+
+def namespace(name: str, labels: str = "") -> Namespace:
+    """Return a Namespace with these labels beside its name."""
+    text = f"{NAMESPACE_NAME}={name}" + (f",{labels}" if labels else "")
+    return Namespace(meta=meta(Kind.NAMESPACE, name, namespace=""), labels=text)
+
+
+def label_identity(label: str, number: int, *clusters: str, believed: bool = False) -> LabelIdentity:
+    """Return the number of labels; `believed` of any cluster, else of these."""
+    found = None if believed else frozenset(clusters)
+    of = meta(Kind.LABEL_IDENTITY, label_hash(label), namespace="")
+    return LabelIdentity(meta=of, label=label, id=number, clusters=found)
 
 
 def service(name: str, ip: str | None, *ports: int | ServicePort, affinity: bool = False) -> Service:

@@ -18,6 +18,7 @@ from mcagent.core.plan.diff import diff, diff_desired
 from mcagent.core.snapshot import Upsert, apply_changes
 from mcagent.model.config import Config, EncryptionFallback, GatewayMode, PodRouting, TrafficEncryption
 from mcagent.model.facts import DatapathType, Drain, Facts
+from mcagent.model.labels import NAMESPACE_NAME, identity
 from mcagent.model.objects import ApiObject, Kind, Snapshot, WireGuardInfo
 from mcagent.model.plan import Desired
 from mcagent.model.resources import (
@@ -47,6 +48,8 @@ from tests.unit.core_inputs import (
     endpoint_slice,
     export,
     gateway,
+    label_identity,
+    namespace,
     networks,
     node,
     pod,
@@ -306,6 +309,7 @@ _CIDRS = st.sampled_from(
 )  # fmt: skip
 _CREATED = st.sampled_from(["", "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"])
 _NODES = st.sampled_from(["g1", "g2", "w1"])
+_NAMESPACE_LABELS = st.sampled_from([f"{NAMESPACE_NAME}=default", f"{NAMESPACE_NAME}=default,team=a"])
 _OBJECTS: st.SearchStrategy[ApiObject] = st.one_of(
     st.builds(node, _NODES, _IPS, _CIDRS, created=_CREATED),
     st.builds(node, _NODES, _IPS, created=_CREATED),
@@ -319,7 +323,14 @@ _OBJECTS: st.SearchStrategy[ApiObject] = st.one_of(
         created=_CREATED,
         object_name=st.sampled_from(["a", "b", "c"]),
     ),
-    st.builds(pod, st.sampled_from(["p", "q"]), _NODES, _IPS | st.just("10.10.1.5"), created=_CREATED),
+    st.builds(
+        pod,
+        st.sampled_from(["p", "q"]),
+        _NODES,
+        _IPS | st.just("10.10.1.5"),
+        created=_CREATED,
+        labels=st.sampled_from(["", "app=web"]),
+    ),
     st.builds(service, st.sampled_from(["web", "dns"]), st.none() | st.sampled_from(["10.96.0.7"]), st.just(80)),
     st.builds(export, st.sampled_from(["web", "dns"])),
     st.builds(
@@ -329,12 +340,21 @@ _OBJECTS: st.SearchStrategy[ApiObject] = st.one_of(
         st.lists(st.builds(endpoint, _IPS | st.just("10.10.1.5"), ready=st.booleans()), max_size=2),
         st.sampled_from([("", 80), ("", None), ("x", 80)]),
     ),
+    st.builds(namespace, st.just("default"), st.sampled_from(["", "team=a"])),
+    st.builds(
+        label_identity,
+        st.builds(identity, _NAMESPACE_LABELS, st.sampled_from(["", "app=web"])),
+        st.integers(1, 3),
+        st.sampled_from(["east", "west"]),
+        believed=st.booleans(),
+    ),
 )
 _CONFIGS = st.builds(
     config,
     st.just("g1"),
     enable_pod_to_pod=st.booleans(),
     pod_cidrs=st.sampled_from([(), networks("10.10.0.0/16"), networks("10.96.0.0/16")]),
+    stretched_network_policy=st.booleans(),
 )
 
 

@@ -114,7 +114,6 @@ def test_bfd_is_configured_by_nested_keys(tmp_path: Path) -> None:
         ("trafficEncryptionMode: wireGuard\nwireGuard: {port: 6081}", "wireGuard.port", "tunnels' port"),
         ("wireGuard: {deviceName: mc-gw0}", "wireGuard.deviceName", "must differ from hostPort"),
         ("encryptionFallback: allow", "encryptionFallback", 'did you mean "allowClear"'),
-        ("enableStretchedNetworkPolicy: true", "enableStretchedNetworkPolicy", "not available in this version"),
         ("bfd: {remote: {intervall: 1s}}", "bfd.remote.intervall", 'did you mean "bfd.remote.interval"'),
         ("bfd: {local: 100ms}", "bfd.local", "must be a mapping"),
         ("bfd: {local: {interval: 1ms}}", "bfd.local.interval", "a duration from 10ms to 10s"),

@@ -43,8 +43,8 @@ def pod_identities(
 
 def claimed_identities(known: Mapping[str, LabelIdentity]) -> dict[str, tuple[int, ...]]:
     """Return the numbers that each cluster may use, sorted; under EVERYBODY those that any may."""
-    found: dict[str, list[int]] = {}
+    found: dict[str, set[int]] = {}
     for one in known.values():
         for cluster in (EVERYBODY,) if one.clusters is None else one.clusters:
-            found.setdefault(cluster, []).append(one.id)
+            found.setdefault(cluster, set()).add(one.id)
     return {cluster: tuple(sorted(numbers)) for cluster, numbers in found.items()}
