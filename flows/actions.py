@@ -99,7 +99,20 @@ class Meter:
     meter_id: int
 
 
-Action = Output | OutputBits | Goto | Resubmit | SetField | Move | DecTtl | Ct | ToGroup | Meter
+@dataclass(frozen=True, slots=True)
+class Conjunction:
+    """The flow is of clause `clause` (from 1) of the `of` clauses of conjunctive match `conj_id`.
+
+    Where a packet matches a flow of every clause, all of one priority, it is looked up again with conj_id set.
+    A flow has several of these actions, or one action of any other kind.
+    """
+
+    conj_id: int
+    clause: int
+    of: int
+
+
+Action = Output | OutputBits | Goto | Resubmit | SetField | Move | DecTtl | Ct | ToGroup | Meter | Conjunction
 Actions = tuple[Action, ...]
 DROP: Actions = ()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flows import actions as act
+from flows import text
 from flows.errors import FlowError
 from flows.fields import Bits, Field, Term
 from flows.flow import Flow, Group, Match
@@ -180,6 +181,13 @@ class Pipeline:
                 self._check_ct(where, action, tables)
             elif isinstance(action, act.SetField | act.Move):
                 self._check_write(where, action, in_ct=False)
+            elif isinstance(action, act.Conjunction):
+                if not (2 <= action.of <= 64 and 1 <= action.clause <= action.of and 0 < action.conj_id < 1 << 32):
+                    raise FlowError(
+                        where, text.actions_text((action,)), "is no clause of 2 to 64, or no ID of 32 bits"
+                    )
+                if not all(isinstance(other, act.Conjunction) for other in actions):
+                    raise FlowError(where, "conjunction", "takes no other actions beside it")
             elif isinstance(action, act.ToGroup) and action.group_id >> 24 not in self._kinds:
                 raise FlowError(where, f"group {action.group_id:#x}", "is of no declared kind")
 

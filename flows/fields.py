@@ -140,10 +140,12 @@ def _field(
 
 
 PKT_MARK = _field("pkt_mark", 32, Form.HEX, "NXM_NX_PKT_MARK")
+CONJ_ID = _field("conj_id", 32, Form.DECIMAL, "NXM_NX_CONJ_ID", maskable=False)
 CT_STATE = _field("ct_state", 32, Form.CT_STATE, "NXM_NX_CT_STATE")
 CT_ZONE = _field("ct_zone", 16, Form.DECIMAL, "NXM_NX_CT_ZONE", maskable=False)
 CT_MARK = _field("ct_mark", 32, Form.HEX, "NXM_NX_CT_MARK")
 CT_LABEL = _field("ct_label", 128, Form.HEX, "NXM_NX_CT_LABEL")
+CT_NW_DST = _field("ct_nw_dst", 32, Form.IPV4, "NXM_NX_CT_NW_DST")  # of the connection's first packet
 ETH_TYPE = _field("dl_type", 16, Form.HEX, "NXM_OF_ETH_TYPE", set_name="eth_type", maskable=False)
 _IP = ((ETH_TYPE, (ETH_IPV4,)),)
 _IP6 = ((ETH_TYPE, (ETH_IPV6,)),)

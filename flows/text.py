@@ -172,6 +172,7 @@ _RENDER: dict[type, Callable[..., str]] = {
     act.Ct: _ct,
     act.ToGroup: lambda a: f"group:{a.group_id}",
     act.Meter: lambda a: f"meter:{a.meter_id}",
+    act.Conjunction: lambda a: f"conjunction({a.conj_id},{a.clause}/{a.of})",
 }
 
 

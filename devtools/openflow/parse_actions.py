@@ -187,6 +187,9 @@ def _ct(text: str) -> act.Ct:
 def _action(text: str, ports: Mapping[str, int]) -> act.Action:
     if text.startswith("ct("):
         return _ct(text[3:-1])
+    if text.startswith("conjunction("):
+        conj_id, clause, of = re.split("[,/]", text[12:-1])
+        return act.Conjunction(int(conj_id), int(clause), int(of))
     if text.startswith("resubmit(,"):
         return act.Resubmit(number("resubmit", text[10:-1]))
     name, _, value = text.partition(":")

@@ -19,6 +19,7 @@ from flows import actions as act
 from flows.fields import (
     CT_LABEL,
     CT_MARK,
+    CT_NW_DST,
     CT_STATE,
     CT_ZONE,
     FIELDS,
@@ -26,13 +27,14 @@ from flows.fields import (
     IP_PROTO,
     IP_TTL,
     IPV6_DST,
+    PORT_IN_PORT,
     Bits,
     Field,
 )
 from flows.flow import Bucket, Flow, Group, GroupType
 
 MAX_DEPTH = 64  # MAX_DEPTH of ofproto-dpif-xlate.c
-_CT_FIELDS = (CT_STATE, CT_ZONE, CT_MARK, CT_LABEL)
+_CT_FIELDS = (CT_STATE, CT_ZONE, CT_MARK, CT_LABEL, CT_NW_DST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +222,8 @@ class _Walker:
         """Send a copy out. OVS never sends a packet back by its own number of the port it came in."""
         if port == copy.state[IN_PORT]:
             self.drops.append(f"output to port {port}, by which it came in")
+        elif port == PORT_IN_PORT:
+            self.outputs.append((copy.state[IN_PORT], copy.packet()))
         else:
             self.outputs.append((port, copy.packet()))
 
@@ -276,6 +280,8 @@ class _Walker:
                 CT_MARK: tracked.mark,
                 CT_LABEL: tracked.label,
             }
+            if known := tracked.table.find(tracked.key) if tracked.key else None:
+                onward.state[CT_NW_DST] = int(known.original.dst)
             self.table(action.table, onward, depth + 1)
         elif action.nat is not None:
             copy.take(tracked.packet)

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 
-from flows.fields import Field
+from flows.actions import Conjunction
+from flows.fields import CONJ_ID, Field
 from flows.flow import Flow
 
 Signature = tuple[tuple[Field, int], ...]  # which bits of which fields a match looks at
@@ -34,18 +35,60 @@ class Table:
         )
 
     def lookup(self, state: Mapping[Field, int]) -> tuple[Flow, ...]:
-        """Return the flows of the highest priority that match: none is a miss, more than one is a fault."""
+        """Return the flows of the highest priority that match: none is a miss, more than one is a fault.
+
+        Clauses of conjunctive matches give way to any other flow of their priority. Where they are complete, the
+        packet is looked up again with conj_id, else they count as if they were not there (classifier_lookup__ in
+        OVS' lib/classifier.c).
+        """
+        found = self._best(state, 1 << 16)
+        while found:
+            plain = [flow for flow in found if not _clauses(flow)]
+            if plain:
+                return tuple(plain)
+            # Which of several is taken is not told.
+            ends = [self._best({**state, CONJ_ID: n}, 1 << 16, clauses=False) for n in _complete(found)]
+            if any(ends):
+                return tuple(dict.fromkeys(flow for again in ends for flow in again))
+            found = self._best(state, found[0].priority)
+        return ()
+
+    def _best(self, state: Mapping[Field, int], below: int, *, clauses: bool = True) -> list[Flow]:
+        """Return the flows of the highest priority under `below` that match.
+
+        Without `clauses` these are passed over, together with what they hide: the same match of lower priority.
+        """
         best: list[Flow] = []
         for highest, signature, space in self._spaces:
             if best and highest < best[0].priority:
                 break
             found = space.get(tuple([state.get(field, 0) & mask for field, mask in signature]))
+            if found and not clauses and _clauses(max(found, key=lambda flow: flow.priority)):
+                continue
             for flow in found or ():
+                if flow.priority >= below:
+                    continue
                 if not best or flow.priority > best[0].priority:
                     best = [flow]
                 elif flow.priority == best[0].priority:
                     best.append(flow)
-        return tuple(best)
+        return best
+
+
+def _clauses(flow: Flow) -> bool:
+    return bool(flow.actions) and isinstance(flow.actions[0], Conjunction)
+
+
+def _complete(found: list[Flow]) -> Iterator[int]:
+    """Yield the conjunctive matches of which every clause is among these flows, each of which counts for one."""
+    met: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
+    for flow in found:
+        for action in flow.actions:
+            if isinstance(action, Conjunction):
+                met[action.conj_id, action.of].add(action.clause)
+    for (number, of), those in met.items():
+        if len(those) == of <= len(found):
+            yield number
 
 
 def overlap(a: Flow, b: Flow) -> bool:
@@ -59,11 +102,15 @@ def overlap(a: Flow, b: Flow) -> bool:
 
 
 def contradictions(flows: Iterable[Flow]) -> Iterator[tuple[Flow, Flow]]:
-    """Yield pairs in one table, of equal priority, that overlap and act differently (or are the same match)."""
+    """Yield pairs in one table, of equal priority, that overlap and act differently (or are the same match).
+
+    Clauses of conjunctive matches overlap with whatever they like.
+    """
     ranked: defaultdict[tuple[int, int], list[Flow]] = defaultdict(list)
     for flow in flows:
         ranked[flow.table, flow.priority].append(flow)
     for rank in ranked.values():
         for a, b in combinations(rank, 2):
-            if overlap(a, b) and (a.actions != b.actions or a.match == b.match):
+            differ = a.actions != b.actions and not (_clauses(a) or _clauses(b))
+            if a.match == b.match or (differ and overlap(a, b)):
                 yield a, b

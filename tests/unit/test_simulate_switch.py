@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from devtools.simulator import Packet, Switch, contradictions
 from flows import actions as act
 from flows.fields import (
+    CONJ_ID,
     CT_MARK,
     ETH_DST,
     IN_PORT,
@@ -195,3 +196,20 @@ def test_lookup_equals_a_plain_search(data: st.DataObject) -> None:
     assert taken <= found
     assert bool(taken) is bool(found)
     assert bool(walk.problems) is (len(found) > 1)
+
+
+def test_a_conjunctive_match_needs_every_clause() -> None:
+    """Only with a flow of each clause the packet is looked up again; a plain flow of that priority comes first."""
+    one, two = act.Conjunction(7, 1, 2), act.Conjunction(7, 2, 2)
+    rule = [
+        flow(0, 5, (one,), *to("10.2.0.9/32")),
+        flow(0, 5, (two,), exact(IN_PORT, 3)),
+        flow(0, 5, (act.Output(9),), exact(CONJ_ID, 7)),
+        flow(0, 1, (act.Output(1),)),
+    ]
+    assert [port for port, _ in Switch.of(rule).walk(PACKET).outputs] == [9]
+    assert [port for port, _ in Switch.of(rule[1:]).walk(PACKET).outputs] == [1]
+    plain = flow(0, 5, (act.Output(4),), *to("10.2.0.0/16"))
+    assert [port for port, _ in Switch.of([*rule, plain]).walk(PACKET).outputs] == [4]
+    assert not list(contradictions(rule))
+    assert list(contradictions([rule[0], replace(rule[0], actions=(act.Output(4),))]))
