@@ -1,8 +1,19 @@
 """The pipeline of mcagent's bridge: its declaration, the topology it is built from, and the builders."""
 
 from flows.pipeline.declaration import PIPELINE
-from flows.pipeline.owners import base, claimed_identities, cluster, endpoints, node, pod_identity, service
+from flows.pipeline.owners import (
+    base,
+    claimed_identities,
+    cluster,
+    endpoints,
+    node,
+    pod_identity,
+    pod_policies,
+    rules,
+    service,
+)
 from flows.pipeline.values import (
+    Direction,
     Endpoint,
     Entries,
     Env,
@@ -10,12 +21,19 @@ from flows.pipeline.values import (
     LocalService,
     NextHop,
     NextHopGroup,
+    PodPolicies,
+    PolicyPeers,
+    PolicyPort,
+    PolicyRule,
     RemoteCluster,
     RemoteGateway,
+    Stage,
+    Verdict,
 )
 
 __all__ = [
     "PIPELINE",
+    "Direction",
     "Endpoint",
     "Entries",
     "Env",
@@ -23,13 +41,21 @@ __all__ = [
     "LocalService",
     "NextHop",
     "NextHopGroup",
+    "PodPolicies",
+    "PolicyPeers",
+    "PolicyPort",
+    "PolicyRule",
     "RemoteCluster",
     "RemoteGateway",
+    "Stage",
+    "Verdict",
     "base",
     "claimed_identities",
     "cluster",
     "endpoints",
     "node",
     "pod_identity",
+    "pod_policies",
+    "rules",
     "service",
 ]

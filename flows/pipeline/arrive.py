@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flows.actions import Ct, DecTtl, Meter, Move, Output, OutputBits, set_bits, set_whole
-from flows.fields import ETH_DST, ETH_SRC, ct_state, destination_in
+from flows.actions import Ct, DecTtl, Meter, Output, OutputBits, set_bits, set_whole
+from flows.fields import ETH_DST, ETH_SRC, destination_in
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.values import Env, LocalNode, RemoteCluster
-
-_REVERSED = ct_state("-rel-inv+rpl+trk")
 
 
 def _output() -> Iterator[Flow]:
@@ -43,11 +41,8 @@ def node(n: LocalNode) -> Iterator[Flow]:
 def base(env: Env) -> Iterator[Flow]:
     """What every connection does that another cluster opened."""
     yield from _output()
-    track = Ct(env.zone(r.ZONE_ARRIVAL), table=t.ADMIT.number)
-    mark = (Move(r.INGRESS_PORT, r.MARK_PORT), Move(r.TRANSLATED, r.MARK_TRANSLATED))
-    # The Service is kept with the mark and not compared by itself: a connection has one as long as it lives.
-    service = Move(r.SERVICE_ID, r.LABEL_SERVICE)
-    remember = {0: mark, 1: (*mark, service)}
+    first = t.INGRESS_TIERS if env.identities else t.ADMIT
+    track = Ct(env.zone(r.ZONE_ARRIVAL), table=first.number)
     # By the source MAC the kernel tells what was translated (`mct_nodes` in nft). There it stays: to write
     # it would make every Service a flow of its own in the datapath. Else it is whatever another cluster wrote.
     to_kernel = (set_whole(ETH_DST, r.HOST_MAC), Output(r.HOST_OFPORT))
@@ -62,13 +57,13 @@ def base(env: Env) -> Iterator[Flow]:
             yield e.flow(t.ARRIVE, d.NORMAL, (family, e.FROM_REMOTE), here, track)
         yield e.flow(t.ADMIT, d.ELSE, (family,), e.goto(table))
         for state in (e.NEW, e.ESTABLISHED):
-            for bit, kept in remember.items():
+            for bit, kept in e.REMEMBER.items():
                 commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=kept)
                 yield e.flow(table, d.NORMAL, (family, state, r.TRANSLATED.is_(bit)), commit, *deliver[bit])
         # A request that is called a reply: conntrack was lost (with the userspace datapath's process), and the
         # server spoke first since. Only requests are translated by a gateway, so their direction is sure.
-        turned = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, force=True, exec_=remember[1])
-        yield e.flow(table, d.NORMAL, (family, _REVERSED, r.TRANSLATED.is_(1)), turned, *deliver[1])
+        turned = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, force=True, exec_=e.REMEMBER[1])
+        yield e.flow(table, d.NORMAL, (family, e.REVERSED, r.TRANSLATED.is_(1)), turned, *deliver[1])
         for port in (*((r.HOST_OFPORT,) if env.gateway else ()), *env.local_gateways):
             as_before = (r.INGRESS_PORT.is_(port), r.MARK_PORT.is_(port))
             for bit in (0, 1):

@@ -50,6 +50,7 @@ FOR_CLUSTER = Category(2, "cluster", "a remote cluster; number: cluster")
 FOR_NODE = Category(3, "node", "a Node of this cluster; number: Node")
 FOR_SERVICE = Category(4, "service", "an exported Service; number: Service")
 FOR_IDENTITY = Category(5, "identity", "what a Pod of this Node sends; number: its label identity")
+FOR_POLICY = Category(6, "policy", "a rule that allows, rejects or passes; number: rule, 0 for clauses of rules")
 
 DROP_MISS = Category(0x80, "miss", "no flow of the table wanted it; number: table")
 DROP_SPOOFED = Category(0x81, "spoofed", "host or Node sent from an address that is not its own; number: origin")
@@ -71,6 +72,9 @@ DROP_NO_NODE = Category(0x8A, "no-node", "to an address of this cluster that no 
 DROP_REFUSED = Category(
     0x8B, "refused", "the reset of a client that was asked for a connection that it does not have"
 )
+DROP_POLICY = Category(0x8C, "policy", "a rule drops it; number: rule")
+DROP_ISOLATED = Category(0x8D, "isolated", "no NetworkPolicy allows it; number: 0 ingress, 1 egress")
+DROP_UNKNOWN = Category(0x8E, "unknown-identity", "to a Pod that knows its clients by labels, from nobody known")
 
 # What the lowest flow of a table counts, where it has a better name than "miss".
 MISS = {
@@ -86,7 +90,8 @@ MISS = {
 
 # --- priorities -----------------------------------------------------------------------------------------
 
-LOWEST, ELSE, NORMAL, EXACT, PREFIX, SPECIAL = 0, 10, 100, 150, 200, 400  # for what: PIPELINE.priorities
+LOWEST, ELSE, NORMAL, EXACT, PREFIX, SPECIAL = 0, 10, 100, 150, 200, 400
+RULES, UNJUDGED = 60000, 60001  # for what: PIPELINE.priorities
 
 PIPELINE = Pipeline(
     tables=t.TABLES,
@@ -98,9 +103,9 @@ PIPELINE = Pipeline(
         GROUP_RELAY, GROUP_REPLY, GROUP_SERVICE,
     ),
     categories=(
-        FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, FOR_IDENTITY, DROP_MISS, DROP_SPOOFED, DROP_SPOOFED_REMOTE,
-        DROP_NOT_PUBLISHED, DROP_NOT_EXPORTED, DROP_NO_ENDPOINT, DROP_NO_STATE, DROP_INVALID, DROP_NO_ROUTE,
-        DROP_NO_GATEWAY, DROP_NO_NODE, DROP_REFUSED,
+        FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, FOR_IDENTITY, FOR_POLICY, DROP_MISS, DROP_SPOOFED,
+        DROP_SPOOFED_REMOTE, DROP_NOT_PUBLISHED, DROP_NOT_EXPORTED, DROP_NO_ENDPOINT, DROP_NO_STATE, DROP_INVALID, DROP_NO_ROUTE,
+        DROP_NO_GATEWAY, DROP_NO_NODE, DROP_REFUSED, DROP_POLICY, DROP_ISOLATED, DROP_UNKNOWN,
     ),
     cookies=COOKIES,
     priorities=(
@@ -110,5 +115,7 @@ PIPELINE = Pipeline(
         (EXACT, "a narrower case of one at 100"),
         (PREFIX, "plus the prefix length (up to 328): the longest prefix wins"),
         (SPECIAL, "before any prefix"),
+        (RULES, "less the level (down to 1000): rules of policies"),
+        (UNJUDGED, "what policies do not judge: replies, ICMP errors, all fragments but the first"),
     ),
 )  # fmt: skip

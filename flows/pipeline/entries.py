@@ -29,7 +29,14 @@ UNTRANSLATED = (set_whole(f.ETH_SRC, r.HOST_MAC), *AS_REPLY)
 FROM_HOST, FROM_NODE, FROM_GATEWAY, FROM_REMOTE = (r.ORIGIN.is_(n) for n in (1, 2, 3, 4))
 NEW, ESTABLISHED = ct_state("+new-rpl+trk"), ct_state("+est-rpl+trk")
 REQUEST, REPLY = ct_state("-new-rpl-inv+trk"), ct_state("-inv+rpl+trk")
+# Of what a gateway translated, a request: conntrack was lost, and the server spoke first since.
+REVERSED = ct_state("-rel-inv+rpl+trk")
 INVALID, TRACKED, DNATED = ct_state("+inv+trk"), ct_state("+trk"), ct_state("+trk+dnat")
+
+# What zone ARRIVAL keeps of a connection that another cluster opens, by whether a Service was translated. The
+# Service is kept with the mark and not compared by itself: a connection has one as long as it lives.
+_MARKS = (Move(r.INGRESS_PORT, r.MARK_PORT), Move(r.TRANSLATED, r.MARK_TRANSLATED))
+REMEMBER = {0: _MARKS, 1: (*_MARKS, Move(r.SERVICE_ID, r.LABEL_SERVICE))}
 
 LOCAL_GATEWAYS = d.GROUP_GATEWAYS.group_id(0)
 TO_LOCAL_GATEWAY = ToGroup(LOCAL_GATEWAYS)

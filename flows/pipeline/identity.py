@@ -22,7 +22,7 @@ ANY_CLUSTER = 0
 
 def departing(env: Env) -> Ct:
     """Return how what this Node sends goes on."""
-    return Ct(env.zone(r.ZONE_ARRIVAL), table=t.DEPARTURE.number)
+    return Ct(env.zone(r.ZONE_ARRIVAL), table=(t.EGRESS_TIERS if env.identities else t.DEPARTURE).number)
 
 
 def base(env: Env) -> Iterator[Flow]:

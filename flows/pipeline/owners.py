@@ -12,13 +12,34 @@ from ipaddress import ip_network
 from flows.declare import Category
 from flows.fields import Address
 from flows.flow import Flow, Group
-from flows.pipeline import arrive, classify, departure, groups, identity, route, source, untranslate, userspace
+from flows.pipeline import (
+    arrive,
+    classify,
+    departure,
+    groups,
+    identity,
+    policy,
+    route,
+    source,
+    untranslate,
+    userspace,
+)
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import service as services
 from flows.pipeline import tables as t
-from flows.pipeline.values import Endpoint, Entries, Env, LocalNode, LocalService, NextHopGroup, RemoteCluster
+from flows.pipeline.values import (
+    Endpoint,
+    Entries,
+    Env,
+    LocalNode,
+    LocalService,
+    NextHopGroup,
+    PodPolicies,
+    PolicyRule,
+    RemoteCluster,
+)
 
 
 def base(env: Env, group: NextHopGroup) -> Entries:
@@ -26,8 +47,10 @@ def base(env: Env, group: NextHopGroup) -> Entries:
 
     `group` has a next hop for every port in `env.local_gateways`.
     """
-    flows = [e.drop(one, d.LOWEST, (), d.MISS.get(one.number, d.DROP_MISS), one.number) for one in t.TABLES]
-    flows += [*classify.base(env), *source.base(env), *identity.base(env), *departure.base(env), *arrive.base(env)]
+    there = [one for one in t.TABLES if env.identities or one not in t.POLICY_TABLES]
+    flows = [e.drop(one, d.LOWEST, (), d.MISS.get(one.number, d.DROP_MISS), one.number) for one in there]
+    flows += [*classify.base(env), *source.base(env), *identity.base(env), *policy.base(env)]
+    flows += [*departure.base(env), *arrive.base(env)]
     if env.gateway:
         flows += [*untranslate.base(env), *services.base(), *userspace.client_table(env), *route.base(env)]
     return _owned(d.FOR_BASE, 0, flows, groups.local_gateways(env, group))
@@ -37,7 +60,12 @@ def cluster(env: Env, c: RemoteCluster) -> Entries:
     """Return the way to and from a remote cluster; FlowError when a value does not fit."""
     tunnels = {gateway.address: gateway.next_hop for gateway in c.gateways if gateway.next_hop is not None}
     sources = tuple(dict.fromkeys((*c.cidrs, *(ip_network(gateway.address) for gateway in c.gateways))))
-    flows = [*source.cluster(env, c, sources), *arrive.cluster(c), *departure.cluster(env, c)]
+    flows = [
+        *source.cluster(env, c, sources),
+        *arrive.cluster(c),
+        *policy.cluster(env, c),
+        *departure.cluster(env, c),
+    ]
     chosen: Iterable[Group] = ()
     if env.gateway:
         flows += services.cluster(c)
@@ -88,6 +116,16 @@ def pod_identity(env: Env, address: Address, number: int) -> Entries:
 def claimed_identities(cluster: int, numbers: Iterable[int]) -> Entries:
     """Return the label identities that are believed of a cluster; of any cluster, if it is 0."""
     return _owned(d.FOR_CLUSTER, cluster, identity.claimed(cluster, numbers))
+
+
+def rules(found: Iterable[PolicyRule]) -> Entries:
+    """Return the rules of policies of one direction, stage and level."""
+    return Entries(flows=tuple(policy.level(found)))
+
+
+def pod_policies(found: PodPolicies) -> Entries:
+    """Return what does not get to Pods, or from them, where no rule says anything."""
+    return Entries(flows=tuple(policy.pods(found)))
 
 
 def _owned(owner: Category, number: int, flows: Iterable[Flow], groups: Iterable[Group] = ()) -> Entries:

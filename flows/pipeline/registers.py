@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from flows.declare import Zone
-from flows.fields import CT_LABEL, CT_MARK, ETH_SRC, IP_TCP, IP_UDP, IPV4_ONLY, PORTS_SRC, REGISTERS, Bits
+from flows.fields import (
+    CT_LABEL,
+    CT_MARK,
+    CT_NW_DST,
+    ETH_SRC,
+    IP_TCP,
+    IP_UDP,
+    IPV4_ONLY,
+    IPV4_SRC,
+    PORTS_SRC,
+    REGISTERS,
+    Bits,
+)
 
 # Families that are programmed. Nothing else here or in the builders assumes IPv4.
 FAMILIES = (IPV4_ONLY,)
@@ -24,6 +36,7 @@ TOS_PROBE = 0b101011 << 2
 # With MAC_TRANSLATED, the source MAC holds the Service in its lower 32 bits. Unicast, locally administered, and
 # never the MAC of a host port, since numbers of Services have 24 bits.
 MAC_SERVICE = 0x0A6D00000000
+MAC_REJECT = 0x0A6D01000000  # the source of what nft is to reject
 
 # A tunnel's VNI is the label identity of the Pod that sent the packet, as Antrea's is (OVS' lib/meta-flow.xml,
 # tun_id). A receiver with Antrea's policies takes 0 for a Pod that no policy isolates from, so nobody sends that.
@@ -38,6 +51,8 @@ INGRESS_PORT = Bits(
     "ingress_port", REGISTERS[2], 0, 15, "port it came in by; if a sibling relays it, that to its Node"
 )
 EGRESS_PORT = Bits("egress_port", REGISTERS[3], 0, 15, "port it leaves by")
+CT_DESTINATION = Bits("ct_destination", CT_NW_DST, 0, 31, "where the connection's first packet went to")
+SOURCE_ADDRESS = Bits("source_address", IPV4_SRC, 0, 31, "of a packet")
 CLIENT_PORT = Bits(
     "client_port",
     REGISTERS[4],

@@ -34,7 +34,7 @@ IDENTITY = Table(
     purpose="Label identities: what a Pod of this Node sends gets its number; on a gateway, another cluster is "
     "believed only numbers of its own Pods.",
     fields=(f.ETH_TYPE, r.ORIGIN, r.CLUSTER, f.TUN_ID, *ADDRESSES_SRC),
-    next=(20, 30),
+    next=(14, 20, 30),
 )
 UNTRANSLATE = Table(
     number=20,
@@ -151,7 +151,7 @@ ARRIVE = Table(
     name="Arrive",
     purpose="Into connection tracking of the Node that has the destination.",
     fields=(f.ETH_TYPE, f.ETH_DST, r.ORIGIN),
-    next=(71,),
+    next=(62, 71),
 )
 ADMIT = Table(
     number=71,
@@ -167,6 +167,71 @@ ARRIVE_STATE = Table(
     purpose="Keep the gateway that a connection comes in by, and what it translated; then to the kernel.",
     fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT, r.MARK_TRANSLATED, r.INGRESS_PORT, r.TRANSLATED),
 )
+_JUDGED: tuple[f.Field | f.Bits, ...] = (
+    f.ETH_TYPE, f.CT_STATE, f.CONJ_ID, f.IP_PROTO, f.IP_FRAG, f.ICMP_TYPE, f.ICMP_CODE, *f.PORTS_DST.values(),
+    *ADDRESSES_SRC, *ADDRESSES_DST,
+)  # fmt: skip
+EGRESS_TIERS = Table(
+    number=14,
+    name="EgressTiers",
+    purpose="Policies of this Node's Pods as clients: rules of tiers, in order. Each packet of a request is "
+    "judged. An ICMP error that this Node's kernel sends for a Pod gets the Pod's address.",
+    fields=_JUDGED,
+    next=(16, 19, 30),
+)
+EGRESS_NETWORK_POLICY = Table(
+    number=16,
+    name="EgressNetworkPolicy",
+    purpose="NetworkPolicies: from an isolated Pod what one of them allows.",
+    fields=_JUDGED,
+    next=(18, 30),
+)
+EGRESS_BASELINE = Table(
+    number=18, name="EgressBaseline", purpose="Rules of the Baseline tier.", fields=_JUDGED, next=(19, 30)
+)
+EGRESS_REJECT = Table(
+    number=19,
+    name="EgressReject",
+    purpose="Back to the kernel, where nft answers the Pod.",
+    fields=(f.ETH_TYPE,),
+)
+_ARRIVING = (*_JUDGED, f.TUN_ID, r.CLUSTER, r.TRANSLATED)
+INGRESS_TIERS = Table(
+    number=62,
+    name="IngressTiers",
+    purpose="Policies of this Node's Pods as servers: rules of tiers, in order. Each packet of a request is "
+    "judged.",
+    fields=_ARRIVING,
+    next=(64, 68, 71),
+)
+INGRESS_NETWORK_POLICY = Table(
+    number=64,
+    name="IngressNetworkPolicy",
+    purpose="NetworkPolicies: to an isolated Pod what one of them allows.",
+    fields=_ARRIVING,
+    next=(66, 71),
+)
+INGRESS_BASELINE = Table(
+    number=66,
+    name="IngressBaseline",
+    purpose="Rules of the Baseline tier; then nobody unknown gets to Pods that rules select clients of by labels.",
+    fields=_ARRIVING,
+    next=(68, 71),
+)
+REJECT = Table(
+    number=68,
+    name="Reject",
+    purpose="Of the connections that a remote cluster opens, no more are rejected than its meter lets pass, as in "
+    "Admit.",
+    fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT, r.CLUSTER),
+    next=(69,),
+)
+REJECT_STATE = Table(
+    number=69,
+    name="RejectState",
+    purpose="Into conntrack, so that the answer finds the way of replies; to the kernel, where nft answers.",
+    fields=(f.ETH_TYPE, f.CT_STATE, r.TRANSLATED),
+)
 OUTPUT = Table(
     number=90,
     name="Output",
@@ -174,7 +239,14 @@ OUTPUT = Table(
     fields=(r.TRANSLATED,),
 )
 
+# Only where policies are on.
+POLICY_TABLES = (
+    IDENTITY, EGRESS_TIERS, EGRESS_NETWORK_POLICY, EGRESS_BASELINE, EGRESS_REJECT, INGRESS_TIERS,
+    INGRESS_NETWORK_POLICY, INGRESS_BASELINE, REJECT, REJECT_STATE,
+)  # fmt: skip
 TABLES = (
-    CLASSIFY, SOURCE, IDENTITY, UNTRANSLATE, UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT, UN_DNAT, DEPARTURE, ROUTE,
-    RELAY, SNAT_TABLE, SNAT_STATE, EXIT, DELIVER, ARRIVE, ADMIT, ARRIVE_STATE, OUTPUT,
+    CLASSIFY, SOURCE, IDENTITY, EGRESS_TIERS, EGRESS_NETWORK_POLICY, EGRESS_BASELINE, EGRESS_REJECT, UNTRANSLATE,
+    UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT, UN_DNAT, DEPARTURE, ROUTE, RELAY, SNAT_TABLE, SNAT_STATE, EXIT,
+    DELIVER, INGRESS_TIERS, INGRESS_NETWORK_POLICY, INGRESS_BASELINE, REJECT, REJECT_STATE, ARRIVE, ADMIT,
+    ARRIVE_STATE, OUTPUT,
 )  # fmt: skip

@@ -6,6 +6,7 @@ Port numbers are OpenFlow ports of the bridge (ofports); 1 is always the Node's 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from flows.declare import Zone
 from flows.fields import Address, Network
@@ -118,6 +119,83 @@ class LocalService:
     client_ip_affinity: bool
     endpoints: tuple[Endpoint, ...]
     shares_endpoints: bool = False
+
+
+class Direction(Enum):
+    """From the Pod's point of view."""
+
+    INGRESS = "ingress"
+    EGRESS = "egress"
+
+
+class Verdict(Enum):
+    """What a rule does with a request. PASS: NetworkPolicies decide."""
+
+    ALLOW = "allow"
+    DROP = "drop"
+    REJECT = "reject"
+    PASS = "pass"  # noqa: S105 - no password
+
+
+class Stage(Enum):
+    """Which rules come first: those of tiers, of NetworkPolicies, of the Baseline tier."""
+
+    TIERS = "tiers"
+    NETWORK_POLICY = "networkpolicy"
+    BASELINE = "baseline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPort:
+    """Ports of a protocol (IP's number), `low` to `high`; of ICMP type and code, None: any."""
+
+    protocol: int
+    low: int = 0
+    high: int = 65535
+    icmp_type: int | None = None
+    icmp_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPeers:
+    """The other side, any of these; nobody, if there is none.
+
+    `identities`: a remote cluster's ID, 0 for any, and a label identity. `services`: address, IP protocol, port.
+    """
+
+    anyone: bool = False
+    identities: tuple[tuple[int, int], ...] = ()
+    networks: tuple[Network, ...] = ()
+    services: tuple[tuple[Address, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRule:
+    """One rule for Pods of this Node. `id`: 1..2^24-1.
+
+    Lower levels come first; rules of a level agree in the verdict. `ports`: any of these; without one every port.
+    """
+
+    id: int
+    direction: Direction
+    stage: Stage
+    level: int
+    verdict: Verdict
+    pods: tuple[Address, ...]
+    peers: PolicyPeers
+    ports: tuple[PolicyPort, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPolicies:
+    """Pods of this Node that are isolated unless a NetworkPolicy allows something.
+
+    To those of `unknown_dropped` nothing gets whose label identity is unknown, unless a rule allows it.
+    """
+
+    isolated_ingress: tuple[Address, ...] = ()
+    isolated_egress: tuple[Address, ...] = ()
+    unknown_dropped: tuple[Address, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

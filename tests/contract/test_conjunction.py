@@ -16,7 +16,11 @@ from devtools.simulator import Packet, Switch
 from flows import fields as f
 from flows.actions import Action, Conjunction, Goto, Output, set_whole
 from flows.flow import Flow, Match
+from flows.pipeline import Direction
+from tests import policy_switch
 from tests.contract.real_switch import RealSwitch, few
+from tests.policies import policies, request, verdict_of
+from tests.policy_switch import flows_of
 
 pytestmark = pytest.mark.contract
 
@@ -35,12 +39,12 @@ CLAUSES = (
 )
 
 
-def flows_of(random: Random) -> Iterator[Flow]:
+def random_flows(random: Random) -> Iterator[Flow]:
     """Yield flows of table 0, which sets tun_id, and of table 1: rules of three priorities, and plain ones."""
     for number in (0, 9):
         last = 5 if number else 4
-        terms = (f.exact(f.IN_PORT, 1), f.IPV4_ONLY, f.Term(f.IPV4_SRC, last, 0xFF))
-        yield Flow(0, 1, Match.of(*terms), (set_whole(f.TUN_ID, number), Goto(1)), 1)
+        match = Match.of(f.exact(f.IN_PORT, 1), f.IPV4_ONLY, f.Term(f.IPV4_SRC, last, 0xFF))
+        yield Flow(0, 1, match, (set_whole(f.TUN_ID, number), Goto(1)), 1)
     found: dict[tuple[int, Match], list[Conjunction]] = {}
     plain: dict[tuple[int, Match], tuple[Action, ...]] = {}
     for rule in range(1, random.randint(3, 12)):
@@ -60,11 +64,32 @@ def flows_of(random: Random) -> Iterator[Flow]:
         yield Flow(1, priority, match, tuple(actions), 1)
 
 
+@few(6)
+@given(seed=st.integers(0, 2**32))
+def test_rules_of_policies_decide_the_same_way(ovs: OvsInstance, seed: int) -> None:
+    """Requests leave by the same port, or are dropped alike; the dump gives the flows back."""
+    random = Random(seed)
+    known = policies(random)
+    flows = flows_of(known)
+    switch = RealSwitch.create(ovs, policy_switch.PORTS)
+    try:
+        switch.load(flows, ())
+        assert {parse_flow(line) for line in switch.dump_flows()} == set(flows)
+        for direction in Direction:
+            for _ in range(20):
+                packet = request(random, direction)
+                verdict = verdict_of(known, packet, direction)
+                ports = [port for port, what in policy_switch.EXITS.items() if what is verdict]
+                assert [port for port, _ in switch.inject(packet, len(ports))] == ports, packet
+    finally:
+        switch.close()
+
+
 @few(12)
 @given(seed=st.integers(0, 2**32))
 def test_conjunctive_matches_find_the_same_flow(ovs: OvsInstance, seed: int) -> None:
     """Each packet leaves by the port that the simulator says; the dump gives the flows back."""
-    flows = tuple(flows_of(Random(seed)))
+    flows = tuple(random_flows(Random(seed)))
     simulated = Switch.of(flows)
     switch = RealSwitch.create(ovs, PORTS)
     try:

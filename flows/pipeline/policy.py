@@ -1,0 +1,220 @@
+"""Tables of policies: what this Node's Pods may open to other clusters, and other clusters to them.
+
+Only requests are judged, and each packet of them, so a change counts at once for open connections, and no Node has
+to remember a verdict. A rule is a conjunctive match of Pods, peers and ports: a flow for each of these.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+from flows import fields as f
+from flows.actions import DROP, Actions, Conjunction, Ct, Meter, Move, Output, set_whole
+from flows.declare import Table
+from flows.fields import Term, ct_state, exact
+from flows.flow import Flow, Match
+from flows.pipeline import declaration as d
+from flows.pipeline import entries as e
+from flows.pipeline import registers as r
+from flows.pipeline import tables as t
+from flows.pipeline.values import (
+    Direction,
+    Env,
+    PodPolicies,
+    PolicyPeers,
+    PolicyPort,
+    PolicyRule,
+    RemoteCluster,
+    Stage,
+    Verdict,
+)
+
+Terms = tuple[Term, ...]
+
+TABLE = {
+    (Direction.INGRESS, Stage.TIERS): t.INGRESS_TIERS,
+    (Direction.INGRESS, Stage.NETWORK_POLICY): t.INGRESS_NETWORK_POLICY,
+    (Direction.INGRESS, Stage.BASELINE): t.INGRESS_BASELINE,
+    (Direction.EGRESS, Stage.TIERS): t.EGRESS_TIERS,
+    (Direction.EGRESS, Stage.NETWORK_POLICY): t.EGRESS_NETWORK_POLICY,
+    (Direction.EGRESS, Stage.BASELINE): t.EGRESS_BASELINE,
+}
+ALLOWED = {Direction.INGRESS: t.ADMIT, Direction.EGRESS: t.DEPARTURE}
+LEVELS = 59000  # of a table
+
+_NEXT = {
+    direction: {
+        TABLE[direction, Stage.TIERS]: TABLE[direction, Stage.NETWORK_POLICY],
+        TABLE[direction, Stage.NETWORK_POLICY]: TABLE[direction, Stage.BASELINE],
+        TABLE[direction, Stage.BASELINE]: ALLOWED[direction],
+    }
+    for direction in Direction
+}
+_RELATED = ct_state("+rel-inv+trk")
+_LATER = Term(f.IP_FRAG, f.FRAG_ANY | f.FRAG_LATER, f.FRAG_ANY | f.FRAG_LATER)
+# What nft answers to all but TCP: administratively prohibited (RFC 1812, section 5.2.7.1).
+_ANSWER = (exact(f.IP_PROTO, f.IP_ICMP), exact(f.ICMP_TYPE, 3), exact(f.ICMP_CODE, 13))
+_TO_KERNEL = (set_whole(f.ETH_SRC, r.MAC_REJECT), set_whole(f.ETH_DST, r.HOST_MAC))
+
+
+def base(env: Env) -> Iterator[Flow]:
+    """What is not judged, and what no rule decides; how a request is rejected."""
+    if not env.identities:
+        return
+    for family in r.FAMILIES:
+        for direction, tables in _NEXT.items():
+            first, go_on = TABLE[direction, Stage.TIERS], e.goto(ALLOWED[direction])
+            # A reply of which this Node says that it is translated is a request: see `arrive`.
+            raw = (r.TRANSLATED.is_(0),) if direction is Direction.INGRESS else ()
+            yield e.flow(first, d.UNJUDGED, (family, e.REPLY, *raw), go_on)
+            yield e.flow(first, d.UNJUDGED, (family, _RELATED), go_on)
+            # Without the first fragment, which is judged, they are nothing.
+            yield e.flow(first, d.UNJUDGED, (family, _LATER), go_on)
+            for table, following in tables.items():
+                yield e.flow(table, d.ELSE, (family,), e.goto(following))
+        # The kernel answers with the address of a Node, which other clusters do not take from this one.
+        pod = Move(r.CT_DESTINATION, r.SOURCE_ADDRESS)
+        terms = (f.IPV4_ONLY, ct_state("+rel+rpl-inv+trk"), *_ANSWER)
+        if family is f.IPV4_ONLY:
+            yield e.flow(t.EGRESS_TIERS, d.UNJUDGED + 1, terms, pod, e.goto(t.DEPARTURE))
+        yield e.flow(t.EGRESS_REJECT, d.NORMAL, (family,), *_TO_KERNEL, Output(f.PORT_IN_PORT))
+        yield e.flow(t.REJECT, d.ELSE, (family,), e.goto(t.REJECT_STATE))
+        yield e.drop(t.REJECT_STATE, d.SPECIAL, (family, e.INVALID), d.DROP_INVALID, t.REJECT_STATE.number)
+        for bit, kept in e.REMEMBER.items():
+            commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=kept)
+            answer = (*_TO_KERNEL, Output(r.HOST_OFPORT))
+            yield e.flow(t.REJECT_STATE, d.NORMAL, (family, r.TRANSLATED.is_(bit)), commit, *answer)
+            if bit:
+                turned = (family, e.REVERSED, r.TRANSLATED.is_(1))
+                yield e.flow(t.REJECT_STATE, d.EXACT, turned, replace(commit, force=True), *answer)
+
+
+def cluster(env: Env, c: RemoteCluster) -> Iterator[Flow]:
+    """What is rejected becomes an entry of conntrack, too: within the cluster's meter."""
+    if env.identities and c.meter is not None:
+        for family in r.FAMILIES:
+            terms = (family, e.NEW, r.MARK_PORT.is_(0), r.CLUSTER.is_(c.id))
+            yield e.flow(t.REJECT, d.NORMAL, terms, Meter(c.meter), e.goto(t.REJECT_STATE))
+
+
+def pods(p: PodPolicies) -> Iterator[Flow]:
+    """What does not get to Pods, or from them, where no rule says anything."""
+    ways = ((Direction.INGRESS, p.isolated_ingress), (Direction.EGRESS, p.isolated_egress))
+    for number, (direction, isolated) in enumerate(ways):
+        for terms in _of_pods(direction, isolated):
+            table = TABLE[direction, Stage.NETWORK_POLICY]
+            yield e.drop(table, d.NORMAL, terms, d.DROP_ISOLATED, number)
+    for terms in _of_pods(Direction.INGRESS, p.unknown_dropped):
+        unknown = (*terms, exact(f.TUN_ID, r.IDENTITY_UNKNOWN))
+        yield e.drop(t.INGRESS_BASELINE, d.NORMAL, unknown, d.DROP_UNKNOWN)
+
+
+def level(rules: Iterable[PolicyRule]) -> Iterator[Flow]:
+    """Return the flows of all rules of one direction, stage and level, which agree in their verdict.
+
+    What several rules match on is one flow, with a clause of each. Where a rule with nothing but Pods has such a
+    match, it decides alone.
+    """
+    clauses: defaultdict[tuple[int, Match], list[Conjunction]] = defaultdict(list)
+    places: dict[tuple[int, Match], tuple[Table, Terms]] = {}
+    plain: dict[tuple[int, Match], Flow] = {}
+    for rule in sorted(rules, key=lambda rule: rule.id):
+        table, priority = TABLE[rule.direction, rule.stage], d.RULES - min(rule.level, LEVELS)
+        cookie = d.COOKIES.cookie(d.DROP_POLICY if rule.verdict is Verdict.DROP else d.FOR_POLICY, rule.id)
+        actions = _actions(rule.direction, rule.verdict, table)
+        parts = [list(part) for part in _clauses(rule)]
+        if not all(parts):
+            continue
+        if len(parts) == 1:
+            found = (d.PIPELINE.flow(table, priority, terms, actions, cookie=cookie) for terms in parts[0])
+            plain.update({(flow.table, flow.match): flow for flow in found})
+            continue
+        for number, part in enumerate(parts, 1):
+            for terms in part:
+                key = (priority, Match.of(*terms))
+                places[key] = (table, terms)
+                clauses[key].append(Conjunction(rule.id, number, len(parts)))
+        terms = (exact(f.CONJ_ID, rule.id),)
+        yield d.PIPELINE.flow(table, priority, terms, actions, cookie=cookie)
+    yield from plain.values()
+    for (priority, match), shared in clauses.items():
+        table, terms = places[priority, match]
+        if (table.number, match) not in plain:
+            cookie = d.COOKIES.cookie(d.FOR_POLICY)
+            yield d.PIPELINE.flow(table, priority, terms, tuple(dict.fromkeys(shared)), cookie=cookie)
+
+
+def _actions(direction: Direction, verdict: Verdict, table: Table) -> Actions:
+    if verdict is Verdict.DROP:
+        return DROP
+    if verdict is Verdict.REJECT:
+        return (e.goto(t.REJECT if direction is Direction.INGRESS else t.EGRESS_REJECT),)
+    return (e.goto(ALLOWED[direction] if verdict is Verdict.ALLOW else _NEXT[direction][table]),)
+
+
+# --- what a rule matches on -------------------------------------------------------------------------------
+
+
+def _clauses(rule: PolicyRule) -> Iterator[Iterator[Terms]]:
+    """Yield Pods, peers and ports of a rule, unless all match: the matches of which one is to hold."""
+    yield _of_pods(rule.direction, rule.pods)
+    if not rule.peers.anyone:
+        yield _of_peers(rule.direction, rule.peers)
+    if rule.ports:
+        yield chain.from_iterable(map(_of_port, rule.ports))
+
+
+def _of_pods(direction: Direction, addresses: Iterable[f.Address]) -> Iterator[Terms]:
+    where = f.destination_in if direction is Direction.INGRESS else f.source_in
+    yield from (where(one) for one in dict.fromkeys(addresses) if f.eth_type_of(one) in r.FAMILIES)
+
+
+def _of_peers(direction: Direction, peers: PolicyPeers) -> Iterator[Terms]:
+    where = f.source_in if direction is Direction.INGRESS else f.destination_in
+    for number, identity in dict.fromkeys(peers.identities):
+        known = (exact(f.TUN_ID, identity),)
+        yield (*known, r.CLUSTER.is_(number)) if number else known
+    for network in dict.fromkeys(peers.networks):
+        if f.eth_type_of(network) in r.FAMILIES:
+            yield where(network)
+    for address, protocol, port in dict.fromkeys(peers.services):
+        if (family := f.eth_type_of(address)) in r.FAMILIES:
+            yield (*where(address), *_protocol(family, protocol), exact(f.PORTS_DST[protocol], port))
+
+
+def _of_port(port: PolicyPort) -> Iterator[Terms]:
+    for family in r.FAMILIES:
+        terms = (family, *_protocol(family, port.protocol))
+        if port.protocol in (f.IP_ICMP, f.IP_ICMPV6):
+            if (port.protocol == f.IP_ICMP) is (family is f.IPV4_ONLY):
+                yield (*terms, *_of_icmp(port))
+        elif port.protocol in f.PORTS_DST and (port.low, port.high) != (0, 0xFFFF):
+            for value, mask in ranges(port.low, port.high):
+                yield (*terms, Term(f.PORTS_DST[port.protocol], value, mask))
+        else:
+            yield terms
+
+
+def _of_icmp(port: PolicyPort) -> Iterator[Term]:
+    six = port.protocol == f.IP_ICMPV6
+    fields = (f.ICMPV6_TYPE, f.ICMPV6_CODE) if six else (f.ICMP_TYPE, f.ICMP_CODE)
+    for field, value in zip(fields, (port.icmp_type, port.icmp_code), strict=True):
+        if value is not None:
+            yield exact(field, value)
+
+
+def _protocol(family: Term, protocol: int) -> Terms:
+    return (family, exact(f.IP_PROTO, protocol))
+
+
+def ranges(low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Yield the values and masks that match the numbers of 16 bits from `low` to `high`, and no others."""
+    while low <= high:
+        size = low & -low or 1 << 16
+        while low + size - 1 > high:
+            size >>= 1
+        yield low, 0xFFFF & ~(size - 1)
+        low += size

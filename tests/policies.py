@@ -1,0 +1,146 @@
+"""Random rules of policies and packets, and what a naive reader of the rules does with a packet.
+
+Knows the values that the pipeline is built from, and nothing of how it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+from random import Random
+from typing import TypeVar
+
+from devtools.simulator import Packet
+from devtools.simulator.packet import ECHO_REQUEST, SYN
+from flows.fields import IP_ICMP, IP_SCTP, IP_TCP, IP_UDP
+from flows.pipeline import Direction, PodPolicies, PolicyPeers, PolicyPort, PolicyRule, Stage, Verdict
+from flows.text import mac_text
+
+T = TypeVar("T")
+UNKNOWN = 0xFFFFFF
+PODS = tuple(IPv4Address(f"10.1.0.{number}") for number in range(1, 5))
+OTHERS = tuple(IPv4Address(f"10.2.{number}.{number}") for number in range(1, 5))
+NETWORKS = tuple(IPv4Network(text) for text in ("10.2.0.0/16", "10.2.1.0/24", "10.2.2.2/32", "10.2.0.0/22"))
+CLUSTERS, IDENTITIES = (1, 2), (7, 8, UNKNOWN)
+PORTS = (79, 80, 81, 443, 1024)
+STAGES = (Stage.TIERS, Stage.NETWORK_POLICY, Stage.BASELINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policies:
+    """All rules of one Node."""
+
+    rules: tuple[PolicyRule, ...]
+    pods: PodPolicies
+
+
+def policies(random: Random) -> Policies:
+    """Return random rules of both directions."""
+    levels = [(direction, stage, number) for direction in Direction for stage in Stage for number in range(3)]
+    verdicts = {level: random.choice(list(Verdict)) for level in levels}
+    rules = []
+    for number in range(1, random.randint(1, 14)):
+        direction, stage = random.choice(list(Direction)), random.choice(STAGES)
+        level = 0 if stage is Stage.NETWORK_POLICY else random.randint(0, 2)
+        verdict = Verdict.ALLOW if stage is Stage.NETWORK_POLICY else verdicts[direction, stage, level]
+        if stage is Stage.BASELINE and verdict is Verdict.PASS:  # there is none
+            continue
+        rules.append(
+            PolicyRule(
+                id=number,
+                direction=direction,
+                stage=stage,
+                level=level,
+                verdict=verdict,
+                pods=_some(random, PODS),
+                peers=_peers(random, direction),
+                ports=tuple(_port(random) for _ in range(random.choice((0, 0, 1, 2)))),
+            )
+        )
+    isolated = [_some(random, PODS) for _ in range(3)]
+    return Policies(
+        rules=tuple(rules),
+        pods=PodPolicies(isolated_ingress=isolated[0], isolated_egress=isolated[1], unknown_dropped=isolated[2]),
+    )
+
+
+def _some(random: Random, found: Sequence[T]) -> tuple[T, ...]:
+    return tuple(random.sample(found, random.randint(0, len(found))))
+
+
+def _peers(random: Random, direction: Direction) -> PolicyPeers:
+    if random.random() < 0.2:
+        return PolicyPeers(anyone=True)
+    networks = _some(random, NETWORKS[1:3] if random.random() < 0.5 else ())
+    if direction is Direction.EGRESS:
+        ends = ((one, protocol, port) for one in OTHERS for protocol in (IP_TCP, IP_UDP) for port in PORTS[:2])
+        return PolicyPeers(networks=networks, services=_some(random, tuple(ends)))
+    pairs = tuple((cluster, identity) for cluster in (0, *CLUSTERS) for identity in IDENTITIES)
+    return PolicyPeers(networks=networks, identities=_some(random, pairs) if random.random() < 0.7 else ())
+
+
+def _port(random: Random) -> PolicyPort:
+    protocol = random.choice((IP_TCP, IP_TCP, IP_UDP, IP_SCTP, IP_ICMP))
+    if protocol == IP_ICMP:
+        return PolicyPort(protocol=protocol, icmp_type=random.choice((None, ECHO_REQUEST, 3)))
+    low = random.choice((0, 79, 80, 443))
+    return PolicyPort(protocol=protocol, low=low, high=random.choice((low, low, 1023, 65535)))
+
+
+def request(random: Random, direction: Direction) -> Packet:
+    """Return the first packet of a connection, of a Pod (port 1) or another cluster (port 10 and its ID)."""
+    ours, theirs = random.choice(PODS), random.choice(OTHERS)
+    outwards = direction is Direction.EGRESS
+    protocol = random.choice((IP_TCP, IP_TCP, IP_UDP, IP_ICMP))
+    identity = random.choice(IDENTITIES)
+    return Packet(
+        in_port=1 if outwards else 10 + random.choice(CLUSTERS),
+        src=ours if outwards else theirs,
+        dst=theirs if outwards else ours,
+        proto=protocol,
+        src_port=4000,
+        dst_port=0 if protocol == IP_ICMP else random.choice(PORTS),
+        tcp_flags=SYN,
+        icmp_type=ECHO_REQUEST if protocol == IP_ICMP else 0,
+        tun_id=identity,
+        eth_src=mac_text(0x0200 << 32 | identity),  # what can be sent by hand has no tunnel
+    )
+
+
+def verdict_of(known: Policies, packet: Packet, direction: Direction) -> Verdict:
+    """Return what the rules say of a request, read one by one."""
+    pod, peer = (packet.src, packet.dst) if direction is Direction.EGRESS else (packet.dst, packet.src)
+    isolated = known.pods.isolated_egress if direction is Direction.EGRESS else known.pods.isolated_ingress
+    for stage in STAGES:
+        found = [rule for rule in known.rules if rule.direction is direction and rule.stage is stage]
+        for rule in sorted(found, key=lambda rule: rule.level):
+            if pod not in rule.pods or not _is_peer(rule.peers, packet, peer) or not _is_port(rule.ports, packet):
+                continue
+            if rule.verdict is not Verdict.PASS:
+                return rule.verdict
+            break
+        if stage is Stage.NETWORK_POLICY and pod in isolated:
+            return Verdict.DROP
+    if direction is Direction.INGRESS and pod in known.pods.unknown_dropped and packet.tun_id == UNKNOWN:
+        return Verdict.DROP
+    return Verdict.ALLOW
+
+
+def _is_peer(peers: PolicyPeers, packet: Packet, peer: object) -> bool:
+    cluster = packet.in_port - 10
+    return (
+        peers.anyone
+        or any(number in (0, cluster) and identity == packet.tun_id for number, identity in peers.identities)
+        or any(peer in network for network in peers.networks)
+        or (peer, packet.proto, packet.dst_port) in peers.services
+    )
+
+
+def _is_port(ports: Sequence[PolicyPort], packet: Packet) -> bool:
+    return not ports or any(
+        port.protocol == packet.proto
+        and port.low <= packet.dst_port <= port.high
+        and port.icmp_type in (None, packet.icmp_type)
+        for port in ports
+    )
