@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 # Flows that drop, by the category in their cookie. All these categories have its highest bit, and no others do.
 DROP_REASONS = {category.number: category.name for category in PIPELINE.categories if category.drops}
-NFT_DROP_REASONS = {**tunnel_guard.DROPS, kernel.CLOSED_NODES: "closed-node"}  # by chain
+# By chain.
+NFT_DROP_REASONS = {**tunnel_guard.DROPS, kernel.CLOSED_NODES: "closed-node", kernel.REJECTED: "unanswered"}
 DROP_COOKIES = f"cookie={COOKIES.owner << 48 | 0x80 << 40:#x}/{0xFFFF << 48 | 0x80 << 40:#x}"
 OVER_LIMIT = "over-limit"  # by meters: more new connections than `newConnections` of one cluster
 

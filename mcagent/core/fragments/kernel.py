@@ -39,6 +39,8 @@ WIREGUARD_OVERHEAD = {4: 20 + 8 + 16 + 16, 6: 40 + 8 + 16 + 16}
 SMALLEST_MTU = 576  # RFC 1122 section 3.3.2: what every host must be able to take
 
 CLOSED_NODES = "mct_nodes"  # the chain that counts what other clusters send to this Node itself
+REJECT_MAC = "0a:6d:01:00:00:00"  # source of what a policy rejects
+REJECTED = "mct_rejected"  # the chain that counts what is rejected without an answer
 
 _EVERYTHING = IPv4Network("0.0.0.0/0")
 
@@ -165,6 +167,17 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
         return NftChain(table=config.nft_table, name=name, type=kind, hook=hook, priority=priority, rules=rules)
 
     into, out = f'iifname "{port}"', f'oifname "{port}"'
+    rejecting: list[Resource] = []
+    if config.stretched_network_policy:
+        # Before conntrack, to which the answer then is whatever else comes back to the Pod or client: translated.
+        answer = ("limit rate over 100/second burst 200 packets accept", "reject with tcp reset")
+        ours = (f'iifname != "{port}" accept', f"ether saddr != {REJECT_MAC} accept", *answer)
+        rules = (*ours, "reject with icmp admin-prohibited")
+        rejecting = [
+            of_type("mct_reject", ("filter", "prerouting", -300), *rules),
+            # Also where the kernel (before Linux 5.9) refuses the chain above.
+            of_type(REJECTED, ("filter", "prerouting", -299), f"{into} ether saddr {REJECT_MAC} counter drop"),
+        ]
     mark = f"{into} ct direction original ct mark set ct mark | {bit}"
     return [
         *(
@@ -172,6 +185,7 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
             if config.expose_nodes
             else [of_type(CLOSED_NODES, ("filter", "prerouting", -99), *_closed_nodes(port))]
         ),
+        *rejecting,
         NftSet(table=config.nft_table, name="mct_pods", elements=pods),
         # before the CNI's masquerade: a source that is NATed to itself is not NATed again
         of_type("mct_post", ("nat", "postrouting", 99), f"{out} ip saddr @mct_pods snat to ip saddr"),
