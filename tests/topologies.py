@@ -122,6 +122,7 @@ class World:
     order: tuple[str, ...] = ()
     client_ports_move: bool = True  # see `pipeline.Env`
     identities: bool = False  # tunnels carry label identities: each Pod has a number of its own
+    rules: tuple[pipeline.PolicyRule, ...] = ()  # of policies, each of a level of its own
 
     def identity(self, pod: Pod) -> int:
         """Return the number of a Pod; that for "unknown" of a host-network process."""
@@ -290,11 +291,14 @@ class World:
                 )
 
     def identity_parts(self, node: Node) -> Iterator[pipeline.Entries]:
-        """Yield what marks packets of a Node's Pods, and which numbers it believes of other clusters."""
+        """Yield what marks packets of a Node's Pods, their policies, and which numbers it believes of others."""
         for pod in self.pods:
             number = self.identity(pod)
             if pod.node == node.name and number != IDENTITY_UNKNOWN:
                 yield pipeline.pod_identity(self.env(node), pod.address, number)
+        for rule in self.rules:
+            pods = tuple(pod for pod in rule.pods if any(pod in net for net in node.networks))
+            yield pipeline.rules([replace(rule, pods=pods)])
         for there in self.clusters if node.gateway else ():
             if there.name != node.cluster:
                 yield pipeline.claimed_identities(

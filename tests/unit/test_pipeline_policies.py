@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
+from itertools import pairwise
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.simulator import Packet, Switch, contradictions
-from flows.fields import IP_TCP, IP_UDP
+from devtools.simulator.packet import ACK, RST
+from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.pipeline import Direction, PolicyPeers, PolicyPort, PolicyRule, Stage, Verdict, rules
 from flows.pipeline.policy import ranges
-from tests.conversations import examples
+from flows.pipeline.registers import IDENTITY_UNKNOWN, MAC_REJECT
+from flows.text import mac_text
+from tests.conversations import Call, calls, examples, exchange, none, one
 from tests.policies import policies, request, verdict_of
 from tests.policy_switch import EXITS, flows_of
+from tests.topologies import World, from_kernel, worlds
 
 
 def decided(switch: Switch, packet: Packet) -> Verdict:
@@ -56,6 +61,106 @@ def test_a_rule_has_as_many_flows_as_pods_peers_and_ports_together() -> None:
     assert len(rules([rule]).flows) == 100 + 1000 + 2 + 1
     assert not rules([replace(rule, peers=PolicyPeers())]).flows
     assert not rules([replace(rule, pods=())]).flows
+
+
+def ruled(world: World, call: Call, verdict: Verdict, *pods: IPv4Address, egress: bool = False) -> World:
+    """Return the world with a rule for the client of a call: of these Pods, or as the client's own."""
+    direction = Direction.EGRESS if egress else Direction.INGRESS
+    if egress:
+        peers = PolicyPeers(networks=(IPv4Network(call.address),))
+    else:
+        peers = PolicyPeers(identities=((world.cluster(call.client.cluster).number, world.identity(call.client)),))
+    level = len(world.rules)
+    rule = PolicyRule(
+        id=level + 1, direction=direction, stage=Stage.TIERS, level=level, verdict=verdict, pods=pods, peers=peers
+    )
+    return replace(world, rules=(*world.rules, rule))
+
+
+def known_by_labels(world: World, call: Call) -> bool:
+    """Tell whether a client has a label identity."""
+    return world.identity(call.client) != IDENTITY_UNKNOWN
+
+
+@examples(12)
+@given(world=worlds(min_clusters=2, max_clusters=3), seed=st.integers(0, 2**32))
+def test_a_rule_ends_an_open_connection_and_no_other(world: World, seed: int) -> None:
+    """It counts from the next request on, by whatever gateway; others' connections and all replies go on."""
+    random, world = Random(seed), replace(world, identities=True)
+    wishes = [call for call in calls(world, random, 8) if known_by_labels(world, call)]
+    for call, other in pairwise(wishes):
+        network = exchange(world, world.network, call, call.packet).network
+        both = exchange(world, network, other, other.packet)
+        server = both.seen.dst if random.random() < 0.5 else exchange(world, network, call, call.later).seen.dst
+        assert isinstance(server, IPv4Address)
+        stricter = ruled(world, call, Verdict.DROP, server)
+        network = replace(stricter.network, connections=both.network.connections)
+        lost = random.choice(world.cluster(call.client.cluster).gateways).name
+        there = exchange(world, both.network, call, call.later)
+        if there.seen.dst == server:
+            none(network.send(call.client.node, call.later))
+            one(network.send(there.node, from_kernel(there.seen.reply())))  # a reply is not judged
+            if lost != call.client.node:
+                none(network.losing(lost).send(call.client.node, call.later))
+        if other.client.address != call.client.address:
+            exchange(world, network, other, other.later)
+
+
+@examples(12)
+@given(world=worlds(min_clusters=2, max_clusters=3), seed=st.integers(0, 2**32))
+def test_what_is_rejected_is_answered_as_if_by_the_server(world: World, seed: int) -> None:
+    """The kernel of the server's Node gets it, marked; what that answers gets to the client, un-translated."""
+    random, world = Random(seed), replace(world, identities=True)
+    for call in calls(world, random, 6):
+        if not known_by_labels(world, call):
+            continue
+        before = exchange(world, world.network, call, call.packet)
+        assert isinstance(before.seen.dst, IPv4Address)
+        stricter = ruled(world, call, Verdict.REJECT, before.seen.dst)
+        network = stricter.network
+        if random.random() < 0.5:
+            network = replace(network, connections=before.network.connections)
+        there = network.send(call.client.node, call.packet)
+        node, seen = one(there)
+        assert (node, seen.eth_src) == (before.node, mac_text(MAC_REJECT))
+        reset = replace(seen.reply(), tcp_flags=RST | ACK)
+        unreachable = Packet(
+            in_port=1,
+            src=world.nodes[node].address,
+            dst=seen.src,
+            proto=IP_ICMP,
+            icmp_type=3,
+            icmp_code=13,
+            quoted=seen,
+        )
+        home, answer = one(
+            there.network.send(node, from_kernel(reset if call.protocol == IP_TCP else unreachable))
+        )
+        assert (home, answer.src, answer.dst) == (call.client.node, call.address, call.client.address)
+        if call.protocol != IP_TCP:
+            assert answer.quoted is not None
+            quoted = (answer.quoted.src, answer.quoted.src_port, answer.quoted.dst, answer.quoted.dst_port)
+            assert quoted == (call.client.address, call.client_port, call.address, call.packet.dst_port)
+
+
+@examples(12)
+@given(world=worlds(min_clusters=2, max_clusters=3), seed=st.integers(0, 2**32))
+def test_a_pods_own_requests_are_judged_on_its_node(world: World, seed: int) -> None:
+    """Dropped, or back to its kernel, marked; what others open to it, and its replies, are not touched."""
+    random, world = Random(seed), replace(world, identities=True)
+    for call in calls(world, random, 6):
+        verdict = random.choice((Verdict.DROP, Verdict.REJECT))
+        network = ruled(world, call, verdict, call.client.address, egress=True).network
+        there = network.send(call.client.node, call.packet)
+        assert there.path == (call.client.node,)
+        if verdict is Verdict.DROP:
+            none(there)
+        else:
+            node, seen = one(there)
+            assert (node, seen.eth_src, seen.src) == (call.client.node, mac_text(MAC_REJECT), call.client.address)
+        for other in calls(world, random, 3):
+            if other.client.address != call.client.address or other.address != call.address:
+                exchange(world, network, other, other.packet)
 
 
 @given(low=st.integers(0, 65535), size=st.integers(0, 65535))
