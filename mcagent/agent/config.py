@@ -25,6 +25,7 @@ from mcagent.model.config import (
     GatewayMode,
     GatewaySelection,
     PodRouting,
+    PolicyFailureMode,
     SourceNat,
     TrafficEncryption,
 )
@@ -127,6 +128,10 @@ KEYS: tuple[Key, ...] = (
     _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.boolean(), antrea=True,
         meaning="Tunnels tell which labels the Pod has that a packet is from, by the number that the ClusterSet "
                 "has given to these labels ([policies.md](policies.md)). The same in all clusters."),
+    _key("policyFailureMode", "policy_failure_mode", kinds.choice(PolicyFailureMode),
+        meaning="What becomes of connections between clusters where a policy has a rule that cannot be enforced: "
+                "closed: they are dropped, open: the rule counts as if it were not there, and a NetworkPolicy's as "
+                "if it allowed everything."),
     _key("trafficEncryptionMode", "encryption", kinds.choice(TrafficEncryption), antrea=True,
         meaning="Encryption between gateways of different clusters. The same in all clusters."),
     _key("wireGuard.port", "wireguard_port", kinds.integer(1, 65535), antrea=True,

@@ -32,6 +32,10 @@ ATTRIBUTE: Mapping[Kind, str] = {
     Kind.SERVICE_EXPORT: "service_exports",
     Kind.NAMESPACE: "namespaces",
     Kind.LABEL_IDENTITY: "label_identities",
+    Kind.NETWORK_POLICY: "network_policies",
+    Kind.ANTREA_NETWORK_POLICY: "antrea_network_policies",
+    Kind.CLUSTER_NETWORK_POLICY: "cluster_network_policies",
+    Kind.TIER: "tiers",
 }
 
 

@@ -151,7 +151,7 @@ class EventRecorder:
         except (KeyError, TypeError) as error:
             raise SourceError(f"{kind} {name}: the API server's answer has no uid") from error
         home = namespace or "default"
-        involved = {"apiVersion": KINDS[kind].api_version, "kind": str(kind), "name": name, "uid": uid}
+        involved = {"apiVersion": KINDS[kind].api_version, "kind": KINDS[kind].name, "name": name, "uid": uid}
         at = f"{happened[:19]}Z" if happened else datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         body = {
             "apiVersion": "v1",

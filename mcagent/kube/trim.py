@@ -25,7 +25,7 @@ _EACH_PORT = [{"name": None, "port": None, "protocol": None, "appProtocol": None
 # nobody reads is dropped before anything walks it. Of other kinds everything is kept.
 _SHAPES: Mapping[Kind, Shape] = {
     Kind.POD: {
-        "spec": {"nodeName": None, "hostNetwork": None},
+        "spec": {"nodeName": None, "hostNetwork": None, "containers": [{"ports": None}]},
         "status": {"phase": None, "podIP": None, "podIPs": None, "conditions": None},
     },
     Kind.NAMESPACE: {},

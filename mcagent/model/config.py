@@ -64,6 +64,13 @@ class EncryptionFallback(StrEnum):
     ALLOW_CLEAR = "allowClear"
 
 
+class PolicyFailureMode(StrEnum):
+    """What becomes of requests where a policy's rule cannot be enforced."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """What `compile` needs of the configuration. Everything has a default but the Node's name."""
@@ -74,6 +81,7 @@ class Config:
     enable_gateway: bool = True  # enableGateway
     enable_pod_to_pod: bool = False  # enablePodToPodConnectivity
     stretched_network_policy: bool = False  # enableStretchedNetworkPolicy
+    policy_failure_mode: PolicyFailureMode = PolicyFailureMode.CLOSED  # policyFailureMode
     pod_cidrs: tuple[Network, ...] = ()  # podCIDRs: of this cluster, as published in its ClusterInfo
     source_nat: SourceNat = SourceNat.AUTO  # sourceNAT
     pod_routing: PodRouting = PodRouting.AUTO  # podRouting

@@ -22,6 +22,11 @@ class KindInfo:
     namespaced: bool = True
 
     @property
+    def name(self) -> str:
+        """What stands in `kind`."""
+        return "NetworkPolicy" if self.kind is Kind.ANTREA_NETWORK_POLICY else str(self.kind)
+
+    @property
     def api_version(self) -> str:
         """What stands in `apiVersion`: "v1", "discovery.k8s.io/v1", ..."""
         return f"{self.group}/{self.version}" if self.group else self.version
@@ -33,6 +38,7 @@ class KindInfo:
 
 
 _ANTREA = "multicluster.crd.antrea.io"
+_POLICIES = "crd.antrea.io"
 _MCS = "multicluster.x-k8s.io"
 _RBAC = "rbac.authorization.k8s.io"
 _WEBHOOKS = "admissionregistration.k8s.io"
@@ -51,10 +57,12 @@ _NAMES: Mapping[Kind, tuple[str, str, str]] = {  # group, version, plural
     Kind.RESOURCE_EXPORT: (_ANTREA, "v1alpha1", "resourceexports"),
     Kind.RESOURCE_IMPORT: (_ANTREA, "v1alpha1", "resourceimports"),
     Kind.LABEL_IDENTITY: (_ANTREA, "v1alpha1", "labelidentities"),
-    Kind.CLUSTER_NETWORK_POLICY: ("crd.antrea.io", "v1beta1", "clusternetworkpolicies"),
-    Kind.TIER: ("crd.antrea.io", "v1beta1", "tiers"),
+    Kind.CLUSTER_NETWORK_POLICY: (_POLICIES, "v1beta1", "clusternetworkpolicies"),
+    Kind.TIER: (_POLICIES, "v1beta1", "tiers"),
     Kind.SERVICE_IMPORT: (_MCS, "v1alpha1", "serviceimports"),
     Kind.ENDPOINTS: ("", "v1", "endpoints"),
+    Kind.NETWORK_POLICY: ("networking.k8s.io", "v1", "networkpolicies"),
+    Kind.ANTREA_NETWORK_POLICY: (_POLICIES, "v1beta1", "networkpolicies"),
     Kind.NAMESPACE: ("", "v1", "namespaces"),
     Kind.SECRET: ("", "v1", "secrets"),
     Kind.SERVICE_ACCOUNT: ("", "v1", "serviceaccounts"),
@@ -97,11 +105,15 @@ AGENT_KINDS = frozenset(
         Kind.SERVICE_EXPORT,
         Kind.NAMESPACE,
         Kind.LABEL_IDENTITY,
+        Kind.NETWORK_POLICY,
+        Kind.ANTREA_NETWORK_POLICY,
+        Kind.CLUSTER_NETWORK_POLICY,
+        Kind.TIER,
     }
 )
 """The kinds that the agent reads; a directory of manifests is read for these."""
 
-_BY_NAME = {(info.api_version, str(info.kind)): info.kind for info in KINDS.values() if info.kind in AGENT_KINDS}
+_BY_NAME = {(info.api_version, info.name): info.kind for info in KINDS.values() if info.kind in AGENT_KINDS}
 
 
 def object_path(kind: Kind, namespace: str, name: str = "") -> str:

@@ -75,6 +75,16 @@ def read_labels(field: Field) -> Labels:
     return Labels(namespace=namespace, pod=pod)
 
 
+def split(text: str) -> Labels:
+    """Return the labels of a text that `identity` has made, or that `parsed` has found right."""
+    namespace, _, pod = text.removeprefix("ns:").partition("&pod:")
+    return Labels(namespace=_entries(namespace), pod=_entries(pod))
+
+
+def _entries(part: str) -> dict[str, str]:
+    return dict(item.split("=", 1) for item in part.split(",")) if part else {}
+
+
 def parsed(text: str) -> Labels | None:
     """Return the labels of an identity, None if the text is none."""
     try:

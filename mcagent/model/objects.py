@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mcagent.model.net import Address, Network
+from mcagent.model.policies import Policy, Tier
 from mcagent.model.problem import Problem, Severity
 
 
@@ -34,6 +35,8 @@ class Kind(StrEnum):
     CLUSTER_NETWORK_POLICY = "ClusterNetworkPolicy"
     TIER = "Tier"
     ENDPOINTS = "Endpoints"
+    NETWORK_POLICY = "NetworkPolicy"
+    ANTREA_NETWORK_POLICY = "AntreaNetworkPolicy"  # its kind is NetworkPolicy, too
     NAMESPACE = "Namespace"
     SECRET = "Secret"  # noqa: S105 - the kind's name
     SERVICE_ACCOUNT = "ServiceAccount"
@@ -144,6 +147,7 @@ class Pod:
     node_name: str
     ips: tuple[Address, ...] = ()
     labels: str = ""  # as text, as `mcagent.model.labels` writes it
+    ports: tuple[tuple[str, int, int], ...] = ()  # those of containers that have a name: name, IP protocol, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +228,17 @@ class LabelIdentity:
 
 
 ApiObject = (
-    Gateway | ClusterInfoImport | Node | Pod | Service | EndpointSlice | ServiceExport | Namespace | LabelIdentity
+    Gateway
+    | ClusterInfoImport
+    | Node
+    | Pod
+    | Service
+    | EndpointSlice
+    | ServiceExport
+    | Namespace
+    | LabelIdentity
+    | Policy
+    | Tier
 )
 
 
@@ -248,6 +262,10 @@ class Snapshot:
     service_exports: dict[str, ServiceExport] = field(default_factory=dict)
     namespaces: dict[str, Namespace] = field(default_factory=dict)
     label_identities: dict[str, LabelIdentity] = field(default_factory=dict)
+    network_policies: dict[str, Policy] = field(default_factory=dict)
+    antrea_network_policies: dict[str, Policy] = field(default_factory=dict)
+    cluster_network_policies: dict[str, Policy] = field(default_factory=dict)
+    tiers: dict[str, Tier] = field(default_factory=dict)
     leaving: tuple[Gateway, ...] = ()
     problems: tuple[Problem, ...] = ()
     synced: frozenset[Kind] = frozenset()

@@ -7,7 +7,7 @@ well-formed address may be used, and who wins a conflict, is `mcagent.core`'s bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from mcagent.model import labels
@@ -35,6 +35,8 @@ from mcagent.model.objects import (
     WireGuardInfo,
 )
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
+from mcagent.model.parsing.policies import parse_antrea_policy, parse_network_policy, parse_tier
+from mcagent.model.policies import PROTOCOLS
 from mcagent.model.problem import Problem, Severity
 
 GATEWAY_ANNOTATION = "multicluster.antrea.io/gateway"
@@ -247,7 +249,15 @@ def parse_pod(meta: Meta, raw: Field, problems: list[Problem]) -> Pod | None:  #
         addresses[status.get("podIP").address()] = None
     if not addresses:
         return None
-    return Pod(meta=meta, node_name=node_name, ips=tuple(addresses), labels=labels.joined(_labels(raw)))
+    text, ports = labels.joined(_labels(raw)), tuple(_named_ports(spec))
+    return Pod(meta=meta, node_name=node_name, ips=tuple(addresses), labels=text, ports=ports)
+
+
+def _named_ports(spec: Field) -> Iterator[tuple[str, int, int]]:
+    for container in spec.get("containers").each():
+        for item in container.get("ports").each():
+            if name := item.get("name").text(""):
+                yield name, PROTOCOLS[_protocol(item.get("protocol"))], item.get("containerPort").port()
 
 
 def _labels(raw: Field) -> dict[str, str]:
@@ -342,4 +352,8 @@ _PARSERS: Mapping[Kind, Callable[[Meta, Field, list[Problem]], ApiObject | None]
     Kind.SERVICE_EXPORT: parse_service_export,
     Kind.NAMESPACE: parse_namespace,
     Kind.LABEL_IDENTITY: parse_label_identity,
+    Kind.NETWORK_POLICY: parse_network_policy,
+    Kind.ANTREA_NETWORK_POLICY: parse_antrea_policy,
+    Kind.CLUSTER_NETWORK_POLICY: parse_antrea_policy,
+    Kind.TIER: parse_tier,
 }

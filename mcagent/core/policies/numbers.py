@@ -1,0 +1,136 @@
+"""Rules as the pipeline knows them: with numbers of rules, clusters and label identities, by level.
+
+Decides the order of rules, and who a selector's peers are at the moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from flows import pipeline
+from flows.pipeline.registers import IDENTITY_UNKNOWN
+from mcagent.core.ids import assign_ids
+from mcagent.core.local_cluster.identities import EVERYBODY
+from mcagent.core.policies.rules import BASELINE, LocalRule
+from mcagent.model.net import Address
+from mcagent.model.objects import EndpointSlice, IpProtocol
+from mcagent.model.policies import PROTOCOLS, Direction, Selector, Verdict
+
+Identities = Mapping[Selector, frozenset[tuple[str, int]]]
+Backends = Mapping[tuple[str, str], tuple[tuple[Address, int, int], ...]]
+Level = tuple[pipeline.Direction, pipeline.Stage, int]
+
+_STRICT = (Verdict.DROP, Verdict.REJECT)
+_ANY_CLUSTER = 0
+
+
+def backends(slices: Mapping[str, EndpointSlice], wanted: frozenset[tuple[str, str]]) -> Backends:
+    """Return address, IP protocol and port of the endpoints of Services, by Namespace and name."""
+    found: dict[tuple[str, str], set[tuple[Address, int, int]]] = {}
+    for one in slices.values():
+        service = (one.meta.namespace, one.service_name)
+        if service in wanted:
+            found.setdefault(service, set()).update(
+                (address, PROTOCOLS[port.protocol or IpProtocol.TCP], port.port)
+                for endpoint in one.endpoints
+                for address in endpoint.addresses
+                for port in one.ports
+                if port.port is not None
+            )
+    return {service: tuple(sorted(those, key=str)) for service, those in found.items()}
+
+
+def services_of(rules: Mapping[str, tuple[LocalRule, ...]]) -> frozenset[tuple[str, str]]:
+    """Return the Services that rules are about."""
+    return frozenset(service for several in rules.values() for rule in several for service in rule.services)
+
+
+def rule_ids(rules: Mapping[str, tuple[LocalRule, ...]]) -> dict[str, int]:
+    """Return the number of each rule, the same after a restart."""
+    return assign_ids(rule.key for several in rules.values() for rule in several)
+
+
+def by_level(rules: Mapping[str, tuple[LocalRule, ...]]) -> dict[Level, tuple[LocalRule, ...]]:
+    """Return the rules by direction, stage and level: the lower first, and all of one order together."""
+    stages: dict[tuple[pipeline.Direction, pipeline.Stage], dict[tuple[float, ...], list[LocalRule]]] = {}
+    for rule in (rule for policy in sorted(rules) for rule in rules[policy]):
+        place = (pipeline.Direction(rule.direction), _stage(rule))
+        stages.setdefault(place, {}).setdefault(rule.order, []).append(rule)
+    return {
+        (*place, level): tuple(those)
+        for place, orders in stages.items()
+        for level, (_, those) in enumerate(sorted(orders.items()))
+    }
+
+
+def numbered(
+    rules: tuple[LocalRule, ...],
+    level: Level,
+    ids: Mapping[str, int],
+    identities: Identities,
+    services: Backends,
+    clusters: Mapping[str, int],
+) -> tuple[pipeline.PolicyRule, ...]:
+    """Return the rules of a level for the pipeline."""
+    direction, stage, number = level
+    return tuple(
+        pipeline.PolicyRule(
+            id=ids[rule.key],
+            direction=direction,
+            stage=stage,
+            level=number,
+            verdict=pipeline.Verdict(rule.verdict.lower()),
+            pods=rule.pods,
+            peers=pipeline.PolicyPeers(
+                anyone=rule.anyone,
+                identities=_identities(rule, identities, clusters),
+                networks=rule.networks,
+                services=tuple(one for service in rule.services for one in services.get(service, ())),
+            ),
+            ports=tuple(
+                pipeline.PolicyPort(
+                    protocol=port.protocol,
+                    low=port.low,
+                    high=port.high,
+                    icmp_type=port.icmp_type,
+                    icmp_code=port.icmp_code,
+                )
+                for port in rule.ports
+            ),
+        )
+        for rule in rules
+    )
+
+
+def unknown_dropped(rules: Mapping[str, tuple[LocalRule, ...]]) -> tuple[Address, ...]:
+    """Return the Pods that rules let by label identity: nothing gets to them by chance whose sender is unknown."""
+    found = (
+        address
+        for several in rules.values()
+        for rule in several
+        if rule.selectors and rule.direction is Direction.INGRESS
+        for address in rule.pods
+    )
+    return tuple(sorted(set(found), key=str))
+
+
+def united(several: Iterable[tuple[Address, ...]]) -> tuple[Address, ...]:
+    """Return all addresses, sorted."""
+    return tuple(sorted({address for those in several for address in those}, key=str))
+
+
+def _stage(rule: LocalRule) -> pipeline.Stage:
+    if not rule.tier:
+        return pipeline.Stage.NETWORK_POLICY
+    return pipeline.Stage.BASELINE if rule.tier == BASELINE else pipeline.Stage.TIERS
+
+
+def _identities(rule: LocalRule, known: Identities, clusters: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
+    """Return cluster and number of whom a rule is about; to be strict, also of whom nobody knows."""
+    found = {one for selector in rule.selectors for one in known.get(selector, ())}
+    everybody = {number for cluster, number in found if cluster == EVERYBODY}
+    numbers = {(_ANY_CLUSTER, number) for number in everybody}
+    numbers |= {(clusters[c], number) for c, number in found if c in clusters and number not in everybody}
+    if rule.selectors and rule.verdict in _STRICT:
+        numbers.add((_ANY_CLUSTER, IDENTITY_UNKNOWN))
+    return tuple(sorted(numbers))

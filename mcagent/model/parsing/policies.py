@@ -1,0 +1,284 @@
+"""NetworkPolicies and Antrea's policies, raw, to `mcagent.model.policies`.
+
+What of a rule is not understood, or cannot be enforced between clusters, is its `fault` and a problem of the
+object: it is never passed over. Which Pods a policy is for has to be understood, else the object counts as unreadable.
+Peers of this cluster's Pods are left out: they are nobody of another cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from mcagent.model.errors import InputError
+from mcagent.model.field import Field, printable
+from mcagent.model.labels import NAMESPACE_NAME
+from mcagent.model.objects import Kind, Meta
+from mcagent.model.policies import (
+    PROTOCOLS,
+    Direction,
+    Operator,
+    Peer,
+    Policy,
+    Port,
+    Requirement,
+    Rule,
+    Selector,
+    Tier,
+    Verdict,
+)
+from mcagent.model.problem import Problem
+
+SCOPE_ANNOTATION = "mcagent.io/scope"  # on a NetworkPolicy, "ClusterSet": its peers are Pods of all clusters
+CLUSTER_SET = "ClusterSet"
+IMPORTED = "antrea-mc-"  # how the name of an imported Service begins
+DEFAULT_TIER = "application"
+
+_ICMP = 1
+_SIDES = {Direction.INGRESS: "from", Direction.EGRESS: "to"}
+# Fields of Antrea's peers that choose among what this cluster alone has.
+_LOCAL_PEERS = ("nodeSelector", "serviceAccount", "externalEntitySelector")
+
+
+class _Fault(Exception):  # noqa: N818 - no error of the program: why a rule cannot be enforced
+    """Why a rule cannot be enforced, and where that stands."""
+
+    def __init__(self, field: Field, why: str) -> None:
+        super().__init__(f"{field.path} {why}")
+        self.problem = Problem(
+            subject=field.subject,
+            path=field.path,
+            reason="NotEnforceable",
+            message=f"{why}: the rule is not enforced",
+        )
+
+
+def parse_tier(meta: Meta, raw: Field, problems: list[Problem]) -> Tier:  # noqa: ARG001
+    """Tier."""
+    return Tier(meta=meta, priority=raw.get("spec").get("priority").integer(0, 255))
+
+
+def parse_network_policy(meta: Meta, raw: Field, problems: list[Problem]) -> Policy:
+    """networking.k8s.io/v1 NetworkPolicy: every rule allows."""
+    spec = raw.get("spec")
+    applied_to = (Selector(_in_namespace(meta), _requirements(spec.get("podSelector"))),)
+    types = {one.text() for one in spec.get("policyTypes").each()}
+    if not types:  # the API server fills it in; a hand-written manifest may not have it
+        types = {"Ingress", *(["Egress"] if not spec.get("egress").absent else [])}
+    scope = raw.get("metadata").get("annotations").get(SCOPE_ANNOTATION).text("")
+    rules: list[Rule] = []
+    for direction in Direction:
+        if direction.capitalize() in types:
+            for index, item in enumerate(spec.get(direction).each()):
+                name = f"{direction}[{index}]"
+                rule = Rule(name=name, direction=direction, verdict=Verdict.ALLOW, applied_to=applied_to)
+                rules.append(_complete(rule, item, meta, problems, everywhere=scope == CLUSTER_SET))
+    return Policy(
+        meta=meta,
+        rules=tuple(rules),
+        applied_to=applied_to,
+        isolates=frozenset(one for one in Direction if one.capitalize() in types),
+    )
+
+
+def parse_antrea_policy(meta: Meta, raw: Field, problems: list[Problem]) -> Policy:
+    """crd.antrea.io/v1beta1 ClusterNetworkPolicy and NetworkPolicy."""
+    spec = raw.get("spec")
+    priority = spec.get("priority").value
+    if isinstance(priority, bool) or not isinstance(priority, (int, float)):
+        raise spec.get("priority").error("must be a number")
+    whole = _applied_to(spec.get("appliedTo"), meta)
+    rules: list[Rule] = []
+    for direction in Direction:
+        for index, item in enumerate(spec.get(direction).each()):
+            called = printable(item.get("name").text(""))
+            rule = Rule(
+                name=f"{direction}[{index}]" + (f" {called}" if called else ""),
+                direction=direction,
+                verdict=_verdict(item.get("action")),
+                applied_to=_applied_to(item.get("appliedTo"), meta) or whole,
+            )
+            rules.append(_complete(rule, item, meta, problems))
+    return Policy(
+        meta=meta,
+        rules=tuple(rules),
+        tier=spec.get("tier").text("").lower() or DEFAULT_TIER,
+        priority=float(priority),
+        applied_to=whole,
+    )
+
+
+def _verdict(field: Field) -> Verdict:
+    text = field.text()
+    if text not in set(Verdict):
+        raise field.error(f'must be one of {", ".join(Verdict)}, is "{printable(text)}"')
+    return Verdict(text)
+
+
+def _complete(rule: Rule, item: Field, meta: Meta, problems: list[Problem], *, everywhere: bool = False) -> Rule:
+    """Return the rule with its peers and ports, or with what is wrong of these."""
+    side = _SIDES[rule.direction]
+    try:
+        if meta.kind is Kind.NETWORK_POLICY:
+            _only(item, side, "ports")
+            return replace(rule, **_sides(item.get(side), meta, everywhere), ports=_ports(item.get("ports"), rule))
+        _only(
+            item,
+            side,
+            "ports",
+            "protocols",
+            "toServices",
+            "action",
+            "name",
+            "appliedTo",
+            "enableLogging",
+            "logLabel",
+        )
+        ports = (*_ports(item.get("ports"), rule), *_protocols(item.get("protocols")))
+        if not item.get("toServices").absent:
+            return replace(rule, services=tuple(_services(item.get("toServices"), meta)), ports=ports)
+        return replace(rule, **_sides(item.get(side), meta, everywhere), ports=ports)
+    except _Fault as fault:
+        problems.append(fault.problem)
+        return replace(rule, fault=str(fault))
+    except InputError as error:
+        problems.append(
+            Problem(error.subject, error.path, error.code, f"{error.reason}: the rule is not enforced")
+        )
+        return replace(rule, fault=f"{error.path} {error.reason}")
+
+
+def _only(field: Field, *names: str) -> None:
+    """Refuse a mapping with other fields than these."""
+    field.get("")
+    for name in field.value if isinstance(field.value, Mapping) else ():
+        if name not in names and not field.get(str(name)).absent:
+            raise _Fault(field.get(str(name)), "is not understood")
+
+
+# --- peers ------------------------------------------------------------------------------------------------
+
+
+def _sides(field: Field, meta: Meta, everywhere: bool) -> dict[str, object]:
+    items = list(field.each())
+    if not items:
+        return {"anyone": True}
+    return {"peers": tuple(peer for item in items for peer in _peer(item, meta, everywhere))}
+
+
+def _peer(item: Field, meta: Meta, everywhere: bool) -> Iterator[Peer]:
+    """Yield the peer, unless it is of this cluster alone."""
+    _only(
+        item, "podSelector", "namespaceSelector", "namespaces", "scope", "ipBlock", "fqdn", "group", *_LOCAL_PEERS
+    )
+    block = item.get("ipBlock")
+    if not block.absent:
+        without = tuple(one.network()[0] for one in block.get("except").each())
+        yield Peer(network=block.get("cidr").network()[0], without=without)
+        return
+    for name in ("fqdn", "group"):
+        if not item.get(name).absent:
+            raise _Fault(item.get(name), "cannot be told from addresses and labels alone")
+    selector = _pods(item, meta)
+    if not (everywhere or selector.names_clusters or item.get("scope").text("") == CLUSTER_SET):
+        return
+    for name in _LOCAL_PEERS:
+        if not item.get(name).absent:
+            raise _Fault(
+                item.get(name), f"says nothing of other clusters: it does not go with scope {CLUSTER_SET}"
+            )
+    if item.path.startswith("spec.egress"):
+        raise _Fault(item, "is Pods of other clusters by label, whose addresses are not known here")
+    namespaces = item.get("namespaces")
+    _only(namespaces, "match", "sameLabels")
+    match = namespaces.get("match").text("")
+    if match not in ("", "Self"):
+        raise _Fault(namespaces.get("match"), f'must be Self, is "{printable(match)}"')
+    labels = tuple(one.text() for one in namespaces.get("sameLabels").each())
+    yield Peer(pods=selector, same_namespace=match == "Self", same_labels=labels)
+
+
+def _pods(item: Field, meta: Meta) -> Selector:
+    """Return the Pods that a peer, or what a policy is applied to, is: by default of the policy's Namespace."""
+    namespaces = item.get("namespaceSelector")
+    inside = () if not (namespaces.absent and item.get("namespaces").absent) else _in_namespace(meta)
+    return Selector((*inside, *_requirements(namespaces)), _requirements(item.get("podSelector")))
+
+
+def _in_namespace(meta: Meta) -> tuple[Requirement, ...]:
+    return (Requirement(NAMESPACE_NAME, Operator.IN, (meta.namespace,)),) if meta.namespace else ()
+
+
+def _applied_to(field: Field, meta: Meta) -> tuple[Selector, ...]:
+    """Return the Pods that a policy is for. Raises InputError where that is not told by labels."""
+    found = []
+    for item in field.each():
+        for name in item.value if isinstance(item.value, Mapping) else ():
+            if name not in ("podSelector", "namespaceSelector"):
+                raise item.get(str(name)).error(
+                    "Pods are told by podSelector and namespaceSelector only", "NotEnforceable"
+                )
+        found.append(_pods(item, meta))
+    return tuple(found)
+
+
+def _requirements(field: Field) -> tuple[Requirement, ...]:
+    """Return what a LabelSelector asks for; nothing, if it is empty or absent: it selects all."""
+    labels = field.get("matchLabels")
+    keys = labels.value if isinstance(labels.value, Mapping) else ()
+    found = [Requirement(str(key), Operator.IN, (labels.get(key).text(),)) for key in keys]
+    for item in field.get("matchExpressions").each():
+        operator = item.get("operator").text()
+        if operator not in set(Operator):
+            raise item.get("operator").error(f'must be one of {", ".join(Operator)}, is "{printable(operator)}"')
+        values = tuple(sorted(one.text() for one in item.get("values").each()))
+        found.append(Requirement(item.get("key").text(), Operator(operator), values))
+    return tuple(sorted(found, key=lambda one: (one.key, one.operator, one.values)))
+
+
+def _services(field: Field, meta: Meta) -> Iterator[tuple[str, str]]:
+    """Yield Namespace and name of Services here: of an exported one that which is imported."""
+    for item in field.each():
+        _only(item, "name", "namespace", "scope")
+        name = item.get("name").name()
+        imported = item.get("scope").text("") == CLUSTER_SET
+        yield item.get("namespace").name("") or meta.namespace, f"{IMPORTED}{name}" if imported else name
+
+
+# --- ports ------------------------------------------------------------------------------------------------
+
+
+def _ports(field: Field, rule: Rule) -> Iterable[Port]:
+    found = []
+    for item in field.each():
+        _only(item, "protocol", "port", "endPort")
+        text = item.get("protocol").text("") or "TCP"
+        if text not in PROTOCOLS:
+            raise _Fault(item.get("protocol"), f'must be TCP, UDP or SCTP, is "{printable(text)}"')
+        found.append(_numbered(Port(protocol=PROTOCOLS[text]), item, rule))
+    return tuple(found)
+
+
+def _numbered(port: Port, item: Field, rule: Rule) -> Port:
+    """Return the port with its numbers or its name."""
+    number, last = item.get("port"), item.get("endPort")
+    if number.absent:
+        return port
+    if isinstance(number.value, str):
+        if rule.direction is Direction.EGRESS:
+            raise _Fault(number, "is the name of a port of another cluster's Pod, which is not known here")
+        return replace(port, name=number.value)
+    low = number.port()
+    high = low if last.absent else last.integer(low, 65535)
+    return replace(port, low=low, high=high)
+
+
+def _protocols(field: Field) -> Iterator[Port]:
+    for item in field.each():
+        _only(item, "icmp")
+        icmp = item.get("icmp")
+        _only(icmp, "icmpType", "icmpCode")
+        type_, code = (
+            None if one.absent else one.integer(0, 255) for one in (icmp.get("icmpType"), icmp.get("icmpCode"))
+        )
+        yield Port(protocol=_ICMP, icmp_type=type_, icmp_code=code)
