@@ -13,7 +13,13 @@ from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.control_loop.schedule import Timing
 from mcagent.agent.control_loop.startup import Startup
 from mcagent.agent.objects import Objects
-from mcagent.agent.reports.counters import drop_counts, nft_drop_counts, port_statistics, wireguard_report
+from mcagent.agent.reports.counters import (
+    drop_counts,
+    nft_drop_counts,
+    port_statistics,
+    rule_counts,
+    wireguard_report,
+)
 from mcagent.agent.reports.reporter import Reporter, TurnRecorder
 from mcagent.agent.reports.servers import Servers
 from mcagent.agent.wiring import (
@@ -105,6 +111,7 @@ class Agent:
             ports=lambda: port_statistics(facilities.ovsdb),
             drops=lambda: drop_counts(facilities.openflow),
             nft_drops=lambda: nft_drop_counts(facilities.nft),
+            rules=lambda: rule_counts(facilities.openflow),
             live=lambda: self.live.report,
             wireguard=lambda: wireguard_report(facilities.wireguard),
         )

@@ -119,6 +119,16 @@ class EncryptionState:
     problems: tuple[Problem, ...] = ()  # what of encryption is not used, and why
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class PolicyRuleName:
+    """A rule of a policy in force on this Node: `policy` as "ClusterNetworkPolicy/name", `rule` its name."""
+
+    policy: str
+    rule: str
+    direction: str
+    verdict: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """What this Node is. `cluster_ids` and `service_ids` are numeric IDs by cluster ID and by `ExportedPort.name`.
@@ -137,4 +147,5 @@ class NodeState:
     services: Mapping[str, ExportedPort] = field(default_factory=dict)
     service_ids: Mapping[str, int] = field(default_factory=dict)
     published_pods: tuple[Network, ...] = ()
+    policy_rules: Mapping[int, PolicyRuleName] = field(default_factory=dict)  # by the number in their cookies
     encryption: EncryptionState = field(default_factory=EncryptionState)

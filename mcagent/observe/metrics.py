@@ -24,6 +24,7 @@ from mcagent.observe.exports import export_metrics
 from mcagent.observe.families import by_word, counter, gauge, single
 from mcagent.observe.gateway_metrics import liveness_metrics
 from mcagent.observe.gateways import LiveReport
+from mcagent.observe.policies import policy_metrics
 from mcagent.observe.report import BackendReport, Report
 from mcagent.observe.standard import process_metrics
 from mcagent.observe.wireguard import WireGuardReport, wireguard_metrics
@@ -61,6 +62,7 @@ class Sources:
     ports: Callable[[], Mapping[str, PortStatistics]]  # by name
     drops: Callable[[], Mapping[str, int]]  # packets by reason
     nft_drops: Callable[[], Mapping[str, int]] = dict
+    rules: Callable[[], Mapping[int, int]] = dict  # packets by the number of the rule
     live: Callable[[], LiveReport] = LiveReport
     wireguard: Callable[[], WireGuardReport] = WireGuardReport
 
@@ -153,6 +155,8 @@ class StateCollector(Collector):
             yield from _of_desired(report, report.desired)
             yield from _of_tunnels(report.tunnels, ports)
             yield from export_metrics(report.desired.state)
+            if named := report.desired.state.policy_rules:
+                yield from policy_metrics(named, sources.rules())
             yield from wireguard_metrics(report.desired, sources.wireguard())
             yield from liveness_metrics(sources.live(), {name: port.counters for name, port in ports.items()})
         text = "Packets that the pipeline dropped, by reason."

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from flows.pipeline.declaration import COOKIES, PIPELINE
+from flows.pipeline.declaration import COOKIES, DROP_POLICY, FOR_POLICY, PIPELINE
 from flows.pipeline.registers import ORIGIN_NODE, ORIGIN_REMOTE
 from flows.pipeline.tables import SOURCE
 from mcagent.core.failover.draining import Packets
@@ -33,6 +34,9 @@ DROP_REASONS = {category.number: category.name for category in PIPELINE.categori
 # By chain.
 NFT_DROP_REASONS = {**tunnel_guard.DROPS, kernel.CLOSED_NODES: "closed-node", kernel.REJECTED: "unanswered"}
 DROP_COOKIES = f"cookie={COOKIES.owner << 48 | 0x80 << 40:#x}/{0xFFFF << 48 | 0x80 << 40:#x}"
+RULE_COOKIES = tuple(
+    f"cookie={COOKIES.cookie(category):#x}/{0xFFFFFF << 40:#x}" for category in (FOR_POLICY, DROP_POLICY)
+)
 OVER_LIMIT = "over-limit"  # by meters: more new connections than `newConnections` of one cluster
 
 
@@ -58,6 +62,15 @@ def nft_drop_counts(nft: NftBackend) -> Mapping[str, int]:
     """Return how many packets our nft chains dropped, by reason, since the chains were last changed."""
     found = _read(nft.counted) or {}
     return {reason: found[chain] for chain, reason in NFT_DROP_REASONS.items() if chain in found}
+
+
+def rule_counts(openflow: OpenFlowBackend) -> Mapping[int, int]:
+    """Return how many packets each rule of a policy decided on, by its number, since its flows were added."""
+    found = _read(lambda: [openflow.flow_stats(cookies) for cookies in RULE_COOKIES]) or []
+    counts: Counter[int] = Counter()
+    for cookie, packets in (item for stats in found for item in stats.items()):
+        counts[cookie & 0xFFFFFFFF] += packets
+    return counts
 
 
 def handed_packets(openflow: OpenFlowBackend) -> Packets | None:

@@ -85,7 +85,7 @@ def base(
     return (
         *kernel.routing(config),
         *kernel.netfilter(config, own_pods),
-        *_entries(pipeline.base(env, next_hops)),
+        *entries(pipeline.base(env, next_hops)),
         *wireguard,
     )
 
@@ -118,14 +118,14 @@ def node_flows(value: tuple[LocalPeer, int, int], env: pipeline.Env) -> Resource
     """Return the flows to and from a Node of this cluster, with its numeric ID and its port."""
     peer, number, ofport = value
     node = pipeline.LocalNode(id=number, ofport=ofport, gateway=peer.gateway, networks=peer.networks)
-    return _entries(pipeline.node(env, node))
+    return entries(pipeline.node(env, node))
 
 
 def endpoints_fragment(exported: Mapping[str, ExportedPort], own: LocalPeer) -> Fragment:
     """Return the flows that find out how clients of this Node's endpoints came, once its conntrack is lost."""
     found = local_endpoints(exported.values(), own.networks)
     endpoints = (pipeline.Endpoint(address=address, port=port) for address, port in found)
-    return Fragment(owner="endpoints", resources=_entries(pipeline.endpoints(endpoints)))
+    return Fragment(owner="endpoints", resources=entries(pipeline.endpoints(endpoints)))
 
 
 def remote_cluster(
@@ -162,7 +162,7 @@ def cluster_flows(cluster: pipeline.RemoteCluster, env: pipeline.Env, config: Co
     """Return the flows of a remote cluster, and the meter of the connections that it opens."""
     rate = config.new_connections
     meters = () if cluster.meter is None else (MeterEntry(meter_id=cluster.meter, rate=rate, burst=2 * rate),)
-    return (*meters, *_entries(pipeline.cluster(env, cluster)))
+    return (*meters, *entries(pipeline.cluster(env, cluster)))
 
 
 def cluster_routes(
@@ -184,12 +184,12 @@ def cluster_routes(
 
 def pod_identity(value: tuple[Address, int], env: pipeline.Env) -> Resources:
     """Return the mark of what a Pod of this Node sends."""
-    return _entries(pipeline.pod_identity(env, *value))
+    return entries(pipeline.pod_identity(env, *value))
 
 
 def claimed_identities(value: tuple[int, tuple[int, ...]]) -> Resources:
     """Return the label identities that are believed of a cluster, by its ID."""
-    return _entries(pipeline.claimed_identities(*value))
+    return entries(pipeline.claimed_identities(*value))
 
 
 def watched_nodes(paths: Mapping[str, tuple[PathState, ...]]) -> dict[str, int]:
@@ -215,10 +215,10 @@ def service_flows(value: tuple[ExportedPort, int, tuple[int | None, ...]], env: 
         endpoints=tuple(pipeline.Endpoint(address=a, port=n, ofport=ofport) for (a, n), ofport in places),
         shares_endpoints=port.shares_endpoints,
     )
-    return _entries(pipeline.service(env, service))
+    return entries(pipeline.service(env, service))
 
 
-def _entries(entries: pipeline.Entries) -> Resources:
+def entries(entries: pipeline.Entries) -> Resources:
     """Return flows and groups as text: typed ones are some ten times larger, and nobody reads them again."""
     groups = (GroupEntry(group_id=group.group_id, body=group.body_text) for group in entries.groups)
     flows = (

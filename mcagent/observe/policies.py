@@ -1,0 +1,25 @@
+"""Metrics of policies: packets that each rule decided on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import Metric
+
+from mcagent.model.node_state import PolicyRuleName
+from mcagent.observe.families import counter
+
+MOST_RULES = 500  # that have a time series of their own; those beyond, by name, are counted together
+
+
+def policy_metrics(rules: Mapping[int, PolicyRuleName], packets: Mapping[int, int]) -> Iterator[Metric]:
+    """Yield the packets of each rule; `packets` are those counted, by the rule's number."""
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    for place, (number, name) in enumerate(sorted(rules.items(), key=lambda item: item[1])):
+        told = (name.policy, name.rule) if place < MOST_RULES else ("", "")
+        counts[*told, name.direction, name.verdict] += packets.get(number, 0)
+    text = (
+        f"Packets that a rule of a policy decided on; beyond {MOST_RULES} rules together, without a name."
+    )
+    yield counter("mcagent_policy_rule_packets", text, ["policy", "rule", "direction", "verdict"], counts.items())
