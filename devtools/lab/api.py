@@ -16,6 +16,7 @@ import threading
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -50,6 +51,9 @@ _RESOURCES = {
     "ClusterInfoImport": ("/apis/multicluster.crd.antrea.io/v1alpha1", "clusterinfoimports", True, False),
     "ServiceImport": ("/apis/multicluster.x-k8s.io/v1alpha1", "serviceimports", True, False),
     "Namespace": ("/api/v1", "namespaces", False, False),
+    "LabelIdentity": ("/apis/multicluster.crd.antrea.io/v1alpha1", "labelidentities", False, False),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies", True, False),
+    "ClusterNetworkPolicy": ("/apis/crd.antrea.io/v1beta1", "clusternetworkpolicies", False, False),
     "ServiceAccount": ("/api/v1", "serviceaccounts", True, False),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases", True, False),
     "Role": (_RBAC, "roles", True, False),
@@ -139,12 +143,11 @@ class ApiClient:
             raise LabError(f"API server {self._address}: {method} {path}: {status} {found.get('message', found)}")
         return found
 
-    def apply_crds(self) -> None:
-        """Apply the CRDs of the repository and return when they are served."""
+    def apply_crds(self, crds: Sequence[Any] = ()) -> None:
+        """Apply CRDs, those of the repository if none are given, and return when they are served."""
         base = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         plurals = []
-        for file in sorted(CRDS.glob("*.yaml")):
-            crd = yaml.safe_load(file.read_text())
+        for crd in crds or [yaml.safe_load(file.read_text()) for file in sorted(CRDS.glob("*.yaml"))]:
             query = "?fieldManager=mcagent-lab&force=true"
             self._ask("PATCH", f"{base}/{crd['metadata']['name']}{query}", crd, "application/apply-patch+yaml")
             version = crd["spec"]["versions"][0]["name"]

@@ -1,0 +1,318 @@
+"""Policies between clusters in real packets: who gets through, who is dropped or refused, and what of it stays."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from devtools.errors import LabError
+from devtools.lab import faults
+from devtools.lab.api import Json
+from devtools.lab.lab import Lab
+from devtools.lab.topology import POD_PORT, Pod, generate
+from devtools.traffic import traffic
+from devtools.traffic.capture import Capture
+from devtools.waiting import wait_until
+from mcagent.model import labels
+
+IDENTITIES = {"web": 11, "good": 12, "bad": 13}
+REPEATS = 12  # packets or connections that show a verdict
+IN_TIME = 15.0  # seconds until a policy counts
+
+
+def _crd(plural: str, kind: str, scope: str) -> Json:
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.crd.antrea.io"},
+        "spec": {
+            "group": "crd.antrea.io",
+            "scope": scope,
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+            "versions": [{"name": "v1beta1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+
+
+ANTREA = (
+    _crd("clusternetworkpolicies", "ClusterNetworkPolicy", "Cluster"),
+    _crd("networkpolicies", "NetworkPolicy", "Namespaced"),
+    _crd("tiers", "Tier", "Cluster"),
+)
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[..., Lab]) -> Lab:
+    """Two clusters of two gateways and a worker; one has clients, good and bad, the other servers."""
+    shape = generate(gateways=2, pods=2)
+    on = {"enableStretchedNetworkPolicy": True}
+    made = make_lab(replace(shape, clusters=tuple(replace(c, config=on) for c in shape.clusters)), agents=False)
+    for cluster in made.topology.clusters:
+        api = made.api(cluster.name)
+        api.apply_crds(ANTREA)
+        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
+        for app, number in IDENTITIES.items():
+            label = labels.normalised("default", {}, {"app": app})
+            owner = made.topology.clusters[app == "web"].name
+            api.create(
+                {
+                    "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
+                    "kind": "LabelIdentity",
+                    "metadata": {"name": labels.label_hash(label), "annotations": {"mcagent.io/exporters": owner}},
+                    "spec": {"label": label, "id": number},
+                }
+            )
+    for place, app in enumerate(("good", "bad")):
+        for node in made.topology.clusters[0].nodes:
+            change: Json = {"metadata": {"labels": {"app": app}}}
+            made.api("east").patch("Pod", node.pods[place].name, change)
+    for _, node in made.topology.nodes():
+        made.start_agent(node.name)
+    made.wait_ready()
+    return made
+
+
+@pytest.fixture
+def policy(lab: Lab) -> Iterator[Callable[[str, Json], None]]:
+    """Apply policies to a cluster, and take them away at the end."""
+    made: list[tuple[str, str, str]] = []
+
+    def apply(cluster: str, raw: Json) -> None:
+        metadata = raw["metadata"]
+        assert isinstance(metadata, dict)
+        made.append((cluster, str(raw["kind"]), str(metadata["name"])))
+        lab.api(cluster).apply(raw)
+
+    yield apply
+    for cluster, kind, name in dict.fromkeys(made):
+        lab.api(cluster).delete(kind, name)
+
+
+def network_policy(name: str, *rules: Json) -> Json:
+    """Return a NetworkPolicy that isolates all servers but for these rules."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "podSelector": {"matchLabels": {"app": "web"}},
+            "policyTypes": ["Ingress"],
+            "ingress": list(rules),
+        },
+    }
+
+
+def cluster_policy(name: str, priority: float, spec: Json, app: str = "web", tier: str = "application") -> Json:
+    """Return an Antrea ClusterNetworkPolicy for Pods with a label."""
+    return {
+        "apiVersion": "crd.antrea.io/v1beta1",
+        "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "priority": priority,
+            "tier": tier,
+            "appliedTo": [{"podSelector": {"matchLabels": {"app": app}}}],
+            **spec,
+        },
+    }
+
+
+def of_east(app: str) -> Json:
+    """Return the peer "Pods of cluster east with this label", of a NetworkPolicy."""
+    cluster = {"key": "multicluster.kubernetes.io/cluster", "operator": "In", "values": ["east"]}
+    return {"namespaceSelector": {"matchExpressions": [cluster]}, "podSelector": {"matchLabels": {"app": app}}}
+
+
+def ingress(action: str, app: str, **more: object) -> Json:
+    """Return an ingress section of one rule about Pods of any cluster with a label."""
+    peer = {"scope": "ClusterSet", "podSelector": {"matchLabels": {"app": app}}}
+    return {"ingress": [{"action": action, "from": [peer], **more}]}
+
+
+def clients(lab: Lab, app: str) -> list[str]:
+    """Return the namespaces of all clients with a label: on gateways and on the worker."""
+    return [lab.namespace(node.pods[("good", "bad").index(app)]) for node in lab.topology.clusters[0].nodes]
+
+
+def servers(lab: Lab) -> list[Pod]:
+    """Return the servers' Pods."""
+    return [pod for node in lab.topology.clusters[1].nodes for pod in node.pods]
+
+
+def web(lab: Lab) -> str:
+    """Return the address of the servers' Service."""
+    return str(lab.topology.clusters[1].services[0].cluster_ip)
+
+
+def tried(namespace: str, address: str, port: int = 80, timeout: float = 0.6) -> str:
+    """Open a TCP connection; return "open", "refused" or "silent"."""
+    try:
+        with traffic.TcpClient(namespace, address, port, timeout=timeout):
+            return "open"
+    except LabError as error:
+        return "refused" if "refused" in str(error).lower() else "silent"
+
+
+def verdicts(lab: Lab, app: str, address: str = "", port: int = 80) -> set[str]:
+    """Return what all clients with a label meet, one after the other."""
+    return {tried(client, address or web(lab), port) for client in clients(lab, app)}
+
+
+def becomes(lab: Lab, app: str, verdict: str, address: str = "", port: int = 80) -> None:
+    """Wait until all clients with a label meet this."""
+    what = f"{app} to be {verdict}"
+    wait_until(lambda: verdicts(lab, app, address, port) == {verdict}, what, timeout=IN_TIME)
+
+
+def arriving(lab: Lab, client: str, address: str, port: int) -> list[int]:
+    """Send datagrams; return how often each has arrived at any server by the time that one is answered, or not."""
+    tokens = [os.urandom(12) for _ in range(REPEATS)]
+    with contextlib.ExitStack() as stack:
+        wires = [stack.enter_context(Capture(lab.namespace(pod))) for pod in servers(lab)]
+        with traffic.udp_socket(client, address, port) as one:
+            one.settimeout(0.15)
+            for token in tokens:
+                with contextlib.suppress(OSError):
+                    one.send(token)
+                with contextlib.suppress(OSError):
+                    one.recv(2048)
+        return [sum(wire.count(token) for wire in wires) for token in tokens]
+
+
+def rule_packets(lab: Lab, name: str) -> int:
+    """Return the packets that all Nodes of the servers say rules of a policy decided on."""
+    found = 0
+    for node in lab.topology.clusters[1].nodes:
+        text = lab.http(node.name, "/metrics")[1]
+        for line in re.findall(rf"^mcagent_policy_rule_packets_total\{{.*{name}.*\}} (\S+)$", text, re.MULTILINE):
+            found += int(float(line))
+    return found
+
+
+def test_default_deny_and_allow_by_labels_of_the_other_cluster(
+    lab: Lab, policy: Callable[[str, Json], None]
+) -> None:
+    """Every packet of the good arrives once, none of the bad or of a client without identity."""
+    assert verdicts(lab, "good") == verdicts(lab, "bad") == {"open"}
+    policy("west", network_policy("deny"))
+    becomes(lab, "good", "silent")
+    becomes(lab, "bad", "silent")
+    policy("west", network_policy("some", {"from": [of_east("good")]}))
+    becomes(lab, "good", "open")
+    assert verdicts(lab, "bad") == {"silent"}
+    to_pod = str(servers(lab)[-1].address)
+    for address, port in ((web(lab), 80), (to_pod, POD_PORT)):
+        assert arriving(lab, clients(lab, "good")[-1], address, port) == [1] * REPEATS
+        assert arriving(lab, clients(lab, "bad")[-1], address, port) == [0] * REPEATS
+        assert tried(lab.namespace(lab.topology.clusters[0].nodes[-1]), address, port) == "silent"
+    assert rule_packets(lab, "some") >= 2 * REPEATS
+
+
+def test_tiers_decide_before_network_policies(lab: Lab, policy: Callable[[str, Json], None]) -> None:
+    """Reject is heard at once, through the Service too; then NetworkPolicies decide, if a tier passes it on."""
+    policy("west", cluster_policy("no-bad", 5, ingress("Reject", "bad")))
+    becomes(lab, "bad", "refused")
+    becomes(lab, "bad", "refused", str(servers(lab)[-1].address), POD_PORT)
+    with traffic.udp_socket(clients(lab, "bad")[-1], web(lab), 80) as one:
+        one.settimeout(2)
+        one.send(b"x")
+        with pytest.raises(OSError, match="No route to host"):
+            one.recv(16)
+    assert verdicts(lab, "good") == {"open"}
+    policy("west", cluster_policy("pass-bad", 1, ingress("Pass", "bad")))
+    becomes(lab, "bad", "open")
+    policy("west", network_policy("deny"))
+    becomes(lab, "bad", "silent")
+    policy("west", cluster_policy("let-bad", 9, ingress("Allow", "bad"), tier="securityops"))
+    becomes(lab, "bad", "open")
+
+
+def test_rules_are_about_ports(lab: Lab, policy: Callable[[str, Json], None]) -> None:
+    """One protocol and port is dropped, another is not."""
+    tcp = {"protocol": "TCP", "port": POD_PORT}
+    policy("west", cluster_policy("no-tcp", 5, ingress("Drop", "good", ports=[tcp])))
+    becomes(lab, "good", "silent")
+    assert arriving(lab, clients(lab, "good")[-1], web(lab), 80) == [1] * REPEATS
+
+
+def test_egress_to_a_service_of_the_cluster_set(lab: Lab, policy: Callable[[str, Json], None]) -> None:
+    """Dropped on the client's Node for those selected; others and other ways are not touched."""
+    imported = lab.topology.imports(lab.topology.clusters[0])[0]
+    service = {"name": imported.name, "namespace": imported.service.namespace, "scope": "ClusterSet"}
+    rule: Json = {"egress": [{"action": "Reject", "toServices": [service]}]}
+    policy("east", cluster_policy("stay", 5, rule, app="bad"))
+    becomes(lab, "bad", "refused")
+    assert verdicts(lab, "bad", str(imported.cluster_ip)) == {"refused"}
+    assert verdicts(lab, "bad", str(servers(lab)[-1].address), POD_PORT) == {"open"}
+    assert verdicts(lab, "good") == {"open"}
+
+
+def test_a_policy_ends_open_connections_that_it_forbids(lab: Lab, policy: Callable[[str, Json], None]) -> None:
+    """The others do not break; gateways and agents that come and go change no verdict, and no flow."""
+    east, west = lab.topology.clusters
+    with contextlib.ExitStack() as stack:
+        good, bad = (
+            [stack.enter_context(traffic.TcpClient(one, web(lab), 80, timeout=10)) for one in clients(lab, app)]
+            for app in ("good", "bad")
+        )
+        policy("west", cluster_policy("no-bad", 5, ingress("Drop", "bad")))
+        becomes(lab, "bad", "silent")
+        for one in bad:
+            one.socket.settimeout(0.5)
+            with pytest.raises(LabError):
+                one.exchange(b"x")
+        for one in good:
+            one.exchange(b"x" * 100)
+        cut = faults.link_cut(lab, east.gateways[1].name)
+        cut.inject()
+        try:
+            for connection, node in zip(good, east.nodes, strict=True):
+                if node is not east.gateways[1]:
+                    connection.exchange(b"x" * 100)
+                    assert tried(lab.namespace(node.pods[1]), web(lab)) == "silent"
+        finally:
+            cut.heal()
+        for node in west.nodes:
+            lab.stop_agent(node.name, kill=True)
+        assert verdicts(lab, "bad") == {"silent"}
+        for one in good:
+            one.exchange(b"x" * 100)
+        flows = {node.name: _flows(lab, node.name) for node in west.nodes}
+        for node in west.nodes:
+            lab.start_agent(node.name)
+        lab.wait_ready()
+        assert verdicts(lab, "bad") == {"silent"}
+        assert {node.name: _flows(lab, node.name) for node in west.nodes} == flows
+        for node in west.nodes:
+            text = lab.http(node.name, "/metrics")[1]
+            made = re.findall(r'^mcagent_changes_total\{kind="FlowEntry".*\} (\S+)$', text, re.MULTILINE)
+            assert made
+            assert not any(map(float, made)), node.name
+        for one in good:
+            one.exchange(b"x" * 100)
+
+
+def _flows(lab: Lab, node: str) -> list[str]:
+    return sorted(lab.ovs(node).ofctl("--no-stats", "dump-flows", lab.ovs(node).mgmt(faults.BRIDGE)).splitlines())
+
+
+def test_an_identity_that_the_sender_does_not_own_is_nobodys(
+    lab: Lab, policy: Callable[[str, Json], None]
+) -> None:
+    """Where the other cluster is not said to have such Pods any more, they are unknown, and not let in."""
+    policy("west", network_policy("some", {"from": [of_east("good")]}))
+    becomes(lab, "good", "open")
+    becomes(lab, "bad", "silent")
+    label = labels.label_hash(labels.normalised("default", {}, {"app": "good"}))
+    owners: Json = {"metadata": {"annotations": {"mcagent.io/exporters": "north"}}}
+    lab.api("west").patch("LabelIdentity", label, owners)
+    becomes(lab, "good", "silent")
+    owners = {"metadata": {"annotations": {"mcagent.io/exporters": "east"}}}
+    lab.api("west").patch("LabelIdentity", label, owners)
+    becomes(lab, "good", "open")
