@@ -37,6 +37,7 @@ from mcagent.core.local_cluster.topology import (
     uplink_problems,
     with_pods,
 )
+from mcagent.core.policies import steps as policy_steps
 from mcagent.core.remote_clusters.check import check_cluster, judge_of
 from mcagent.core.remote_clusters.settle import CheckedCluster, RemoteClusters, settle
 from mcagent.model.config import Config
@@ -59,7 +60,7 @@ class Walk:
     """
 
     def __init__(self, engine: Engine, snapshot: Snapshot, facts: Facts, config: Config) -> None:
-        self._cell, self._each = engine.cell, engine.each
+        self._engine, self._cell, self._each = engine, engine.cell, engine.each
         self._snapshot, self._facts, self._config = snapshot, facts, config
         self._wireguard = wireguard.facts_of(facts)
 
@@ -73,7 +74,9 @@ class Walk:
         """The kinds that the desired state follows from."""
         local = self.local
         found = local.needs | (SERVICE_NEEDS if local.serves(self._facts.datapath) else frozenset())
-        return found | (IDENTITY_NEEDS if self._config.stretched_network_policy and local.role else frozenset())
+        if self._config.stretched_network_policy and local.role:
+            found |= IDENTITY_NEEDS | policy_steps.needs(self._snapshot)
+        return found
 
     # --- this cluster
 
@@ -199,7 +202,7 @@ class Walk:
             found += [self._guard, *self._node_fragments(self._env, self.local.own)]
             found += self._cluster_fragments(self._env)
             if self._env.identities:
-                found.append(self._identities(self._env))
+                found += [self._identities(self._env), *self._policies.fragments]
             if self._facts.datapath is DatapathType.NETDEV:
                 ports = self._exported[0]
                 found.append(self._cell("endpoints", build.endpoints_fragment, ports, self.local.own))
@@ -298,6 +301,13 @@ class Walk:
         return self._cell("identities", build.fragment, ("identities", *(*each.values(), *rest.values())))
 
     @cached_property
+    def _policies(self) -> policy_steps.Enforced:
+        """What policies want of this Node, where they count."""
+        if self._env is None or not self._env.identities:
+            return policy_steps.Enforced()
+        return policy_steps.enforced(self._engine, self._snapshot, self._config, self._cluster_ids)
+
+    @cached_property
     def _claimed(self) -> Mapping[str, tuple[int, ...]]:
         return self._cell("claimed identities", claimed_identities, self._snapshot.label_identities)
 
@@ -334,7 +344,7 @@ class Walk:
     def _problems(self) -> tuple[Problem, ...]:
         found = (
             *(self._snapshot.problems, self._gateways[1], self._without_pods.problems, self._source[1]),
-            *(self._exported[1], self._clusters.problems, self._unreached),
+            *(self._exported[1], self._clusters.problems, self._unreached, self._policies.problems),
         )
         return self._cell("problems", _sorted, *found, self._encryption.problems)
 
@@ -356,6 +366,7 @@ class Walk:
             services=self._exported[0],
             service_ids=self._service_ids,
             published_pods=local.published_pods,
+            policy_rules=self._policies.names,
             encryption=wireguard.encryption_state(*known, config),
         )
 

@@ -6,6 +6,7 @@ Decides the order of rules, and who a selector's peers are at the moment.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from flows import pipeline
 from flows.pipeline.registers import IDENTITY_UNKNOWN
@@ -63,19 +64,37 @@ def by_level(rules: Mapping[str, tuple[LocalRule, ...]]) -> dict[Level, tuple[Lo
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelInput:
+    """All that the rules of a level follow from, beside what is the same for all."""
+
+    level: Level
+    rules: tuple[LocalRule, ...]
+    ids: tuple[int, ...]  # of the rules
+    identities: Identities  # of the rules' selectors
+
+
+def about(
+    rules: tuple[LocalRule, ...], level: Level, ids: Mapping[str, int], identities: Identities
+) -> LevelInput:
+    """Return what concerns the rules of a level."""
+    selectors = {selector for rule in rules for selector in rule.selectors}
+    return LevelInput(
+        level=level,
+        rules=rules,
+        ids=tuple(ids[rule.key] for rule in rules),
+        identities={selector: identities[selector] for selector in selectors if selector in identities},
+    )
+
+
 def numbered(
-    rules: tuple[LocalRule, ...],
-    level: Level,
-    ids: Mapping[str, int],
-    identities: Identities,
-    services: Backends,
-    clusters: Mapping[str, int],
+    value: LevelInput, services: Backends, clusters: Mapping[str, int]
 ) -> tuple[pipeline.PolicyRule, ...]:
     """Return the rules of a level for the pipeline."""
-    direction, stage, number = level
+    direction, stage, number = value.level
     return tuple(
         pipeline.PolicyRule(
-            id=ids[rule.key],
+            id=rule_id,
             direction=direction,
             stage=stage,
             level=number,
@@ -83,7 +102,7 @@ def numbered(
             pods=rule.pods,
             peers=pipeline.PolicyPeers(
                 anyone=rule.anyone,
-                identities=_identities(rule, identities, clusters),
+                identities=_identities(rule, value.identities, clusters),
                 networks=rule.networks,
                 services=tuple(one for service in rule.services for one in services.get(service, ())),
             ),
@@ -98,7 +117,7 @@ def numbered(
                 for port in rule.ports
             ),
         )
-        for rule in rules
+        for rule, rule_id in zip(value.rules, value.ids, strict=True)
     )
 
 

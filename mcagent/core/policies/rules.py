@@ -12,7 +12,18 @@ from mcagent.core.policies.select import OwnPod
 from mcagent.model import labels
 from mcagent.model.config import PolicyFailureMode
 from mcagent.model.net import Address, Network
-from mcagent.model.policies import Direction, Operator, Peer, Policy, Port, Requirement, Rule, Selector, Tier, Verdict
+from mcagent.model.policies import (
+    Direction,
+    Operator,
+    Peer,
+    Policy,
+    Port,
+    Requirement,
+    Rule,
+    Selector,
+    Tier,
+    Verdict,
+)
 from mcagent.model.problem import Problem
 
 BASELINE = "baseline"
@@ -166,7 +177,7 @@ def _networks(peer: Peer) -> tuple[Network, ...]:
 
 
 def _less(network: Network, exception: Network) -> Iterator[Network]:
-    if network.version != exception.version or not network.overlaps(exception):  # type: ignore[arg-type]
+    if network.version != exception.version or not network.overlaps(exception):
         yield network
     elif not network.subnet_of(exception):  # type: ignore[arg-type]
         yield from network.address_exclude(exception)  # type: ignore[arg-type]

@@ -12,6 +12,8 @@ from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 
+# The kinds that an API server need not serve.
+OPTIONAL = frozenset({Kind.ANTREA_NETWORK_POLICY, Kind.CLUSTER_NETWORK_POLICY, Kind.TIER})
 # The kinds that are read in one namespace when one is configured; the others are read in all.
 IN_NAMESPACE = frozenset({Kind.GATEWAY, Kind.CLUSTER_INFO_IMPORT})
 
@@ -57,6 +59,7 @@ class ApiServerSource:
                     self._sink,
                     namespace=self._namespace if kind in IN_NAMESPACE else "",
                     field_selector=selector,
+                    optional=kind in OPTIONAL,
                     timing=self._timing,
                 )
                 self._informers[kind] = (selector, informer)

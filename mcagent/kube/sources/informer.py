@@ -57,7 +57,8 @@ _HOPELESS = 3  # failures in a row after which the version is not trusted any mo
 class Informer:
     """Reads one kind until stopped.
 
-    `namespace` "" means all; `field_selector` and `label_selector` narrow down. `transform` makes the object
+    `namespace` "" means all; `field_selector` and `label_selector` narrow down. An `optional` kind that the API
+    server does not serve counts as listed, and empty, until it does. `transform` makes the object
     that is kept of one that came. The sink is called from this informer's thread, never after `stop` returned.
     """
 
@@ -70,11 +71,13 @@ class Informer:
         namespace: str = "",
         field_selector: str = "",
         label_selector: str = "",
+        optional: bool = False,
         timing: Timing | None = None,
         transform: Callable[[Kind, RawObject], RawObject] = trim,
     ) -> None:
         self.kind = kind
         self._client, self._sink, self._transform = client, sink, transform
+        self._optional = optional
         self._timing = timing or Timing()
         self._path = object_path(kind, namespace)
         selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
@@ -157,6 +160,8 @@ class Informer:
             error, reason = err, metric_word(err)
         if self._stopping.is_set():
             return 0.0
+        if self._optional and isinstance(error, ApiRefusalError) and error.code == 404:
+            self._do_without()
         if self._bad_lines:
             self._version = ""  # whatever those lines said, a list says it too
         lasted = time.monotonic() - self._opened if self._opened else 0.0
@@ -167,7 +172,7 @@ class Informer:
         wait = self._pause(error) if error is not None or not steady else 0.0
         text = str(error or "")
         if text and text != self._state.error:
-            log.warning("%s: %s", self.kind, text)
+            log.log(logging.INFO if self._optional else logging.WARNING, "%s: %s", self.kind, text)
         self._connected(None, error=text)
         self._count(reason)
         return wait
@@ -213,6 +218,16 @@ class Informer:
             if self._stopping.is_set():
                 return
             self._sink.replace(self.kind, objects)
+        self._listed(version)
+
+    def _do_without(self) -> None:
+        """There are none: the API server does not know the kind."""
+        with self._delivery:
+            if not self._stopping.is_set():
+                self._sink.replace(self.kind, [])
+        self._listed("")
+
+    def _listed(self, version: str) -> None:
         self._version = version
         with self._lock:
             now, lists = time.time(), self._state.lists + 1

@@ -1,13 +1,13 @@
 """NetworkPolicies and Antrea's policies, raw, to `mcagent.model.policies`.
 
 What of a rule is not understood, or cannot be enforced between clusters, is its `fault` and a problem of the
-object: it is never passed over. Which Pods a policy is for has to be understood, else the object counts as unreadable.
-Peers of this cluster's Pods are left out: they are nobody of another cluster.
+object: it is never passed over. Which Pods a policy is for has to be understood, else the object counts as
+unreadable. Peers of this cluster's Pods are left out: they are nobody of another cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from mcagent.model.errors import InputError
@@ -121,7 +121,9 @@ def _complete(rule: Rule, item: Field, meta: Meta, problems: list[Problem], *, e
     try:
         if meta.kind is Kind.NETWORK_POLICY:
             _only(item, side, "ports")
-            return replace(rule, **_sides(item.get(side), meta, everywhere), ports=_ports(item.get("ports"), rule))
+            return _with_peers(
+                replace(rule, ports=_ports(item.get("ports"), rule)), item.get(side), meta, everywhere
+            )
         _only(
             item,
             side,
@@ -137,7 +139,7 @@ def _complete(rule: Rule, item: Field, meta: Meta, problems: list[Problem], *, e
         ports = (*_ports(item.get("ports"), rule), *_protocols(item.get("protocols")))
         if not item.get("toServices").absent:
             return replace(rule, services=tuple(_services(item.get("toServices"), meta)), ports=ports)
-        return replace(rule, **_sides(item.get(side), meta, everywhere), ports=ports)
+        return _with_peers(replace(rule, ports=ports), item.get(side), meta, everywhere)
     except _Fault as fault:
         problems.append(fault.problem)
         return replace(rule, fault=str(fault))
@@ -159,11 +161,11 @@ def _only(field: Field, *names: str) -> None:
 # --- peers ------------------------------------------------------------------------------------------------
 
 
-def _sides(field: Field, meta: Meta, everywhere: bool) -> dict[str, object]:
+def _with_peers(rule: Rule, field: Field, meta: Meta, everywhere: bool) -> Rule:
     items = list(field.each())
     if not items:
-        return {"anyone": True}
-    return {"peers": tuple(peer for item in items for peer in _peer(item, meta, everywhere))}
+        return replace(rule, anyone=True)
+    return replace(rule, peers=tuple(peer for item in items for peer in _peer(item, meta, everywhere)))
 
 
 def _peer(item: Field, meta: Meta, everywhere: bool) -> Iterator[Peer]:
@@ -248,7 +250,7 @@ def _services(field: Field, meta: Meta) -> Iterator[tuple[str, str]]:
 # --- ports ------------------------------------------------------------------------------------------------
 
 
-def _ports(field: Field, rule: Rule) -> Iterable[Port]:
+def _ports(field: Field, rule: Rule) -> tuple[Port, ...]:
     found = []
     for item in field.each():
         _only(item, "protocol", "port", "endPort")

@@ -1,0 +1,138 @@
+"""The walk from policies to rules and flows: which step follows from which.
+
+A Pod that changes costs the policies once more, but no selector is tried on labels that were tried before; a label
+identity that comes or goes is tried on all selectors, and only rules with such a one are made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flows import pipeline
+from mcagent.core.engine import Engine
+from mcagent.core.fragments.build import fragment
+from mcagent.core.fragments.policies import pods_fragment, rule_flows
+from mcagent.core.policies import numbers, rules, select
+from mcagent.model.config import Config
+from mcagent.model.net import Address
+from mcagent.model.node_state import PolicyRuleName
+from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.plan import Fragment
+from mcagent.model.policies import Direction, Policy, Selector
+from mcagent.model.problem import Problem
+
+POLICY_NEEDS = frozenset({Kind.NETWORK_POLICY, Kind.ANTREA_NETWORK_POLICY, Kind.CLUSTER_NETWORK_POLICY, Kind.TIER})
+
+Both = tuple[tuple[Address, ...], tuple[Address, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enforced:
+    """What policies want of this Node."""
+
+    fragments: tuple[Fragment, ...] = ()
+    names: Mapping[int, PolicyRuleName] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+
+def needs(snapshot: Snapshot) -> frozenset[Kind]:
+    """Return the kinds that policies follow from: Services' endpoints only if a policy is about any."""
+    known = (snapshot.antrea_network_policies, snapshot.cluster_network_policies)
+    services = any(rule.services for kind in known for policy in kind.values() for rule in policy.rules)
+    return POLICY_NEEDS | (frozenset({Kind.ENDPOINT_SLICE}) if services else frozenset())
+
+
+def enforced(engine: Engine, snapshot: Snapshot, config: Config, clusters: Mapping[str, int]) -> Enforced:
+    """Return the fragments of policies, what their rules are called, and what of them is not enforced."""
+    cell, each = engine.cell, engine.each
+    kinds = (snapshot.network_policies, snapshot.antrea_network_policies, snapshot.cluster_network_policies)
+    policies = cell("policies", _together, *kinds)
+    own = cell("Pods of this Node", select.own_pods, snapshot.pods, snapshot.namespaces, config.node_name)
+    applied = cell("selectors of Pods", _united, each("whom policies are for", _applied_to, policies))
+    here = frozenset({config.cluster_id})
+    matched = each("selectors of labels", select.matching, {text: (text, here) for text in own}, applied)
+    selected = cell("selected Pods", select.pods_selected, own, matched)
+    tiers = cell("tiers", rules.tier_priorities, snapshot.tiers)
+    found = each("rules of policies", rules.local_rules, policies, selected, tiers, config.policy_failure_mode)
+
+    peers = cell("selectors of peers", _united, each("whom rules are about", _peers, found))
+    known = cell("labels and clusters", select.labels_and_clusters, snapshot.label_identities)
+    of_identities = each("selectors of identities", select.matching, known, peers)
+    identities = cell("selected identities", select.identities_selected, snapshot.label_identities, of_identities)
+    wanted = cell("Services of rules", numbers.services_of, found)
+    services = cell("backends", numbers.backends, snapshot.endpoint_slices if wanted else {}, wanted)
+
+    ids = cell("rule IDs", numbers.rule_ids, found)
+    levels = cell("levels", numbers.by_level, found)
+    values = {level: numbers.about(those, level, ids, identities) for level, those in levels.items()}
+    flows = each(
+        "flows of rules", rule_flows, each("numbered rules", numbers.numbered, values, services, clusters)
+    )
+    parts = {level: (_owner(level), flows[level]) for level in flows}
+
+    isolated = each("isolated Pods", _isolated, policies, selected)
+    pods = cell("Pods with policies", _pod_policies, isolated, found)
+    return Enforced(
+        fragments=(
+            *each("fragments of rules", fragment, parts).values(),
+            cell("fragment of Pods", pods_fragment, pods),
+        ),
+        names=cell("names of rules", _names, found, ids),
+        problems=cell(
+            "problems of policies", _flat, each("problems of tiers", rules.tier_problems, policies, tiers)
+        ),
+    )
+
+
+def _together(*kinds: Mapping[str, Policy]) -> dict[str, Policy]:
+    return {policy.meta.subject: policy for kind in kinds for policy in kind.values()}
+
+
+def _applied_to(policy: Policy) -> frozenset[Selector]:
+    return frozenset((*policy.applied_to, *(one for rule in policy.rules for one in rule.applied_to)))
+
+
+def _peers(found: tuple[rules.LocalRule, ...]) -> frozenset[Selector]:
+    return frozenset(selector for rule in found for selector in rule.selectors)
+
+
+def _united(several: Mapping[str, frozenset[Selector]]) -> frozenset[Selector]:
+    return frozenset(one for those in several.values() for one in those)
+
+
+def _isolated(policy: Policy, selected: rules.Selected) -> Both:
+    inward, outward = (rules.isolated(policy, selected, direction) for direction in Direction)
+    return inward, outward
+
+
+def _pod_policies(
+    isolated: Mapping[str, Both], found: Mapping[str, tuple[rules.LocalRule, ...]]
+) -> pipeline.PodPolicies:
+    return pipeline.PodPolicies(
+        isolated_ingress=numbers.united(inward for inward, _ in isolated.values()),
+        isolated_egress=numbers.united(outward for _, outward in isolated.values()),
+        unknown_dropped=numbers.unknown_dropped(found),
+    )
+
+
+def _names(found: Mapping[str, tuple[rules.LocalRule, ...]], ids: Mapping[str, int]) -> dict[int, PolicyRuleName]:
+    return {
+        ids[rule.key]: PolicyRuleName(
+            policy=rule.policy.replace(" ", "/", 1),
+            rule=rule.name,
+            direction=str(rule.direction),
+            verdict=rule.verdict.lower(),
+        )
+        for several in found.values()
+        for rule in several
+    }
+
+
+def _owner(level: numbers.Level) -> str:
+    direction, stage, number = level
+    return f"policy/{direction.value}/{stage.value}/{number}"
+
+
+def _flat(several: Mapping[str, tuple[Problem, ...]]) -> tuple[Problem, ...]:
+    return tuple(sorted(problem for those in several.values() for problem in those))
