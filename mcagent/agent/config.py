@@ -129,9 +129,9 @@ KEYS: tuple[Key, ...] = (
         meaning="Tunnels tell which labels the Pod has that a packet is from, by the number that the ClusterSet "
                 "has given to these labels ([policies.md](policies.md)). The same in all clusters."),
     _key("policyFailureMode", "policy_failure_mode", kinds.choice(PolicyFailureMode),
-        meaning="What becomes of connections between clusters where a rule of a policy cannot be enforced. closed: "
-                "they are dropped. open: the rule counts as if it were not there, a NetworkPolicy's as if it "
-                "allowed everything."),
+        meaning="What becomes of connections between clusters where a rule of a policy cannot be enforced. "
+                "closed: they are dropped. open: the rule counts as if it were not there, a NetworkPolicy's as if "
+                "it allowed everything."),
     _key("trafficEncryptionMode", "encryption", kinds.choice(TrafficEncryption), antrea=True,
         meaning="Encryption between gateways of different clusters. The same in all clusters."),
     _key("wireGuard.port", "wireguard_port", kinds.integer(1, 65535), antrea=True,

@@ -48,7 +48,7 @@ class Operator(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a label has to be; `values` are sorted. NotIn holds where there is no label (labels.Requirement in Go)."""
+    """What a label has to be; `values` are sorted. NotIn holds where there is no label (labels.Requirement)."""
 
     key: str
     operator: Operator

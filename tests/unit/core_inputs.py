@@ -27,6 +27,7 @@ from mcagent.model.objects import (
     ServicePort,
     Snapshot,
 )
+from mcagent.model.parsing.parse import parse_object
 from mcagent.model.resources import Bfd, PeerKind, TunnelPort, TunnelType
 
 ATTRIBUTES = {
@@ -39,6 +40,10 @@ ATTRIBUTES = {
     Kind.SERVICE_EXPORT: "service_exports",
     Kind.NAMESPACE: "namespaces",
     Kind.LABEL_IDENTITY: "label_identities",
+    Kind.NETWORK_POLICY: "network_policies",
+    Kind.ANTREA_NETWORK_POLICY: "antrea_network_policies",
+    Kind.CLUSTER_NETWORK_POLICY: "cluster_network_policies",
+    Kind.TIER: "tiers",
 }
 
 
@@ -107,6 +112,16 @@ def namespace(name: str, labels: str = "") -> Namespace:
     """Return a Namespace with these labels beside its name."""
     text = f"{NAMESPACE_NAME}={name}" + (f",{labels}" if labels else "")
     return Namespace(meta=meta(Kind.NAMESPACE, name, namespace=""), labels=text)
+
+
+def policy(kind: Kind, name: str, spec: dict[str, object], **annotations: str) -> ApiObject:
+    """Return a policy, or Tier, of this spec."""
+    metadata = {"name": name, "annotations": {f"mcagent.io/{key}": value for key, value in annotations.items()}}
+    if kind in (Kind.NETWORK_POLICY, Kind.ANTREA_NETWORK_POLICY):
+        metadata["namespace"] = "default"
+    found = parse_object({"metadata": metadata, "spec": spec}, kind).value
+    assert found is not None
+    return found
 
 
 def label_identity(label: str, number: int, *clusters: str, believed: bool = False) -> LabelIdentity:

@@ -53,6 +53,7 @@ from tests.unit.core_inputs import (
     networks,
     node,
     pod,
+    policy,
     service,
     snapshot,
 )
@@ -309,6 +310,31 @@ _CIDRS = st.sampled_from(
 )  # fmt: skip
 _CREATED = st.sampled_from(["", "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"])
 _NODES = st.sampled_from(["g1", "g2", "w1"])
+_WEB: dict[str, Any] = {"podSelector": {"matchLabels": {"app": "web"}}}
+_EAST = {"namespaceSelector": {"matchLabels": {"multicluster.kubernetes.io/cluster": "east"}}}
+_POLICIES = [
+    policy(Kind.NETWORK_POLICY, "deny", {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}),
+    policy(Kind.NETWORK_POLICY, "deny", {**_WEB, "ingress": [{"from": [_EAST], "ports": [{"port": 80}]}]}),
+    policy(Kind.NETWORK_POLICY, "web", {"podSelector": {}, "ingress": [{"from": [_WEB]}]}, scope="ClusterSet"),
+    *(
+        policy(
+            Kind.CLUSTER_NETWORK_POLICY,
+            "tiers",
+            {
+                "tier": tier,
+                "priority": 5,
+                "appliedTo": [{"podSelector": {}}],
+                "ingress": [
+                    {"action": action, "from": [{**_WEB, "scope": "ClusterSet", "namespaces": {"match": "Self"}}]},
+                    {"action": "Allow", "from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.20.0.0/16"]}}]},
+                ],
+                "egress": [{"action": action, "toServices": [{"name": "web", "scope": "ClusterSet"}]}],
+            },
+        )
+        for tier, action in (("securityops", "Drop"), ("baseline", "Reject"), ("mine", "Pass"))
+    ),
+    policy(Kind.TIER, "mine", {"priority": 7}),
+]
 _NAMESPACE_LABELS = st.sampled_from([f"{NAMESPACE_NAME}=default", f"{NAMESPACE_NAME}=default,team=a"])
 _OBJECTS: st.SearchStrategy[ApiObject] = st.one_of(
     st.builds(node, _NODES, _IPS, _CIDRS, created=_CREATED),
@@ -348,6 +374,7 @@ _OBJECTS: st.SearchStrategy[ApiObject] = st.one_of(
         st.sampled_from(["east", "west"]),
         believed=st.booleans(),
     ),
+    st.sampled_from(_POLICIES),
 )
 _CONFIGS = st.builds(
     config,

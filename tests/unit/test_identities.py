@@ -33,7 +33,7 @@ def identity_flows(*objects: ApiObject, on: str = "g1") -> list[tuple[str, str]]
 def test_what_a_pod_sends_has_the_number_of_its_labels() -> None:
     """By its Namespace's labels and its own, on its own Node only; without a number it stays unknown."""
     web, db = pod("a", "w1", "10.10.3.5", labels="app=web"), pod("b", "w1", "10.10.3.6", labels="app=db")
-    marked = [("ip,reg0=0x1/0xf,nw_src=10.10.3.5", "set_field:0x7->tun_id,ct(table=30,zone=28003)")]
+    marked = [("ip,reg0=0x1/0xf,nw_src=10.10.3.5", "set_field:0x7->tun_id,ct(table=14,zone=28003)")]
     assert identity_flows(web, db, label_identity(WEB, 7), on="w1") == marked
     assert identity_flows(web, label_identity(WEB, 7), on="g1") == []
     assert identity_flows(replace(web, labels="app=x"), label_identity(WEB, 7), on="w1") == []

@@ -145,7 +145,8 @@ def test_an_encrypted_peer_is_heard_by_the_wireguard_device_alone() -> None:
 
 def test_every_chain_that_counts_has_a_reason() -> None:
     """So every packet that is dropped is in the metric."""
-    result = compiled(*HOME, encrypted(EAST, (0, 0)), on="g1", facts=FACTS, encryption=TrafficEncryption.WIREGUARD)
+    on = {"encryption": TrafficEncryption.WIREGUARD, "stretched_network_policy": True}
+    result = compiled(*HOME, encrypted(EAST, (0, 0)), on="g1", facts=FACTS, **on)
     counting = {
         one.name for one in found(result) if isinstance(one, NftChain) and any("counter" in r for r in one.rules)
     }
