@@ -19,7 +19,7 @@ from mcagent.agent.lock import BusyError, node_lock
 from mcagent.cli.status import text
 from mcagent.http.server import HttpServer, Page
 from mcagent.model.informer_state import InformerState
-from mcagent.model.node_state import ExportedPort, NodeState, Role
+from mcagent.model.node_state import ExportedPort, NodeState, PolicyRuleName, Role
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import Problem
@@ -27,6 +27,7 @@ from mcagent.model.resources import PeerKind, PortStatistics, TunnelPort, Tunnel
 from mcagent.observe.logs import JsonFormatter, TextFormatter
 from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
+from mcagent.observe.policies import MOST_RULES, policy_metrics
 from mcagent.observe.report import BackendReport, PassReport, Report
 from mcagent.observe.systemd import Notifier
 
@@ -40,10 +41,11 @@ TUNNEL = TunnelPort(
     peer_kind=PeerKind.REMOTE,
     peer="east",
 )
+RULE = PolicyRuleName(policy="P/p", rule="r", direction="ingress", verdict="Drop")
 DESIRED = Desired(
     fragments={"cluster/east": Fragment(owner="cluster/east", resources=(TUNNEL,))},
     problems=(Problem(subject="Gateway a/b", path="gatewayIP", reason="NotUnicast", message="no"),),
-    state=NodeState(role=Role.GATEWAY),
+    state=NodeState(role=Role.GATEWAY, policy_rules={7: RULE}),
 )
 GOOD = Report(
     desired=DESIRED,
@@ -79,6 +81,7 @@ class Agent:
             ports=lambda: {TUNNEL.name: PORT},
             drops=lambda: {"NoRoute": 5},
             nft_drops=lambda: {"to-tunnel": 7, "forged-tunnel": 0},
+            rules=lambda: {7: 4, 8: 1},
         )
         self.metrics.watch(sources)
         identity = Identity(node="n1", cluster_id="west", source="kube", started_at=0.0)
@@ -247,6 +250,7 @@ def test_metrics_have_the_promised_names(agent: Agent) -> None:
         'mcagent_tunnel_transmit_packets_total{peer="east",peer_kind="remote",tunnel="mcr-0123456789a"} 3.0',
         'mcagent_dropped_packets_total{reason="NoRoute"} 5.0',
         'mcagent_nft_dropped_packets_total{reason="to-tunnel"} 7.0',
+        'mcagent_policy_rule_packets_total{direction="ingress",policy="P/p",rule="r",verdict="Drop"} 4.0',
         "mcagent_ready 1.0",
         'mcagent_backend_synced{backend="ovsdb"} 1.0',
     ):
@@ -255,6 +259,14 @@ def test_metrics_have_the_promised_names(agent: Agent) -> None:
     names = re.findall(r"^# TYPE (\S+) (\S+)", body, re.MULTILINE)
     assert len({name for name, _ in names}) == len(names)
     assert all(name.startswith("mcagent_") for name, _ in names)
+
+
+def test_rules_beyond_the_first_have_one_time_series_for_each_verdict() -> None:
+    """However many rules there are, scrapes stay small, and no packet is left out."""
+    rules = {n: replace(RULE, rule=f"r{n:05}", verdict=("Drop", "Allow")[n % 2]) for n in range(3 * MOST_RULES)}
+    (family,) = policy_metrics(rules, dict.fromkeys(rules, 2))
+    assert len(family.samples) == MOST_RULES + 2
+    assert sum(sample.value for sample in family.samples) == 2 * len(rules)
 
 
 def test_the_documented_metrics_are_those_that_there_are(agent: Agent) -> None:
