@@ -12,9 +12,10 @@ from flows import pipeline
 from flows.pipeline.registers import IDENTITY_UNKNOWN
 from mcagent.core.ids import assign_ids
 from mcagent.core.local_cluster.identities import EVERYBODY
-from mcagent.core.policies.rules import BASELINE, LocalRule
+from mcagent.core.policies.rules import LocalRule
 from mcagent.model.net import Address
 from mcagent.model.objects import EndpointSlice, IpProtocol
+from mcagent.model.parsing.policies import BASELINE
 from mcagent.model.policies import PROTOCOLS, Direction, Selector, Verdict
 
 Identities = Mapping[Selector, frozenset[tuple[str, int]]]

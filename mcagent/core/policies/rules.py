@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 
 from mcagent.core.policies.select import OwnPod
 from mcagent.model import labels
 from mcagent.model.config import PolicyFailureMode
 from mcagent.model.net import Address, Network
+from mcagent.model.parsing.policies import BASELINE
 from mcagent.model.policies import (
     Direction,
     Operator,
@@ -26,7 +28,6 @@ from mcagent.model.policies import (
 )
 from mcagent.model.problem import Problem
 
-BASELINE = "baseline"
 # Those that Antrea makes (its documentation, antrea-network-policy.md, "Static tiers"); the API's say otherwise.
 TIERS = {
     "emergency": 50,
@@ -82,7 +83,9 @@ def local_rules(
 ) -> tuple[LocalRule, ...]:
     """Return a policy's rules for Pods of this Node."""
     found: list[LocalRule] = []
-    for index, rule in enumerate(policy.rules):
+    places = {direction: count() for direction in Direction}
+    for rule in policy.rules:
+        index = next(places[rule.direction])
         pods = [one for selector in rule.applied_to for one in selected.get(selector, ())]
         if not pods:
             continue

@@ -32,7 +32,7 @@ from mcagent.model.problem import Problem
 SCOPE_ANNOTATION = "mcagent.io/scope"  # on a NetworkPolicy, "ClusterSet": its peers are Pods of all clusters
 CLUSTER_SET = "ClusterSet"
 IMPORTED = "antrea-mc-"  # how the name of an imported Service begins
-DEFAULT_TIER = "application"
+DEFAULT_TIER, BASELINE = "application", "baseline"
 
 _ICMP = 1
 _SIDES = {Direction.INGRESS: "from", Direction.EGRESS: "to"}
@@ -87,7 +87,7 @@ def parse_antrea_policy(meta: Meta, raw: Field, problems: list[Problem]) -> Poli
     priority = spec.get("priority").value
     if isinstance(priority, bool) or not isinstance(priority, (int, float)):
         raise spec.get("priority").error("must be a number")
-    whole = _applied_to(spec.get("appliedTo"), meta)
+    whole, tier = _applied_to(spec.get("appliedTo"), meta), spec.get("tier").text("").lower() or DEFAULT_TIER
     rules: list[Rule] = []
     for direction in Direction:
         for index, item in enumerate(spec.get(direction).each()):
@@ -98,11 +98,11 @@ def parse_antrea_policy(meta: Meta, raw: Field, problems: list[Problem]) -> Poli
                 verdict=_verdict(item.get("action")),
                 applied_to=_applied_to(item.get("appliedTo"), meta) or whole,
             )
-            rules.append(_complete(rule, item, meta, problems))
+            rules.append(_complete(rule, item, meta, problems, tier=tier))
     return Policy(
         meta=meta,
         rules=tuple(rules),
-        tier=spec.get("tier").text("").lower() or DEFAULT_TIER,
+        tier=tier,
         priority=float(priority),
         applied_to=whole,
     )
@@ -115,10 +115,14 @@ def _verdict(field: Field) -> Verdict:
     return Verdict(text)
 
 
-def _complete(rule: Rule, item: Field, meta: Meta, problems: list[Problem], *, everywhere: bool = False) -> Rule:
+def _complete(
+    rule: Rule, item: Field, meta: Meta, problems: list[Problem], *, everywhere: bool = False, tier: str = ""
+) -> Rule:
     """Return the rule with its peers and ports, or with what is wrong of these."""
     side = _SIDES[rule.direction]
     try:
+        if rule.verdict is Verdict.PASS and tier == BASELINE:
+            raise _Fault(item.get("action"), "Pass does not go with the Baseline tier: no policy comes after it")
         if meta.kind is Kind.NETWORK_POLICY:
             _only(item, side, "ports")
             return _with_peers(
