@@ -74,7 +74,7 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
             made.api("east").patch("Pod", node.pods[place].name, change)
     for _, node in made.topology.nodes():
         made.start_agent(node.name)
-    made.wait_ready()
+    made.wait_ready(timeout=60)
     return made
 
 

@@ -14,6 +14,7 @@ from mcagent.kube.client import MAX_ANSWER, Client
 from mcagent.kube.errors import ApiGarbageError, ApiTooLargeError, ExpiredError
 from mcagent.kube.source import RawObject, is_object, object_key
 from mcagent.model.field import printable
+from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.document import MAX_DEPTH, decode_noting_cuts, was_cut
 
@@ -93,7 +94,7 @@ class Lister:
         if len(text) < most // 4:
             self._page = min(2 * self._page, self._most)
         answer, cut = self._decoded(text)
-        items, rv, token = self._checked(answer, f"{self._kind}List")
+        items, rv, token = self._checked(answer, f"{KINDS[self._kind].name}List")
         for item in items if cut else ():
             if was_cut(item):
                 self._report("nested", f"{display_name(self._kind, item)}: {TOO_DEEP}")

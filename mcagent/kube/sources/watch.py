@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mcagent.kube.errors import ApiGarbageError, status_error
 from mcagent.kube.source import EventType, WatchEvent, is_object
 from mcagent.model.errors import McagentError
+from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.document import decode_noting_cuts
 
@@ -55,6 +56,6 @@ def read_line(kind: Kind, line: bytes, where: str) -> Line:
         return Line(version=version)
     if word not in EventType.__members__:
         return Line()
-    if not version or not is_object(obj) or obj.get("kind", kind) != kind:
+    if not version or not is_object(obj) or obj.get("kind", KINDS[kind].name) != KINDS[kind].name:
         raise BadLineError(f"an event without a usable object: {shown}")
     return Line(version=version, event=WatchEvent(type=EventType(word), object=obj), cut=cut)
