@@ -16,6 +16,7 @@ from devtools.lab import faults
 from devtools.lab.api import Json
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Pod, generate
+from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
 from devtools.waiting import wait_until
