@@ -28,6 +28,17 @@ Both = tuple[tuple[Address, ...], tuple[Address, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What policies say of this Node's Pods. `rules` and `isolated` are by the policies' subjects."""
+
+    rules: Mapping[str, tuple[rules.LocalRule, ...]]
+    isolated: Mapping[str, Both]  # ingress, egress
+    identities: numbers.Identities
+    services: numbers.Backends
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Enforced:
     """What policies want of this Node."""
 
@@ -43,8 +54,8 @@ def needs(snapshot: Snapshot) -> frozenset[Kind]:
     return POLICY_NEEDS | (frozenset({Kind.ENDPOINT_SLICE}) if services else frozenset())
 
 
-def enforced(engine: Engine, snapshot: Snapshot, config: Config, clusters: Mapping[str, int]) -> Enforced:
-    """Return the fragments of policies, what their rules are called, and what of them is not enforced."""
+def known(engine: Engine, snapshot: Snapshot, config: Config) -> Known:
+    """Return the rules for this Node's Pods, and whom these are about."""
     cell, each = engine.cell, engine.each
     kinds = (snapshot.network_policies, snapshot.antrea_network_policies, snapshot.cluster_network_policies)
     policies = cell("policies", _together, *kinds)
@@ -57,31 +68,45 @@ def enforced(engine: Engine, snapshot: Snapshot, config: Config, clusters: Mappi
     found = each("rules of policies", rules.local_rules, policies, selected, tiers, config.policy_failure_mode)
 
     peers = cell("selectors of peers", _united, each("whom rules are about", _peers, found))
-    known = cell("labels and clusters", select.labels_and_clusters, snapshot.label_identities)
-    of_identities = each("selectors of identities", select.matching, known, peers)
-    identities = cell("selected identities", select.identities_selected, snapshot.label_identities, of_identities)
+    labelled = cell("labels and clusters", select.labels_and_clusters, snapshot.label_identities)
+    of_identities = each("selectors of identities", select.matching, labelled, peers)
     wanted = cell("Services of rules", numbers.services_of, found)
-    services = cell("backends", numbers.backends, snapshot.endpoint_slices if wanted else {}, wanted)
-
-    ids = cell("rule IDs", numbers.rule_ids, found)
-    levels = cell("levels", numbers.by_level, found)
-    values = {level: numbers.about(those, level, ids, identities) for level, those in levels.items()}
-    flows = each(
-        "flows of rules", rule_flows, each("numbered rules", numbers.numbered, values, services, clusters)
+    lost = each("problems of tiers", rules.tier_problems, policies, tiers)
+    return Known(
+        rules=found,
+        isolated=each("isolated Pods", _isolated, policies, selected),
+        identities=cell(
+            "selected identities", select.identities_selected, snapshot.label_identities, of_identities
+        ),
+        services=cell("backends", numbers.backends, snapshot.endpoint_slices if wanted else {}, wanted),
+        problems=cell("problems of policies", _flat, lost),
     )
-    parts = {level: (_owner(level), flows[level]) for level in flows}
 
-    isolated = each("isolated Pods", _isolated, policies, selected)
-    pods = cell("Pods with policies", _pod_policies, isolated, found)
+
+def numbered(
+    engine: Engine, found: Known, ids: Mapping[str, int], clusters: Mapping[str, int]
+) -> Mapping[numbers.Level, tuple[pipeline.PolicyRule, ...]]:
+    """Return the rules of each level for the pipeline, by the numbers of rules and of clusters."""
+    levels = engine.cell("levels", numbers.by_level, found.rules)
+    values = {level: numbers.about(those, level, ids, found.identities) for level, those in levels.items()}
+    return engine.each("numbered rules", numbers.numbered, values, found.services, clusters)
+
+
+def enforced(engine: Engine, snapshot: Snapshot, config: Config, clusters: Mapping[str, int]) -> Enforced:
+    """Return the fragments of policies, what their rules are called, and what of them is not enforced."""
+    cell, each = engine.cell, engine.each
+    found = known(engine, snapshot, config)
+    ids = cell("rule IDs", numbers.rule_ids, found.rules)
+    flows = each("flows of rules", rule_flows, numbered(engine, found, ids, clusters))
+    parts = {level: (_owner(level), flows[level]) for level in flows}
+    pods = cell("Pods with policies", pod_policies, found.isolated, found.rules)
     return Enforced(
         fragments=(
             *each("fragments of rules", fragment, parts).values(),
             cell("fragment of Pods", pods_fragment, pods),
         ),
-        names=cell("names of rules", _names, found, ids),
-        problems=cell(
-            "problems of policies", _flat, each("problems of tiers", rules.tier_problems, policies, tiers)
-        ),
+        names=cell("names of rules", _names, found.rules, ids),
+        problems=found.problems,
     )
 
 
@@ -106,9 +131,10 @@ def _isolated(policy: Policy, selected: rules.Selected) -> Both:
     return inward, outward
 
 
-def _pod_policies(
+def pod_policies(
     isolated: Mapping[str, Both], found: Mapping[str, tuple[rules.LocalRule, ...]]
 ) -> pipeline.PodPolicies:
+    """Return what becomes of requests that no rule is about."""
     return pipeline.PodPolicies(
         isolated_ingress=numbers.united(inward for inward, _ in isolated.values()),
         isolated_egress=numbers.united(outward for _, outward in isolated.values()),

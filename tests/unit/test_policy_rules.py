@@ -1,0 +1,120 @@
+"""Policies as rules: what they decide is what a naive reader of the manifests decides."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, ip_address
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devtools.simulator import Packet, Switch, contradictions
+from devtools.simulator.packet import SYN
+from flows.pipeline import Verdict
+from flows.text import mac_text
+from mcagent.cli.common import policy_view
+from mcagent.core.engine import Engine
+from mcagent.core.policies import numbers, steps
+from mcagent.core.snapshot import ATTRIBUTE, Relist, apply_changes
+from mcagent.model import labels
+from mcagent.model.config import Config, PolicyFailureMode
+from mcagent.model.kinds import kind_of
+from mcagent.model.objects import Snapshot
+from mcagent.model.policies import Direction
+from tests import policy_oracle
+from tests.conversations import examples
+from tests.policies import Policies
+from tests.policy_manifests import NODE, PODS, SENDERS, SPACES, Manifest, request, world
+from tests.policy_switch import EXITS, flows_of
+
+CLUSTER_IDS = {"east": 1, "west": 2}
+PROTOCOLS = {"TCP": 6, "UDP": 17, "ICMP": 1}
+
+
+def read(objects: list[Manifest]) -> Snapshot:
+    """Return a cluster of these manifests."""
+    kinds = {kind: [one for one in objects if kind_of(one) is kind] for kind in ATTRIBUTE}
+    return apply_changes(Snapshot(), [Relist(kind=kind, items=found) for kind, found in kinds.items()])
+
+
+def as_seen(asked: policy_oracle.Request) -> policy_view.Request:
+    """Return a request as the Node of our Pod sees it."""
+    known = {labels.normalised(space, SPACES[space], own): number for space, own, number, _ in SENDERS}
+    identity = labels.UNKNOWN
+    if asked.labels is not None:
+        space, own = asked.labels
+        identity = known[labels.normalised(space[labels.NAMESPACE_NAME], space, own)]
+    return policy_view.Request(
+        direction=Direction(asked.direction),
+        pod=ip_address(f"10.1.0.{1 + list(PODS).index(asked.pod)}"),
+        peer=ip_address(asked.address),
+        cluster=asked.cluster,
+        identity=identity,
+        protocol=PROTOCOLS[asked.protocol],
+        port=asked.port,
+        icmp=asked.icmp,
+    )
+
+
+def config(mode: PolicyFailureMode) -> Config:
+    """Return the configuration of an agent that enforces policies."""
+    return Config(node_name=NODE, policy_failure_mode=mode)
+
+
+def packet(asked: policy_oracle.Request) -> Packet:
+    """Return the packet of a request, as `tests.policy_switch` takes it."""
+    seen = as_seen(asked)
+    outwards = seen.direction is Direction.EGRESS
+    assert isinstance(seen.pod, IPv4Address)
+    assert isinstance(seen.peer, IPv4Address)
+    return Packet(
+        in_port=1 if outwards else 10 + CLUSTER_IDS[asked.cluster],
+        src=seen.pod if outwards else seen.peer,
+        dst=seen.peer if outwards else seen.pod,
+        proto=seen.protocol,
+        src_port=4000,
+        dst_port=asked.port,
+        tcp_flags=SYN,
+        icmp_type=asked.icmp[0] if asked.icmp else 0,
+        icmp_code=asked.icmp[1] if asked.icmp else 0,
+        tun_id=seen.identity,
+        eth_src=mac_text(0x0200 << 32 | seen.identity),  # what can be sent by hand has no tunnel
+    )
+
+
+@examples(300)
+@given(seed=st.integers(0, 2**32), mode=st.sampled_from(PolicyFailureMode))
+def test_rules_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -> None:
+    """Whatever policies there are: the verdict is the same, and the rule that decides is one that may."""
+    random = Random(seed)
+    objects = world(random)
+    known = policy_view.in_force(read(objects), config(mode))
+    for _ in range(30):
+        asked = request(random)
+        verdict, named = policy_oracle.judged(objects, asked, closed=mode is PolicyFailureMode.CLOSED)
+        found = policy_view.decide(known, as_seen(asked))
+        rule = f"{found.policy.rpartition('/')[2].rpartition(' ')[2]} {found.rule}".strip()
+        assert (found.verdict.value, rule in named) == (verdict, True), (asked, found, named)
+
+
+@examples(150)
+@given(seed=st.integers(0, 2**32), mode=st.sampled_from(PolicyFailureMode))
+def test_flows_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -> None:
+    """The flows that follow from the policies do with packets what the manifests say."""
+    random = Random(seed)
+    objects = world(random)
+    engine = Engine()
+    with engine.one_pass():
+        found = steps.known(engine, read(objects), config(mode))
+        levels = steps.numbered(engine, found, numbers.rule_ids(found.rules), CLUSTER_IDS)
+    rules = tuple(rule for level in levels.values() for rule in level)
+    flows = flows_of(Policies(rules=rules, pods=steps.pod_policies(found.isolated, found.rules)))
+    assert not list(contradictions(flows))
+    switch = Switch.of(flows)
+    for _ in range(20):
+        asked = request(random)
+        verdict, _ = policy_oracle.judged(objects, asked, closed=mode is PolicyFailureMode.CLOSED)
+        walk = switch.walk(packet(asked))
+        assert not walk.problems, walk
+        said = EXITS[walk.outputs[0][0]] if walk.outputs else Verdict.DROP
+        assert said.value == verdict.lower(), (asked, rules)
