@@ -24,6 +24,7 @@ COMMANDS = {
     "drain": "let other gateways take over from a Node, without losing a packet",
     "undrain": "let a drained Node be a gateway again",
     "wireguard": "show the encryption between clusters, or change this Node's key without loss",
+    "policy": "show the rules of policies between clusters, or which of them decides",
     "plan": "show what the agent would change now, and change nothing",
     "cleanup": "remove everything from this Node that is mcagent's, and only that",
     "config": "check a configuration, or show the one in force",

@@ -62,12 +62,12 @@ class Cluster:
             self._client, kind, object_path(kind, namespace), report=lambda _reason, text: self.report(text)
         ).read()
         info = KINDS[kind]
-        return [{"apiVersion": info.api_version, "kind": str(kind)} | item for item in found]
+        return [{"apiVersion": info.api_version, "kind": info.name} | item for item in found]
 
     def create(self, kind: Kind, namespace: str, name: str, content: Mapping[str, Any]) -> RawObject:
         """Create an object, marked as made by a command; it is deleted again if `undoing` ends with an error."""
         info = KINDS[kind]
-        body: RawObject = {"apiVersion": info.api_version, "kind": str(kind)} | copy.deepcopy(dict(content))
+        body: RawObject = {"apiVersion": info.api_version, "kind": info.name} | copy.deepcopy(dict(content))
         meta = body.setdefault("metadata", {})
         meta |= {"name": name, "namespace": namespace}
         meta["annotations"] = {

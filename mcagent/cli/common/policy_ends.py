@@ -1,0 +1,237 @@
+"""Who talks to whom: from what people write to the requests that policies decide on.
+
+Knows the objects of one cluster, or of the two at both ends. Reads nothing itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from mcagent.cli.common.policy_view import Decision, InForce, Request, decide, in_force
+from mcagent.core.policies.numbers import backends
+from mcagent.model import labels
+from mcagent.model.config import Config, PolicyFailureMode
+from mcagent.model.errors import InputError
+from mcagent.model.labels import UNKNOWN
+from mcagent.model.net import Address
+from mcagent.model.objects import LabelIdentity, Pod, Snapshot
+from mcagent.model.parsing.policies import IMPORTED
+from mcagent.model.policies import PROTOCOLS, Direction
+
+ICMP = 1
+ECHO = (8, 0)
+_LABELS = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?):(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """What a connection is to; `number` None: no port that a rule names."""
+
+    protocol: int = 6
+    number: int | None = None
+
+    @property
+    def icmp(self) -> tuple[int, int] | None:
+        """Type and code of what asks for an answer."""
+        return ECHO if self.protocol == ICMP else None
+
+    def __str__(self) -> str:
+        name = next(one for one, number in (*PROTOCOLS.items(), ("ICMP", ICMP)) if number == self.protocol)
+        return name if self.number is None else f"{self.number}/{name}"
+
+
+def read_port(text: str) -> Port:
+    """Return the port that is meant by `80`, `53/UDP`, `ICMP`. Raises InputError."""
+    number, _, protocol = text.rpartition("/") if "/" in text or not text.isdecimal() else (text, "", "TCP")
+    if protocol.upper() == "ICMP" and not number:
+        return Port(ICMP)
+    if protocol.upper() not in PROTOCOLS or (number and not (number.isdecimal() and 0 < int(number) < 65536)):
+        raise InputError("explain", "--port", f'must be as 80, 53/UDP or ICMP, is "{text}"')
+    return Port(PROTOCOLS[protocol.upper()], int(number) if number else None)
+
+
+@dataclass(slots=True)
+class Side:
+    """One cluster, and what each of its Nodes enforces."""
+
+    name: str  # of the context, "" of the only one
+    snapshot: Snapshot
+    mode: PolicyFailureMode
+    _nodes: dict[str, InForce] = field(default_factory=dict)
+
+    def on(self, node: str) -> InForce:
+        """Return what a Node enforces."""
+        if node not in self._nodes:
+            self._nodes[node] = in_force(self.snapshot, Config(node_name=node, policy_failure_mode=self.mode))
+        return self._nodes[node]
+
+    def labels_of(self, pod: Pod) -> str:
+        """Return the label identity of a Pod as text."""
+        namespace = self.snapshot.namespaces.get(pod.meta.namespace)
+        part = namespace.labels if namespace else labels.namespace_part(pod.meta.namespace, {})
+        return labels.identity(part, pod.labels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One decision: on the Node of a Pod, about a request. `labels`: the sender's, "" where they are not known."""
+
+    side: str
+    node: str
+    pod: str
+    request: Request
+    port: Port
+    labels: str = ""
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Who may have sent something to a Pod, as its cluster knows the sender."""
+
+    address: Address | None = None
+    cluster: str = ""
+    labels: str = ""
+    identity: int = UNKNOWN
+
+
+def steps(
+    source: str, target: str, port: Port, here: Side, there: Side | None = None, *, cluster: str = ""
+) -> Iterator[Step]:
+    """Yield what is decided between two ends, in the order in which a packet meets it. Raises InputError.
+
+    `there`: the target's cluster; None: only that of `here` is known. `cluster`: the sender's ID, "" if not told.
+    """
+    far = there or here
+    own, other = here.snapshot.pods.get(source), far.snapshot.pods.get(target)
+    if own is not None and other is not None and there is None:
+        reason = "is a Pod of the same cluster: policies between clusters are not about that (--to-context?)"
+        raise InputError("explain", "--to", f"{target} {reason}")
+    if own is not None:
+        for address, to in _ends(target, port, here, other):
+            yield from _outwards(here, source, own, address, to)
+    if other is not None:
+        senders = _known(here, far, own, cluster) if own is not None else _senders(source, far, cluster)
+        for sender in senders:
+            yield from _inwards(far, target, other, sender, port)
+    elif own is None:
+        raise InputError("explain", "--from", f"there is no Pod {source} here, nor a Pod {target} for --to")
+
+
+def _outwards(side: Side, name: str, pod: Pod, peer: Address, port: Port) -> Iterator[Step]:
+    for address in pod.ips:
+        if address.version == peer.version:
+            request = _request(Direction.EGRESS, address, port, Sender(address=peer))
+            decision = decide(side.on(pod.node_name), request)
+            yield Step(side=side.name, node=pod.node_name, pod=name, request=request, port=port, decision=decision)
+
+
+def _inwards(side: Side, name: str, pod: Pod, sender: Sender, port: Port) -> Iterator[Step]:
+    for address in pod.ips:
+        if sender.address is None or sender.address.version == address.version:
+            request = _request(Direction.INGRESS, address, port, sender)
+            decision = decide(side.on(pod.node_name), request)
+            yield Step(
+                side=side.name,
+                node=pod.node_name,
+                pod=name,
+                request=request,
+                port=port,
+                labels=sender.labels,
+                decision=decision,
+            )
+
+
+def _request(direction: Direction, pod: Address, port: Port, other: Sender) -> Request:
+    return Request(
+        direction=direction,
+        pod=pod,
+        peer=other.address,
+        cluster=other.cluster,
+        identity=other.identity,
+        protocol=port.protocol,
+        port=port.number,
+        icmp=port.icmp,
+    )
+
+
+def _ends(target: str, port: Port, here: Side, other: Pod | None) -> list[tuple[Address, Port]]:
+    """Return what a Pod's packets to a target are addressed to. Raises InputError."""
+    if other is not None:
+        return [(address, port) for address in other.ips]
+    address = _address(target)
+    if address is not None:
+        return [(address, port)]
+    namespace, _, name = target.partition("/")
+    wanted = [(namespace, IMPORTED + name.removeprefix(IMPORTED)), (namespace, name)]
+    found = backends(here.snapshot.endpoint_slices, frozenset(wanted))
+    ends = next((found[service] for service in wanted if service in found), ())
+    if not ends:
+        raise InputError(
+            "explain", "--to", f"{target} is no address, no Pod (--to-context?), no Service with endpoints"
+        )
+    meant = [(one, Port(protocol, number)) for one, protocol, number in ends]
+    chosen = [(one, to) for one, to in meant if port.number is None or to == port]
+    if not chosen:
+        known = ", ".join(sorted({str(to) for _, to in meant}))
+        raise InputError(
+            "explain", "--port", f"{port} is no port of the endpoints of {target}: these have {known}"
+        )
+    return chosen
+
+
+def _known(here: Side, far: Side, pod: Pod, cluster: str) -> Iterator[Sender]:
+    """Yield a Pod of another cluster, as those that its packets may come from know it."""
+    text = here.labels_of(pod)
+    known = {one.label: one for one in far.snapshot.label_identities.values()}
+    for address in pod.ips:
+        if text not in known:
+            yield Sender(address=address, cluster=cluster, labels=text)
+        else:
+            yield from _from_clusters(known[text], cluster, address)
+
+
+def _senders(source: str, far: Side, cluster: str) -> Iterator[Sender]:
+    """Yield whom a text means: an address, the text of an identity, or a Namespace and labels of Pods there."""
+    address = _address(source)
+    if address is not None:
+        yield Sender(address=address, cluster=cluster)
+        return
+    found = [one for one in far.snapshot.label_identities.values() if _is_meant(source, one)]
+    for one in sorted(found, key=lambda one: one.label):
+        yield from _from_clusters(one, cluster)
+    if not found:
+        if labels.parsed(source) is None and not _LABELS.fullmatch(source):
+            reason = "is no Pod of this cluster, no address, and no labels as shop:app=web or ns:...&pod:..."
+            raise InputError("explain", "--from", f'"{source}" {reason}')
+        yield Sender(cluster=cluster, labels=source)
+
+
+def _from_clusters(one: LabelIdentity, cluster: str, address: Address | None = None) -> Iterator[Sender]:
+    """Yield it once for each cluster that has such Pods; what another sends counts as unknown."""
+    owners = (cluster,) if cluster or one.clusters is None else sorted(one.clusters)
+    for owner in owners or ("",):
+        believed = one.clusters is None or owner in one.clusters
+        number = one.id if believed else UNKNOWN
+        yield Sender(address=address, cluster=owner, labels=one.label, identity=number)
+
+
+def _is_meant(text: str, one: LabelIdentity) -> bool:
+    if text == one.label:
+        return True
+    shape = _LABELS.fullmatch(text)
+    if shape is None or "&" in text:
+        return False
+    known = labels.split(one.label)
+    wanted = dict(item.partition("=")[::2] for item in shape[3].split(",") if item)
+    return known.namespace.get(labels.NAMESPACE_NAME) == shape[1] and wanted.items() <= known.pod.items()
+
+
+def _address(text: str) -> Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None

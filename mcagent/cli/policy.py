@@ -1,0 +1,272 @@
+"""`mcagent policy`: the rules on traffic between clusters, and which of them decides."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.cluster_flags import add_cluster_flags
+
+if TYPE_CHECKING:
+    from mcagent.cli.common.policy_ends import Side, Step
+    from mcagent.core.policies.rules import LocalRule
+    from mcagent.core.snapshot import Change
+
+_EPILOG = """\
+examples:
+  mcagent policy list
+  mcagent policy explain --from shop/web-1 --to shop/cart --port 80
+
+`mcagent policy ACTION --help` explains an action and gives more.
+"""
+_LIST = """\
+examples:
+  mcagent policy list
+  mcagent policy list --node node-1 -o json
+  mcagent policy list -f new-policy.yaml                as if it were applied
+  mcagent policy list --local -f manifests/             asks no API server
+
+The rules of each Node, the first that fits decides. Rules that select no Pod are not shown. What cannot be
+enforced is told below the table; the exit code is 1 then.
+"""
+_EXPLAIN = """\
+examples:
+  mcagent policy explain --from shop/web-1 --to shop/cart --port 80         a Service of other clusters
+  mcagent policy explain --from shop/web-1 --to 10.97.0.12 --port 53/UDP
+  mcagent policy explain --from shop:app=web --to db/mysql-0 --port 3306    Pods of other clusters, by labels
+  mcagent policy explain --from shop:app=web --from-cluster west --to db/mysql-0
+  mcagent policy explain --from 10.2.0.7 --to db/mysql-0 -o json            a sender without a label identity
+  mcagent policy explain --from shop/web-1 --to db/mysql-0 --context east --to-context west    both ends
+
+Read from the objects, as agents with enableStretchedNetworkPolicy do it; no packet is sent. The CNI has a say of
+its own: both must allow. Without --port the request is to a port that no rule names. The exit code is 1 when
+something stands against it.
+"""
+_RAW = argparse.RawDescriptionHelpFormatter
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the two actions."""
+    parser.description = "Show which rules of policies are in force between clusters, or which of them decides."
+    parser.epilog = _EPILOG
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    rules = actions.add_parser(
+        "list", help="show the rules in force on each Node", epilog=_LIST, formatter_class=_RAW
+    )
+    rules.add_argument("--node", default="", metavar="NAME", help="only of this Node [all]")
+    explain = actions.add_parser(
+        "explain", help="tell what decides on a connection", epilog=_EXPLAIN, formatter_class=_RAW
+    )
+    source = (
+        "NAMESPACE/POD of this cluster, an address, or labels of other clusters' Pods: NAMESPACE:KEY=VALUE,..."
+    )
+    explain.add_argument("--from", dest="source", required=True, metavar="WHO", help=source)
+    target = "NAMESPACE/POD, NAMESPACE/SERVICE, or an address"
+    explain.add_argument("--to", dest="target", required=True, metavar="WHO", help=target)
+    explain.add_argument("--port", default="TCP", metavar="PORT", help="80, 53/UDP, ICMP (an echo request)")
+    explain.add_argument(
+        "--from-cluster", default="", metavar="ID", help="the sender's cluster [each that may be]"
+    )
+    for action in (rules, explain):
+        action.add_argument("-o", "--output", choices=["text", "json"], default="text", help="[%(default)s]")
+        action.add_argument(
+            "-f",
+            "--filename",
+            action="append",
+            default=[],
+            type=Path,
+            metavar="PATH",
+            help="manifests that count as if applied: a file, or a directory of these; may be repeated",
+        )
+        action.add_argument("--local", action="store_true", help="only these manifests: ask no API server")
+        action.add_argument(
+            "--failure-mode",
+            choices=["closed", "open"],
+            default="closed",
+            help="the agents' policyFailureMode [%(default)s]",
+        )
+        add_cluster_flags(action)
+    explain.add_argument(
+        "--to-context", default="", metavar="NAME", help="the target's cluster, of the kubeconfig"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show or explain."""
+    return _explain(args) if args.action == "explain" else _list(args)
+
+
+def _side(args: argparse.Namespace, context: str) -> Side:
+    """Return a cluster's objects with the manifests of the command line."""
+    from mcagent.cli.common.policy_ends import Side
+    from mcagent.core.snapshot import apply_changes
+    from mcagent.model.config import PolicyFailureMode
+    from mcagent.model.objects import Snapshot
+
+    changes = [*([] if args.local else _listed(args, context)), *_manifests(args.filename)]
+    return Side(context, apply_changes(Snapshot(), changes), PolicyFailureMode(args.failure_mode))
+
+
+def _listed(args: argparse.Namespace, context: str) -> Iterator[Change]:
+    from mcagent.cli.common.cluster_flags import open_cluster
+    from mcagent.core.policies.steps import POLICY_NEEDS
+    from mcagent.core.snapshot import Relist
+    from mcagent.kube.errors import ApiRefusalError
+    from mcagent.kube.sources.apiserver import OPTIONAL
+    from mcagent.model.objects import Kind
+
+    args.context = context
+    cluster = open_cluster(args)
+    for kind in sorted(POLICY_NEEDS | {Kind.POD, Kind.NAMESPACE, Kind.LABEL_IDENTITY, Kind.ENDPOINT_SLICE}):
+        try:
+            yield Relist(kind=kind, items=cluster.objects(kind))
+        except ApiRefusalError as error:
+            if error.code != 404 or kind not in {*OPTIONAL, Kind.LABEL_IDENTITY}:
+                raise
+
+
+def _manifests(paths: Iterable[Path]) -> Iterator[Change]:
+    from mcagent.core.snapshot import ATTRIBUTE, Upsert
+    from mcagent.kube.sources.manifests import SUFFIXES, read_manifests
+
+    for path in paths:
+        for file in sorted(one for one in path.iterdir() if one.suffix in SUFFIXES) if path.is_dir() else [path]:
+            yield from (Upsert(kind=kind, raw=raw) for kind, raw in read_manifests(file) if kind in ATTRIBUTE)
+
+
+# --- list -------------------------------------------------------------------------------------------------
+
+
+def _list(args: argparse.Namespace) -> int:
+    from mcagent.core.policies.steps import POLICY_NEEDS
+
+    side = _side(args, args.context)
+    known = {pod.node_name for pod in side.snapshot.pods.values()}
+    nodes = [args.node] if args.node else sorted(known)
+    rows = [{"node": node, **_rule(rule, side)} for node in nodes for rule in side.on(node).rules]
+    isolated = [
+        {"node": node, "pod": _pod_of(side, address), "direction": str(direction), "by": list(names)}
+        for node in nodes
+        for (direction, address), names in sorted(side.on(node).isolating.items(), key=str)
+    ]
+    of = tuple(f"{kind} " for kind in POLICY_NEEDS)
+    unread = {problem for problem in side.snapshot.problems if problem.subject.startswith(of)}
+    problems = sorted(unread.union(*(side.on(node).problems for node in nodes)))
+    if args.output == "json":
+        told = [{"subject": one.subject, "path": one.path, "message": one.message} for one in problems]
+        print(json.dumps({"rules": rows, "isolated": isolated, "problems": told}, indent=2))
+    else:
+        print("\n".join([_table(rows, isolated), *([""] if problems else []), *map(str, problems)]))
+    return exit_codes.FAILED if problems else exit_codes.OK
+
+
+def _rule(rule: LocalRule, side: Side) -> dict[str, Any]:
+    from mcagent.cli.common.policy_view import port_text, selector_text
+
+    peers = [
+        *(["anyone"] if rule.anyone else []),
+        *map(str, rule.networks),
+        *(f"Service {namespace}/{name}" for namespace, name in rule.services),
+        *map(selector_text, rule.selectors),
+    ]
+    return {
+        "policy": rule.policy,
+        "rule": rule.name,
+        "direction": str(rule.direction),
+        "tier": rule.tier,
+        "verdict": str(rule.verdict),
+        "peers": peers or ["nobody of another cluster"],
+        "ports": [port_text(port) for port in rule.ports] or ["any"],
+        "pods": [_pod_of(side, address) for address in rule.pods],
+    }
+
+
+def _pod_of(side: Side, address: object) -> str:
+    held = (key for key, pod in side.snapshot.pods.items() if address in pod.ips)
+    return next(held, str(address))
+
+
+def _table(rows: Sequence[dict[str, Any]], isolated: Sequence[dict[str, Any]]) -> str:
+    from mcagent.cli.common.tables import table
+
+    if not rows and not isolated:
+        return "no rules are in force"
+    plain, several = ("node", "direction", "tier", "policy", "rule", "verdict"), ("peers", "ports", "pods")
+    shown = [[*(row[name] or "-" for name in plain), *(_some(row[name]) for name in several)] for row in rows]
+    lines = table([name.upper() for name in (*plain, *several)], shown) if shown else []
+    if isolated:
+        more = [(one["node"], one["direction"], one["pod"], _some(one["by"])) for one in isolated]
+        lines += [*([""] if lines else []), *table(("NODE", "DIRECTION", "ISOLATED POD", "BY"), more)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _some(items: Sequence[str], most: int = 3) -> str:
+    rest = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + rest
+
+
+# --- explain ----------------------------------------------------------------------------------------------
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from mcagent.cli.common.policy_ends import read_port, steps
+    from mcagent.model.policies import Verdict
+
+    port = read_port(args.port)
+    here = _side(args, args.context)
+    there = _side(args, args.to_context) if args.to_context else None
+    found = list(steps(args.source, args.target, port, here, there, cluster=args.from_cluster))
+    allowed = all(step.decision.verdict is Verdict.ALLOW for step in found)
+    if args.output == "json":
+        print(json.dumps({"allowed": allowed, "decisions": [_json(step) for step in found]}, indent=2))
+    else:
+        print("\n".join(line for step in found for line in _lines(step)))
+    return exit_codes.OK if allowed else exit_codes.FAILED
+
+
+def _json(step: Step) -> dict[str, Any]:
+    request, decision = step.request, step.decision
+    return {
+        "context": step.side,
+        "node": step.node,
+        "direction": str(request.direction),
+        "pod": step.pod,
+        "podAddress": str(request.pod),
+        "peerAddress": None if request.peer is None else str(request.peer),
+        "peerCluster": request.cluster,
+        "peerLabels": step.labels,
+        "peerIdentity": request.identity,
+        "port": str(step.port),
+        "verdict": str(decision.verdict),
+        "policy": decision.policy,
+        "rule": decision.rule,
+        "tier": decision.tier,
+        "why": decision.why,
+    }
+
+
+def _lines(step: Step) -> Iterator[str]:
+    from mcagent.model.labels import UNKNOWN
+    from mcagent.model.policies import Direction
+
+    request, decision = step.request, step.decision
+    where = f"Node {step.node}" + (f" ({step.side})" if step.side else "")
+    peer = "" if request.peer is None else f" {request.peer}"
+    if request.direction is Direction.EGRESS:
+        yield f"{where}: {step.pod} {request.pod} to{peer} {step.port}: {decision.verdict}"
+    else:
+        number = (
+            "label identity not known" if request.identity == UNKNOWN else f"label identity {request.identity}"
+        )
+        of = f" of {request.cluster}" if request.cluster else ""
+        who = f"from{peer or ' a Pod'}{of} ({number})"
+        yield f"{where}: {who} to {step.pod} {request.pod} {step.port}: {decision.verdict}"
+        if step.labels:
+            yield f"  sender: {step.labels}"
+    yield f"  because {decision.why}" + (f" (tier {decision.tier})" if decision.tier else "")
+    if request.direction is Direction.INGRESS and request.peer is None:
+        yield "  rules about addresses (ipBlock) are passed over: the sender's is not told"
