@@ -31,7 +31,7 @@ ELSEWHERE = frozenset(
     f"tests/contract/test_{name}.py"
     for name in (
         "fake", "k8s_traces", "lab_ovs", "lifelines", "netlink", "netlink_monitor", "nft", "nft_packets",
-        "privileges", "text_roundtrip",
+        "nft_reject", "privileges", "text_roundtrip",
     )
 )  # fmt: skip
 MODULES = ("openvswitch", "geneve", "vxlan", "vport_geneve", "vport_vxlan")
