@@ -44,6 +44,7 @@ _SHAPES: Mapping[Kind, Shape] = {
             },
             "endpoints": {"subsets": [{"addresses": [{"ip": None}], "ports": _EACH_PORT}]},
             "clusterInfo": None,
+            "raw": {"data": None},
             "labelIdentity": {"normalizedLabel": None},
             "clusterNetworkPolicy": None,
         },

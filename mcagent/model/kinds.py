@@ -24,7 +24,7 @@ class KindInfo:
     @property
     def name(self) -> str:
         """What stands in `kind`."""
-        return "NetworkPolicy" if self.kind is Kind.ANTREA_NETWORK_POLICY else str(self.kind)
+        return _SHARED_NAMES.get(self.kind) or str(self.kind)
 
     @property
     def api_version(self) -> str:
@@ -39,6 +39,11 @@ class KindInfo:
 
 _ANTREA = "multicluster.crd.antrea.io"
 _POLICIES = "crd.antrea.io"
+_UPSTREAM = "policy.networking.k8s.io"
+_SHARED_NAMES = {
+    Kind.ANTREA_NETWORK_POLICY: "NetworkPolicy",
+    Kind.UPSTREAM_CLUSTER_NETWORK_POLICY: "ClusterNetworkPolicy",
+}
 _MCS = "multicluster.x-k8s.io"
 _RBAC = "rbac.authorization.k8s.io"
 _WEBHOOKS = "admissionregistration.k8s.io"
@@ -62,6 +67,9 @@ _NAMES: Mapping[Kind, tuple[str, str, str]] = {  # group, version, plural
     Kind.SERVICE_IMPORT: (_MCS, "v1alpha1", "serviceimports"),
     Kind.ENDPOINTS: ("", "v1", "endpoints"),
     Kind.NETWORK_POLICY: ("networking.k8s.io", "v1", "networkpolicies"),
+    Kind.ADMIN_NETWORK_POLICY: (_UPSTREAM, "v1alpha1", "adminnetworkpolicies"),
+    Kind.BASELINE_ADMIN_NETWORK_POLICY: (_UPSTREAM, "v1alpha1", "baselineadminnetworkpolicies"),
+    Kind.UPSTREAM_CLUSTER_NETWORK_POLICY: (_UPSTREAM, "v1alpha2", "clusternetworkpolicies"),
     Kind.ANTREA_NETWORK_POLICY: (_POLICIES, "v1beta1", "networkpolicies"),
     Kind.NAMESPACE: ("", "v1", "namespaces"),
     Kind.SECRET: ("", "v1", "secrets"),
@@ -82,6 +90,9 @@ _CLUSTER_SCOPED = frozenset(
         Kind.NAMESPACE,
         Kind.LABEL_IDENTITY,
         Kind.CLUSTER_NETWORK_POLICY,
+        Kind.ADMIN_NETWORK_POLICY,
+        Kind.BASELINE_ADMIN_NETWORK_POLICY,
+        Kind.UPSTREAM_CLUSTER_NETWORK_POLICY,
         Kind.TIER,
         Kind.SERVICE_CIDR,
         Kind.VALIDATING_WEBHOOK_CONFIGURATION,

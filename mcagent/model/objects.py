@@ -36,6 +36,9 @@ class Kind(StrEnum):
     TIER = "Tier"
     ENDPOINTS = "Endpoints"
     NETWORK_POLICY = "NetworkPolicy"
+    ADMIN_NETWORK_POLICY = "AdminNetworkPolicy"
+    BASELINE_ADMIN_NETWORK_POLICY = "BaselineAdminNetworkPolicy"
+    UPSTREAM_CLUSTER_NETWORK_POLICY = "UpstreamClusterNetworkPolicy"  # its kind is ClusterNetworkPolicy
     ANTREA_NETWORK_POLICY = "AntreaNetworkPolicy"  # its kind is NetworkPolicy, too
     NAMESPACE = "Namespace"
     SECRET = "Secret"  # noqa: S105 - the kind's name

@@ -26,7 +26,7 @@ from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 from mcagent.model.labels import label_hash
 
-POLICY = names.POLICY
+POLICIES = frozenset({names.POLICY, names.KUBERNETES_POLICY})  # that administrators write
 _MEMBER_KINDS = frozenset(ExportKind)
 _PAYLOADS = {ExportKind.SERVICE: "service", ExportKind.ENDPOINTS: "endpoints"}
 _FINALIZERS = frozenset({names.EXPORT_FINALIZER, names.LEGACY_EXPORT_FINALIZER})
@@ -161,7 +161,8 @@ def complete_resource_export(request: Request) -> Decision:
     Other kinds come from controllers, which write all of it (contract section 1.6, the mutating webhook).
     """
     new = request.object
-    if request.operation is Operation.DELETE or text_at(new, "spec", "kind") != POLICY:
+    kind = text_at(new, "spec", "kind")
+    if request.operation is Operation.DELETE or kind not in POLICIES:
         return ALLOWED
     meta = new.get("metadata")
     meta = meta if isinstance(meta, Mapping) else {}
@@ -170,7 +171,7 @@ def complete_resource_export(request: Request) -> Decision:
         **(labels if isinstance(labels, Mapping) else {}),
         names.LABEL_SOURCE_NAME: text_at(new, "spec", "name"),
         names.LABEL_SOURCE_NAMESPACE: "",
-        names.LABEL_SOURCE_KIND: POLICY,
+        names.LABEL_SOURCE_KIND: kind,
     }
     patch: list[Mapping[str, object]] = []
     if wanted != labels:

@@ -22,6 +22,7 @@ class ExportKind(StrEnum):
 
 SERVICE_KINDS = frozenset({ExportKind.SERVICE, ExportKind.ENDPOINTS})
 POLICY = "AntreaClusterNetworkPolicy"  # `spec.kind` of exports that administrators write, and their imports
+KUBERNETES_POLICY = "KubernetesPolicy"  # the same, of policies of Kubernetes: `raw` has them
 SERVICE_IMPORT = "ServiceImport"  # `spec.kind` of the ResourceImport of a Service
 
 GATEWAY_ANNOTATION = "multicluster.antrea.io/gateway"
@@ -29,6 +30,7 @@ GATEWAY_IP_ANNOTATION = "multicluster.antrea.io/gateway-ip"
 CLUSTER_ID_ANNOTATION = "multicluster.antrea.io/cluster-id"
 IMPORTED_SERVICE_ANNOTATION = "multicluster.antrea.io/imported-service"
 IMPORTED_POLICY_ANNOTATION = "multicluster.antrea.io/imported-acnp"
+REPLICATED_POLICY_ANNOTATION = "mcagent.io/replicated-policy"  # of a policy of Kubernetes: its ResourceImport
 CREATED_BY_COMMAND_ANNOTATION = "multicluster.antrea.io/created-by-antctl"
 HEARTBEAT_ANNOTATION = "touch-ts"
 
@@ -125,8 +127,13 @@ def label_export(cluster_id: str, label_hash: str) -> str:
 
 
 def policy_import(name: str) -> str:
-    """Return the name of the ResourceImport of a policy."""
+    """Return the name of the ResourceImport of a policy of Antrea's."""
     return f"{name}-antreaclusternetworkpolicy"
+
+
+def kubernetes_policy_import(name: str) -> str:
+    """Return the name of the ResourceImport of a policy of Kubernetes."""
+    return f"{name}-kubernetespolicy"
 
 
 def service_import(namespace: str, name: str) -> str:

@@ -7,7 +7,7 @@ from mcagent.controller.leader.cluster_set import ClusterSetStatus
 from mcagent.controller.leader.label_identities import LabelIdentities
 from mcagent.controller.leader.members import Members
 from mcagent.controller.leader.other_exports import OtherExports
-from mcagent.controller.leader.policies import PolicyCopies
+from mcagent.controller.leader.policies import ANTREA, KUBERNETES, PolicyCopies
 from mcagent.controller.leader.services import ServiceMerge
 from mcagent.controller.machinery.reconciler import Reconciler
 from mcagent.controller.settings import LeaderSettings
@@ -21,6 +21,7 @@ def leader_reconcilers(settings: LeaderSettings) -> list[Reconciler]:
         ClusterInfoCopy(settings),
         ServiceMerge(settings),
         LabelIdentities(settings),
-        PolicyCopies(settings),
+        PolicyCopies(settings, ANTREA),
+        PolicyCopies(settings, KUBERNETES),
         OtherExports(settings),
     ]

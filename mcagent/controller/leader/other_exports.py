@@ -55,7 +55,7 @@ class OtherExports:
         return self._settings.namespace in ("", namespace_of(raw))
 
 
-_ANSWERED = frozenset({*ExportKind, names.POLICY})  # by other reconcilers
+_ANSWERED = frozenset({*ExportKind, names.POLICY, names.KUBERNETES_POLICY})  # by other reconcilers
 
 
 def _key(raw: RawObject) -> list[str]:

@@ -82,7 +82,7 @@ def _new(wanted: Wanted) -> RawObject:
     meta["name"] = ref.name
     if KINDS[ref.kind].namespaced:
         meta["namespace"] = ref.namespace
-    return {**body, "apiVersion": KINDS[ref.kind].api_version, "kind": str(ref.kind), "metadata": meta}
+    return {**body, "apiVersion": KINDS[ref.kind].api_version, "kind": KINDS[ref.kind].name, "metadata": meta}
 
 
 def _versioned(patch: RawObject, present: RawObject) -> RawObject:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
+from mcagent.controller.contract.policies import CARRIED
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.reconciler import Side
 from mcagent.kube.client import Client
@@ -21,7 +22,14 @@ log = logging.getLogger(__name__)
 
 # Kinds that a cluster need not know.
 OPTIONAL = frozenset(
-    {Kind.CLUSTER_CLAIM, Kind.SERVICE_CIDR, Kind.LABEL_IDENTITY, Kind.CLUSTER_NETWORK_POLICY, Kind.TIER}
+    {
+        Kind.CLUSTER_CLAIM,
+        Kind.SERVICE_CIDR,
+        Kind.LABEL_IDENTITY,
+        Kind.CLUSTER_NETWORK_POLICY,
+        Kind.TIER,
+        *CARRIED,
+    }
 )
 # Kinds that are read in the controller's namespace where it has one; the others are read in all.
 IN_NAMESPACE = frozenset(
@@ -77,8 +85,12 @@ class LocalInformers:
         return [informer.state() for informer in self._informers]
 
     def do_without_missing(self) -> None:
-        """Treat kinds that this API server does not serve as empty, if it may lack them."""
+        """Treat kinds that this API server does not serve, or not to us, as empty, if it may lack them."""
         for kind in self._cache.unsynced(Side.LOCAL) & OPTIONAL:
-            if any(state.kind is kind and state.restarts.get("missing") for state in self.state()):
+            found = [state.restarts for state in self.state() if state.kind is kind]
+            if any(restarts.get("missing") for restarts in found):
                 log.info("the API server has no %s: done without", KINDS[kind].plural)
+                self._cache.absent(Side.LOCAL, kind)
+            elif any(restarts.get("forbidden") for restarts in found):
+                log.warning("there is no right to read %s: done without", KINDS[kind].plural)
                 self._cache.absent(Side.LOCAL, kind)

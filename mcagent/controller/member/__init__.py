@@ -9,6 +9,7 @@ from mcagent.controller.member.cluster_info import ClusterInfoExport
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.cluster_set import MemberClusterSet
 from mcagent.controller.member.gateways import GatewayElection
+from mcagent.controller.member.kubernetes_policies import KubernetesPolicyImports
 from mcagent.controller.member.label_exports import LabelExports
 from mcagent.controller.member.label_identities import LabelImports
 from mcagent.controller.member.leave import Leave
@@ -33,4 +34,5 @@ def member_reconcilers(settings: MemberSettings) -> list[Reconciler]:
         LabelExports(settings),
         LabelImports(settings),
         PolicyImports(settings),
+        KubernetesPolicyImports(settings),
     ]

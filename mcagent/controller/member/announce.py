@@ -7,11 +7,13 @@ those of all members. With it goes what of the ClusterSet's policies is not appl
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_text
+from mcagent.controller.contract.policies import CARRIED
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -22,18 +24,22 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
+from mcagent.controller.member import kubernetes_policies, policies
+from mcagent.controller.member.kubernetes_policies import KUBERNETES_POLICIES
 from mcagent.controller.member.membership import (
     cluster_set_of,
     cluster_set_ref,
     concerns_membership,
     joined_leader,
 )
-from mcagent.controller.member.policies import ANTREA, POLICIES, report
+from mcagent.controller.member.policies import ANTREA, POLICIES
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
 KEY = "announce"
+MAX_REPORTED = 32  # policies that are not applied, in the report; the first by name
+SHOWN = 256  # characters of why
 
 
 class Announce:
@@ -41,9 +47,9 @@ class Announce:
 
     name = "announce"
     needs_leader = False
-    reads = Access(local={Kind.CLUSTER_SET, *ANTREA}, leader={Kind.RESOURCE_IMPORT})
+    reads = Access(local={Kind.CLUSTER_SET, Kind.NAMESPACE, *ANTREA, *CARRIED}, leader={Kind.RESOURCE_IMPORT})
     writes = Access(leader={Kind.MEMBER_CLUSTER_ANNOUNCE})
-    indexes = (POLICIES,)
+    indexes = (POLICIES, KUBERNETES_POLICIES)
 
     def __init__(self, settings: MemberSettings) -> None:
         self._period = settings.heartbeat_period
@@ -66,7 +72,7 @@ class Announce:
         ref = announce_ref(leader)
         notes: dict[str, str | None] = {names.HEARTBEAT_ANNOTATION: time_text(beat)}
         if leader.synced:  # else nothing is known of policies
-            notes[names.POLICY_PROBLEMS_ANNOTATION] = report(view)
+            notes[names.POLICY_PROBLEMS_ANNOTATION] = _policy_problems(view)
         body = {
             "metadata": {"annotations": notes},
             "clusterID": leader.cluster_id,
@@ -80,6 +86,12 @@ class Announce:
                 Event(subject=str(cluster_set_ref(cluster_set, view)), reason="AnnounceFailed", message=message)
             )
         return DesiredObjects(steps=[Wanted(ref=ref, body=body)], events=events, again=beat + self._period - now)
+
+
+def _policy_problems(view: View) -> str | None:
+    """Return which policies are not applied here, and why, as JSON by name; None: all are."""
+    found = sorted({**policies.report(view), **kubernetes_policies.report(view)}.items())
+    return json.dumps({name: why[:SHOWN] for name, why in found[:MAX_REPORTED]}) if found else None
 
 
 def announce_ref(leader: Leader) -> Ref:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.policies import CARRIED
 from mcagent.controller.contract.raw import is_deleting, name_of, namespace_of, text_at
 from mcagent.controller.machinery.reconciler import (
     Access,
@@ -20,6 +21,7 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
+from mcagent.controller.member.kubernetes_policies import is_imported_kubernetes_policy
 from mcagent.controller.member.membership import is_joined
 from mcagent.controller.member.policies import is_imported_policy
 from mcagent.controller.member.services.imported import ImportedService, is_imported, is_our_import, owner_of
@@ -35,6 +37,7 @@ OWNED = (
     Kind.GATEWAY,
     Kind.LABEL_IDENTITY,
     Kind.CLUSTER_NETWORK_POLICY,
+    *CARRIED,
 )
 
 
@@ -96,6 +99,8 @@ def _is_ours(kind: Kind, raw: RawObject, view: View) -> bool:
         return text_at(raw, "metadata", "labels", names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MANAGED_BY
     if kind is Kind.CLUSTER_NETWORK_POLICY:
         return is_imported_policy(raw)
+    if kind in CARRIED:
+        return is_imported_kubernetes_policy(raw)
     if text_at(raw, "metadata", "labels", names.MANAGED_BY_LABEL) != names.MANAGED_BY:
         return False
     return kind in (Kind.SERVICE_IMPORT, Kind.LABEL_IDENTITY) or namespace_of(raw) == view.namespace

@@ -8,7 +8,6 @@ Events (`leader.policies`). Every cluster that has Antrea has Tiers; without any
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
@@ -29,8 +28,6 @@ from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 
 ANTREA = frozenset({Kind.CLUSTER_NETWORK_POLICY, Kind.TIER})
-MAX_REPORTED = 32  # policies that are not applied, in the report; the first by name
-_SHOWN = 256  # characters of why
 
 
 class PolicyImports:
@@ -114,15 +111,14 @@ def _problem(view: View, raw: RawObject) -> str:
     return f"there is a ClusterNetworkPolicy {name} that was not imported" if foreign else ""
 
 
-def report(view: View) -> str | None:
-    """Return what is not applied, and why, as JSON by name; None: nothing."""
+def report(view: View) -> dict[str, str]:
+    """Return what is not applied, and why, by the name of the policy."""
     found: dict[str, str] = {}
     for raw in view.indexed(POLICIES, names.POLICY):
         name = _policy_name(raw)
         refused = view.failure(Ref(kind=Kind.CLUSTER_NETWORK_POLICY, name=names.imported(name)))
         found[name] = _problem(view, raw) or refused
-    wrong = sorted((name, why[:_SHOWN]) for name, why in found.items() if name and why)
-    return json.dumps(dict(wrong[:MAX_REPORTED])) if wrong else None
+    return {name: why for name, why in found.items() if name and why}
 
 
 def _policy_name(raw: RawObject) -> str:

@@ -1,0 +1,165 @@
+"""The reconciler of replicated policies of Kubernetes: ResourceImports of them to NetworkPolicies and the like.
+
+A key is the name of a ResourceImport. It owns the policy that this carries, named `antrea-mc-<name>`, made just
+what the leader says; one of that name that was not imported is somebody's own and stays. A kind that the API
+server does not serve, or that this controller has no rights on, is not imported. That, and whatever else is in
+the way, the announcement says to the leader (`member.announce`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mcagent.controller.contract import names
+from mcagent.controller.contract.policies import CARRIED, Carried, read_carried
+from mcagent.controller.contract.raw import annotation, is_deleting, name_of, namespace_of, only, text_at, value_at
+from mcagent.controller.machinery.reconciler import (
+    Access,
+    DesiredObjects,
+    Index,
+    ObjectChange,
+    Ref,
+    Side,
+    View,
+    Wanted,
+)
+from mcagent.controller.member.membership import concerns_membership, is_for, joined_leader
+from mcagent.controller.settings import MemberSettings
+from mcagent.kube.source import RawObject
+from mcagent.model.errors import InputError
+from mcagent.model.field import Field
+from mcagent.model.objects import Kind
+
+
+class KubernetesPolicyImports:
+    """Imports the policies of the ClusterSet that are Kubernetes' own."""
+
+    name = "kubernetes-policy-import"
+    needs_leader = True
+    reads = Access(local={*CARRIED, Kind.NAMESPACE, Kind.CLUSTER_SET}, leader={Kind.RESOURCE_IMPORT})
+    writes = Access(local={*CARRIED})
+
+    def __init__(self, settings: MemberSettings) -> None:  # noqa: ARG002
+        """Nothing of the settings is needed."""
+        self.indexes = (KUBERNETES_POLICIES, *COPIES.values())
+
+    def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
+        """Return the imports that a change is about: those for a Namespace when that comes or goes."""
+        objects = [o for o in (change.old, change.new) if o is not None]
+        match change.kind:
+            case Kind.RESOURCE_IMPORT:
+                return dict.fromkeys(name_of(o) for o in objects if _imports(o))
+            case Kind.CLUSTER_SET:
+                return self.all_keys(view) if concerns_membership(change) else []
+            case Kind.NAMESPACE:
+                came_or_went = len(objects) < 2 or is_deleting(change.old) != is_deleting(change.new)
+                return self.all_keys(view) if came_or_went else []
+            case _:
+                return [*dict.fromkeys(key for o in objects for key in _copied(o)), *_rivals(view, objects)]
+
+    def all_keys(self, view: View) -> Iterable[str]:
+        """Return all policies that are or were imported."""
+        imports = map(name_of, view.indexed(KUBERNETES_POLICIES, names.KUBERNETES_POLICY))
+        return dict.fromkeys((*imports, *(key for kind in CARRIED for o in view.list(kind) for key in _copied(o))))
+
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
+        """Return the policy, and what it was before where that is another object."""
+        leader = joined_leader(view)
+        if leader is None:
+            return DesiredObjects()  # leaving cleans up
+        raw = view.get(Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=key))
+        steps: list[Wanted | Ref] = []
+        ref: Ref | None = None
+        if raw is not None and _imports(raw) and is_for(raw, leader):
+            carried, _ = _read(raw)
+            ref = _ref(carried) if carried is not None else None
+            if carried is not None and ref is not None and not _problem(view, ref, key):
+                steps.append(_wanted(view, ref, carried, key))
+            elif carried is None:
+                return DesiredObjects()  # what was good stays
+        copies = [
+            Ref(kind=kind, namespace=namespace_of(o), name=name_of(o))
+            for kind in CARRIED
+            for o in view.indexed(COPIES[kind], key)
+        ]
+        return DesiredObjects(steps=[*steps, *(copy for copy in copies if copy != ref)])
+
+
+def report(view: View) -> dict[str, str]:
+    """Return what is not applied, and why, by the name of the ResourceImport."""
+    found: dict[str, str] = {}
+    for raw in view.indexed(KUBERNETES_POLICIES, names.KUBERNETES_POLICY):
+        carried, why = _read(raw)
+        if carried is not None:
+            why = _problem(view, _ref(carried), name_of(raw)) or view.failure(_ref(carried))
+        found[name_of(raw)] = why
+    return {name: why for name, why in found.items() if why}
+
+
+def is_imported_kubernetes_policy(raw: RawObject) -> bool:
+    """Tell whether a policy was made for an import."""
+    return bool(_copied(raw))
+
+
+def _read(raw: RawObject) -> tuple[Carried | None, str]:
+    """Return the policy of a ResourceImport, or why there is none."""
+    try:
+        return read_carried(Field(f"ResourceImport {name_of(raw)}", raw).get("spec").get("raw").get("data")), ""
+    except InputError as error:
+        return None, f"{error.path}: {error.reason}"
+
+
+def _wanted(view: View, ref: Ref, carried: Carried, key: str) -> Wanted:
+    meta = {
+        "annotations": {names.REPLICATED_POLICY_ANNOTATION: key},
+        "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
+    }
+    there = view.get(ref)
+    return Wanted(ref=ref, body={"metadata": meta, "spec": only(carried.spec, value_at(there, "spec"))})
+
+
+def _problem(view: View, ref: Ref, key: str) -> str:
+    """Return why the policy of an import cannot be here; "" if it can."""
+    if ref.namespace and view.get(Ref(kind=Kind.NAMESPACE, name=ref.namespace)) is None:
+        return f"there is no Namespace {ref.namespace}"
+    there = view.get(ref)
+    foreign = there is not None and _copied(there) != [key]
+    return f"there is a {ref.kind} {ref.name} that was not made for this import" if foreign else ""
+
+
+def _ref(carried: Carried) -> Ref:
+    return Ref(kind=carried.kind, namespace=carried.namespace, name=carried.name)
+
+
+def _imports(raw: RawObject) -> bool:
+    return text_at(raw, "spec", "kind") == names.KUBERNETES_POLICY
+
+
+def _by_kind(obj: RawObject) -> Iterable[str]:
+    return [names.KUBERNETES_POLICY] if _imports(obj) else []
+
+
+def _copied(obj: RawObject) -> list[str]:
+    """Return the name of the ResourceImport that a policy was made for."""
+    found = annotation(obj, names.REPLICATED_POLICY_ANNOTATION)
+    ours = text_at(obj, "metadata", "labels", names.MANAGED_BY_LABEL) == names.MANAGED_BY
+    return [found] if found and ours else []
+
+
+def _rivals(view: View, objects: Iterable[RawObject]) -> list[str]:
+    """Return the imports that want the name of a policy that is somebody's own: it may just have gone."""
+    taken = {(namespace_of(o), name_of(o)) for o in objects if not _copied(o)}
+    found = []
+    for raw in view.indexed(KUBERNETES_POLICIES, names.KUBERNETES_POLICY) if taken else ():
+        carried, _ = _read(raw)
+        if carried is not None and (carried.namespace, carried.name) in taken:
+            found.append(name_of(raw))
+    return found
+
+
+KUBERNETES_POLICIES = Index(
+    name="imports-of-kubernetes-policies", kind=Kind.RESOURCE_IMPORT, side=Side.LEADER, values=_by_kind
+)  # all under the kind
+COPIES = {
+    kind: Index(name=f"copies-{kind}", kind=kind, side=Side.LOCAL, values=_copied) for kind in CARRIED
+}  # policies that were made for an import, under its name
