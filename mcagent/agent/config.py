@@ -126,8 +126,9 @@ KEYS: tuple[Key, ...] = (
     _key("enablePodToPodConnectivity", "enable_pod_to_pod", kinds.boolean(), antrea=True,
         meaning="Pods of remote clusters may reach Pods of this cluster directly, and see their addresses."),
     _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.boolean(), antrea=True,
-        meaning="Tunnels tell which labels the Pod has that a packet is from, by the number that the ClusterSet "
-                "has given to these labels ([policies.md](policies.md)). The same in all clusters."),
+        meaning="Policies between clusters are enforced, and tunnels tell which labels the Pod has that a packet "
+                "is from, by the number that the ClusterSet has given to these labels "
+                "([policies.md](policies.md)). The same in all clusters."),
     _key("policyFailureMode", "policy_failure_mode", kinds.choice(PolicyFailureMode),
         meaning="What becomes of connections between clusters where a rule of a policy cannot be enforced. "
                 "closed: they are dropped. open: the rule counts as if it were not there, a NetworkPolicy's as if "

@@ -101,7 +101,8 @@ def test_a_rule_ends_an_open_connection_and_no_other(world: World, seed: int) ->
             none(network.send(call.client.node, call.later))
             one(network.send(there.node, from_kernel(there.seen.reply())))  # a reply is not judged
             if lost != call.client.node:
-                none(network.losing(lost).send(call.client.node, call.later))
+                elsewhere = network.losing(lost).send(call.client.node, call.later)  # SNATed anew: any endpoint
+                assert server not in [packet.dst for _, packet in elsewhere.deliveries], elsewhere
         if other.client.address != call.client.address:
             exchange(world, network, other, other.later)
 
