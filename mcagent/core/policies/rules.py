@@ -37,7 +37,6 @@ TIERS = {
     "application": 250,
     BASELINE: 253,
 }
-MAX_NETWORKS = 1024  # of one rule, once exceptions are taken out
 
 Selected = Mapping[Selector, tuple[tuple[str, OwnPod], ...]]
 Order = tuple[float, float, int, int]

@@ -34,6 +34,8 @@ CLUSTER_SET = "ClusterSet"
 IMPORTED = "antrea-mc-"  # how the name of an imported Service begins
 DEFAULT_TIER, BASELINE = "application", "baseline"
 
+MAX_EXCEPTIONS = 64  # of one ipBlock: each costs up to 128 flows
+
 _ICMP = 1
 _SIDES = {Direction.INGRESS: "from", Direction.EGRESS: "to"}
 # Fields of Antrea's peers that choose among what this cluster alone has.
@@ -179,7 +181,10 @@ def _peer(item: Field, meta: Meta, everywhere: bool) -> Iterator[Peer]:
     )
     block = item.get("ipBlock")
     if not block.absent:
+        _only(block, "cidr", "except")
         without = tuple(one.network()[0] for one in block.get("except").each())
+        if len(without) > MAX_EXCEPTIONS:
+            raise _Fault(block.get("except"), f"has {len(without)} networks, at most {MAX_EXCEPTIONS} are taken")
         yield Peer(network=block.get("cidr").network()[0], without=without)
         return
     for name in ("fqdn", "group"):
@@ -216,21 +221,31 @@ def _in_namespace(meta: Meta) -> tuple[Requirement, ...]:
 
 
 def _applied_to(field: Field, meta: Meta) -> tuple[Selector, ...]:
-    """Return the Pods that a policy is for. Raises InputError where that is not told by labels."""
+    """Return the Pods that a policy is for. Raises InputError where that is not told by labels.
+
+    A policy of a Namespace is for no others: who may write it has no say there.
+    """
+    known = ("podSelector",) if meta.namespace else ("podSelector", "namespaceSelector")
     found = []
     for item in field.each():
-        for name in item.value if isinstance(item.value, Mapping) else ():
-            if name not in ("podSelector", "namespaceSelector"):
-                raise item.get(str(name)).error(
-                    "Pods are told by podSelector and namespaceSelector only", "NotEnforceable"
-                )
+        _known(item, known, f"Pods are told by {' and '.join(known)} only", "NotEnforceable")
         found.append(_pods(item, meta))
     return tuple(found)
 
 
+def _known(field: Field, names: tuple[str, ...], why: str, code: str = "InvalidValue") -> None:
+    """Raise InputError for what is no mapping, or has other fields than these."""
+    field.get("")
+    for name in field.value if isinstance(field.value, Mapping) else ():
+        if name not in names:
+            raise field.get(str(name)).error(why, code)
+
+
 def _requirements(field: Field) -> tuple[Requirement, ...]:
     """Return what a LabelSelector asks for; nothing, if it is empty or absent: it selects all."""
+    _known(field, ("matchLabels", "matchExpressions"), "is not understood")
     labels = field.get("matchLabels")
+    labels.get("")
     keys = labels.value if isinstance(labels.value, Mapping) else ()
     found = [Requirement(str(key), Operator.IN, (labels.get(key).text(),)) for key in keys]
     for item in field.get("matchExpressions").each():

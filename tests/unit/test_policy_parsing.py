@@ -1,0 +1,136 @@
+"""Policies that are read: what cannot be enforced is told by its field, and never passed over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcagent.model.errors import InputError
+from mcagent.model.labels import NAMESPACE_NAME
+from mcagent.model.objects import Kind
+from mcagent.model.parsing.parse import parse_object
+from mcagent.model.policies import Direction, Policy
+from tests.policy_manifests import Manifest, manifest
+
+SELF: Manifest = {"podSelector": {}, "scope": "ClusterSet"}
+
+
+def antrea(spec: Manifest, space: str = "") -> Manifest:
+    """Return a policy of Antrea's; in a Namespace if one is named."""
+    whole = {"priority": 1, "appliedTo": [{"podSelector": {}}]} | spec
+    kind = "NetworkPolicy" if space else "ClusterNetworkPolicy"
+    return manifest("crd.antrea.io/v1beta1", kind, "it", space, spec=whole)
+
+
+def plain(spec: Manifest) -> Manifest:
+    """Return a NetworkPolicy."""
+    return manifest("networking.k8s.io/v1", "NetworkPolicy", "it", "shop", spec={"podSelector": {}} | spec)
+
+
+def drop(**more: Any) -> Manifest:
+    """Return an ingress section of one rule."""
+    return {"ingress": [{"action": "Drop", **more}]}
+
+
+def outwards(**more: Any) -> Manifest:
+    """Return an egress section of one rule."""
+    return {"egress": [{"action": "Drop", **more}]}
+
+
+IN, OUT = "spec.ingress[0]", "spec.egress[0]"
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        (antrea(drop(unheardOf=1)), f"{IN}.unheardOf"),
+        (antrea(drop(l7Protocols=[{"http": {}}])), f"{IN}.l7Protocols"),
+        (antrea(drop(**{"from": [{"group": "all"}]})), f"{IN}.from[0].group"),
+        (antrea(drop(**{"from": [{"unheardOf": 1}]})), f"{IN}.from[0].unheardOf"),
+        (antrea(drop(**{"from": [{**SELF, "serviceAccount": {"name": "a"}}]})), f"{IN}.from[0].serviceAccount"),
+        (antrea(drop(**{"from": [{**SELF, "namespaces": {"match": "Other"}}]})), f"{IN}.from[0].namespaces.match"),
+        (antrea(drop(**{"from": [{**SELF, "namespaces": {"not": 1}}]})), f"{IN}.from[0].namespaces.not"),
+        (antrea(drop(**{"from": [{"ipBlock": {"cidr": "10.0.0.0"}}]})), f"{IN}.from[0].ipBlock.cidr"),
+        (antrea(drop(**{"from": [{"ipBlock": {"cidr": "::/0", "of": 1}}]})), f"{IN}.from[0].ipBlock.of"),
+        (
+            antrea(drop(**{"from": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.1/32"] * 65}}]})),
+            f"{IN}.from[0].ipBlock.except",
+        ),
+        (
+            antrea(drop(**{"from": [{**SELF, "podSelector": {"matchWords": {}}}]})),
+            f"{IN}.from[0].podSelector.matchWords",
+        ),
+        (
+            antrea(drop(**{"from": [{**SELF, "podSelector": {"matchLabels": ["app"]}}]})),
+            f"{IN}.from[0].podSelector.matchLabels",
+        ),
+        (antrea(drop(ports=[{"port": 80, "sourcePort": 1}])), f"{IN}.ports[0].sourcePort"),
+        (antrea(drop(ports=[{"port": 80, "endPort": 79}])), f"{IN}.ports[0].endPort"),
+        (antrea(drop(protocols=[{"igmp": {}}])), f"{IN}.protocols[0].igmp"),
+        (antrea(outwards(to=[{"fqdn": "example.com"}])), f"{OUT}.to[0].fqdn"),
+        (antrea(outwards(to=[SELF])), f"{OUT}.to[0]"),
+        (antrea(outwards(ports=[{"port": "http"}])), f"{OUT}.ports[0].port"),
+        (antrea({"tier": "Baseline", "ingress": [{"action": "Pass"}]}), f"{IN}.action"),
+        (plain({"ingress": [{"unheardOf": 1}]}), f"{IN}.unheardOf"),
+        (plain({"ingress": [{"ports": [{"protocol": "ESP"}]}]}), f"{IN}.ports[0].protocol"),
+    ],
+)
+def test_what_cannot_be_enforced_is_told_by_its_field(raw: Manifest, path: str) -> None:
+    """The rule has a fault, its Pods are known, and the problem names the field."""
+    found = parse_object(raw)
+    assert isinstance(found.value, Policy)
+    (rule,) = found.value.rules
+    assert rule.fault
+    assert rule.applied_to
+    assert [problem.path for problem in found.problems] == [path]
+
+
+@pytest.mark.parametrize(
+    ("raw", "path"),
+    [
+        (antrea({"appliedTo": [{"group": "all"}]}), "spec.appliedTo[0].group"),
+        (antrea({"appliedTo": [{"podSelector": {"matchWords": {}}}]}), "spec.appliedTo[0].podSelector.matchWords"),
+        (antrea({"appliedTo": [{"namespaceSelector": {}}]}, "shop"), "spec.appliedTo[0].namespaceSelector"),
+        (antrea(drop(appliedTo=[{"nodeSelector": {}}])), f"{IN}.appliedTo[0].nodeSelector"),
+        (antrea({"ingress": [{"action": "Deny"}]}), f"{IN}.action"),
+        (antrea({"priority": "high"}), "spec.priority"),
+        (plain({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}), "operator"),
+    ],
+)
+def test_a_policy_whose_pods_are_not_known_is_not_taken(raw: Manifest, path: str) -> None:
+    """One of a Namespace has no say in others, either."""
+    with pytest.raises(InputError) as raised:
+        parse_object(raw)
+    assert raised.value.path.endswith(path)
+
+
+def test_a_policy_of_a_namespace_is_for_its_pods() -> None:
+    """Also one that says nothing of Namespaces; one of the cluster is for all."""
+    for raw, spaces in (
+        (antrea({}, "shop"), {"shop": True, "web": False}),
+        (antrea({}), {"shop": True, "web": True}),
+    ):
+        policy = parse_object(raw).value
+        assert isinstance(policy, Policy)
+        (selector,) = policy.applied_to
+        assert {name: selector.selects({NAMESPACE_NAME: name}, {}) for name in spaces} == spaces
+
+
+def test_a_network_policy_isolates_as_its_types_say() -> None:
+    """Without types: ingress, and egress if it has such rules."""
+    for spec, ways in (
+        ({}, {Direction.INGRESS}),
+        ({"egress": [{}]}, {Direction.INGRESS, Direction.EGRESS}),
+        ({"policyTypes": ["Egress"], "ingress": [{}]}, {Direction.EGRESS}),
+    ):
+        policy = parse_object(plain(spec)).value
+        assert isinstance(policy, Policy)
+        assert policy.isolates == ways
+        assert {rule.direction for rule in policy.rules} <= ways
+
+
+def test_both_kinds_of_network_policies_have_names_of_their_own() -> None:
+    """Their subjects differ, so neither hides the other."""
+    kinds = [parse_object(raw).value for raw in (plain({}), antrea({}, "shop"))]
+    assert [one.meta.kind for one in kinds if one] == [Kind.NETWORK_POLICY, Kind.ANTREA_NETWORK_POLICY]
