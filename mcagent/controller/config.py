@@ -166,8 +166,8 @@ KEYS = (
                  "Pods. The same in all clusters."),
     _key("enableStretchedNetworkPolicy", "stretched_network_policy", kinds.boolean(), antrea=True,
          meaning="Label identities: a member publishes which labels its Pods have, a leader numbers them. Each "
-                 "set of labels counts as one export (`members.maxExports`). Policies on them are enforced where "
-                 "Antrea is the CNI; this agent does not enforce them."),
+                 "set of labels counts as one export (`members.maxExports`). Agents with the same key, or "
+                 "Antrea, enforce policies on them ([policies.md](policies.md))."),
     _key("health.healthProbeBindAddress", "listen", kinds.LISTEN, antrea=True,
          meaning="Address and port of /healthz and /readyz, in clear text, for probes: a server that no "
                  "client can occupy. On the loopback all pages are here, /status and /metrics, too."),

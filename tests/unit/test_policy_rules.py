@@ -19,7 +19,7 @@ from mcagent.core.snapshot import ATTRIBUTE, Relist, apply_changes
 from mcagent.model import labels
 from mcagent.model.config import Config, PolicyFailureMode
 from mcagent.model.kinds import kind_of
-from mcagent.model.objects import Snapshot
+from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.policies import Direction
 from tests import policy_oracle
 from tests.conversations import examples
@@ -118,3 +118,27 @@ def test_flows_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -
         assert not walk.problems, walk
         said = EXITS[walk.outputs[0][0]] if walk.outputs else Verdict.DROP
         assert said.value == verdict.lower(), (asked, rules)
+
+
+@examples(25)
+@given(seed=st.integers(0, 2**32))
+def test_changes_one_after_the_other_give_what_a_pass_from_scratch_gives(seed: int) -> None:
+    """Whatever comes, changes and goes: fragments, names and problems are those of an agent that starts now."""
+    random = Random(seed)
+    several = [world(random) for _ in range(3)]
+    engine, snapshot = Engine(), Snapshot()
+    for _ in range(12):
+        some = random.choice(several)
+        kinds = random.sample(list(ATTRIBUTE), random.randint(1, 4))
+        changes = [Relist(kind=kind, items=some_of(random, some, kind)) for kind in kinds]
+        snapshot = apply_changes(snapshot, changes)
+        with engine.one_pass():
+            found = steps.enforced(engine, snapshot, config(PolicyFailureMode.CLOSED), CLUSTER_IDS)
+        afresh = Engine()
+        with afresh.one_pass():
+            assert found == steps.enforced(afresh, snapshot, config(PolicyFailureMode.CLOSED), CLUSTER_IDS)
+
+
+def some_of(random: Random, objects: list[Manifest], kind: Kind) -> list[Manifest]:
+    """Return most objects of a kind."""
+    return [one for one in objects if kind_of(one) is kind and random.random() < 0.8]
