@@ -57,7 +57,11 @@ _RELATED = ct_state("+rel-inv+trk")
 _LATER = Term(f.IP_FRAG, f.FRAG_ANY | f.FRAG_LATER, f.FRAG_ANY | f.FRAG_LATER)
 # What nft answers to all but TCP: administratively prohibited (RFC 1812, section 5.2.7.1).
 _ANSWER = (exact(f.IP_PROTO, f.IP_ICMP), exact(f.ICMP_TYPE, 3), exact(f.ICMP_CODE, 13))
-_TO_KERNEL = (set_whole(f.ETH_SRC, r.MAC_REJECT), set_whole(f.ETH_DST, r.HOST_MAC))
+_TO_KERNEL = set_whole(f.ETH_DST, r.HOST_MAC)
+_REJECTED = {
+    Direction.INGRESS: (set_whole(f.ETH_SRC, r.MAC_REJECT_IN), _TO_KERNEL, Output(r.HOST_OFPORT)),
+    Direction.EGRESS: (set_whole(f.ETH_SRC, r.MAC_REJECT_OUT), _TO_KERNEL, Output(f.PORT_IN_PORT)),
+}
 
 
 def base(env: Env) -> Iterator[Flow]:
@@ -80,12 +84,12 @@ def base(env: Env) -> Iterator[Flow]:
         terms = (f.IPV4_ONLY, ct_state("+rel+rpl-inv+trk"), *_ANSWER)
         if family is f.IPV4_ONLY:
             yield e.flow(t.EGRESS_TIERS, d.UNJUDGED + 1, terms, pod, e.goto(t.DEPARTURE))
-        yield e.flow(t.EGRESS_REJECT, d.NORMAL, (family,), *_TO_KERNEL, Output(f.PORT_IN_PORT))
+        yield e.flow(t.EGRESS_REJECT, d.NORMAL, (family,), *_REJECTED[Direction.EGRESS])
         yield e.flow(t.REJECT, d.ELSE, (family,), e.goto(t.REJECT_STATE))
         yield e.drop(t.REJECT_STATE, d.SPECIAL, (family, e.INVALID), d.DROP_INVALID, t.REJECT_STATE.number)
         for bit, kept in e.REMEMBER.items():
             commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=kept)
-            answer = (*_TO_KERNEL, Output(r.HOST_OFPORT))
+            answer = _REJECTED[Direction.INGRESS]
             yield e.flow(t.REJECT_STATE, d.NORMAL, (family, r.TRANSLATED.is_(bit)), commit, *answer)
             if bit:
                 turned = (family, e.REVERSED, r.TRANSLATED.is_(1))

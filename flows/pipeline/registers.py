@@ -36,7 +36,8 @@ TOS_PROBE = 0b101011 << 2
 # With MAC_TRANSLATED, the source MAC holds the Service in its lower 32 bits. Unicast, locally administered, and
 # never the MAC of a host port, since numbers of Services have 24 bits.
 MAC_SERVICE = 0x0A6D00000000
-MAC_REJECT = 0x0A6D01000000  # the source of what nft is to reject
+# The source of what nft is to reject: to a Pod, and of a Pod.
+MAC_REJECT_IN, MAC_REJECT_OUT = 0x0A6D01000000, 0x0A6D02000000
 
 # A tunnel's VNI is the label identity of the Pod that sent the packet, as Antrea's is (OVS' lib/meta-flow.xml,
 # tun_id). A receiver with Antrea's policies takes 0 for a Pod that no policy isolates from, so nobody sends that.

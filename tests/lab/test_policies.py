@@ -15,12 +15,13 @@ from devtools.errors import LabError
 from devtools.lab import faults
 from devtools.lab.api import Json
 from devtools.lab.lab import Lab
-from devtools.lab.topology import POD_PORT, Pod, generate
+from devtools.lab.topology import POD_PORT, Cni, Pod, Topology, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
 from devtools.waiting import wait_until
 from mcagent.model import labels
+from mcagent.model.resources import TunnelType
 
 IDENTITIES = {"web": 11, "good": 12, "bad": 13}
 REPEATS = 12  # packets or connections that show a verdict
@@ -52,7 +53,10 @@ ANTREA = (
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
     """Two clusters of two gateways and a worker; one has clients, good and bad, the other servers."""
-    shape = generate(gateways=2, pods=2)
+    return _up(make_lab, generate(gateways=2, pods=2))
+
+
+def _up(make_lab: Callable[..., Lab], shape: Topology) -> Lab:
     on = {"enableStretchedNetworkPolicy": True}
     made = make_lab(replace(shape, clusters=tuple(replace(c, config=on) for c in shape.clusters)), agents=False)
     for cluster in made.topology.clusters:
@@ -320,3 +324,14 @@ def test_an_identity_that_the_sender_does_not_own_is_nobodys(
     owners = {"metadata": {"annotations": {"mcagent.io/exporters": "east"}}}
     lab.api("west").patch("LabelIdentity", label, owners)
     becomes(lab, "good", "open")
+
+
+def test_who_hides_behind_a_gateway_is_known_by_labels(make_lab: Callable[..., Lab]) -> None:
+    """Clients that have the gateway's address, since both clusters use the same, are told apart all the same."""
+    lab = _up(make_lab, generate(cni=Cni.OVERLAP, tunnel=TunnelType.VXLAN, pods=2))
+    lab.api("west").apply(network_policy("some", {"from": [of_east("good")]}))
+    lab.api("west").apply(cluster_policy("no-bad", 5, ingress("Reject", "bad")))
+    becomes(lab, "bad", "refused")
+    becomes(lab, "good", "open")
+    assert arriving(lab, clients(lab, "good")[-1], web(lab), 80) == [1] * REPEATS
+    assert tried(lab.namespace(lab.topology.clusters[0].nodes[-1]), web(lab)) == "silent"

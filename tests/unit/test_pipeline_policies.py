@@ -15,7 +15,7 @@ from devtools.simulator.packet import ACK, RST
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.pipeline import Direction, PolicyPeers, PolicyPort, PolicyRule, Stage, Verdict, rules
 from flows.pipeline.policy import ranges
-from flows.pipeline.registers import IDENTITY_UNKNOWN, MAC_REJECT
+from flows.pipeline.registers import IDENTITY_UNKNOWN, MAC_REJECT_IN, MAC_REJECT_OUT
 from flows.text import mac_text
 from tests.conversations import Call, calls, examples, exchange, none, one
 from tests.policies import policies, request, verdict_of
@@ -123,7 +123,7 @@ def test_what_is_rejected_is_answered_as_if_by_the_server(world: World, seed: in
             network = replace(network, connections=before.network.connections)
         there = network.send(call.client.node, call.packet)
         node, seen = one(there)
-        assert (node, seen.eth_src) == (before.node, mac_text(MAC_REJECT))
+        assert (node, seen.eth_src) == (before.node, mac_text(MAC_REJECT_IN))
         reset = replace(seen.reply(), tcp_flags=RST | ACK)
         unreachable = Packet(
             in_port=1,
@@ -158,7 +158,11 @@ def test_a_pods_own_requests_are_judged_on_its_node(world: World, seed: int) -> 
             none(there)
         else:
             node, seen = one(there)
-            assert (node, seen.eth_src, seen.src) == (call.client.node, mac_text(MAC_REJECT), call.client.address)
+            assert (node, seen.eth_src, seen.src) == (
+                call.client.node,
+                mac_text(MAC_REJECT_OUT),
+                call.client.address,
+            )
         for other in calls(world, random, 3):
             if other.client.address != call.client.address or other.address != call.address:
                 exchange(world, network, other, other.packet)

@@ -6,7 +6,7 @@ through it go back through it by one bit of the connection mark. Knows nothing o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Network
 
 from mcagent.core.addresses.rules import merged
@@ -39,7 +39,7 @@ WIREGUARD_OVERHEAD = {4: 20 + 8 + 16 + 16, 6: 40 + 8 + 16 + 16}
 SMALLEST_MTU = 576  # RFC 1122 section 3.3.2: what every host must be able to take
 
 CLOSED_NODES = "mct_nodes"  # the chain that counts what other clusters send to this Node itself
-REJECT_MAC = "0a:6d:01:00:00:00"  # source of what a policy rejects
+REJECT_MACS = ("0a:6d:01:00:00:00", "0a:6d:02:00:00:00")  # sources of what a policy rejects: to Pods, of Pods
 REJECTED = "mct_rejected"  # the chain that counts what is rejected without an answer
 
 _EVERYTHING = IPv4Network("0.0.0.0/0")
@@ -167,17 +167,6 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
         return NftChain(table=config.nft_table, name=name, type=kind, hook=hook, priority=priority, rules=rules)
 
     into, out = f'iifname "{port}"', f'oifname "{port}"'
-    rejecting: list[Resource] = []
-    if config.stretched_network_policy:
-        # Before conntrack, to which the answer then is whatever else comes back to the Pod or client: translated.
-        answer = ("limit rate over 100/second burst 200 packets accept", "reject with tcp reset")
-        ours = (f'iifname != "{port}" accept', f"ether saddr != {REJECT_MAC} accept", *answer)
-        rules = (*ours, "reject with icmp admin-prohibited")
-        rejecting = [
-            of_type("mct_reject", ("filter", "prerouting", -300), *rules),
-            # Also where the kernel (before Linux 5.9) refuses the chain above.
-            of_type(REJECTED, ("filter", "prerouting", -299), f"{into} ether saddr {REJECT_MAC} counter drop"),
-        ]
     mark = f"{into} ct direction original ct mark set ct mark | {bit}"
     return [
         *(
@@ -185,7 +174,7 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
             if config.expose_nodes
             else [of_type(CLOSED_NODES, ("filter", "prerouting", -99), *_closed_nodes(port))]
         ),
-        *rejecting,
+        *(_rejecting(port, of_type) if config.stretched_network_policy else ()),
         NftSet(table=config.nft_table, name="mct_pods", elements=pods),
         # before the CNI's masquerade: a source that is NATed to itself is not NATed again
         of_type("mct_post", ("nat", "postrouting", 99), f"{out} ip saddr @mct_pods snat to ip saddr"),
@@ -193,6 +182,22 @@ def netfilter(config: Config, pods: tuple[Network, ...]) -> list[Resource]:
         of_type("mct_out", ("route", "output", -150), reply),
         of_type("mct_mss", ("filter", "forward", -150), f"{out} {clamp}", f"{into} {clamp}"),
     ]
+
+
+def _rejecting(port: str, of_type: Callable[..., NftChain]) -> Iterator[NftChain]:
+    """Yield what answers packets that a policy rejects, and drops what is not answered.
+
+    To Pods after conntrack, which knows the way back (the connection's mark, at -151). Of Pods before it: to it
+    the answer is a reply of the connection as it left, and gets the address of the Service that the Pod called.
+    """
+    for name, mac, priority in zip(("mct_reject_in", "mct_reject_out"), REJECT_MACS, (-150, -300), strict=True):
+        ours = (f'iifname != "{port}" accept', f"ether saddr != {mac} accept")
+        answer = ("reject with tcp reset", "reject with icmp admin-prohibited")
+        rules = (*ours, "limit rate over 100/second burst 200 packets accept", *answer)
+        yield of_type(name, ("filter", "prerouting", priority), *rules)
+    # Also where the kernel (before Linux 5.9) refuses the chains above.
+    drops = (f'iifname "{port}" ether saddr {mac} counter drop' for mac in REJECT_MACS)
+    yield of_type(REJECTED, ("filter", "prerouting", -149), *drops)
 
 
 def _closed_nodes(port: str) -> tuple[str, ...]:
