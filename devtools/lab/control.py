@@ -25,11 +25,28 @@ from devtools.waiting import wait_until
 CLUSTER_SET = "lab"
 LEADER_NAMESPACE = "antrea-multicluster"  # of deploy/leader.yaml
 MEMBER_NAMESPACE = objects.NAMESPACE
+POLICIES = "enableStretchedNetworkPolicy"
 ACCOUNT = "mcagent-controller"
 _PORTS = {"leader": 10361, "member": 10362}
 _RIGHTS = ("Namespace", "ServiceAccount", "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "Lease")
 _GATEWAY = "multicluster.antrea.io/gateway"
 _JOIN_TIMEOUT = 90.0  # seconds, on a busy machine
+# What the chart adds to a member's rights where policies are on.
+_PODS: tuple[Json, ...] = (
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "mcagent-member-pods"},
+        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
+    },
+    {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "mcagent-member-pods"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "mcagent-member-pods"},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": MEMBER_NAMESPACE}],
+    },
+)
 
 
 def cluster_objects(lab: RunningLab, cluster: Cluster) -> Iterator[Json]:
@@ -111,6 +128,8 @@ class ControlPlane:
             "health": {"healthProbeBindAddress": f"127.0.0.1:{_PORTS[role]}"},
             "webhook": {"port": 0},
         }
+        if POLICIES in cluster.config:  # one key for agents and controllers
+            own[POLICIES] = cluster.config[POLICIES]
         if role == "member":
             own["podCIDRs"] = [str(cluster.pod_cidr)] if cluster.publish_pods else []
             own["maxActiveGateways"] = max(1, len(cluster.gateways))
@@ -122,6 +141,8 @@ class ControlPlane:
         for raw in yaml.safe_load_all((DEPLOY / f"{role}.yaml").read_text()):
             if raw and raw["kind"] in _RIGHTS:
                 api.apply(raw)
+        for raw in _PODS if POLICIES in cluster.config and role == "member" else ():
+            api.apply(raw)
         home = LEADER_NAMESPACE if role == "leader" else MEMBER_NAMESPACE
         token = api.account_token(home, ACCOUNT)
         config = yaml.safe_load(self._lab.kubeconfig(cluster.name).read_text())

@@ -448,6 +448,20 @@ def test_a_missing_definition_is_told_plainly(api: ApiServer, start: Callable[..
     assert not informer.state().synced
 
 
+def test_a_kind_that_need_not_be_there_counts_as_empty_until_it_is(
+    api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
+) -> None:
+    """It is synced and connected without an error, and its objects come once the API server serves it."""
+    definition = api.registry._types.pop(("multicluster.x-k8s.io", "serviceexports"))
+    put_later = ("multicluster.x-k8s.io", "serviceexports")
+    informer = start(Kind.SERVICE_EXPORT, optional=True)
+    until(lambda: informer.state().synced)
+    assert (informer.state().connected, informer.state().error) == (True, "")
+    api.registry._types[put_later] = definition
+    put(api, Kind.SERVICE_EXPORT, "web")
+    until(lambda: "kube-system/web" in mirror.objects[Kind.SERVICE_EXPORT])
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "clusters: 7", "apiVersion: v1\nkind: Config\n"])
 def test_a_bad_kubeconfig_is_a_source_error(tmp_path: Path, text: str) -> None:
     """A kubeconfig that cannot be used names its file."""

@@ -102,6 +102,7 @@ class Informer:
         self._opened = 0.0  # when the present watch began; monotonic
         self._progress = False  # the present watch said something
         self._bad_lines = 0  # of the present watch: what they said is not known
+        self._absent = False  # an optional kind that there is not
         self._reported: set[str] = set()
         # Any thread's:
         self._lock = threading.Lock()
@@ -160,8 +161,6 @@ class Informer:
             error, reason = err, metric_word(err)
         if self._stopping.is_set():
             return 0.0
-        if self._optional and isinstance(error, ApiRefusalError) and error.code == 404:
-            self._do_without()
         if self._bad_lines:
             self._version = ""  # whatever those lines said, a list says it too
         lasted = time.monotonic() - self._opened if self._opened else 0.0
@@ -170,11 +169,14 @@ class Informer:
             self._failures = 0
         # A server that ends every watch at once must not make us spin.
         wait = self._pause(error) if error is not None or not steady else 0.0
+        self._count(reason)
+        if self._optional and isinstance(error, ApiRefusalError) and error.code == 404:
+            self._do_without()
+            return wait
         text = str(error or "")
         if text and text != self._state.error:
-            log.log(logging.INFO if self._optional else logging.WARNING, "%s: %s", self.kind, text)
+            log.warning("%s: %s", self.kind, text)
         self._connected(None, error=text)
-        self._count(reason)
         return wait
 
     def _pause(self, error: SourceError | None) -> float:
@@ -219,13 +221,19 @@ class Informer:
                 return
             self._sink.replace(self.kind, objects)
         self._listed(version)
+        self._absent = False
 
     def _do_without(self) -> None:
-        """There are none: the API server does not know the kind."""
-        with self._delivery:
-            if not self._stopping.is_set():
-                self._sink.replace(self.kind, [])
-        self._listed("")
+        """Count the kind as empty: the API server does not know it. The next list will tell if it comes."""
+        if not self._absent:
+            log.info("the API server has no %s: done without", KINDS[self.kind].plural)
+            with self._delivery:
+                if not self._stopping.is_set():
+                    self._sink.replace(self.kind, [])
+            self._listed("")
+        self._absent = True
+        with self._lock:
+            self._stream, self._state = None, replace(self._state, connected=True, error="")
 
     def _listed(self, version: str) -> None:
         self._version = version
