@@ -43,8 +43,9 @@ examples:
   mcagent policy explain --from shop/web-1 --to db/mysql-0 --context east --to-context west    both ends
 
 Read from the objects, as agents with enableStretchedNetworkPolicy do it; no packet is sent. The CNI has a say of
-its own: both must allow. Without --port the request is to a port that no rule names. The exit code is 1 when
-something stands against it.
+its own: both must allow. Without --port the request is to a port that no rule names. With --to-context the
+sender counts with its own address, also where its gateway translates that. The exit code is 1 when something
+stands against it.
 """
 _RAW = argparse.RawDescriptionHelpFormatter
 
