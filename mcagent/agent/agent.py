@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mcagent.agent.config import Settings
 from mcagent.agent.control_loop.loop import Loop
@@ -20,6 +20,7 @@ from mcagent.agent.reports.counters import (
     rule_counts,
     wireguard_report,
 )
+from mcagent.agent.reports.policy_log import PolicyLog
 from mcagent.agent.reports.reporter import Reporter, TurnRecorder
 from mcagent.agent.reports.servers import Servers
 from mcagent.agent.wiring import (
@@ -31,6 +32,7 @@ from mcagent.agent.wiring import (
 )
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.model.errors import BackendError
+from mcagent.model.node_state import PolicyRuleName
 from mcagent.model.resources import Backend
 from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
@@ -83,6 +85,7 @@ class Agent:
         )
         self._thread = Supervised(self.loop.run, name="loop")
         sources = self._sources()
+        self._policy_log = PolicyLog(self._policy_rules, sources.rules)
         metrics.watch(sources)
         identity = Identity(
             node=settings.core.node_name,
@@ -116,6 +119,11 @@ class Agent:
             wireguard=lambda: wireguard_report(facilities.wireguard),
         )
 
+    def _policy_rules(self) -> Mapping[int, PolicyRuleName]:
+        """Return the rules of policies in force; from any thread."""
+        desired = self.loop.report.desired
+        return {} if desired is None else desired.state.policy_rules
+
     @property
     def running(self) -> bool:
         """Whether the loop's thread runs."""
@@ -123,6 +131,7 @@ class Agent:
 
     def start(self) -> None:
         """Begin to read objects and to reconcile."""
+        self._policy_log.start()
         self._objects.start(write=True)
         self._thread.start()
 
@@ -131,6 +140,7 @@ class Agent:
         self._recorder.stopping()
         self.loop.stop()
         self._objects.stop()
+        self._policy_log.stop()
         self._thread.join()
         self._http.close()
         self._monitor.stop()

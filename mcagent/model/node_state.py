@@ -127,6 +127,7 @@ class PolicyRuleName:
     rule: str
     direction: str
     verdict: str
+    log_label: str | None = None  # what it decides is logged, with this text; None: it is not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,7 @@ class Port:
 class Rule:
     """One rule. `peers` and `services` (namespace and name) count unless it is about `anyone`.
 
+    `log_label`: what it decides is logged, with this text; None: it is not.
     `fault`: what of it cannot be enforced; then `Policy.applied_to` alone is known to be right.
     """
 
@@ -126,6 +127,7 @@ class Rule:
     peers: tuple[Peer, ...] = ()
     services: tuple[tuple[str, str], ...] = ()
     ports: tuple[Port, ...] = ()  # none: every
+    log_label: str | None = None
     fault: str = ""
 
 

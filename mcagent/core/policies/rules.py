@@ -62,6 +62,7 @@ class LocalRule:
     networks: tuple[Network, ...] = ()
     services: tuple[tuple[str, str], ...] = ()
     ports: tuple[Port, ...] = ()
+    log_label: str | None = None
 
 
 def tier_priorities(tiers: Mapping[str, Tier]) -> dict[str, int]:
@@ -108,6 +109,7 @@ def local_rules(
             networks=tuple(net for peer in rule.peers for net in _networks(peer)),
             services=rule.services,
             ports=rule.ports,
+            log_label=rule.log_label,
         )
         found += _for_pods(whole, rule, dict.fromkeys(pods))
     return tuple(found)

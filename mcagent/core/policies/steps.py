@@ -149,6 +149,7 @@ def _names(found: Mapping[str, tuple[rules.LocalRule, ...]], ids: Mapping[str, i
             rule=rule.name,
             direction=str(rule.direction),
             verdict=rule.verdict.lower(),
+            log_label=rule.log_label,
         )
         for several in found.values()
         for rule in several

@@ -99,6 +99,7 @@ def parse_antrea_policy(meta: Meta, raw: Field, problems: list[Problem]) -> Poli
                 direction=direction,
                 verdict=_verdict(item.get("action")),
                 applied_to=_applied_to(item.get("appliedTo"), meta) or whole,
+                log_label=printable(item.get("logLabel").text("")) if item.get("enableLogging").flag() else None,
             )
             rules.append(_complete(rule, item, meta, problems, tier=tier))
     return Policy(
