@@ -20,13 +20,6 @@ from mcagent.core.fragments.path_state import PathRules, PathState, Tunnel, clus
 from mcagent.core.ids import CLUSTERS, METERS, NODES, SERVICES, assign_ids, assign_ofports
 from mcagent.core.local_cluster import services
 from mcagent.core.local_cluster.gateways import accept_gateways, wanted_gateways
-from mcagent.core.local_cluster.identities import (
-    EVERYBODY,
-    IDENTITY_NEEDS,
-    claimed_identities,
-    numbers_of,
-    pod_identities,
-)
 from mcagent.core.local_cluster.nodes import NO_PODS, CheckedNode, PodHosts, check_node, check_pod, pods_by_node
 from mcagent.core.local_cluster.topology import (
     SERVICE_NEEDS,
@@ -75,7 +68,7 @@ class Walk:
         local = self.local
         found = local.needs | (SERVICE_NEEDS if local.serves(self._facts.datapath) else frozenset())
         if self._config.stretched_network_policy and local.role:
-            found |= IDENTITY_NEEDS | policy_steps.needs(self._snapshot)
+            found |= policy_steps.needs(self._snapshot)
         return found
 
     # --- this cluster
@@ -202,7 +195,7 @@ class Walk:
             found += [self._guard, *self._node_fragments(self._env, self.local.own)]
             found += self._cluster_fragments(self._env)
             if self._env.identities:
-                found += [self._identities(self._env), *self._policies.fragments]
+                found += self._policies.fragments
             if self._facts.datapath is DatapathType.NETDEV:
                 ports = self._exported[0]
                 found.append(self._cell("endpoints", build.endpoints_fragment, ports, self.local.own))
@@ -284,32 +277,16 @@ class Walk:
         owners = self._cell("owners of clusters", build.owners, "cluster", tuple(accepted))
         checked: Mapping[str, build.Resources] = {}
         if env.gateway and env.identities:
-            claimed = {one: (number, self._claimed.get(one, ())) for one, number in self._cluster_ids.items()}
-            checked = self._each("identities of clusters", build.claimed_identities, claimed)
+            checked = policy_steps.claimed(self._engine, self._snapshot, self._cluster_ids)
         parts = self._cell("parts of clusters", joined, owners, ports, routes, flows, checked)
         return self._each("fragments of clusters", build.fragment, parts).values()
-
-    def _identities(self, env: Env) -> Fragment:
-        """Return what marks packets of this Node's Pods, and which numbers are believed of any cluster."""
-        known = self._snapshot
-        numbers = self._cell("numbers of labels", numbers_of, known.label_identities)
-        who = (known.pods, known.namespaces, numbers, self._config.node_name)
-        pods = self._cell("identities of Pods", pod_identities, *who)
-        each = self._each("flows of Pods", build.pod_identity, {one: (one, pods[one]) for one in pods}, env)
-        anybody = {0: (0, self._claimed.get(EVERYBODY, ()))} if env.gateway else {}
-        rest = self._each("identities of any cluster", build.claimed_identities, anybody)
-        return self._cell("identities", build.fragment, ("identities", *(*each.values(), *rest.values())))
 
     @cached_property
     def _policies(self) -> policy_steps.Enforced:
         """What policies want of this Node, where they count."""
         if self._env is None or not self._env.identities:
             return policy_steps.Enforced()
-        return policy_steps.enforced(self._engine, self._snapshot, self._config, self._cluster_ids)
-
-    @cached_property
-    def _claimed(self) -> Mapping[str, tuple[int, ...]]:
-        return self._cell("claimed identities", claimed_identities, self._snapshot.label_identities)
+        return policy_steps.enforced(self._engine, self._snapshot, self._env, self._config, self._cluster_ids)
 
     def _service_fragments(self, env: Env) -> Iterable[Fragment]:
         """Return those of exported Services."""

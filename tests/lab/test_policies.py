@@ -22,32 +22,11 @@ from devtools.traffic.capture import Capture
 from devtools.waiting import wait_until
 from mcagent.model import labels
 from mcagent.model.resources import TunnelType
+from tests.antrea_crds import ANTREA, definition
 
 IDENTITIES = {"web": 11, "good": 12, "bad": 13}
 REPEATS = 12  # packets or connections that show a verdict
 IN_TIME = 15.0  # seconds until a policy counts
-
-
-def _crd(plural: str, kind: str, scope: str) -> Json:
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.crd.antrea.io"},
-        "spec": {
-            "group": "crd.antrea.io",
-            "scope": scope,
-            "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
-            "versions": [{"name": "v1beta1", "served": True, "storage": True, "schema": schema}],
-        },
-    }
-
-
-ANTREA = (
-    _crd("clusternetworkpolicies", "ClusterNetworkPolicy", "Cluster"),
-    _crd("networkpolicies", "NetworkPolicy", "Namespaced"),
-    _crd("tiers", "Tier", "Cluster"),
-)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +40,7 @@ def _up(make_lab: Callable[..., Lab], shape: Topology) -> Lab:
     made = make_lab(replace(shape, clusters=tuple(replace(c, config=on) for c in shape.clusters)), agents=False)
     for cluster in made.topology.clusters:
         api = made.api(cluster.name)
-        api.apply_crds(ANTREA)
+        api.apply_crds([definition(kind) for kind in ANTREA])
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
         for app, number in IDENTITIES.items():
             label = labels.normalised("default", {}, {"app": app})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcagent.core.compile import compile_desired
-from mcagent.core.local_cluster.identities import IDENTITY_NEEDS
+from mcagent.core.policies.identities import IDENTITY_NEEDS
 from mcagent.model.errors import InputError
 from mcagent.model.facts import Facts
 from mcagent.model.labels import label_hash

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from devtools.simulator import Packet, Switch, contradictions
 from devtools.simulator.packet import SYN
-from flows.pipeline import Verdict
+from flows.pipeline import Env, Verdict
 from flows.text import mac_text
 from mcagent.cli.common import policy_view
 from mcagent.core.engine import Engine
@@ -29,6 +29,8 @@ from tests.policy_switch import EXITS, flows_of
 
 CLUSTER_IDS = {"east": 1, "west": 2}
 PROTOCOLS = {"TCP": 6, "UDP": 17, "ICMP": 1}
+
+ENV = Env(gateway=True, ct_zone_base=28003, local_gateways=(), identities=True)
 
 
 def read(objects: list[Manifest]) -> Snapshot:
@@ -126,17 +128,17 @@ def test_changes_one_after_the_other_give_what_a_pass_from_scratch_gives(seed: i
     """Whatever comes, changes and goes: fragments, names and problems are those of an agent that starts now."""
     random = Random(seed)
     several = [world(random) for _ in range(3)]
-    engine, snapshot = Engine(), Snapshot()
+    engine, snapshot, settings = Engine(), Snapshot(), config(PolicyFailureMode.CLOSED)
     for _ in range(12):
         some = random.choice(several)
         kinds = random.sample(list(ATTRIBUTE), random.randint(1, 4))
         changes = [Relist(kind=kind, items=some_of(random, some, kind)) for kind in kinds]
         snapshot = apply_changes(snapshot, changes)
         with engine.one_pass():
-            found = steps.enforced(engine, snapshot, config(PolicyFailureMode.CLOSED), CLUSTER_IDS)
+            found = steps.enforced(engine, snapshot, ENV, settings, CLUSTER_IDS)
         afresh = Engine()
         with afresh.one_pass():
-            assert found == steps.enforced(afresh, snapshot, config(PolicyFailureMode.CLOSED), CLUSTER_IDS)
+            assert found == steps.enforced(afresh, snapshot, ENV, settings, CLUSTER_IDS)
 
 
 def some_of(random: Random, objects: list[Manifest], kind: Kind) -> list[Manifest]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mcagent.core.engine import Engine
-from mcagent.core.local_cluster.identities import EVERYBODY
 from mcagent.core.policies import numbers, steps
+from mcagent.core.policies.identities import EVERYBODY
 from mcagent.core.policies.rules import LocalRule
 from mcagent.model import labels
 from mcagent.model.config import Config

@@ -182,16 +182,6 @@ def cluster_routes(
     )
 
 
-def pod_identity(value: tuple[Address, int], env: pipeline.Env) -> Resources:
-    """Return the mark of what a Pod of this Node sends."""
-    return entries(pipeline.pod_identity(env, *value))
-
-
-def claimed_identities(value: tuple[int, tuple[int, ...]]) -> Resources:
-    """Return the label identities that are believed of a cluster, by its ID."""
-    return entries(pipeline.claimed_identities(*value))
-
-
 def watched_nodes(paths: Mapping[str, tuple[PathState, ...]]) -> dict[str, int]:
     """Return the ports of the tunnels to Nodes that liveness detection watches."""
     return {node: found[0].ofport for node, found in paths.items() if found[0].watched}

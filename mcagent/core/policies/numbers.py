@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from flows import pipeline
+from flows.pipeline.identity import ANY_CLUSTER
 from flows.pipeline.registers import IDENTITY_UNKNOWN
 from mcagent.core.ids import assign_ids
-from mcagent.core.local_cluster.identities import EVERYBODY
+from mcagent.core.policies.identities import EVERYBODY
 from mcagent.core.policies.rules import LocalRule
 from mcagent.model.net import Address
 from mcagent.model.objects import EndpointSlice, IpProtocol
@@ -23,7 +24,6 @@ Backends = Mapping[tuple[str, str], tuple[tuple[Address, int, int], ...]]
 Level = tuple[pipeline.Direction, pipeline.Stage, int]
 
 _STRICT = (Verdict.DROP, Verdict.REJECT)
-_ANY_CLUSTER = 0
 
 
 def backends(slices: Mapping[str, EndpointSlice], wanted: frozenset[tuple[str, str]]) -> Backends:
@@ -149,8 +149,8 @@ def _identities(rule: LocalRule, known: Identities, clusters: Mapping[str, int])
     """Return cluster and number of whom a rule is about; to be strict, also of whom nobody knows."""
     found = {one for selector in rule.selectors for one in known.get(selector, ())}
     everybody = {number for cluster, number in found if cluster == EVERYBODY}
-    numbers = {(_ANY_CLUSTER, number) for number in everybody}
+    numbers = {(ANY_CLUSTER, number) for number in everybody}
     numbers |= {(clusters[c], number) for c, number in found if c in clusters and number not in everybody}
     if rule.selectors and rule.verdict in _STRICT:
-        numbers.add((_ANY_CLUSTER, IDENTITY_UNKNOWN))
+        numbers.add((ANY_CLUSTER, IDENTITY_UNKNOWN))
     return tuple(sorted(numbers))

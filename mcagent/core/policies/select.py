@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mcagent.core.local_cluster.identities import EVERYBODY
 from mcagent.core.local_cluster.nodes import seniority
+from mcagent.core.policies.identities import EVERYBODY
 from mcagent.model import labels
 from mcagent.model.net import Address
 from mcagent.model.objects import LabelIdentity, Namespace, Pod

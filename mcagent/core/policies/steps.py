@@ -10,10 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flows import pipeline
+from flows.pipeline.identity import ANY_CLUSTER
 from mcagent.core.engine import Engine
-from mcagent.core.fragments.build import fragment
-from mcagent.core.fragments.policies import pods_fragment, rule_flows
+from mcagent.core.fragments.build import Resources, fragment
+from mcagent.core.fragments.policies import claimed_flows, identity_flows, pods_fragment, rule_flows
 from mcagent.core.policies import numbers, rules, select
+from mcagent.core.policies.identities import (
+    IDENTITY_NEEDS,
+    claimed_identities,
+    numbers_of,
+    pod_identities,
+    unclaimed_identities,
+)
 from mcagent.model.config import Config
 from mcagent.model.net import Address
 from mcagent.model.node_state import PolicyRuleName
@@ -51,7 +59,14 @@ def needs(snapshot: Snapshot) -> frozenset[Kind]:
     """Return the kinds that policies follow from: Services' endpoints only if a policy is about any."""
     known = (snapshot.antrea_network_policies, snapshot.cluster_network_policies)
     services = any(rule.services for kind in known for policy in kind.values() for rule in policy.rules)
-    return POLICY_NEEDS | (frozenset({Kind.ENDPOINT_SLICE}) if services else frozenset())
+    return IDENTITY_NEEDS | POLICY_NEEDS | (frozenset({Kind.ENDPOINT_SLICE}) if services else frozenset())
+
+
+def claimed(engine: Engine, snapshot: Snapshot, clusters: Mapping[str, int]) -> Mapping[str, Resources]:
+    """Return the flows by which a gateway believes each cluster its own numbers."""
+    numbers = engine.cell("claimed identities", claimed_identities, snapshot.label_identities)
+    known = {cluster: (number, numbers.get(cluster, ())) for cluster, number in clusters.items()}
+    return engine.each("identities of clusters", claimed_flows, known)
 
 
 def known(engine: Engine, snapshot: Snapshot, config: Config) -> Known:
@@ -92,7 +107,20 @@ def numbered(
     return engine.each("numbered rules", numbers.numbered, values, found.services, clusters)
 
 
-def enforced(engine: Engine, snapshot: Snapshot, config: Config, clusters: Mapping[str, int]) -> Enforced:
+def _identities(engine: Engine, snapshot: Snapshot, env: pipeline.Env, node: str) -> Fragment:
+    """Return what marks packets of this Node's Pods, and which numbers are believed of any cluster."""
+    cell, each = engine.cell, engine.each
+    numbers_ = cell("numbers of labels", numbers_of, snapshot.label_identities)
+    pods = cell("identities of Pods", pod_identities, snapshot.pods, snapshot.namespaces, numbers_, node)
+    flows = each("flows of Pods", identity_flows, {one: (one, pods[one]) for one in pods}, env)
+    rest = cell("unclaimed identities", unclaimed_identities, snapshot.label_identities) if env.gateway else ()
+    anybody = cell("identities of any cluster", claimed_flows, (ANY_CLUSTER, rest))
+    return cell("identities", fragment, ("identities", *(*flows.values(), anybody)))
+
+
+def enforced(
+    engine: Engine, snapshot: Snapshot, env: pipeline.Env, config: Config, clusters: Mapping[str, int]
+) -> Enforced:
     """Return the fragments of policies, what their rules are called, and what of them is not enforced."""
     cell, each = engine.cell, engine.each
     found = known(engine, snapshot, config)
@@ -102,6 +130,7 @@ def enforced(engine: Engine, snapshot: Snapshot, config: Config, clusters: Mappi
     pods = cell("Pods with policies", pod_policies, found.isolated, found.rules)
     return Enforced(
         fragments=(
+            _identities(engine, snapshot, env, config.node_name),
             *each("fragments of rules", fragment, parts).values(),
             cell("fragment of Pods", pods_fragment, pods),
         ),

@@ -42,9 +42,14 @@ def pod_identities(
 
 
 def claimed_identities(known: Mapping[str, LabelIdentity]) -> dict[str, tuple[int, ...]]:
-    """Return the numbers that each cluster may use, sorted; under EVERYBODY those that any may."""
+    """Return the numbers that each cluster may use, sorted."""
     found: dict[str, set[int]] = {}
     for one in known.values():
-        for cluster in (EVERYBODY,) if one.clusters is None else one.clusters:
+        for cluster in one.clusters or ():
             found.setdefault(cluster, set()).add(one.id)
     return {cluster: tuple(sorted(numbers)) for cluster, numbers in found.items()}
+
+
+def unclaimed_identities(known: Mapping[str, LabelIdentity]) -> tuple[int, ...]:
+    """Return the numbers that any cluster may use, sorted: nobody says whose they are."""
+    return tuple(sorted({one.id for one in known.values() if one.clusters is None}))
