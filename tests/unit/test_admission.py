@@ -499,7 +499,7 @@ def test_dash_pairs() -> None:
 
 # --- ResourceExport -----------------------------------------------------------------------------------------
 
-LABEL = "ns:app=web&pod:app=web"
+LABEL = "ns:kubernetes.io/metadata.name=shop&pod:app=web"
 
 
 def labelled(raw: RawObject, *, finalizer: bool = True) -> RawObject:
@@ -592,6 +592,15 @@ SAME = a_service(target="a/b-c")
             403,
             "name must be",
             id="wrong hash",
+        ),
+        pytest.param(
+            "CREATE",
+            put(a_label(), "spec.labelIdentity.normalizedLabel", "pod:app=web"),
+            None,
+            EAST,
+            403,
+            "spec.labelIdentity.normalizedLabel must be ns:<labels>&pod:<labels>",
+            id="no labels",
         ),
         pytest.param(
             "CREATE",

@@ -23,8 +23,9 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.raw import is_deleting, name_of, text_at
 from mcagent.kube.source import RawObject
-from mcagent.model.field import printable
-from mcagent.model.labels import label_hash
+from mcagent.model.errors import InputError
+from mcagent.model.field import Field, printable
+from mcagent.model.labels import label_hash, read_labels
 
 POLICIES = frozenset({names.POLICY, names.KUBERNETES_POLICY})  # that administrators write
 _MEMBER_KINDS = frozenset(ExportKind)
@@ -125,6 +126,11 @@ def _content(request: Request, cluster: str) -> Decision | None:
                 return denied(f'{path} must be a valid DNS-1123 label: "{printable(value)}"')
     if kind == ExportKind.CLUSTER_INFO and text_at(new, "spec", "clusterInfo", "clusterID") != cluster:
         return denied(f"spec.clusterInfo.clusterID must be {cluster}, the caller's")
+    if kind == ExportKind.LABEL_IDENTITY:
+        try:
+            read_labels(Field("ResourceExport", new).get("spec").get("labelIdentity").get("normalizedLabel"))
+        except InputError as error:
+            return denied(f"{error.path} {error.reason}")
     return _labels(new, cluster, kind) or _name(new, cluster, kind)
 
 
