@@ -27,7 +27,7 @@ UPGRADE = f"helm upgrade {CHART} --reuse-values"
 
 
 def values(cluster: Cluster) -> list[str]:
-    """Return what is said of a cluster's release beside that: all Nodes are gateways, Pods reach Pods."""
+    """Return what is said of a release beside that: all Nodes are gateways, Pods reach Pods, policies are on."""
     found = {
         "agent.config.enablePodToPodConnectivity": "true",
         "agent.config.podCIDRs[0]": str(cluster.pod_cidr),
@@ -36,7 +36,7 @@ def values(cluster: Cluster) -> list[str]:
         "member.config.maxActiveGateways": str(len(cluster.nodes)),
         "admissionPolicies.enabled": "true",
         "openvswitch.deploy": "auto",  # which finds that these Nodes have theirs
-    }
+    } | {f"{part}.config.enableStretchedNetworkPolicy": "true" for part in ("agent", "member", "leader")}
     return [word for name, value in found.items() for word in ("--set", f"{name}={value}")]
 
 

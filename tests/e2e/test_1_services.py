@@ -159,6 +159,26 @@ def test_a_headless_service_is_refused_with_a_reason(world: World) -> None:
     world.lab.kubectl(world.serving, "delete", "serviceexport/headless", "service/headless")
 
 
+def test_a_network_policy_counts_between_clusters(world: World) -> None:
+    """Beside a CNI that enforces none: the other cluster's Pods get in by their labels, its Nodes do not."""
+    cluster = {"matchLabels": {"multicluster.kubernetes.io/cluster": world.asking.name}}
+    peer = {"namespaceSelector": cluster, "podSelector": {"matchLabels": {"app": "client"}}}
+    metadata = {"name": "clients-only", "namespace": "default"}
+    spec = {"podSelector": {"matchLabels": {"app": "web"}}, "ingress": [{"from": [peer]}]}
+    policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+    world.lab.kubectl(world.serving, "apply", "-f", "-", objects=[policy])
+    try:
+        for node in world.clients("host-client"):
+            until(lambda c=node: not c.ask(1, URL).answered, f"no answers on {node.node}")  # type: ignore[misc]
+        for client in world.clients():
+            found = client.ask(ASKED, URL)
+            assert (found.answered, dict(found.errors)) == (ASKED, {}), client.node
+    finally:
+        world.lab.kubectl(world.serving, "delete", "networkpolicy", "clients-only")
+    for node in world.clients("host-client"):
+        until(lambda c=node: c.ask(1, URL).answered, f"answers on {node.node}")  # type: ignore[misc]
+
+
 def test_the_open_vswitch_of_a_node_is_used(world: World) -> None:
     """The container that brings one along finds it, starts none, and is ready."""
     for cluster in world.lab.topology.clusters:
