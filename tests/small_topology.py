@@ -19,7 +19,7 @@ def env(*, gateway: bool, siblings: tuple[int, ...]) -> pipeline.Env:
         own_gateway_ips=(GATEWAY_IP,) if gateway else (),
         service_cidrs=(ip_network("10.96.0.0/16"),),
         published_pods=(ip_network("10.10.0.0/16"),),
-        client_ports_move=True,
+        userspace_conntrack=True,
     )
 
 

@@ -120,7 +120,7 @@ class World:
     trusted: frozenset[tuple[str, str]] = frozenset()
     standby: frozenset[tuple[str, str]] = frozenset()
     order: tuple[str, ...] = ()
-    client_ports_move: bool = True  # see `pipeline.Env`
+    userspace_conntrack: bool = True  # see `pipeline.Env`
     identities: bool = False  # tunnels carry label identities: each Pod has a number of its own
     rules: tuple[pipeline.PolicyRule, ...] = ()  # of policies, each of a level of its own
 
@@ -218,7 +218,7 @@ class World:
             own_gateway_ips=(node.address,) if node.gateway else (),
             service_cidrs=(cluster.service_cidr,),
             published_pods=(cluster.pod_cidr,) if cluster.publishes else (),
-            client_ports_move=self.client_ports_move,
+            userspace_conntrack=self.userspace_conntrack,
             identities=self.identities,
         )
 
@@ -394,4 +394,4 @@ def worlds(draw: st.DrawFn, *, min_clusters: int = 1, max_clusters: int = 4, pla
                 publishes=plain or draw(st.booleans()),
             )
         )
-    return World(clusters=tuple(clusters), client_ports_move=draw(st.booleans()))
+    return World(clusters=tuple(clusters), userspace_conntrack=draw(st.booleans()))

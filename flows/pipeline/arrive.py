@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flows.actions import Ct, DecTtl, Meter, Output, OutputBits, set_bits, set_whole
-from flows.fields import ETH_DST, ETH_SRC, destination_in
+from flows.fields import ETH_DST, ETH_SRC, Term, destination_in
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.values import Env, LocalNode, RemoteCluster
+
+# By the source MAC the kernel tells what was translated (`mct_nodes` in nft). There it stays: to write it would
+# make every Service a flow of its own in the datapath. Else it is whatever another cluster wrote.
+_TO_KERNEL = (set_whole(ETH_DST, r.HOST_MAC), Output(r.HOST_OFPORT))
+_DELIVER = {0: (set_whole(ETH_SRC, r.MAC_PLAIN), *_TO_KERNEL), 1: _TO_KERNEL}  # by whether it was translated
 
 
 def _output() -> Iterator[Flow]:
@@ -43,10 +48,6 @@ def base(env: Env) -> Iterator[Flow]:
     yield from _output()
     first = t.INGRESS_TIERS if env.identities else t.ADMIT
     track = Ct(env.zone(r.ZONE_ARRIVAL), table=first.number)
-    # By the source MAC the kernel tells what was translated (`mct_nodes` in nft). There it stays: to write
-    # it would make every Service a flow of its own in the datapath. Else it is whatever another cluster wrote.
-    to_kernel = (set_whole(ETH_DST, r.HOST_MAC), Output(r.HOST_OFPORT))
-    deliver = {0: (set_whole(ETH_SRC, r.MAC_PLAIN), *to_kernel), 1: to_kernel}
     table = t.ARRIVE_STATE
     for family in r.FAMILIES:
         translated = (family, e.FROM_GATEWAY, e.mac(r.MAC_TRANSLATED))
@@ -56,21 +57,26 @@ def base(env: Env) -> Iterator[Flow]:
             here = set_bits(r.INGRESS_PORT, r.HOST_OFPORT)
             yield e.flow(t.ARRIVE, d.NORMAL, (family, e.FROM_REMOTE), here, track)
         yield e.flow(t.ADMIT, d.ELSE, (family,), e.goto(table))
-        for state in (e.NEW, e.ESTABLISHED):
-            for bit, kept in e.REMEMBER.items():
-                commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=kept)
-                yield e.flow(table, d.NORMAL, (family, state, r.TRANSLATED.is_(bit)), commit, *deliver[bit])
+        yield from remember(env, (family, e.NEW))
+        yield from remember(env, (family, e.ESTABLISHED))
         # A request that is called a reply: conntrack was lost (with the userspace datapath's process), and the
         # server spoke first since. Only requests are translated by a gateway, so their direction is sure.
         turned = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, force=True, exec_=e.REMEMBER[1])
-        yield e.flow(table, d.NORMAL, (family, e.REVERSED, r.TRANSLATED.is_(1)), turned, *deliver[1])
+        yield e.flow(table, d.NORMAL, (family, e.REVERSED, r.TRANSLATED.is_(1)), turned, *_DELIVER[1])
         for port in (*((r.HOST_OFPORT,) if env.gateway else ()), *env.local_gateways):
             as_before = (r.INGRESS_PORT.is_(port), r.MARK_PORT.is_(port))
             for bit in (0, 1):
                 same = (*as_before, r.TRANSLATED.is_(bit), r.MARK_TRANSLATED.is_(bit))
-                yield e.flow(table, d.EXACT, (family, e.ESTABLISHED, *same), *deliver[bit])
+                yield e.flow(table, d.EXACT, (family, e.ESTABLISHED, *same), *_DELIVER[bit])
         for bit in (0, 1):
-            yield e.flow(table, d.ELSE, (family, e.TRACKED, r.TRANSLATED.is_(bit)), *deliver[bit])
+            yield e.flow(table, d.ELSE, (family, e.TRACKED, r.TRANSLATED.is_(bit)), *_DELIVER[bit])
+
+
+def remember(env: Env, request: tuple[Term, ...]) -> Iterator[Flow]:
+    """Keep the gateway that a request came in by, and what it translated; then to the kernel."""
+    for bit, kept in e.REMEMBER.items():
+        commit = Ct(env.zone(r.ZONE_ARRIVAL), commit=True, exec_=kept)
+        yield e.flow(t.ARRIVE_STATE, d.NORMAL, (*request, r.TRANSLATED.is_(bit)), commit, *_DELIVER[bit])
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:

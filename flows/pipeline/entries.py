@@ -32,6 +32,7 @@ REQUEST, REPLY = ct_state("-new-rpl-inv+trk"), ct_state("-inv+rpl+trk")
 # Of what a gateway translated, a request: conntrack was lost, and the server spoke first since.
 REVERSED = ct_state("-rel-inv+rpl+trk")
 INVALID, TRACKED, DNATED = ct_state("+inv+trk"), ct_state("+trk"), ct_state("+trk+dnat")
+INVALID_SNATED = ct_state("+inv+trk+snat")  # of a connection that the userspace datapath has translated
 
 # What zone ARRIVAL keeps of a connection that another cluster opens, by whether a Service was translated. The
 # Service is kept with the mark and not compared by itself: a connection has one as long as it lives.
@@ -63,5 +64,8 @@ def drop(table: Table, priority: int, terms: tuple[Term, ...], why: Category, nu
 
 
 def un_dnat(env: Env) -> Ct:
-    """Return the pass through conntrack that undoes what this gateway translated."""
-    return Ct(env.zone(r.ZONE_SERVICE), table=t.UN_DNAT.number, nat=Nat())
+    """Return the pass through conntrack that undoes what this gateway translated.
+
+    On the userspace datapath it only looks the connection up (see `service.base`).
+    """
+    return Ct(env.zone(r.ZONE_SERVICE), table=t.UN_DNAT.number, nat=None if env.userspace_conntrack else Nat())

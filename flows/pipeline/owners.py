@@ -50,9 +50,9 @@ def base(env: Env, group: NextHopGroup) -> Entries:
     there = [one for one in t.TABLES if env.identities or one not in t.POLICY_TABLES]
     flows = [e.drop(one, d.LOWEST, (), d.MISS.get(one.number, d.DROP_MISS), one.number) for one in there]
     flows += [*classify.base(env), *source.base(env), *identity.base(env), *policy.base(env)]
-    flows += [*departure.base(env), *arrive.base(env)]
+    flows += [*departure.base(env), *arrive.base(env), *userspace.invalid(env)]
     if env.gateway:
-        flows += [*untranslate.base(env), *services.base(), *userspace.client_table(env), *route.base(env)]
+        flows += [*untranslate.base(env), *services.base(env), *userspace.client_table(env), *route.base(env)]
     return _owned(d.FOR_BASE, 0, flows, groups.local_gateways(env, group))
 
 
@@ -98,9 +98,9 @@ def service(env: Env, s: LocalService) -> Entries:
     if not env.gateway:
         return Entries(flows=())
     if not s.endpoints:
-        return _owned(d.FOR_SERVICE, s.id, services.service(s))
+        return _owned(d.FOR_SERVICE, s.id, services.service(env, s))
     chosen = services.endpoint_groups(env, s, userspace.remembered(env, s))
-    return _owned(d.FOR_SERVICE, s.id, (*services.service(s), *userspace.mid_connection(env, s)), chosen)
+    return _owned(d.FOR_SERVICE, s.id, (*services.service(env, s), *userspace.mid_connection(env, s)), chosen)
 
 
 def endpoints(found: Iterable[Endpoint]) -> Entries:

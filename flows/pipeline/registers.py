@@ -77,6 +77,7 @@ MARK_PORT = Bits(
 MARK_TRANSLATED = Bits(
     "mark_translated", CT_MARK, 16, 16, "zone ARRIVAL: its Service was translated by that gateway"
 )
+MARK_OPENED = Bits("mark_opened", CT_MARK, 17, 17, "zone ARRIVAL, userspace datapath: it was opened here")
 LABEL_PORT = Bits(
     "label_port", CT_LABEL, 0, 15, "zone SNAT: port to the Node that opened the connection; 1: this Node"
 )
@@ -103,6 +104,6 @@ ZONE_SNAT = Zone(offset=2, name="SNAT", purpose="gateways: source NAT towards ot
 
 BITS = (
     ORIGIN, TRANSLATED, SNAT, REPLY, CLUSTER, INGRESS_PORT, EGRESS_PORT, CLIENT_PORT, MARK_PORT, MARK_TRANSLATED,
-    LABEL_PORT, LABEL_CLIENT_PORT, LABEL_SERVICE, SERVICE_ID,
+    MARK_OPENED, LABEL_PORT, LABEL_CLIENT_PORT, LABEL_SERVICE, SERVICE_ID,
 )  # fmt: skip
 ZONES = (ZONE_ARRIVAL, ZONE_SERVICE, ZONE_SNAT)

@@ -21,15 +21,23 @@ from flows.pipeline.values import Endpoint, Env, LocalService, RemoteCluster
 Remember = tuple[SetField | Move, ...]  # what the label of a connection keeps beside the Service
 
 
-def base() -> Iterator[Flow]:
-    """What every connection to a Service does; one that is not exported is dropped."""
+def base(env: Env) -> Iterator[Flow]:
+    """What every connection to a Service does; one that is not exported is dropped.
+
+    The userspace datapath's conntrack moves a client to another port when its own was used a moment ago (see
+    `userspace`), and takes replies to the client who really has that port for the first one's. There the Service's
+    ID comes first, and conntrack translates what an endpoint sends that is none any more.
+    """
+    undone: Action = e.goto(t.ROUTE)
+    if env.userspace_conntrack:
+        undone = Ct(env.zone(r.ZONE_SERVICE), table=t.ROUTE.number, nat=Nat())
     for family in r.FAMILIES:
         yield e.flow(t.ADMIT_SERVICE, d.ELSE, (family,), e.goto(t.SERVICE))
         # Not "established": the userspace datapath translates, but calls a UDP connection new until a reply.
         known = (set_bits(r.TRANSLATED, 1), *e.WITH_SERVICE_ID)
         yield e.flow(t.SERVICE, d.EXACT, (family, e.DNATED), *known, e.goto(t.CLIENT))
         yield e.drop(t.SERVICE, d.ELSE, (family, e.NEW), d.DROP_NOT_EXPORTED)
-        yield e.flow(t.UN_DNAT, d.NORMAL, (family, e.REPLY), *e.UNTRANSLATED, e.goto(t.ROUTE))
+        yield e.flow(t.UN_DNAT, d.NORMAL, (family, e.REPLY), *e.UNTRANSLATED, undone)
 
 
 def cluster(c: RemoteCluster) -> Iterator[Flow]:
@@ -52,14 +60,14 @@ def to_endpoint(s: LocalService) -> tuple[Action, ...]:
     return (set_bits(r.TRANSLATED, 1), with_id, ToGroup(d.GROUP_SERVICE.group_id(s.id)))
 
 
-def service(s: LocalService) -> Iterator[Flow]:
+def service(env: Env, s: LocalService) -> Iterator[Flow]:
     """New connections get an endpoint; replies from endpoints get the Service's address back."""
     terms = new_connections(s)
     if not s.endpoints:
         yield e.drop(t.SERVICE, d.NORMAL, terms, d.DROP_NO_ENDPOINT, s.id)
         return
     yield e.flow(t.SERVICE, d.NORMAL, terms, *to_endpoint(s))
-    yield from _un_dnat_by_id(s)
+    yield from _un_dnat_by_id(s, d.EXACT if env.userspace_conntrack else d.ELSE)
 
 
 def endpoint_groups(env: Env, s: LocalService, remember: Remember) -> Iterator[Group]:
@@ -98,7 +106,7 @@ def _hashed(s: LocalService) -> tuple[Field, ...]:
     return (source, destination, f.PORTS_SRC[s.protocol], f.PORTS_DST[s.protocol])
 
 
-def _un_dnat_by_id(s: LocalService) -> Iterator[Flow]:
+def _un_dnat_by_id(s: LocalService, priority: int) -> Iterator[Flow]:
     """Un-translate replies that another gateway translated, which was lost: without state, from endpoints only.
 
     Whatever conntrack says of them: new (loose pick-up), or invalid (a SYN+ACK or RST out of the blue). The
@@ -112,4 +120,4 @@ def _un_dnat_by_id(s: LocalService) -> Iterator[Flow]:
     known = Endpoint(address=s.address, port=s.port)
     for sender, translate in ((known, ()), *((endpoint, undo) for endpoint in sorted(set(s.endpoints)))):
         terms = (*reply, *source_in(sender.address), exact(source_port, sender.port))
-        yield e.flow(t.UN_DNAT, d.ELSE, terms, *translate, *e.UNTRANSLATED, e.goto(t.ROUTE))
+        yield e.flow(t.UN_DNAT, priority, terms, *translate, *e.UNTRANSLATED, e.goto(t.ROUTE))

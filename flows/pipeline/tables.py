@@ -95,6 +95,7 @@ DEPARTURE = Table(
         f.CT_STATE,
         r.MARK_PORT,
         r.MARK_TRANSLATED,
+        r.MARK_OPENED,
         f.IP_PROTO,
         f.TCP_SRC,
         f.TCP_FLAGS,
@@ -165,8 +166,11 @@ ARRIVE_STATE = Table(
     number=72,
     name="ArriveState",
     purpose="Keep the gateway that a connection comes in by, and what it translated; then to the kernel.",
-    fields=(f.ETH_TYPE, f.CT_STATE, r.MARK_PORT, r.MARK_TRANSLATED, r.INGRESS_PORT, r.TRANSLATED),
-)
+    fields=(
+        f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, r.MARK_PORT, r.MARK_TRANSLATED, r.MARK_OPENED, r.INGRESS_PORT,
+        r.TRANSLATED,
+    ),
+)  # fmt: skip
 _JUDGED: tuple[f.Field | f.Bits, ...] = (
     f.ETH_TYPE, f.CT_STATE, f.CONJ_ID, f.IP_PROTO, f.IP_FRAG, f.ICMP_TYPE, f.ICMP_CODE, *f.PORTS_DST.values(),
     *ADDRESSES_SRC, *ADDRESSES_DST,

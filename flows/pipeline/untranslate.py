@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flows.actions import Ct, DecTtl, Move, Nat, set_bits
-from flows.fields import destination_in
+from flows.fields import Term, destination_in
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
@@ -30,7 +30,11 @@ def base(env: Env) -> Iterator[Flow]:
             yield e.flow(table, d.NORMAL, (family, origin, e.mac(r.MAC_PLAIN)), route)
             yield e.flow(table, d.NORMAL, (family, origin, e.mac(r.MAC_REPLY)), set_bits(r.REPLY, 1), route)
             yield e.flow(table, d.NORMAL, (family, origin, e.mac(r.MAC_TRANSLATED)), e.un_dnat(env))
-        here = (family, e.REPLY, r.LABEL_PORT.is_(r.HOST_OFPORT))
-        yield e.flow(t.UN_SNAT, d.NORMAL, here, e.goto(t.ARRIVE))
-        back = Move(r.LABEL_PORT, r.EGRESS_PORT)
-        yield e.flow(t.UN_SNAT, d.ELSE, (family, e.REPLY), DecTtl(), back, e.goto(t.OUTPUT))
+        yield from to_opener((family, e.REPLY))
+
+
+def to_opener(reply: tuple[Term, ...]) -> Iterator[Flow]:
+    """Send replies to the Node in the label of their SNATed connection."""
+    yield e.flow(t.UN_SNAT, d.NORMAL, (*reply, r.LABEL_PORT.is_(r.HOST_OFPORT)), e.goto(t.ARRIVE))
+    back = Move(r.LABEL_PORT, r.EGRESS_PORT)
+    yield e.flow(t.UN_SNAT, d.ELSE, reply, DecTtl(), back, e.goto(t.OUTPUT))

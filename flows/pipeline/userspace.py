@@ -1,7 +1,7 @@
-"""What only the userspace datapath needs: its conntrack ends with ovs-vswitchd, and may move a client's port.
+"""What only the userspace datapath needs, because of its conntrack; `owners` puts it in.
 
-Table Client, and flows that hold back what an endpoint sends in the middle of a connection that is not known.
-No other step knows of either; `owners` puts them in.
+It may move a client's port: table Client. It calls TCP invalid that the kernel's lets pass: `invalid`. It ends
+with ovs-vswitchd: flows that hold back what an endpoint sends in the middle of a connection that is not known.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from flows import fields as f
 from flows.actions import Ct, Move, set_bits
 from flows.fields import Bits, Term, exact, source_in, tcp_flags
 from flows.flow import Flow
+from flows.pipeline import arrive, departure, untranslate
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
@@ -29,7 +30,7 @@ def client_table(env: Env) -> Iterator[Flow]:
     for family in r.FAMILIES:
         for protocol, port in r.SOURCE_PORTS.items():
             of = (family, exact(f.IP_PROTO, protocol))
-            if env.client_ports_move:
+            if env.userspace_conntrack:
                 yield from _forget_same_port(env, of, protocol)
             yield e.flow(t.CLIENT, d.NORMAL, of, Move(r.LABEL_CLIENT_PORT, port), deliver)
         yield e.flow(t.CLIENT, d.EXACT, (family, r.LABEL_CLIENT_PORT.is_(0)), deliver)
@@ -66,11 +67,34 @@ def _kept_port(env: Env, s: LocalService) -> Bits | None:
     connections may really be meant, where two Services have the same endpoint: there one that begins may have
     another port, and what keeps its own is TCP that comes in mid-connection. (Nobody sees that of a UDP sender.)
     """
-    if not env.client_ports_move or s.protocol not in r.SOURCE_PORTS:
+    if not env.userspace_conntrack or s.protocol not in r.SOURCE_PORTS:
         return None
     if not s.shares_endpoints:
         return r.SOURCE_PORTS[s.protocol]
     return r.CLIENT_PORT if s.protocol == f.IP_TCP else None
+
+
+def invalid(env: Env) -> Iterator[Flow]:
+    """Let TCP that conntrack calls invalid by its numbers go the way of the connection that it has.
+
+    A client that uses a port again may meet what its server has left of an earlier connection. It learns that from
+    an ACK, and must reset it (RFC 9293, section 3.10.7.3); nf_conntrack lets both pass, this conntrack
+    (tcp_conn_update in OVS' lib/conntrack-tcp.c) neither, nor the handshake that follows. Its marks tell the way
+    all the same: unlike the kernel, it says them of invalid packets too.
+    """
+    if not env.userspace_conntrack:
+        return
+    above = d.SPECIAL + 1
+    for family in r.FAMILIES:
+        tcp = (family, e.INVALID, exact(f.IP_PROTO, f.IP_TCP))
+        theirs = (*tcp, r.MARK_OPENED.is_(0))
+        yield e.flow(t.DEPARTURE, above, (*tcp, r.MARK_OPENED.is_(1)), e.goto(t.ROUTE))
+        yield from departure.by_gateway(env, above, theirs)
+        yield from arrive.remember(env, theirs)
+        if env.gateway:
+            yield from departure.by_itself(env, above, (*theirs, r.MARK_PORT.is_(r.HOST_OFPORT)))
+            yield e.flow(t.SNAT_STATE, d.SPECIAL, (family, e.INVALID_SNATED), e.goto(t.EXIT))
+            yield from untranslate.to_opener((family, e.INVALID_SNATED))
 
 
 def endpoints(found: Iterable[Endpoint]) -> Iterator[Flow]:

@@ -25,7 +25,7 @@ class Env:
     service_cidrs: tuple[Network, ...] = ()  # this cluster's
     published_pods: tuple[Network, ...] = ()  # Pods that remote clusters may reach and see; empty: no Pod to Pod
     identities: bool = False  # tunnels carry label identities (else, that they are unknown)
-    client_ports_move: bool = False  # conntrack may give a client another source port, which it is to keep
+    userspace_conntrack: bool = False  # it may move clients' ports, and is stricter about TCP than the kernel's
 
     def zone(self, zone: Zone) -> int:
         """Return the number of a conntrack zone."""

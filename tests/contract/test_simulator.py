@@ -79,7 +79,7 @@ def request(world: World, seed: int) -> tuple[World, str, Walk] | None:
 
     The Service has its endpoints for itself, and clients keep their ports.
     """
-    world = replace(world, client_ports_move=True)
+    world = replace(world, userspace_conntrack=True)
     for call in calls(world, Random(seed), 20):
         if call.service is None or call.protocol != IP_TCP:
             continue

@@ -123,7 +123,7 @@ def test_a_gateway_that_knew_a_connection_once_takes_it_over_unchanged(world: Wo
 
     One that begins anew as well, where no other Service leads to its endpoint; of UDP both look alike.
     """
-    world = replace(world, client_ports_move=True)
+    world = replace(world, userspace_conntrack=True)
     for call in calls(world, Random(seed), 5):
         if call.service is None or call.protocol not in (IP_TCP, IP_UDP):
             continue

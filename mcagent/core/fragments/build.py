@@ -56,7 +56,7 @@ def environment(
         service_cidrs=local.service_cidrs,
         identities=config.stretched_network_policy,
         published_pods=local.published_pods,
-        client_ports_move=datapath is DatapathType.NETDEV,
+        userspace_conntrack=datapath is DatapathType.NETDEV,
     )
 
 
