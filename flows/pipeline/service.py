@@ -24,9 +24,10 @@ Remember = tuple[SetField | Move, ...]  # what the label of a connection keeps b
 def base(env: Env) -> Iterator[Flow]:
     """What every connection to a Service does; one that is not exported is dropped.
 
-    The userspace datapath's conntrack moves a client to another port when its own was used a moment ago (see
-    `userspace`), and takes replies to the client who really has that port for the first one's. There the Service's
-    ID comes first, and conntrack translates what an endpoint sends that is none any more.
+    The userspace datapath's conntrack moves a client to another port when its own was used a moment ago, and takes
+    replies to whoever really has that port for the first one's. There the Service's ID comes first, and conntrack
+    translates only what else has to do with a connection: ICMP errors, and what an endpoint sends that is none any
+    more. Of Services that share endpoints clients may keep such a port (`userspace`): conntrack comes first.
     """
     undone: Action = e.goto(t.ROUTE)
     if env.userspace_conntrack:
@@ -67,7 +68,8 @@ def service(env: Env, s: LocalService) -> Iterator[Flow]:
         yield e.drop(t.SERVICE, d.NORMAL, terms, d.DROP_NO_ENDPOINT, s.id)
         return
     yield e.flow(t.SERVICE, d.NORMAL, terms, *to_endpoint(s))
-    yield from _un_dnat_by_id(s, d.EXACT if env.userspace_conntrack else d.ELSE)
+    by_id_first = env.userspace_conntrack and not s.shares_endpoints
+    yield from _un_dnat_by_id(s, d.EXACT if by_id_first else d.ELSE)
 
 
 def endpoint_groups(env: Env, s: LocalService, remember: Remember) -> Iterator[Group]:
