@@ -61,15 +61,9 @@ CLIENT_PORT = Bits(
     15,
     "source port of a request in mid-connection, if endpoints are shared, or 0",
 )
-# Where it is taken from, and put back; and the part of it that shows another port: conntrack takes the next one
-# that is free (nat_get_unique_l4 in OVS' lib/conntrack.c).
+# Where it is taken from, and put back.
 SOURCE_PORTS = {
     protocol: Bits("source_port", PORTS_SRC[protocol], 0, 15, "of a request") for protocol in (IP_TCP, IP_UDP)
-}
-LOW_BITS = 4
-LOW_OF_SOURCE_PORTS = {
-    protocol: Bits("low_of_source_port", PORTS_SRC[protocol], 0, LOW_BITS - 1, "its lowest bits")
-    for protocol in SOURCE_PORTS
 }
 MARK_PORT = Bits(
     "mark_port", CT_MARK, 0, 15, "zone ARRIVAL: tunnel the connection last came in by; 1: this Node is the gateway"
@@ -83,9 +77,6 @@ LABEL_PORT = Bits(
 )
 LABEL_CLIENT_PORT = Bits(
     "label_client_port", CT_LABEL, 16, 31, "zone SERVICE: the client's own source port, if it may move; else 0"
-)
-LOW_OF_LABEL = Bits(
-    "low_of_client_port", CT_LABEL, LABEL_CLIENT_PORT.low, LABEL_CLIENT_PORT.low + LOW_BITS - 1, "its lowest bits"
 )
 LABEL_SERVICE = Bits(
     "label_service", CT_LABEL, 32, 63, "zone SERVICE: ID of the Service; zone ARRIVAL: as the gateway reported it"

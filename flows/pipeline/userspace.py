@@ -27,21 +27,26 @@ def client_table(env: Env) -> Iterator[Flow]:
     A label costs a flow for each connection in the datapath, so a port that is as it came is forgotten.
     """
     deliver = e.goto(t.DELIVER)
+    forget = Ct(env.zone(r.ZONE_SERVICE), commit=True, exec_=(set_bits(r.LABEL_CLIENT_PORT, 0),))
     for family in r.FAMILIES:
         for protocol, port in r.SOURCE_PORTS.items():
             of = (family, exact(f.IP_PROTO, protocol))
+            give_back = Move(r.LABEL_CLIENT_PORT, port)
             if env.userspace_conntrack:
-                yield from _forget_same_port(env, of, protocol)
-            yield e.flow(t.CLIENT, d.NORMAL, of, Move(r.LABEL_CLIENT_PORT, port), deliver)
-        yield e.flow(t.CLIENT, d.EXACT, (family, r.LABEL_CLIENT_PORT.is_(0)), deliver)
+                for moved in _differences(r.LABEL_CLIENT_PORT, port):
+                    yield e.flow(t.CLIENT, d.SPECIAL, (*of, e.NEW, *moved), give_back, deliver)
+                yield e.flow(t.CLIENT, d.EXACT, (*of, e.NEW), forget, deliver)
+            yield e.flow(t.CLIENT, d.NORMAL, of, give_back, deliver)
+        yield e.flow(t.CLIENT, d.SPECIAL + 1, (family, r.LABEL_CLIENT_PORT.is_(0)), deliver)
         yield e.flow(t.CLIENT, d.ELSE, (family,), deliver)  # an ICMP error about such a connection
 
 
-def _forget_same_port(env: Env, of: tuple[Term, ...], protocol: int) -> Iterator[Flow]:
-    forget = Ct(env.zone(r.ZONE_SERVICE), commit=True, exec_=(set_bits(r.LABEL_CLIENT_PORT, 0),))
-    for bits in range(1 << r.LOW_BITS):
-        same = (e.NEW, r.LOW_OF_LABEL.is_(bits), r.LOW_OF_SOURCE_PORTS[protocol].is_(bits))
-        yield e.flow(t.CLIENT, d.SPECIAL, (*of, *same), forget, e.goto(t.DELIVER))
+def _differences(one: Bits, other: Bits) -> Iterator[tuple[Term, Term]]:
+    """Yield the conditions of which one holds if the numbers in two fields of one width differ: bit by bit."""
+    for number in range(one.high - one.low + 1):
+        for value in (0, 1):
+            mine, theirs = (Bits(b.name, b.field, b.low + number, b.low + number, b.purpose) for b in (one, other))
+            yield mine.is_(value), theirs.is_(1 - value)
 
 
 def mid_connection(env: Env, s: LocalService) -> Iterator[Flow]:
