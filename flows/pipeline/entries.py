@@ -32,6 +32,8 @@ REQUEST, REPLY = ct_state("-new-rpl-inv+trk"), ct_state("-inv+rpl+trk")
 # Of what a gateway translated, a request: conntrack was lost, and the server spoke first since.
 REVERSED = ct_state("-rel-inv+rpl+trk")
 INVALID, TRACKED, DNATED = ct_state("+inv+trk"), ct_state("+trk"), ct_state("+trk+dnat")
+# The same as INVALID, as a flow has to say it that commits (check_CT in OVS' lib/ofp-actions.c).
+NO_STATE = ct_state("-new-est-rel-rpl+trk")
 INVALID_SNATED = ct_state("+inv+trk+snat")  # of a connection that the userspace datapath has translated
 
 # What zone ARRIVAL keeps of a connection that another cluster opens, by whether a Service was translated. The

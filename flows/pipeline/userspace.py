@@ -95,7 +95,7 @@ def invalid(env: Env) -> Iterator[Flow]:
         theirs = (*tcp, r.MARK_OPENED.is_(0))
         yield e.flow(t.DEPARTURE, above, (*tcp, r.MARK_OPENED.is_(1)), e.goto(t.ROUTE))
         yield from departure.by_gateway(env, above, theirs)
-        yield from arrive.remember(env, theirs)
+        yield from arrive.remember(env, (family, e.NO_STATE, exact(f.IP_PROTO, f.IP_TCP), r.MARK_OPENED.is_(0)))
         if env.gateway:
             yield from departure.by_itself(env, above, (*theirs, r.MARK_PORT.is_(r.HOST_OFPORT)))
             yield e.flow(t.SNAT_STATE, d.SPECIAL, (family, e.INVALID_SNATED), e.goto(t.EXIT))
