@@ -61,12 +61,14 @@ class DecTtl:
 class Nat:
     """Address translation inside ct. Without `kind`: apply what the connection was given.
 
-    kind: "src" or "dst". A port of None leaves the choice to conntrack (source) or as it is (destination).
+    kind: "src" or "dst". A port of None leaves the choice to conntrack (source) or as it is (destination); with
+    `last_port` it is the first of those that conntrack may choose from.
     """
 
     kind: str = ""
     address: Address | None = None
     port: int | None = None
+    last_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

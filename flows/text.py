@@ -141,7 +141,8 @@ def _nat(nat: act.Nat) -> str:
     if nat.port is None:
         return f"nat({nat.kind}={nat.address})"
     host = str(nat.address) if isinstance(nat.address, IPv4Address) else f"[{nat.address}]"
-    return f"nat({nat.kind}={host}:{nat.port})"
+    last = "" if nat.last_port is None else f"-{nat.last_port}"
+    return f"nat({nat.kind}={host}:{nat.port}{last})"
 
 
 def _ct(action: act.Ct) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 
 from flows import actions as act
 from flows.errors import FlowError
@@ -134,24 +134,20 @@ def _nat(text: str) -> act.Nat:
     if not text:
         return act.Nat()
     kind, _, rest = text.partition("=")
-    if kind not in ("src", "dst") or "," in rest or "-" in rest:
-        raise FlowError("", "nat", f'"{text}" is not understood (one address, at most one port)')
+    if kind not in ("src", "dst") or "," in rest:
+        raise FlowError("", "nat", f'"{text}" is not understood (one address, at most one range of ports)')
     if not rest:
         return act.Nat(kind)
-    port: int | None = None
-    address: IPv4Address | IPv6Address
+    host, ports = rest, ""
+    if rest.startswith("["):
+        host, _, ports = rest[1:].partition("]:")
+    elif rest.count(":") == 1:
+        host, _, ports = rest.partition(":")
+    first, _, last = ports.partition("-")
     try:
-        if rest.startswith("["):
-            host, _, after = rest[1:].partition("]")
-            address, port = ip_address(host), int(after[1:])
-        elif rest.count(":") == 1:
-            host, _, after = rest.partition(":")
-            address, port = ip_address(host), int(after)
-        else:
-            address = ip_address(rest)
+        return act.Nat(kind, ip_address(host), int(first) if first else None, int(last) if last else None)
     except ValueError:
         raise FlowError("", "nat", f'"{text}" is not understood') from None
-    return act.Nat(kind, address, port)
 
 
 def _ct(text: str) -> act.Ct:

@@ -250,20 +250,30 @@ class ConnectionTable:
         """Return the reply tuple after NAT, with another source port where the first choice is taken."""
         assert nat.address is not None
         if nat.kind == "src":
-            wanted = replace(key.reversed(), dst=nat.address, dst_port=nat.port or key.src_port)
+            wanted = replace(key.reversed(), dst=nat.address, dst_port=self._first_port(key, nat))
         else:
             port = nat.port or key.dst_port
             wanted = replace(key.reversed(), src=nat.address, src_port=port)
         if not self._taken(wanted):
             return wanted
-        for step in range(1, 65536 - 1024):  # the next one that is free (nat_get_unique_l4 in lib/conntrack.c)
-            port = 1024 + (key.src_port - 1024 + step) % (65536 - 1024)
+        low, size = 1024, 65536 - 1024
+        if nat.port is not None and nat.last_port is not None:
+            low, size = nat.port, nat.last_port + 1 - nat.port
+        for step in range(1, size):  # the next one that is free (nat_get_unique_l4 in lib/conntrack.c)
+            port = low + (wanted.dst_port - low + step) % size
             other = replace(wanted, dst_port=port)
             if key.proto in (IP_ICMP, IP_ICMPV6):
                 other = replace(other, src_port=port)
             if not self._taken(other):
                 return other
         return None
+
+    @staticmethod
+    def _first_port(key: Tuple5, nat: Nat) -> int:
+        """Return the source port that is tried first: of a range, conntrack has a hash choose it."""
+        if nat.port is None or key.proto in (IP_ICMP, IP_ICMPV6):
+            return key.src_port
+        return nat.port + key.src_port % ((nat.last_port or nat.port) + 1 - nat.port)
 
     def _taken(self, key: Tuple5) -> bool:
         return key in self.index or key in self.left

@@ -86,12 +86,21 @@ def _snat(env: Env) -> Iterator[Flow]:
             yield e.flow(t.SNAT_TABLE, d.EXACT, (r.SNAT.is_(0), *source_in(own)), look_up)
         yield e.flow(t.SNAT_STATE, d.NORMAL, (family, e.REQUEST), out)
         yield e.flow(t.SNAT_STATE, d.NORMAL, (family, e.NEW), _translate(env, own))
+        if env.userspace_conntrack:
+            # Has that address: to translate it to itself ends Open vSwitch 3.1, when such a connection has expired
+            # and is not swept yet (conn_key_lookup in lib/conntrack.c finds what undoes its NAT instead of it).
+            yield e.flow(t.SNAT_STATE, d.NORMAL + 1, (e.NEW, *source_in(own)), _commit(env, None))
 
 
 def _translate(env: Env, address: Address) -> Ct:
     """Give a new connection the gateway's address, and remember the port it came from."""
+    ports = r.SNAT_PORTS if env.userspace_conntrack else (None, None)
+    return _commit(env, Nat("src", address, *ports))
+
+
+def _commit(env: Env, nat: Nat | None) -> Ct:
     remember = (Move(r.INGRESS_PORT, r.LABEL_PORT),)
-    return Ct(env.zone(r.ZONE_SNAT), t.EXIT.number, commit=True, nat=Nat("src", address), exec_=remember)
+    return Ct(env.zone(r.ZONE_SNAT), t.EXIT.number, commit=True, nat=nat, exec_=remember)
 
 
 def cluster_groups(env: Env, c: RemoteCluster, tunnels: Tunnels) -> Iterator[Group]:

@@ -131,7 +131,7 @@ SNAT_STATE = Table(
     number=52,
     name="SnatState",
     purpose="Gateway: new connections take the gateway's address and remember the port they came from.",
-    fields=(f.ETH_TYPE, f.CT_STATE, r.CLUSTER),
+    fields=(f.ETH_TYPE, f.CT_STATE, r.CLUSTER, *ADDRESSES_SRC),
     next=(54,),
 )
 EXIT = Table(
