@@ -170,6 +170,18 @@ def test_services_hash_what_they_should() -> None:
     assert "fields(ip_src,ip_dst,udp_src,udp_dst)" in by_connection
 
 
+def test_userspace_translates_nothing_to_the_address_that_it_has() -> None:
+    """A gateway's own connections are only remembered there; others get ports that its kernel gives to nobody."""
+    shared = small.env(gateway=True, siblings=())
+    base = pipeline.base(shared, pipeline.NextHopGroup(next_hops=()))
+    commits = [f for f in base.flows if f.table == t.SNAT_STATE.number and "commit" in f.actions_text]
+    own = [f for f in commits if f"nw_src={small.GATEWAY_IP}" in f.match_text]
+    others = [f for f in commits if f not in own]
+    assert [one.actions_text.count("nat(") for one in own] == [0]
+    assert {f"nat(src={small.GATEWAY_IP}:1024-32767)" in one.actions_text for one in others} == {True}
+    assert min(one.priority for one in own) > max(one.priority for one in others)
+
+
 def test_where_there_is_no_choice_nothing_is_hashed() -> None:
     """A hash costs an upcall per connection; one endpoint or one gateway needs none, and liveness stays."""
     lonely = pipeline.service(small.env(gateway=True, siblings=()), small.service(6, "udp", endpoints=1)).groups[0]

@@ -250,6 +250,7 @@ _nats = st.one_of(
     st.none(),
     st.just(act.Nat()),
     st.builds(act.Nat, st.sampled_from(("src", "dst")), _addresses, st.one_of(st.none(), st.integers(1, 65535))),
+    st.builds(act.Nat, st.just("src"), _addresses, st.integers(1, 1024), st.integers(1025, 65535)),
 )
 _actions = st.one_of(
     st.integers(1, 0xFEFF).map(act.Output),
