@@ -11,14 +11,12 @@
 package main
 
 import (
-	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"os"
 	"strconv"
 	"sync"
@@ -56,21 +54,10 @@ func (r *result) add(found answer, err error, took time.Duration) {
 	r.Longest = max(r.Longest, took.Seconds())
 }
 
-// ask asks once; an error says how far it came, and by which of the client's ports.
 func ask(client *http.Client, url string) (found answer, err error) {
-	var came atomic.Value
-	came.Store("resolving the name")
-	trace := httptrace.ClientTrace{
-		ConnectStart: func(_, address string) { came.Store("connecting to " + address) },
-		GotConn:      func(info httptrace.GotConnInfo) { came.Store("connected by " + info.Conn.LocalAddr().String()) },
-	}
-	request, err := http.NewRequestWithContext(httptrace.WithClientTrace(context.Background(), &trace), "GET", url, nil)
+	response, err := client.Get(url)
 	if err != nil {
 		return found, err
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return found, fmt.Errorf("%w (%v)", err, came.Load())
 	}
 	defer response.Body.Close()
 	err = json.NewDecoder(response.Body).Decode(&found)
