@@ -23,6 +23,7 @@ from devtools.errors import LabError
 from devtools.lab.topology import Topology
 from devtools.lab.topology_file import from_dict, to_dict
 from devtools.nodes import netns
+from devtools.processes import start_time
 from devtools.waiting import wait_until
 
 ROOT = Path("/run/mcagent-lab")
@@ -40,23 +41,13 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether that very process runs (a zombie does not)."""
-        return _start_time(self.pid) == self.start
-
-
-def _start_time(pid: int) -> int | None:
-    """Return the start time of a process that runs, None for one that does not or is a zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()  # the name in parentheses may hold anything
-    return None if fields[0] in "ZX" else int(fields[19])
+        """Whether that very process runs, or has files open yet (a zombie has not)."""
+        return start_time(self.pid) == self.start
 
 
 def process_of(pid: int, argv: Sequence[str] = ()) -> Process:
     """Return the identity of a running process. Raises LabError when there is none of that pid."""
-    start = _start_time(pid)
+    start = start_time(pid)
     if start is None:
         raise LabError(f"process {pid} ({' '.join(argv)}) ended at once")
     return Process(pid=pid, start=start, argv=tuple(argv))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from devtools.errors import LabError
 from devtools.nodes.netns import command, run
+from devtools.processes import start_time
 from devtools.waiting import wait_until
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
@@ -191,11 +192,13 @@ class OvsInstance:
         return None
 
     def _is_ours(self, pid: int, daemon: str) -> bool:
-        # A pid may have been given to another process since: the command line names our pid file. A
-        # zombie's is empty, so a daemon that nobody has reaped yet counts as gone.
+        # A pid may have been given to another process since: the command line names our pid file. It is empty as
+        # soon as the daemon exits, while its successor cannot start yet: the lock of the pid file is still held.
         with contextlib.suppress(OSError):
-            argv = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            return f"--pidfile={self.directory / f'{daemon}.pid'}".encode() in argv
+            argv = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if not argv:
+                return start_time(pid) is not None and Path(f"/proc/{pid}/comm").read_text().strip() == daemon
+            return f"--pidfile={self.directory / f'{daemon}.pid'}".encode() in argv.split(b"\0")
         return False
 
     def _end(self, daemon: str, first: signal.Signals) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 from pathlib import Path
 
@@ -67,6 +68,16 @@ def test_ovs_survives_a_crash_of_vswitchd_and_ends_when_told(fresh_ovs: OvsInsta
     fresh_ovs.stop()
     assert fresh_ovs.pids == {}
     assert not any(Path(f"/proc/{pid}/cmdline").exists() and _cmdline(pid) for pid in after.values())
+
+
+def test_a_killed_vswitchd_has_gone_only_when_the_next_can_have_its_pid_file(fresh_ovs: OvsInstance) -> None:
+    """Whenever `kill_vswitchd` returns, nobody holds the lock of the pid file: the next one would not start."""
+    for _ in range(10):
+        kept = (fresh_ovs.directory / "ovs-vswitchd.pid").open("r+")
+        fresh_ovs.kill_vswitchd()
+        with kept:
+            fcntl.lockf(kept, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fresh_ovs.start_vswitchd()
 
 
 def _cmdline(pid: int) -> bytes:
