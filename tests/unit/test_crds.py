@@ -20,7 +20,8 @@ CRDS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(FILES.glo
 OBJECTS = list(yaml.safe_load_all((ROOT / "tests/data/objects.yaml").read_text()))
 
 # What may stand in a schema here (apiextensions.k8s.io/v1 JSONSchemaProps, the part that is used).
-KEYWORDS = {"type", "description", "properties", "items", "required", "enum", "format"}
+KEYWORDS = {"type", "description", "properties", "additionalProperties", "items", "required", "enum", "format"}
+KEPT = "x-kubernetes-preserve-unknown-fields"
 KEYWORDS |= {"minItems", "maxItems", "minimum", "minLength", "maxLength"}
 KEYWORDS |= {f"x-kubernetes-{word}" for word in ("preserve-unknown-fields", "list-type", "list-map-keys")}
 
@@ -56,18 +57,20 @@ def walk(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str
     yield path, schema
     for name, inner in schema.get("properties", {}).items():
         yield from walk(inner, f"{path}.{name}")
-    if "items" in schema:
-        yield from walk(schema["items"], f"{path}[]")
+    for word, shown in (("items", "[]"), ("additionalProperties", ".*")):
+        if word in schema:
+            yield from walk(schema[word], f"{path}{shown}")
 
 
 def pruned(value: Any, schema: dict[str, Any], path: str = "") -> Iterator[str]:
     """Yield the paths that the API server would drop from an object (and so lose)."""
-    if schema.get("x-kubernetes-preserve-unknown-fields") or path == ".metadata":
+    if schema.get(KEPT) or path == ".metadata":
         return
     if isinstance(value, dict):
         for key, inner in value.items():
-            if key in schema.get("properties", {}):
-                yield from pruned(inner, schema["properties"][key], f"{path}.{key}")
+            nested = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+            if nested is not None:
+                yield from pruned(inner, nested, f"{path}.{key}")
             else:
                 yield f"{path}.{key}"
     elif isinstance(value, list):
@@ -96,7 +99,7 @@ def test_every_definition_is_structural(name: str) -> None:
             assert schema.keys() <= KEYWORDS, path
             assert ("items" in schema) == (schema["type"] == "array"), path
             assert set(schema.get("required", ())) <= schema.get("properties", {}).keys(), path
-            has_fields = "properties" in schema or schema.get("x-kubernetes-preserve-unknown-fields")
+            has_fields = schema.keys() & {"properties", "additionalProperties", KEPT}
             assert schema["type"] != "object" or has_fields or path == ".metadata", path
 
 
@@ -117,6 +120,19 @@ def test_good_objects_are_valid_and_lose_nothing(obj: dict[str, Any]) -> None:
     schema = schema_of(obj["apiVersion"], obj["kind"])
     jsonschema.validate(obj, schema)
     assert list(pruned(obj, schema)) == []
+
+
+@pytest.mark.parametrize("name", ["serviceexports", "serviceimports"])
+def test_both_versions_of_the_multi_cluster_services_api_are_one(name: str) -> None:
+    """What is read by one version is what was written by the other: v1beta1 is stored, nothing is converted."""
+    spec = CRDS[name]["spec"]
+    old, new = spec["versions"]
+    assert [(v["name"], v["served"], v["storage"]) for v in (old, new)] == [
+        ("v1alpha1", True, False),
+        ("v1beta1", True, True),
+    ]
+    assert spec["conversion"] == {"strategy": "None"}
+    assert {**old, "name": "", "storage": None} == {**new, "name": "", "storage": None}
 
 
 def test_every_definition_has_an_example() -> None:

@@ -14,6 +14,7 @@ ADMISSION = "admissionregistration.k8s.io"
 ACCOUNT_TOKEN = "kubernetes.io/service-account-token"  # noqa: S105  (a type of Secret)
 ACCOUNT_NAME = "kubernetes.io/service-account.name"
 
+_MCS_VERSIONS = ("v1beta1", "v1alpha1")
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
 
@@ -128,6 +129,6 @@ BUILT_IN: tuple[ResourceType, ...] = (
     _custom(MULTICLUSTER, "resourceimports", "ResourceImport", status=True),
     _custom(MULTICLUSTER, "labelidentities", "LabelIdentity", namespaced=False),
     _custom(MULTICLUSTER, "clusterclaims", "ClusterClaim", versions=("v1alpha2", "v1alpha1")),
-    _custom(MCS, "serviceexports", "ServiceExport", "svcex", status=True),
-    _custom(MCS, "serviceimports", "ServiceImport", "svcim", status=True),
+    _custom(MCS, "serviceexports", "ServiceExport", "svcex", "svcexport", versions=_MCS_VERSIONS, status=True),
+    _custom(MCS, "serviceimports", "ServiceImport", "svcim", "svcimport", versions=_MCS_VERSIONS, status=True),
 )
