@@ -17,7 +17,7 @@ from mcagent.cli.common.cluster_flags import usual_kubeconfig
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 from mcagent.core.failover.draining import NO_GATEWAY, Phase
 from mcagent.model.errors import McagentError
-from mcagent.model.parsing.parse import DRAIN_ANNOTATION
+from mcagent.model.parsing.kubernetes import DRAIN_ANNOTATION
 
 if TYPE_CHECKING:
     from mcagent.kube.client import Client

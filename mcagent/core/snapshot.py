@@ -15,7 +15,8 @@ from typing import Any
 
 from mcagent.model.errors import InputError
 from mcagent.model.objects import ApiObject, Kind, Snapshot
-from mcagent.model.parsing.parse import parse_object, problem_of
+from mcagent.model.parsing.fields import problem_of
+from mcagent.model.parsing.parse import parse_object
 from mcagent.model.problem import Problem
 from mcagent.supervised import attempt
 

@@ -39,7 +39,7 @@ from mcagent.model.net import Address
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, NodeState, Role
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Fragment
-from mcagent.model.problem import Problem
+from mcagent.model.problem import Problem, all_problems, in_order
 from mcagent.model.resources import Resource
 
 Paths = Mapping[str, tuple[PathState, ...]]
@@ -314,7 +314,7 @@ class Walk:
             clusters = ("clusters", self._to_clusters, self._clusters.checked)
             for name, tunnels, known in (("Nodes", self._to_nodes, self._nodes), clusters):
                 each = self._each(f"silent {name}", path_state.silent_problems, joined(tunnels, known), *said)
-                found += self._cell(f"problems of silent {name}", flat, each)
+                found += self._cell(f"problems of silent {name}", all_problems, each)
         return found
 
     @cached_property
@@ -323,7 +323,7 @@ class Walk:
             *(self._snapshot.problems, self._gateways[1], self._without_pods.problems, self._source[1]),
             *(self._exported[1], self._clusters.problems, self._unreached, self._policies.problems),
         )
-        return self._cell("problems", _sorted, *found, self._encryption.problems)
+        return self._cell("problems", in_order, *found, self._encryption.problems)
 
     @cached_property
     def _state(self) -> NodeState:
@@ -346,12 +346,3 @@ class Walk:
             policy_rules=self._policies.names,
             encryption=wireguard.encryption_state(*known, config),
         )
-
-
-def flat(found: Mapping[str, tuple[Problem, ...]]) -> tuple[Problem, ...]:
-    """Return all problems of a mapping."""
-    return tuple(problem for problems in found.values() for problem in problems)
-
-
-def _sorted(*found: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    return tuple(sorted({problem for problems in found for problem in problems}))

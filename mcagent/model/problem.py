@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,3 +27,13 @@ class Problem:
     def __str__(self) -> str:
         where = f"{self.subject}: {self.path}" if self.path else self.subject
         return f"{where}: {self.message}"
+
+
+def all_problems(found: Mapping[str, tuple[Problem, ...]]) -> tuple[Problem, ...]:
+    """Return all problems of a mapping."""
+    return tuple(problem for problems in found.values() for problem in problems)
+
+
+def in_order(*found: tuple[Problem, ...]) -> tuple[Problem, ...]:
+    """Return each problem once, in the order of what they are about."""
+    return tuple(sorted({problem for problems in found for problem in problems}))

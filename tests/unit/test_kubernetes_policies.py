@@ -11,7 +11,7 @@ import pytest
 from mcagent.controller.contract import names
 from mcagent.controller.member.announce import Announce
 from mcagent.controller.member.cleanup import Cleanup
-from mcagent.controller.member.kubernetes_policies import KubernetesPolicyImports
+from mcagent.controller.member.policies.kubernetes_policies import KubernetesPolicyImports
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.control_view import Controller, MemoryView

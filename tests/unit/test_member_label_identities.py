@@ -8,8 +8,8 @@ import pytest
 
 from mcagent.controller.contract import names
 from mcagent.controller.member.cleanup import Cleanup
-from mcagent.controller.member.label_exports import LabelExports
-from mcagent.controller.member.label_identities import LabelImports
+from mcagent.controller.member.policies.label_exports import LabelExports
+from mcagent.controller.member.policies.label_identities import LabelImports
 from mcagent.kube.source import RawObject
 from mcagent.model import labels
 from mcagent.model.objects import Kind

@@ -25,8 +25,9 @@ from mcagent.model.objects import (
     Service,
     WireGuardInfo,
 )
+from mcagent.model.parsing.fields import problem_of
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
-from mcagent.model.parsing.parse import parse_object, problem_of
+from mcagent.model.parsing.parse import parse_object
 from mcagent.model.problem import Severity
 
 ANTREA = "multicluster.crd.antrea.io/v1alpha1"

@@ -4,8 +4,8 @@ A key is "area/hash" of the labels. It owns the ResourceImport of the hash's nam
 number follows from the hash: the first that is free of those which the hash names, one after the other. So it is
 the same after a restart, under another leader, and when labels come back, and one that was given back is not given
 again soon. If one number was given to two labels (at the same moment, or by two leaders in turn), the younger
-ResourceImport is made anew; members import only the older of two (`member.label_identities`). Labels that nobody
-exports any more keep their number for a while.
+ResourceImport is made anew; members import only the older of two (`member.policies.label_identities`). Labels that
+nobody exports any more keep their number for a while.
 """
 
 from __future__ import annotations

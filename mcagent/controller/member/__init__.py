@@ -9,11 +9,11 @@ from mcagent.controller.member.cluster_info import ClusterInfoExport
 from mcagent.controller.member.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.cluster_set import MemberClusterSet
 from mcagent.controller.member.gateways import GatewayElection
-from mcagent.controller.member.kubernetes_policies import KubernetesPolicyImports
-from mcagent.controller.member.label_exports import LabelExports
-from mcagent.controller.member.label_identities import LabelImports
 from mcagent.controller.member.leave import Leave
-from mcagent.controller.member.policies import PolicyImports
+from mcagent.controller.member.policies.cluster_policies import PolicyImports
+from mcagent.controller.member.policies.kubernetes_policies import KubernetesPolicyImports
+from mcagent.controller.member.policies.label_exports import LabelExports
+from mcagent.controller.member.policies.label_identities import LabelImports
 from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings

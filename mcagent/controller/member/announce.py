@@ -24,15 +24,15 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member import kubernetes_policies, policies
-from mcagent.controller.member.kubernetes_policies import KUBERNETES_POLICIES
 from mcagent.controller.member.membership import (
     cluster_set_of,
     cluster_set_ref,
     concerns_membership,
     joined_leader,
 )
-from mcagent.controller.member.policies import ANTREA, POLICIES
+from mcagent.controller.member.policies import cluster_policies, kubernetes_policies
+from mcagent.controller.member.policies.cluster_policies import ANTREA, POLICIES
+from mcagent.controller.member.policies.kubernetes_policies import KUBERNETES_POLICIES
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -90,7 +90,7 @@ class Announce:
 
 def _policy_problems(view: View) -> str | None:
     """Return which policies are not applied here, and why, as JSON by name; None: all are."""
-    found = sorted({**policies.report(view), **kubernetes_policies.report(view)}.items())
+    found = sorted({**cluster_policies.report(view), **kubernetes_policies.report(view)}.items())
     return json.dumps({name: why[:SHOWN] for name, why in found[:MAX_REPORTED]}) if found else None
 
 

@@ -21,9 +21,9 @@ from mcagent.controller.machinery.reconciler import (
     View,
     Wanted,
 )
-from mcagent.controller.member.kubernetes_policies import is_imported_kubernetes_policy
 from mcagent.controller.member.membership import is_joined
-from mcagent.controller.member.policies import is_imported_policy
+from mcagent.controller.member.policies.cluster_policies import is_imported_policy
+from mcagent.controller.member.policies.kubernetes_policies import is_imported_kubernetes_policy
 from mcagent.controller.member.services.imported import ImportedService, is_imported, is_our_import, owner_of
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.source import RawObject

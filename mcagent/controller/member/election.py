@@ -29,7 +29,7 @@ from mcagent.core.addresses.underlay import first_usable, refuse_underlay
 from mcagent.kube.source import RawObject
 from mcagent.model.field import printable
 from mcagent.model.net import Address, parse_address
-from mcagent.model.parsing.parse import DRAIN_ANNOTATION
+from mcagent.model.parsing.kubernetes import DRAIN_ANNOTATION
 
 
 class Standing(IntEnum):

@@ -1,0 +1,1 @@
+"""Policies between clusters: label identities, and the policies that the leader replicates."""
