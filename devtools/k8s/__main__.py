@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from devtools.errors import LabError
+from devtools.k8s import conformance, mcs_suite
 from devtools.k8s.demo import Demo
 from devtools.k8s.lab import K8sLab, Plan
 from devtools.k8s.node import K8sCni, ProxyMode
@@ -20,6 +22,7 @@ EXAMPLES = """examples:
   devtools/mck8s up --cni flannel,bridge --proxy-mode iptables,nftables   # one of each for the n-th cluster
   devtools/mck8s kubectl east get nodes -o wide
   devtools/mck8s exec east-w1 -- ip route
+  devtools/mck8s conformance --suite mcs-api/conformance.test             # up, join, the MCS API's suite, down
   devtools/mck8s down
 """
 
@@ -38,6 +41,9 @@ def main(argv: list[str] | None = None) -> int:
     demo = actions.add_parser("demo", help="make clusters, install mcagent, show what it does, take all away")
     _add_plan(demo, cnis="flannel,bridge", modes="iptables,nftables")
     demo.add_argument("--keep", action="store_true", help="leave the clusters up")
+    _add_conformance(
+        actions.add_parser("conformance", help="the MCS API's conformance suite on two such clusters")
+    )
     actions.add_parser("down", help="take everything away")
     actions.add_parser("status", help="Nodes and Pods")
     kubectl = actions.add_parser("kubectl", help="kubectl on a cluster")
@@ -55,6 +61,8 @@ def main(argv: list[str] | None = None) -> int:
         if args.action == "demo":
             args.image = args.image or mcagent_images()[:1]
             return _demo(K8sLab(_plan(args), say), say, keep=args.keep)
+        if args.action == "conformance":
+            return _conformance(args, say)
         lab = K8sLab.load(say)
         if args.action == "down":
             lab.down()
@@ -92,6 +100,41 @@ def _add_plan(parser: argparse.ArgumentParser, *, cnis: str, modes: str) -> None
     parser.add_argument(
         "--image", action="append", default=[], metavar="FILE", help="archive of an image for all Nodes"
     )
+
+
+def _add_conformance(parser: argparse.ArgumentParser) -> None:
+    _add_plan(parser, cnis="flannel,bridge", modes="iptables,nftables")
+    parser.add_argument(
+        "--suite", metavar="FILE", help=f"the suite's program or its xz archive [${mcs_suite.VARIABLE}]"
+    )
+    parser.add_argument(
+        "--reports", type=Path, default=conformance.REPORTS, metavar="DIR", help="where reports go [%(default)s]"
+    )
+    parser.add_argument("--keep", action="store_true", help="leave the clusters up")
+    parser.add_argument("--again", action="store_true", help="on the clusters that --keep left up")
+    parser.add_argument(
+        "--optional", action="store_true", help="leave it out, and say so, where something is missing"
+    )
+    parser.add_argument(
+        "arguments", nargs="*", metavar="ARGUMENT", help="for the suite: -- --ginkgo.focus=headless"
+    )
+
+
+def _conformance(args: argparse.Namespace, say: Progress) -> int:
+    """Run the suite, or say why it is left out."""
+    try:
+        program = mcs_suite.find(args.suite)
+        if not args.again:
+            conformance.check()
+    except LabError as error:
+        if not args.optional:
+            raise
+        say.line(say.paint(f"LEFT OUT: conformance: {error}", "33"))
+        return 0
+    wanted = conformance.Wanted(
+        program=program, reports=args.reports.absolute(), suite=tuple(args.arguments), keep=args.keep
+    )
+    return conformance.again(wanted, say) if args.again else conformance.run(_plan(args), wanted, say)
 
 
 def _plan(args: argparse.Namespace) -> Plan:

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from devtools.errors import LabError
-from devtools.k8s import workloads
+from devtools.k8s import chart, workloads
 from devtools.k8s.demo import Demo
 from devtools.k8s.lab import STATE, K8sLab, Plan
 from devtools.k8s.node import K8sCni, ProxyMode
 from devtools.k8s.programs import mcagent_images, require
 from devtools.lab.progress import Progress
-from tests.e2e.guide import INSTALL, Guide, values
+from tests.e2e.guide import INSTALL, Guide
 from tests.e2e.world import World, dataplane_of
 
 ROOT = Path(__file__).parents[2]
@@ -38,10 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def helm() -> Path:
     """Give Helm."""
-    found = subprocess.run([ROOT / "tests/helm/find-helm"], capture_output=True, text=True, check=False)
-    if found.returncode:
-        pytest.skip(found.stderr.strip())
-    return Path(found.stdout.strip())
+    try:
+        return chart.helm()
+    except LabError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +62,7 @@ def world(helm: Path) -> Iterator[World]:
         demo, guide = Demo(lab, say), Guide(lab=lab, helm=helm)
         with say.step("mcagent: leader, members and agents, with Helm"):
             for cluster, command in zip(lab.topology.clusters, INSTALL, strict=True):
-                guide.run(cluster, command, *values(cluster))
+                guide.run(cluster, command, *chart.values(cluster))
             demo.installed()
         demo.join()
         demo.share()

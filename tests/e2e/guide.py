@@ -26,20 +26,6 @@ INSTALL = (  # in the cluster that leads, and in the other one
 UPGRADE = f"helm upgrade {CHART} --reuse-values"
 
 
-def values(cluster: Cluster) -> list[str]:
-    """Return what is said of a release beside that: all Nodes are gateways, Pods reach Pods, policies are on."""
-    found = {
-        "agent.config.enablePodToPodConnectivity": "true",
-        "agent.config.podCIDRs[0]": str(cluster.pod_cidr),
-        "agent.maxUnavailable": "1",
-        "member.config.podCIDRs[0]": str(cluster.pod_cidr),
-        "member.config.maxActiveGateways": str(len(cluster.nodes)),
-        "admissionPolicies.enabled": "true",
-        "openvswitch.deploy": "auto",  # which finds that these Nodes have theirs
-    } | {f"{part}.config.enableStretchedNetworkPolicy": "true" for part in ("agent", "member", "leader")}
-    return [word for name, value in found.items() for word in ("--set", f"{name}={value}")]
-
-
 def commands(page: str) -> tuple[str, ...]:
     """Return the commands of a page: the lines of its blocks, indented or fenced, without comments."""
     found: list[str] = []

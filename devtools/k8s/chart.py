@@ -1,0 +1,36 @@
+"""mcagent's chart on clusters of real Kubernetes: Helm, and the values of a release.
+
+Owns what is said of these clusters to the chart. Which commands users are shown is the documentation's.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from devtools.errors import LabError
+from devtools.lab.topology import Cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def helm() -> Path:
+    """Return Helm. Raises LabError when there is none."""
+    found = subprocess.run([ROOT / "tests/helm/find-helm"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        raise LabError(found.stderr.strip())
+    return Path(found.stdout.strip())
+
+
+def values(cluster: Cluster) -> list[str]:
+    """Return the arguments of a release here: all Nodes are gateways, Pods reach Pods, policies are on."""
+    found = {
+        "agent.config.enablePodToPodConnectivity": "true",
+        "agent.config.podCIDRs[0]": str(cluster.pod_cidr),
+        "agent.maxUnavailable": "1",
+        "member.config.podCIDRs[0]": str(cluster.pod_cidr),
+        "member.config.maxActiveGateways": str(len(cluster.nodes)),
+        "admissionPolicies.enabled": "true",
+        "openvswitch.deploy": "auto",  # which finds that these Nodes have theirs
+    } | {f"{part}.config.enableStretchedNetworkPolicy": "true" for part in ("agent", "member", "leader")}
+    return [word for name, value in found.items() for word in ("--set", f"{name}={value}")]
