@@ -66,6 +66,7 @@ class Settings:
     allowed_cluster_cidrs: tuple[Any, ...] = ()
     member_max_export_bytes: int = MAX_EXPORT_BYTES
     member_max_endpoints: int = MAX_ENDPOINTS
+    member_refuse_conflicts: bool = False
     max_imported_services: int = MAX_IMPORTED
     listen: str = ":8080"
     metrics_listen: str = "0"
@@ -141,6 +142,7 @@ class Settings:
             cluster_cidrs=tuple(str(cidr) for cidr in self.allowed_cluster_cidrs),
             max_export_bytes=self.member_max_export_bytes,
             max_endpoints=self.member_max_endpoints,
+            refuse_conflicts=self.member_refuse_conflicts,
         )
 
 
@@ -241,6 +243,9 @@ KEYS = (
     _key("members.allowedCIDRs", "member_cidrs", kinds.networks(),
          meaning="Leader: where CIDRs and endpoints of members may lie, unless a member's ServiceAccount says "
                  "otherwise (annotation `mcagent.io/allowed-cidrs`). []: anywhere that no other rule forbids."),
+    _key("members.refuseConflicts", "member_refuse_conflicts", kinds.boolean(),
+         meaning="Leader: an export whose type or ports differ from those of the oldest export of the Service is "
+                 "refused, with its endpoints. false: ports are put together, as KEP-1645 has it."),
     _key("allowedClusterCIDRs", "allowed_cluster_cidrs", kinds.networks(),
          meaning="Leader: Service and Pod CIDRs of members must lie in these, whatever a member's ServiceAccount "
                  "says. []: the private ranges, 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 and 100.64.0.0/10; a "

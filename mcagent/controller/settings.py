@@ -65,6 +65,7 @@ class MemberLimits:
     cluster_cidrs: tuple[str, ...] = ()  # where CIDRs of any member must lie, whatever else; none given: private
     max_export_bytes: int = MAX_EXPORT_BYTES  # of JSON, of one ResourceExport
     max_endpoints: int = MAX_ENDPOINTS  # of one exported Service
+    refuse_conflicts: bool = False  # an export whose ports differ from the oldest one's takes no part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,23 +57,23 @@ def export(cluster: str, kind: str, name: str, spec: RawObject, area: str = AREA
     }
 
 
-def service(cluster: str, target: str = "default/nginx", ports: Any = 80, area: str = AREA) -> RawObject:
+def service(
+    cluster: str, target: str = "default/nginx", ports: Any = 80, area: str = AREA, **spec: Any
+) -> RawObject:
     """Return a Service export; `ports` is a number, or the list of ports."""
     namespace, name = target.split("/")
     listed = [{"name": "http", "port": ports, "protocol": "TCP"}] if isinstance(ports, int) else ports
-    payload = {"namespace": namespace, "name": name, "service": {"serviceSpec": {"ports": listed}}}
+    payload = {"namespace": namespace, "name": name, "service": {"serviceSpec": {"ports": listed} | spec}}
     return export(cluster, "Service", names.service_export(cluster, namespace, name), payload, area)
 
 
 def endpoints(
-    cluster: str, ips: Sequence[str], target: str = "default/nginx", port: int = 80, area: str = AREA
+    cluster: str, ips: Sequence[str], target: str = "default/nginx", port: Any = 80, area: str = AREA
 ) -> RawObject:
-    """Return an Endpoints export of one subset."""
+    """Return an Endpoints export of one subset; `port` is a number, or the list of ports."""
     namespace, name = target.split("/")
-    subset = {
-        "addresses": [{"ip": ip} for ip in ips],
-        "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
-    }
+    listed = [{"name": "http", "port": port, "protocol": "TCP"}] if isinstance(port, int) else port
+    subset = {"addresses": [{"ip": ip} for ip in ips], "ports": listed}
     payload = {"namespace": namespace, "name": name, "endpoints": {"subsets": [subset]}}
     return export(cluster, "Endpoints", names.endpoints_export(cluster, namespace, name), payload, area)
 
@@ -147,16 +147,35 @@ class Leader:
         return found["spec"] if found else None
 
     def addresses(self, name: str = "default-nginx-endpoints", area: str = AREA) -> list[str]:
-        """Return the addresses in an Endpoints import, [] if there is none."""
+        """Return the addresses in an Endpoints import, in order; [] if there is none."""
         spec = self.imported(name, area)
-        return [a["ip"] for s in spec["endpoints"]["subsets"] for a in s["addresses"]] if spec else []
+        found = [a["ip"] for s in spec["endpoints"]["subsets"] for a in s["addresses"]] if spec else []
+        return sorted(found, key=lambda text: tuple(map(int, text.split("."))))
+
+    def subsets(self, name: str = "default-nginx-endpoints") -> dict[tuple[str, str, int], list[str]]:
+        """Return the addresses in an Endpoints import by whose they are, and by a port that they serve."""
+        found = self.api.get(Kind.RESOURCE_IMPORT, AREA, name)
+        assert found is not None
+        clusters = found["metadata"]["annotations"][names.SUBSET_CLUSTERS_ANNOTATION].split(",")
+        return {
+            (cluster, port["name"], port["port"]): [item["ip"] for item in subset["addresses"]]
+            for cluster, subset in zip(clusters, found["spec"]["endpoints"]["subsets"], strict=True)
+            for port in subset["ports"]
+        }
 
     def verdict(self, name: str, area: str = AREA) -> RawObject:
-        """Return the one condition of an export."""
+        """Return what became of an export: its condition Succeeded or Failure."""
         found = self.api.get(Kind.RESOURCE_EXPORT, area, name)
         assert found is not None
-        (condition,) = found["status"]["conditions"]
-        return dict(condition)
+        return dict(found["status"]["conditions"][0])
+
+    def conflict(self, name: str, area: str = AREA) -> tuple[str, str]:
+        """Return reason and message of an export's condition Conflict, "" if it has none."""
+        found = self.api.get(Kind.RESOURCE_EXPORT, area, name)
+        assert found is not None
+        conditions = {item["type"]: item for item in found["status"]["conditions"]}
+        told = conditions.get("Conflict", {"reason": "", "message": ""})
+        return told["reason"], told["message"]
 
     def status(self, area: str = AREA, name: str = SET) -> Any:
         """Return the ClusterSet's status."""

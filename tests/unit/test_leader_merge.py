@@ -16,6 +16,7 @@ from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.leader_world import (
     AREA,
+    FLAT,
     Leader,
     announce,
     cluster_info,
@@ -32,6 +33,18 @@ KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
 def two() -> Leader:
     """Return a leader with the members east and west."""
     return Leader("east", "west")
+
+
+def refusing() -> Leader:
+    """Return one that refuses exports whose ports differ."""
+    limits = MemberLimits(refuse_conflicts=True)
+    wanted = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT, limits=limits)
+    return Leader("east", "west", settings=wanted)
+
+
+def port(name: str, number: int, protocol: str = "TCP", **more: str) -> RawObject:
+    """Return a port of a Service or of endpoints."""
+    return {"name": name, "port": number, "protocol": protocol} | more
 
 
 # --- Service and Endpoints ----------------------------------------------------------------------------------
@@ -77,9 +90,9 @@ def test_endpoints_of_all_clusters_together_without_duplicates() -> None:
     assert leader.addresses() == ["10.1.0.1", "10.2.0.9", "10.2.0.10"]
 
 
-def test_the_first_definition_wins_and_the_conflict_is_told() -> None:
-    """A later export with another port is refused with the field and the cluster, and so are its endpoints."""
-    leader = two()
+def test_a_leader_can_refuse_conflicts() -> None:
+    """members.refuseConflicts: a later export with another port is refused, with field and cluster."""
+    leader = refusing()
     leader.put(service("west", ports=80), endpoints("west", ["10.2.0.1"]))
     leader.clock.forward(5)
     leader.put(service("east", ports=8080), endpoints("east", ["10.1.0.1"], port=8080))
@@ -95,7 +108,7 @@ def test_the_first_definition_wins_and_the_conflict_is_told() -> None:
 
 def test_the_next_defines_when_the_first_has_gone() -> None:
     """A refused export takes over once the one before it is no more."""
-    leader = two()
+    leader = refusing()
     leader.put(service("west", ports=80), endpoints("west", ["10.2.0.1"]))
     leader.clock.forward(5)
     leader.put(service("east", ports=8080), endpoints("east", ["10.1.0.1"], port=8080))
@@ -123,11 +136,145 @@ def test_exports_of_the_same_second_are_decided_by_cluster_id() -> None:
 )
 def test_each_kind_of_conflict_names_its_field(ports: list[RawObject], told: str) -> None:
     """The message says which port differs, and how."""
-    leader = two()
+    leader = refusing()
     leader.put(service("east"))
     leader.clock.forward(1)
     leader.put(service("west", ports=ports))
     assert told in leader.verdict("west-default-nginx-service")["message"]
+
+
+def test_ports_are_put_together_and_the_conflict_is_told_to_all() -> None:
+    """Each cluster's endpoints serve its own ports; whose ports differ reads that, the oldest too."""
+    leader = two()
+    both = [port("http", 80), port("admin", 90)]
+    leader.put(service("west"), endpoints("west", ["10.2.0.1"]))
+    leader.clock.forward(5)
+    leader.put(service("east", ports=both), endpoints("east", ["10.1.0.1"], port=both))
+    assert leader.imported("default-nginx-service")["serviceImport"]["spec"]["ports"] == both
+    assert leader.subsets() == {("east", "admin", 90): ["10.1.0.1"], ("east", "http", 80): ["10.1.0.1"]} | {
+        ("west", "http", 80): ["10.2.0.1"]
+    }
+    told = (
+        "PortConflict",
+        "ports: [http 80/TCP] in cluster west, which was first, but [admin 90/TCP, http 80/TCP] in cluster east",
+    )
+    for cluster in ("east", "west"):
+        assert leader.verdict(f"{cluster}-default-nginx-service")["type"] == "Succeeded"
+        assert leader.conflict(f"{cluster}-default-nginx-service") == told
+    leader.put(service("east"))
+    assert (
+        leader.conflict("east-default-nginx-service") == leader.conflict("west-default-nginx-service") == ("", "")
+    )
+    assert leader.subsets() == {("east", "http", 80): ["10.1.0.1"], ("west", "http", 80): ["10.2.0.1"]}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "kept"),
+    [
+        ([port("http", 8080), port("admin", 90)], ["admin"]),  # the same name, another number
+        ([port("web", 80), port("admin", 90)], ["admin"]),  # the same number, another name
+        ([port("http", 80, "UDP"), port("admin", 90)], ["admin"]),
+        ([port("", 90)], []),  # of several ports each has a name
+        ([port("http", 80, appProtocol="http"), port("admin", 90)], ["admin", "http"]),
+    ],
+)
+def test_of_ports_that_exclude_each_other_the_oldest_exports_stay(
+    theirs: list[RawObject], kept: list[str]
+) -> None:
+    """The younger cluster does not serve the port that differs, and all its others."""
+    leader = two()
+    leader.put(service("west"), endpoints("west", ["10.2.0.1"]))
+    leader.clock.forward(5)
+    leader.put(service("east", ports=theirs), endpoints("east", ["10.1.0.1"], port=theirs))
+    ports = leader.imported("default-nginx-service")["serviceImport"]["spec"]["ports"]
+    assert ports == [port("http", 80), *(p for p in theirs if p["name"] in kept and p["name"] != "http")]
+    served = leader.subsets()
+    assert sorted(name for cluster, name, _ in served if cluster == "east") == kept
+    assert served["west", "http", 80] == ["10.2.0.1"]
+    assert leader.conflict("east-default-nginx-service")[0] == "PortConflict"
+    leader.leave("west")
+    assert leader.imported("default-nginx-service")["serviceImport"]["spec"]["ports"] == [
+        {key: value for key, value in found.items() if value} for found in theirs
+    ]
+    assert leader.conflict("east-default-nginx-service") == ("", "")
+
+
+ALL: dict[str, Any] = {
+    "sessionAffinity": "ClientIP",
+    "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
+    "internalTrafficPolicy": "Local",
+    "trafficDistribution": "PreferClose",
+    "ipFamilies": ["IPv4", "IPv6"],
+}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "reason"),
+    [
+        ({}, "SessionAffinityConflict"),
+        ({**ALL, "clusterIP": "None"}, "TypeConflict"),
+        ({**ALL, "sessionAffinityConfig": None}, "SessionAffinityConfigConflict"),
+        ({**ALL, "internalTrafficPolicy": "Cluster"}, "InternalTrafficPolicyConflict"),
+        ({**ALL, "trafficDistribution": None}, "TrafficDistributionConflict"),
+        ({**ALL, "ipFamilies": ["IPv4"]}, "IPFamilyConflict"),
+        ({**ALL, "ipFamilies": None}, ""),  # it does not say
+        ({**ALL, "clusterIP": "10.96.0.7", "type": "LoadBalancer"}, ""),  # does not matter to others
+        (ALL, ""),
+    ],
+)
+def test_everything_else_is_the_oldest_exports(theirs: RawObject, reason: str) -> None:
+    """The import has the oldest export's settings, and what differs is told with KEP-1645's reason."""
+    leader = two()
+    leader.put(service("west", **ALL))
+    leader.clock.forward(5)
+    leader.put(service("east", **theirs), endpoints("east", ["10.1.0.1"]))
+    spec = leader.imported("default-nginx-service")["serviceImport"]["spec"]
+    assert spec == {"type": "ClusterSetIP", "ports": [port("http", 80)], **ALL}
+    assert leader.conflict("east-default-nginx-service")[0] == reason
+    assert leader.conflict("west-default-nginx-service")[0] == reason
+    assert leader.addresses() == ["10.1.0.1"]
+
+
+def test_the_oldest_export_says_whether_it_is_headless() -> None:
+    """A headless Service is imported as one, with the hostnames of its endpoints."""
+    leader = two()
+    mine = endpoints("east", ["10.1.0.1", "10.1.0.2"])
+    mine["spec"]["endpoints"]["subsets"][0]["addresses"][1]["hostname"] = "db-0"
+    mine["spec"]["endpoints"]["subsets"][0]["addresses"][0]["hostname"] = "no hostname"
+    leader.put(service("east", clusterIP="None"), mine)
+    assert leader.imported("default-nginx-service")["serviceImport"]["spec"]["type"] == "Headless"
+    (subset,) = leader.imported("default-nginx-endpoints")["endpoints"]["subsets"]
+    assert subset["addresses"] == [{"ip": "10.1.0.1"}, {"ip": "10.1.0.2", "hostname": "db-0"}]
+
+
+def test_exported_labels_and_annotations_are_the_oldest_exports() -> None:
+    """They are carried as annotations; keys that are Kubernetes' or ours, and what is none, are left out."""
+    leader = two()
+    mine, theirs = service("west"), service("east")
+    labels = {
+        "team": "pay",
+        "mcagent.io/x": "1",
+        "app.kubernetes.io/managed-by": "us",
+        "no value": "",
+        "long": "-",
+    }
+    mine["metadata"]["annotations"] = {
+        names.EXPORTED_LABELS_ANNOTATION: json.dumps(labels),
+        names.EXPORTED_ANNOTATIONS_ANNOTATION: json.dumps({"example.org/owner": "any text", "n": 7}),
+    }
+    theirs["metadata"]["annotations"] = {names.EXPORTED_LABELS_ANNOTATION: "{"}
+    leader.put(mine)
+    leader.clock.forward(5)
+    leader.put(theirs)
+    found = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-service")
+    assert found is not None
+    assert found["metadata"]["annotations"] == {
+        names.EXPORTED_LABELS_ANNOTATION: '{"team": "pay"}',
+        names.EXPORTED_ANNOTATIONS_ANNOTATION: '{"example.org/owner": "any text"}',
+    }
+    reason, message = leader.conflict("east-default-nginx-service")
+    assert reason == "LabelsConflict"
+    assert "exportedAnnotations: {example.org/owner: any text} in cluster west" in message
 
 
 def test_ports_in_another_order_are_no_conflict() -> None:
@@ -140,7 +287,7 @@ def test_ports_in_another_order_are_no_conflict() -> None:
 
 def test_the_import_follows_its_definition() -> None:
     """When the first cluster changes its Service the import changes, and who then differs is told."""
-    leader = two()
+    leader = refusing()
     leader.put(service("east"))
     leader.clock.forward(1)
     leader.put(service("west"))

@@ -70,6 +70,11 @@ MAX_EXPORTS_ANNOTATION = "mcagent.io/max-exports"
 # Whose endpoints are in a ResourceImport of kind Endpoints, or who has Pods of a LabelIdentity (a list with
 # commas), written together with them. Antrea's leader has none.
 EXPORTERS_ANNOTATION = "mcagent.io/exporters"
+# Of a ResourceImport of kind Endpoints: whose each of its subsets is, in their order (a list with commas).
+SUBSET_CLUSTERS_ANNOTATION = "mcagent.io/subset-clusters"
+# Of a Service's ResourceExport and ResourceImport: what its ServiceImports are to bear (JSON).
+EXPORTED_LABELS_ANNOTATION = "mcagent.io/exported-labels"
+EXPORTED_ANNOTATIONS_ANNOTATION = "mcagent.io/exported-annotations"
 # Since when no cluster exports a label identity: its ResourceImport goes after a while.
 UNUSED_SINCE_ANNOTATION = "mcagent.io/unused-since"
 # Of a MemberClusterAnnounce: which replicated policies the member does not have, and why (JSON, by name).

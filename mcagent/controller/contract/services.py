@@ -7,10 +7,12 @@ only. Pure. Raises only InputError.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.exported_metadata import Texts
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, printable
@@ -21,6 +23,11 @@ MAX_SUBSETS = 1024  # of one imported Service: each makes an EndpointSlice at le
 MAX_ADDRESSES = 65536  # of all subsets together
 AFFINITY_SECONDS = 10800  # Kubernetes' default
 MAX_AFFINITY_SECONDS = 86400  # what the API takes
+HEADLESS, CLUSTER_SET_IP = "Headless", "ClusterSetIP"  # types of a ServiceImport
+NO_CLUSTER_IP = "None"  # the clusterIP of a headless Service
+TRAFFIC_POLICIES = ("Cluster", "Local")
+FAMILIES = ("IPv4", "IPv6")
+_WORD = re.compile(r"[A-Za-z][-A-Za-z0-9_./]{0,62}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -35,22 +42,34 @@ class ServicePort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
-    """What a Service is. Ports in the order given; None: no session affinity to the client's address."""
+    """What a Service is. Ports in the order given; "" and () are what is not said."""
 
     ports: tuple[ServicePort, ...]
-    affinity_seconds: int | None = None
+    affinity_seconds: int | None = None  # None: no session affinity to the client's address
+    headless: bool = False
+    traffic_policy: str = ""  # internalTrafficPolicy
+    distribution: str = ""  # trafficDistribution
+    families: tuple[str, ...] = ()
+    labels: Texts = ()  # of its ServiceImports
+    annotations: Texts = ()
 
 
 EndpointPort = tuple[str, str, int]  # name, protocol, number
 Ports = tuple[EndpointPort, ...]  # sorted
 Subsets = Mapping[Ports, Sequence[str]]  # addresses by the ports that they serve
+Group = tuple[str, Ports]  # whose addresses serve which ports; "" where that is not known
+Groups = Mapping[Group, Sequence[str]]
+Hostnames = Mapping[str, str]  # of endpoints that have one (headless Services), by address
 
 
 # --- reading ----------------------------------------------------------------------------------------------
 
 
 def read_service_spec(spec: Field) -> ServiceSpec:
-    """Return a Service by its spec. Raises InputError."""
+    """Return a Service by its spec, that of a Service or of a ServiceImport. Raises InputError.
+
+    Fields that this version does not know the value of count as not said: newer ones may have more.
+    """
     ports: list[ServicePort] = []
     for item in spec.get("ports").each(MAX_PORTS):
         port = ServicePort(
@@ -70,13 +89,29 @@ def read_service_spec(spec: Field) -> ServiceSpec:
         affinity = AFFINITY_SECONDS
         if isinstance(seconds, int) and not isinstance(seconds, bool) and 0 < seconds <= MAX_AFFINITY_SECONDS:
             affinity = seconds
-    return ServiceSpec(ports=tuple(ports), affinity_seconds=affinity)
+    policy, distribution = (_text(spec.get(name)) for name in ("internalTrafficPolicy", "trafficDistribution"))
+    listed = spec.get("ipFamilies").value
+    families = tuple(dict.fromkeys(f for f in FAMILIES if f in listed)) if isinstance(listed, list) else ()
+    if isinstance(listed, list) and len(families) == len(FAMILIES):
+        families = families if listed[0] == families[0] else families[::-1]
+    return ServiceSpec(
+        ports=tuple(ports),
+        affinity_seconds=affinity,
+        headless=_text(spec.get("clusterIP")) == NO_CLUSTER_IP or _text(spec.get("type")) == HEADLESS,
+        traffic_policy=policy if policy in TRAFFIC_POLICIES else "",
+        distribution=distribution if _WORD.fullmatch(distribution) else "",
+        families=families,
+    )
+
+
+def _text(field: Field) -> str:
+    return field.value if isinstance(field.value, str) else ""
 
 
 def read_subsets(
     endpoints: Field, max_subsets: int = MAX_SUBSETS
 ) -> Iterator[tuple[Field, Ports, Iterator[Field]]]:
-    """Yield the subsets of endpoints: itself, its ports, and the texts of its addresses. Raises InputError.
+    """Yield the subsets of endpoints: itself, its ports, and its addresses. Raises InputError.
 
     Their number is checked before any of them is read.
     """
@@ -89,7 +124,13 @@ def read_subsets(
             (_port_name(p.get("name")), str(_protocol(p.get("protocol"))), p.get("port").port())
             for p in subset.get("ports").each(MAX_PORTS)
         }
-        yield subset, tuple(sorted(ports)), (i.get("ip") for i in subset.get("addresses").each(MAX_ADDRESSES))
+        yield subset, tuple(sorted(ports)), subset.get("addresses").each(MAX_ADDRESSES)
+
+
+def hostname_of(address: Field) -> str:
+    """Return the hostname of an endpoint; "" when it has none that can be one."""
+    text = _text(address.get("hostname"))
+    return text if names.is_label(text) else ""
 
 
 def _length(subset: Field, name: str) -> int:
@@ -147,9 +188,25 @@ def endpoint_ports(ports: Ports) -> list[RawObject]:
     return [port_entry(number, protocol, name) for name, protocol, number in ports]
 
 
-def endpoint_subsets(subsets: Subsets) -> list[RawObject]:
+def service_fields(spec: ServiceSpec) -> RawObject:
+    """Return the fields that Services and ServiceImports have alike, beside ports and session affinity."""
+    return {
+        "internalTrafficPolicy": spec.traffic_policy or None,
+        "trafficDistribution": spec.distribution or None,
+        "ipFamilies": list(spec.families) or None,
+    }
+
+
+def endpoint_subsets(subsets: Subsets, hostnames: Hostnames) -> list[RawObject]:
     """Return the subsets of endpoints, sorted by their ports."""
-    return [
-        {"addresses": [{"ip": text} for text in addresses], "ports": endpoint_ports(ports)}
-        for ports, addresses in sorted(subsets.items())
-    ]
+    return [_subset(ports, addresses, hostnames) for ports, addresses in sorted(subsets.items())]
+
+
+def grouped_subsets(groups: Groups, hostnames: Hostnames) -> list[RawObject]:
+    """Return the subsets of the endpoints of several clusters, sorted by cluster and ports."""
+    return [_subset(ports, addresses, hostnames) for (_, ports), addresses in sorted(groups.items())]
+
+
+def _subset(ports: Ports, addresses: Sequence[str], hostnames: Hostnames) -> RawObject:
+    listed = [{"ip": a} | ({"hostname": hostnames[a]} if a in hostnames else {}) for a in addresses]
+    return {"addresses": listed, "ports": endpoint_ports(ports)}

@@ -1,24 +1,27 @@
 """Exports of one Service by several clusters to what all members import: who defines it, who joins in.
 
-Pure: values in, values out. The oldest export defines the Service (by creation time, then cluster ID); one that
-differs is refused with its endpoints, and takes over when the older ones have gone. The endpoints are the union of
-those of all clusters that are not refused, without duplicates, in one order whatever order they came in.
+Pure: values in, values out. What the Service is, all say together (`definition`); or, where the leader refuses
+conflicts, the oldest export (by creation time, then cluster ID) says it, and one that differs is refused with its
+endpoints until the older ones have gone. The endpoints are those of all clusters that are not refused, each
+cluster's for itself, without duplicates, in one order whatever order they came in.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mcagent.controller.contract.services import (
     MAX_SUBSETS,
+    Group,
+    Groups,
+    Hostnames,
     Ports,
-    ServicePort,
     ServiceSpec,
-    Subsets,
     endpoint_ports,
 )
+from mcagent.controller.leader.definition import Conflict, Definition, Said, define, differs
 from mcagent.controller.leader.export_status import CONFLICT
 from mcagent.controller.leader.exports import Header
 from mcagent.controller.leader.payloads import Backends
@@ -35,6 +38,7 @@ class MergeResult:
     taken: bool
     note: str = ""
     reason: str = CONFLICT  # of the condition, if it is not taken
+    conflict: Conflict | None = None  # of one that is taken, with those of other clusters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,96 +55,104 @@ class Merged:
     """What is imported, and the result on each cluster's two exports, by cluster ID."""
 
     definition: ServiceSpec | None = None
-    subsets: Subsets | None = None
+    subsets: Groups | None = None
+    hostnames: Hostnames = field(default_factory=dict)
     services: Mapping[str, MergeResult] = field(default_factory=dict)
     endpoints: Mapping[str, MergeResult] = field(default_factory=dict)
 
 
-def merge(offers: Iterable[Offer]) -> Merged:
+def merge(offers: Iterable[Offer], *, refuse_conflicts: bool = False) -> Merged:
     """Merge the offers of different clusters for one Service."""
-    services: dict[str, MergeResult] = {}
+    ordered = sorted(offers, key=lambda o: o.header.order)
+    services, said = _judge(ordered, refuse_conflicts=refuse_conflicts)
+    definition = define(said) if said else None
+    if definition is not None and definition.conflict is not None:
+        services |= {cluster: replace(services[cluster], conflict=definition.conflict) for cluster, _ in said}
     endpoints: dict[str, MergeResult] = {}
     taken: list[tuple[str, Backends]] = []
-    first: tuple[Header, ServiceSpec] | None = None
-    for offer in sorted(offers, key=lambda o: o.header.order):
+    for offer in ordered:
         cluster = offer.header.cluster_id
-        result = _judge(offer, first)
-        services[cluster] = result
-        if result.taken and first is None and isinstance(offer.definition, ServiceSpec):
-            first = (offer.header, offer.definition)
-        if isinstance(offer.backends, Backends) and result.taken:
-            taken.append((cluster, offer.backends))
-        elif isinstance(offer.backends, Backends):
-            endpoints[cluster] = MergeResult(taken=False, note=f"its Service export is refused: {result.note}")
-        elif offer.backends is not None:
+        if isinstance(offer.backends, str):
             endpoints[cluster] = MergeResult(taken=False, note=offer.backends)
-    subsets, results = union(taken)
+        elif offer.backends is not None and not services[cluster].taken:
+            note = f"its Service export is refused: {services[cluster].note}"
+            endpoints[cluster] = MergeResult(taken=False, note=note)
+        elif offer.backends is not None and definition is not None:
+            taken.append((cluster, _serving(offer.backends, definition, cluster)))
+    groups, results = union(taken)
+    hostnames = {str(a): name for _, backends in reversed(taken) for a, name in backends.hostnames.items()}
+    there = {text for addresses in groups.values() for text in addresses}
     return Merged(
-        definition=first[1] if first else None,
-        subsets=subsets if taken else None,
+        definition=definition.spec if definition else None,
+        subsets=groups if taken else None,
+        hostnames={text: name for text, name in hostnames.items() if text in there},
         services=services,
         endpoints=endpoints | results,
     )
 
 
-def _judge(offer: Offer, first: tuple[Header, ServiceSpec] | None) -> MergeResult:
-    if isinstance(offer.definition, str):
-        return MergeResult(taken=False, note=offer.definition)
-    if first is None:
-        return MergeResult(taken=True)
-    header, definition = first
-    difference = differs(offer.definition, definition)
-    if not difference:
-        return MergeResult(taken=True)
-    return MergeResult(
-        taken=False, note=f"conflict with cluster {header.cluster_id}, which exported it first: {difference}"
-    )
+def _judge(ordered: Iterable[Offer], *, refuse_conflicts: bool) -> tuple[dict[str, MergeResult], list[Said]]:
+    """Return the result on each Service export, and what those say that take part, the oldest first."""
+    results: dict[str, MergeResult] = {}
+    said: list[Said] = []
+    for offer in ordered:
+        cluster, definition = offer.header.cluster_id, offer.definition
+        if isinstance(definition, str):
+            results[cluster] = MergeResult(taken=False, note=definition)
+            continue
+        difference = differs(definition, said[0][1]) if refuse_conflicts and said else ""
+        if difference:
+            why = f"conflict with cluster {said[0][0]}, which exported it first: {difference}"
+            results[cluster] = MergeResult(taken=False, note=why)
+            continue
+        results[cluster] = MergeResult(taken=True)
+        said.append((cluster, definition))
+    return results, said
 
 
-def differs(mine: ServiceSpec, theirs: ServiceSpec) -> str:
-    """Return the first field in which two definitions differ, "" if in none. The order of ports says nothing."""
-    own, other = ({p.name: p for p in d.ports} for d in (mine, theirs))
-    for name in sorted(own.keys() | other.keys()):
-        shown = f'port "{name}"'
-        if name not in other:
-            return f"{shown} is not in the other definition"
-        if name not in own:
-            return f"{shown} of the other definition is missing"
-        if _number(own[name]) != _number(other[name]):
-            return f"{shown} is {_number(own[name])} here and {_number(other[name])} there"
-    return ""
+def _serving(backends: Backends, definition: Definition, cluster: str) -> Backends:
+    """Return a cluster's endpoints without the ports that older exports have given to others."""
+    own = definition.ports[cluster]
+    found: dict[Ports, frozenset[Address]] = {}
+    for ports, addresses in backends.subsets.items():
+        if kept := tuple(port for port in ports if port[0] in own):
+            found[kept] = found.get(kept, frozenset()) | addresses
+    return replace(backends, subsets=found)
 
 
-def _number(port: ServicePort) -> str:
-    return f"{port.port}/{port.protocol}"
+def union(offers: Sequence[tuple[str, Backends]]) -> tuple[Groups, dict[str, MergeResult]]:
+    """Return the endpoints of all clusters, and the result on each.
 
-
-def union(offers: Sequence[tuple[str, Backends]]) -> tuple[Subsets, dict[str, MergeResult]]:
-    """Return the subsets of all clusters together, and the result on each.
-
-    What would make the ResourceImport too large is left out, the youngest export's last addresses first.
+    An address that two clusters have is the older export's. What would make the ResourceImport too large is left
+    out, the youngest export's last addresses first.
     """
-    found: dict[Ports, set[Address]] = {}
+    found: dict[Group, tuple[str, ...]] = {}
+    seen: dict[Ports, set[Address]] = {}
     results: dict[str, MergeResult] = {}
     size = 0
     for cluster, backends in offers:
         dropped = 0
         for ports in sorted(backends.subsets):
-            fresh = sorted(backends.subsets[ports] - found.get(ports, set()), key=_address_key)
-            head = 0 if ports in found else len(json.dumps(endpoint_ports(ports))) + 32
-            if ports not in found and len(found) == MAX_SUBSETS:
+            there = seen.setdefault(ports, set())
+            fresh = sorted(backends.subsets[ports] - there, key=_address_key)
+            head = len(json.dumps(endpoint_ports(ports))) + 32 + len(cluster)
+            if len(found) == MAX_SUBSETS:
                 dropped += len(fresh)
                 continue
-            for index, address in enumerate(fresh):
+            kept = 0
+            for address in fresh:
                 cost = len(str(address)) + 12 + head
+                if address in backends.hostnames:
+                    cost += len(backends.hostnames[address]) + 16
                 if size + cost > MAX_SUBSETS_SIZE:
-                    dropped += len(fresh) - index
                     break
-                size, head = size + cost, 0
-                found.setdefault(ports, set()).add(address)
+                size, head, kept = size + cost, 0, kept + 1
+            dropped += len(fresh) - kept
+            there.update(fresh[:kept])
+            if kept:
+                found[cluster, ports] = tuple(map(str, fresh[:kept]))
         results[cluster] = _union_result(backends, dropped)
-    subsets = {ports: tuple(map(str, sorted(some, key=_address_key))) for ports, some in found.items()}
-    return subsets, results
+    return found, results
 
 
 def _union_result(backends: Backends, dropped: int) -> MergeResult:

@@ -6,12 +6,13 @@ Pure: raw objects to frozen values with known fields only. Raises only InputErro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from mcagent.controller.contract.cidr_claims import MAX_CIDRS, MAX_GATEWAYS
+from mcagent.controller.contract.exported_metadata import carried_by
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import text_at
-from mcagent.controller.contract.services import Ports, ServiceSpec, read_service_spec, read_subsets
+from mcagent.controller.contract.services import Ports, ServiceSpec, hostname_of, read_service_spec, read_subsets
 from mcagent.controller.leader.exports import cluster_of, subject
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.core.addresses.underlay import refuse_underlay
@@ -29,6 +30,7 @@ class Backends:
     """The endpoints that a cluster exports: addresses by the ports they serve; what was left out, in words."""
 
     subsets: Mapping[Ports, frozenset[Address]]
+    hostnames: Mapping[Address, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     over: int = 0  # endpoints that are more than one export may have
 
@@ -43,7 +45,9 @@ def read_definition(raw: RawObject) -> ServiceSpec:
     payload = subject(raw).get("spec").get("service")
     if payload.absent:
         raise payload.error("is missing: an export of kind Service has it", "Missing")
-    return read_service_spec(payload.get("serviceSpec"))
+    carried = carried_by(raw)
+    spec = read_service_spec(payload.get("serviceSpec"))
+    return replace(spec, labels=carried.labels, annotations=carried.annotations)
 
 
 def read_backends(raw: RawObject, refuse: Callable[[Address], str], most: int) -> Backends:
@@ -56,13 +60,14 @@ def read_backends(raw: RawObject, refuse: Callable[[Address], str], most: int) -
     if payload.absent:
         raise payload.error("is missing: an export of kind Endpoints has it", "Missing")
     found: dict[Ports, set[Address]] = {}
+    hostnames: dict[Address, str] = {}
     left_out: list[str] = []
     for subset, ports, addresses in read_subsets(payload, MAX_PORT_SETS):
         if not ports:
             raise subset.get("ports").error("is empty: an endpoint is an address and ports", "Missing")
         for item in addresses:
             try:
-                address = item.address()
+                address = item.get("ip").address()
             except InputError as error:
                 left_out.append(f"{error.path}: {error.reason}")
                 continue
@@ -71,8 +76,10 @@ def read_backends(raw: RawObject, refuse: Callable[[Address], str], most: int) -
                 left_out.append(why)
             else:
                 found.setdefault(ports, set()).add(address)
+                if hostname := hostname_of(item):
+                    hostnames[address] = hostname
     kept, dropped = _first(found, most)
-    return Backends(subsets=kept, left_out=tuple(left_out), over=dropped)
+    return Backends(subsets=kept, hostnames=hostnames, left_out=tuple(left_out), over=dropped)
 
 
 def _first(found: Mapping[Ports, set[Address]], most: int) -> tuple[dict[Ports, frozenset[Address]], int]:

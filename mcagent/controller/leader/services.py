@@ -8,14 +8,12 @@ else the older export. Which exports take part is decided in `offers`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.conditions import FALSE, TRUE, condition
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.ranges import blocks_of
 from mcagent.controller.contract.raw import age, annotation, is_deleting, name_of, namespace_of, text_at
-from mcagent.controller.contract.services import endpoint_subsets, service_ports, session_affinity
 from mcagent.controller.leader.announces import announces
 from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, ACCOUNTS_BY_NAMESPACE, named_namespaces, said
 from mcagent.controller.leader.export_status import export_ref, failed, released, succeeded
@@ -34,6 +32,7 @@ from mcagent.controller.leader.granted_networks import GRANTS
 from mcagent.controller.leader.merge import Merged, MergeResult, merge
 from mcagent.controller.leader.offers import Export, Offers
 from mcagent.controller.leader.payloads import published
+from mcagent.controller.leader.service_imports import key_of_import, service_imports
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -46,8 +45,6 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
-
-_IMPORT_KINDS = frozenset({names.SERVICE_IMPORT, ExportKind.ENDPOINTS})
 
 
 class ServiceMerge:
@@ -83,7 +80,7 @@ class ServiceMerge:
         raws = [raw for raw in (change.old, change.new) if raw is not None]
         match change.kind:
             case Kind.RESOURCE_IMPORT:
-                own = [key for raw in raws for key in _key_of_import(raw)]
+                own = [key for raw in raws for key in key_of_import(raw)]
                 return dict.fromkeys([*own, *_with_rivals(view, _of_networks(view, area, change))])
             case Kind.MEMBER_CLUSTER_ANNOUNCE:
                 if announces(change.old) == announces(change.new):
@@ -118,7 +115,7 @@ class ServiceMerge:
             if text_at(raw, "spec", "kind") in SERVICE_KINDS
         }
         for raw in view.list(Kind.RESOURCE_IMPORT, namespace=area):
-            found |= dict.fromkeys(_key_of_import(raw))
+            found |= dict.fromkeys(key_of_import(raw))
         return found
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:
@@ -135,18 +132,25 @@ class ServiceMerge:
             taken = names.service_import(namespace, name)
             merged = _refuse_all(mine, f"the ResourceImport's name, {taken}, stands for {_whose(holder)}")
         else:
-            merged = merge(self._offers.offers(view, area, mine))
-        steps: list[Wanted | Ref] = [*_imports(view, area, {"namespace": namespace, "name": name}, merged, now)]
+            offers = self._offers.offers(view, area, mine)
+            merged = merge(offers, refuse_conflicts=self._settings.limits.refuse_conflicts)
+        steps: list[Wanted | Ref] = [
+            *service_imports(view, area, {"namespace": namespace, "name": name}, merged, now)
+        ]
         events: list[Event] = []
         for export in mine:
             raw = export.raw
             if is_deleting(raw):
                 continue
             result = _result(export, merged)
-            good = succeeded(raw, now, result.note)
+            good = succeeded(raw, now, result.note, result.conflict)
             steps.append(good if result.taken else failed(raw, result.note, now, result.reason))
             if result.note:
                 events.append(Event(subject=str(export_ref(raw)), reason="NotMerged", message=result.note))
+            if conflict := result.conflict:
+                events.append(
+                    Event(subject=str(export_ref(raw)), reason=conflict.reason, message=conflict.message)
+                )
         steps += filter(None, (released(export.raw) for export in mine if is_deleting(export.raw)))
         return DesiredObjects(steps=steps, events=events)
 
@@ -240,70 +244,3 @@ def _result(export: Export, merged: Merged) -> MergeResult:
     assert export.header is not None
     results = merged.services if export.header.kind is ExportKind.SERVICE else merged.endpoints
     return results[export.header.cluster_id]
-
-
-# --- the two ResourceImports ----------------------------------------------------------------------------------
-
-
-def _key_of_import(raw: RawObject) -> list[str]:
-    """Return the key of a ResourceImport that is ours: of our kinds, and named as we name them."""
-    kind, namespace, name = (text_at(raw, "spec", field) for field in ("kind", "namespace", "name"))
-    named = names.service_import if kind == names.SERVICE_IMPORT else names.endpoints_import
-    if kind not in _IMPORT_KINDS or name_of(raw) != named(namespace, name):
-        return []
-    good = names.is_label(namespace) and names.is_label(name)
-    return [f"{namespace_of(raw)}/{namespace}/{name}"] if good else []
-
-
-def _imports(view: View, area: str, own: Mapping[str, str], merged: Merged, now: float) -> Iterable[Wanted | Ref]:
-    """Yield the two ResourceImports as they should be: first the Service, and when it goes, last."""
-    service = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.service_import(**own))
-    backends = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.endpoints_import(**own))
-    if merged.definition is not None:
-        affinity = session_affinity(merged.definition.affinity_seconds)
-        service_import = {"type": "ClusterSetIP", "ports": service_ports(merged.definition), **affinity}
-        spec = {**own, "kind": names.SERVICE_IMPORT, "serviceImport": {"spec": service_import}}
-        yield _import(view, service, {"spec": spec}, merged.services, now)
-    if merged.subsets is not None:
-        spec = {
-            **own,
-            "kind": str(ExportKind.ENDPOINTS),
-            "endpoints": {"subsets": endpoint_subsets(merged.subsets)},
-        }
-        exporters = ",".join(sorted(cluster for cluster, result in merged.endpoints.items() if result.taken))
-        meta = {"annotations": {names.EXPORTERS_ANNOTATION: exporters}}
-        yield _import(view, backends, {"metadata": meta, "spec": spec}, merged.endpoints, now)
-    elif _is_ours(view.get(backends), own):
-        yield backends
-    if merged.definition is None and _is_ours(view.get(service), own):
-        yield service
-
-
-def _is_ours(raw: RawObject | None, own: Mapping[str, str]) -> bool:
-    """Tell whether a ResourceImport is there and stands for this Service, not for another of the same name."""
-    return raw is not None and all(text_at(raw, "spec", field) == text for field, text in own.items())
-
-
-def _import(view: View, ref: Ref, body: RawObject, results: Mapping[str, MergeResult], now: float) -> Wanted:
-    found = (view.get(ref) or {}).get("status")
-    before: dict[str, object] = {}
-    for item in found.get("clusterStatuses") or () if isinstance(found, dict) else ():
-        if isinstance(item, dict):
-            before[text_at(item, "clusterID")] = item.get("conditions")
-    statuses = [
-        {
-            "clusterID": cluster,
-            "conditions": [
-                condition(
-                    before.get(cluster),
-                    "Succeeded",
-                    TRUE if result.taken else FALSE,
-                    reason="" if result.taken else result.reason,
-                    message=result.note,
-                    now=now,
-                )
-            ],
-        }
-        for cluster, result in sorted(results.items())
-    ]
-    return Wanted(ref=ref, body=body, status={"clusterStatuses": statuses})

@@ -33,5 +33,5 @@ def read_subsets(raw: RawObject) -> Subsets:
     for _, ports, addresses in subsets_of(field_of(raw).get("spec").get("endpoints")):
         kept = found.setdefault(ports, {}) if ports else {}
         for item in addresses:
-            kept[item.text()] = None
+            kept[item.get("ip").text()] = None
     return {ports: tuple(addresses) for ports, addresses in found.items()}

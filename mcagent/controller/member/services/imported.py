@@ -129,7 +129,7 @@ def endpoints_of(target: ImportedService, found: Subsets) -> Wanted:
     """Return the Endpoints. A label keeps Kubernetes from mirroring them: the slices are there already."""
     meta = _marks()
     meta["labels"] |= {names.SKIP_MIRROR_LABEL: "true"}
-    return Wanted(ref=target.endpoints, body={"metadata": meta, "subsets": endpoint_subsets(found)})
+    return Wanted(ref=target.endpoints, body={"metadata": meta, "subsets": endpoint_subsets(found, {})})
 
 
 def service_import_of(

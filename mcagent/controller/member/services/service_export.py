@@ -152,7 +152,7 @@ class ServiceExports:
         own = {"clusterID": leader.cluster_id, "namespace": namespace_of(export), "name": name_of(export)}
         payloads = (
             {"kind": ExportKind.SERVICE, "service": {"serviceSpec": decision.spec}},
-            {"kind": ExportKind.ENDPOINTS, "endpoints": {"subsets": endpoint_subsets(decision.subsets)}},
+            {"kind": ExportKind.ENDPOINTS, "endpoints": {"subsets": endpoint_subsets(decision.subsets, {})}},
         )
         for ref, raw, payload in zip(refs, there, payloads, strict=True):
             if raw is not None and is_deleting(raw):
@@ -275,6 +275,9 @@ def _conflict(
             message = printable(text_at(failure, "message"), _SHOWN)
             reason = _conflict_reason(failure, decision, view, export)
             return condition(before, "Conflict", TRUE, reason=reason, message=message, now=now)
+        if conflict := find(conditions, "Conflict"):
+            told = {key: printable(text_at(conflict, key), _SHOWN) for key in ("reason", "message")}
+            return condition(before, "Conflict", TRUE, **told, now=now)
         taken = taken or text_at(find(conditions, "Succeeded"), "status") == TRUE
     return condition(before, "Conflict", FALSE, reason="NoConflicts", now=now) if taken else {}
 

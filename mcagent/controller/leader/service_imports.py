@@ -1,0 +1,107 @@
+"""The two ResourceImports of a Service: what all members import of it, written from a Merged. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mcagent.controller.contract import names
+from mcagent.controller.contract.conditions import FALSE, TRUE, condition
+from mcagent.controller.contract.exported_metadata import as_annotations
+from mcagent.controller.contract.names import ExportKind
+from mcagent.controller.contract.raw import name_of, namespace_of, text_at
+from mcagent.controller.contract.services import (
+    CLUSTER_SET_IP,
+    HEADLESS,
+    ServiceSpec,
+    grouped_subsets,
+    service_fields,
+    service_ports,
+    session_affinity,
+)
+from mcagent.controller.leader.merge import Merged, MergeResult
+from mcagent.controller.machinery.reconciler import Ref, View, Wanted
+from mcagent.kube.source import RawObject
+from mcagent.model.objects import Kind
+
+_IMPORT_KINDS = frozenset({names.SERVICE_IMPORT, ExportKind.ENDPOINTS})
+
+
+def key_of_import(raw: RawObject) -> list[str]:
+    """Return the key of a ResourceImport that is ours: of our kinds, and named as we name them."""
+    kind, namespace, name = (text_at(raw, "spec", field) for field in ("kind", "namespace", "name"))
+    named = names.service_import if kind == names.SERVICE_IMPORT else names.endpoints_import
+    if kind not in _IMPORT_KINDS or name_of(raw) != named(namespace, name):
+        return []
+    good = names.is_label(namespace) and names.is_label(name)
+    return [f"{namespace_of(raw)}/{namespace}/{name}"] if good else []
+
+
+def service_imports(
+    view: View, area: str, own: Mapping[str, str], merged: Merged, now: float
+) -> Iterable[Wanted | Ref]:
+    """Yield the two ResourceImports as they should be: first the Service, and when it goes, last."""
+    service = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.service_import(**own))
+    backends = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.endpoints_import(**own))
+    if merged.definition is not None:
+        spec = {**own, "kind": names.SERVICE_IMPORT, "serviceImport": {"spec": _service(merged.definition)}}
+        notes = as_annotations(merged.definition.labels, merged.definition.annotations)
+        body = {"metadata": {"annotations": notes}, "spec": spec}
+        yield _import(view, service, body, merged.services, now)
+    if merged.subsets is not None:
+        spec = {
+            **own,
+            "kind": str(ExportKind.ENDPOINTS),
+            "endpoints": {"subsets": grouped_subsets(merged.subsets, merged.hostnames)},
+        }
+        exporters = sorted(cluster for cluster, result in merged.endpoints.items() if result.taken)
+        notes = {
+            names.EXPORTERS_ANNOTATION: ",".join(exporters),
+            names.SUBSET_CLUSTERS_ANNOTATION: ",".join(cluster for cluster, _ in sorted(merged.subsets)),
+        }
+        body = {"metadata": {"annotations": notes}, "spec": spec}
+        yield _import(view, backends, body, merged.endpoints, now)
+    elif _is_ours(view.get(backends), own):
+        yield backends
+    if merged.definition is None and _is_ours(view.get(service), own):
+        yield service
+
+
+def _service(spec: ServiceSpec) -> RawObject:
+    """Return the spec of the ServiceImport that members are to have; which IPs it has is theirs."""
+    kind = HEADLESS if spec.headless else CLUSTER_SET_IP
+    return {
+        "type": kind,
+        "ports": service_ports(spec),
+        **session_affinity(spec.affinity_seconds),
+        **service_fields(spec),
+    }
+
+
+def _is_ours(raw: RawObject | None, own: Mapping[str, str]) -> bool:
+    """Tell whether a ResourceImport is there and stands for this Service, not for another of the same name."""
+    return raw is not None and all(text_at(raw, "spec", field) == text for field, text in own.items())
+
+
+def _import(view: View, ref: Ref, body: RawObject, results: Mapping[str, MergeResult], now: float) -> Wanted:
+    found = (view.get(ref) or {}).get("status")
+    before: dict[str, object] = {}
+    for item in found.get("clusterStatuses") or () if isinstance(found, dict) else ():
+        if isinstance(item, dict):
+            before[text_at(item, "clusterID")] = item.get("conditions")
+    statuses = [
+        {
+            "clusterID": cluster,
+            "conditions": [
+                condition(
+                    before.get(cluster),
+                    "Succeeded",
+                    TRUE if result.taken else FALSE,
+                    reason="" if result.taken else result.reason,
+                    message=result.note,
+                    now=now,
+                )
+            ],
+        }
+        for cluster, result in sorted(results.items())
+    ]
+    return Wanted(ref=ref, body=body, status={"clusterStatuses": statuses})
