@@ -652,8 +652,8 @@ def test_get_shows_what_a_leader_says(site: Site) -> None:
     assert (east[:2], west[:2]) == (["east", "True"], ["west", "False"])
     code, out, _ = site.run("get", "re", "-n", AREA, "--clusterid", "west")
     assert [line.split()[1] for line in out.splitlines()[1:]] == ["west-default-nginx-service"]
-    assert "Failure" in out
-    assert "conflict with cluster east" in out
+    assert "Conflict" in out
+    assert "[http 80/TCP] in cluster east, which was first" in out
     code, out, _ = site.run("get", "resourceimports", "default-nginx-service", "-o", "json")
     assert json.loads(out)["spec"]["kind"] == "ServiceImport"
     code, out, _ = site.run("get", "ri", "-o", "yaml")

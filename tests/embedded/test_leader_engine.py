@@ -72,10 +72,10 @@ class World:
         return [a["ip"] for s in found["spec"]["endpoints"]["subsets"] for a in s["addresses"]] if found else []
 
     def verdict(self, name: str) -> str:
-        """Return the type of an export's condition, "" while there is none."""
+        """Return what became of an export: the type of the last of its conditions, "" while there is none."""
         found = self.get(Kind.RESOURCE_EXPORT, name) or {}
         conditions = found.get("status", {}).get("conditions") or [{}]
-        return str(conditions[0].get("type", ""))
+        return str(conditions[-1].get("type", ""))
 
     def ready(self) -> int:
         """Return how many members are Ready."""
@@ -128,7 +128,7 @@ def test_from_exports_to_imports_and_back(world: World) -> None:
     assert info["wireGuard"] == {"publicKey": KEY}
     world.put(service("west", ports=81))
     services = [f"{cluster}-default-nginx-service" for cluster in ("east", "west")]
-    until(lambda: "Failure" in map(world.verdict, services))
+    until(lambda: set(map(world.verdict, services)) == {"Conflict"})
     world.objects.remove(Kind.MEMBER_CLUSTER_ANNOUNCE, names.announce("east"), COMMON_AREA)
     until(lambda: world.get(Kind.MEMBER_CLUSTER_ANNOUNCE, names.announce("east")) is None)
     until(lambda: world.addresses() == ["10.2.0.1"])
@@ -197,7 +197,7 @@ def test_faults_of_the_api_server_leave_no_trace(world: World, fault: Fault) -> 
         world.put(service("west", target, ports=80 + number % 2), endpoints("west", ["10.2.0.1"], target))
     world.put(cluster_info("east", "10.1.0.0/16", key=KEY), service("east"), endpoints("east", ["10.1.0.9"]))
     until(lambda: world.addresses() == ["10.1.0.9"], 20)
-    until(lambda: all("Failure" in verdicts(world, n) for n in (1, 3)), 20)
+    until(lambda: all("Conflict" in verdicts(world, n) for n in (1, 3)), 20)
     until(lambda: all(verdicts(world, n) == {"Succeeded"} for n in (0, 2, 4)), 20)
     until(lambda: len(world.objects.names(Kind.RESOURCE_IMPORT)) == 13, 20)
     world.api.faults.clear()

@@ -79,8 +79,9 @@ def _export(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
     spec = tuple(printable(text_at(obj, "spec", field)) for field in ("clusterID", "kind", "namespace", "name"))
     bad = find(value_at(obj, "status", "conditions"), "Failure")
     good = find(value_at(obj, "status", "conditions"), "Succeeded")
-    state = "Failure" if bad else "Succeeded" if good else "-"
-    return [(*_head(obj), *spec, state, age(obj, now), _message((bad or good).get("message")))]
+    conflict = find(value_at(obj, "status", "conditions"), "Conflict")
+    state = "Failure" if bad else "Conflict" if conflict else "Succeeded" if good else "-"
+    return [(*_head(obj), *spec, state, age(obj, now), _message((bad or conflict or good).get("message")))]
 
 
 def _import(obj: RawObject, now: float) -> Sequence[Sequence[str]]:
