@@ -129,6 +129,18 @@ def document() -> Json:
         ),
         "member": controller_values(),
         "leader": controller_values(namespace=LABEL, createNamespace=FLAG, allNamespaces=FLAG),
+        "dns": exactly(
+            {
+                "rbac": FLAG,
+                "configureCoreDNS": FLAG,
+                "coreDNS": exactly(
+                    {
+                        **dict.fromkeys(("namespace", "serviceAccount", "configMap", "deployment"), LABEL),
+                        "version": {"type": "string", "pattern": r"^(v?[0-9]+\.[0-9]+\.[0-9]+\S*)?$"},
+                    }
+                ),
+            }
+        ),
         "admissionPolicies": exactly({"enabled": FLAG}),
         "metricsReader": exactly({"enabled": FLAG, "subjects": OBJECTS}),
         "podMonitor": exactly(

@@ -5,6 +5,7 @@ Owns what is said of these clusters to the chart. Which commands users are shown
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from devtools.errors import LabError
 from devtools.lab.topology import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
+COREDNS = Path(__file__).parent / "programs/coredns/go.mod"
 
 
 def helm() -> Path:
@@ -20,6 +22,12 @@ def helm() -> Path:
     if found.returncode:
         raise LabError(found.stderr.strip())
     return Path(found.stdout.strip())
+
+
+def coredns_version() -> str:
+    """Return the version of the CoreDNS that runs here: its image's tag does not say it."""
+    (found,) = re.findall(r"^require github.com/coredns/coredns v(\S+)$", COREDNS.read_text(), flags=re.MULTILINE)
+    return str(found)
 
 
 def values(cluster: Cluster) -> list[str]:

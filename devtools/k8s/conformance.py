@@ -55,16 +55,17 @@ class Conformance:
             for cluster in self.lab.topology.clusters:
                 self._install(cluster, leads=cluster is self.lab.topology.clusters[0])
             demo.installed()
+        with self.say.step("CoreDNS takes up clusterset.local"):
+            for cluster in self.lab.topology.clusters:  # which it does by itself, too, but within two minutes
+                self.lab.kubectl(cluster, "-n", "kube-system", "rollout", "restart", "deployment/coredns")
+                self.lab.rolled_out(cluster, "kube-system", "deployment/coredns")
         demo.join()
 
     def _install(self, cluster: Cluster, *, leads: bool) -> None:
         command = ["install", "mcagent", "deploy/helm/mcagent", "-n", "kube-system", *chart.values(cluster)]
-        command += [
-            "--set",
-            f"agent.config.clusterID={cluster.name}",
-            "--set",
-            f"leader.enabled={str(leads).lower()}",
-        ]
+        values = {"agent.config.clusterID": cluster.name, "leader.enabled": str(leads).lower()}
+        values |= {"dns.configureCoreDNS": "true", "dns.coreDNS.version": chart.coredns_version()}
+        command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         environment = ["env", f"--chdir={ROOT}", f"KUBECONFIG={self.lab.kubeconfig(cluster)}"]
         netns.run([*self._beside(cluster), *environment, str(self.helm), *command], timeout=180.0)
 

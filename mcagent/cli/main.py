@@ -32,12 +32,13 @@ COMMANDS = {
     "uninstall": "remove mcagent from a cluster, in the right order",
     "clusterset": "make, join, leave or destroy a ClusterSet",
     "membertoken": "make, show or delete the token of a member cluster",
+    "dns": "have CoreDNS answer names of shared Services, or not any more",
     "get": "show the objects of a ClusterSet: who is a member, what is exported, what conflicts",
     "version": "print the version",
 }
 
 ADMIN = frozenset(
-    {"clusterset", "deploy", "get", "membertoken", "uninstall"}
+    {"clusterset", "deploy", "dns", "get", "membertoken", "uninstall"}
 )  # their modules are in mcagent.cli.admin
 
 _EPILOG = f"""\

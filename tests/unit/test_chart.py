@@ -71,6 +71,8 @@ def test_defaults_are_right() -> None:
         ("member.replicas", 0),
         ("member.config.endpointIPType", "NodeIP"),
         ("member.networkPolicy.webhookFrom", ["everywhere"]),
+        ("dns.coreDNS.version", "latest"),
+        ("dns.coreDNS.namespace", ""),
         ("metricsReader.subjects", "prometheus"),
         ("podMonitor.interval", "often"),
         ("openvswitch.deploy", "sometimes"),

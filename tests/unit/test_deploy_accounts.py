@@ -20,6 +20,7 @@ ACCOUNTS = {
     "examples/member-east-clusterset.yaml": "member's controller",
 }
 MEMBER_ROLE = "antrea-mc-member-cluster-role"
+COREDNS_ROLE = "mcagent-coredns"
 Json = dict[str, Any]
 
 
@@ -32,6 +33,7 @@ def table() -> str:
                 continue
             of_member = manifest["metadata"]["name"] == MEMBER_ROLE
             account = "a member's token, on the leader" if of_member else ACCOUNTS[file]
+            account = "CoreDNS" if manifest["metadata"]["name"] == COREDNS_ROLE else account
             where = manifest["metadata"].get("namespace", "all namespaces")
             for rule in manifest["rules"]:
                 rows[account, where][", ".join(rule["verbs"])] += words(rule)

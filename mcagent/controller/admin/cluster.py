@@ -94,7 +94,10 @@ class Cluster:
         self._undo.append((f"annotations of {kind} {namespace}/{name}", lambda: self._patch(path, before)))
 
     def _patch(self, path: str, annotations: Mapping[str, str | None]) -> None:
-        change = {"metadata": {"annotations": dict(annotations)}}
+        self.merge(path, {"metadata": {"annotations": dict(annotations)}})
+
+    def merge(self, path: str, change: RawObject) -> None:
+        """Change an object by a JSON merge patch (RFC 7386). Raises SourceError."""
         self._client.request("PATCH", path, body=change, content_type="application/merge-patch+json")
 
     def request(self, method: str, path: str, body: RawObject) -> RawObject:

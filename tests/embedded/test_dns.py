@@ -1,0 +1,129 @@
+"""`mcagent dns` on an API server: the Corefile is changed and changed back, or left alone, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from devtools.apiserver import ApiServer
+from devtools.lab import certificates
+from mcagent.cli.main import main
+from mcagent.kube.client import Client
+
+CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/kube-system/deployments"
+COREFILE = """\
+.:53 {
+    errors
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        fallthrough in-addr.arpa ip6.arpa
+    }
+    reload
+}
+"""
+
+
+@dataclass
+class Site:
+    """An API server with CoreDNS, and `mcagent dns` run against it."""
+
+    kubeconfig: Path
+    client: Client
+    capsys: pytest.CaptureFixture[str]
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """Run `mcagent dns`; return exit code, stdout and stderr."""
+        self.capsys.readouterr()
+        code = main(["dns", *arguments, "--kubeconfig", str(self.kubeconfig)])
+        out, err = self.capsys.readouterr()
+        return code, out, err
+
+    @property
+    def corefile(self) -> str:
+        """What CoreDNS is told."""
+        return str(self.client.request("GET", f"{CONFIG_MAPS}/coredns")["data"]["Corefile"])
+
+    def image(self, name: str) -> None:
+        """Run another image."""
+        containers = [{"name": "coredns", "image": name}]
+        change = {"spec": {"template": {"spec": {"containers": containers}}}}
+        kind = "application/merge-patch+json"
+        self.client.request("PATCH", f"{DEPLOYMENTS}/coredns", body=change, content_type=kind)
+
+
+@pytest.fixture
+def site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Site]:
+    """Give an API server with a CoreDNS that is new enough."""
+    identity = certificates.server_identity(tmp_path / "pki", ["127.0.0.1", "localhost"])
+    with ApiServer(tls=identity, tokens=frozenset({"admin-token"})) as server:
+        server.write_kubeconfig(tmp_path / "kubeconfig")
+        client = Client(str(tmp_path / "kubeconfig"))
+        have = {item["metadata"]["name"] for item in client.request("GET", "/api/v1/namespaces")["items"]}
+        if "kube-system" not in have:
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}
+            client.request("POST", "/api/v1/namespaces", body=body)
+        meta = {"name": "coredns", "namespace": "kube-system"}
+        config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"Corefile": COREFILE}}
+        client.request("POST", CONFIG_MAPS, body=config_map)
+        labels = {"k8s-app": "kube-dns"}
+        containers = [{"name": "coredns", "image": "registry.k8s.io/coredns/coredns:v1.12.2"}]
+        template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
+        deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta}
+        deployment["spec"] = {"selector": {"matchLabels": labels}, "template": template}
+        client.request("POST", DEPLOYMENTS, body=deployment)
+        yield Site(tmp_path / "kubeconfig", client, capsys)
+        client.close()
+
+
+def test_names_are_put_in_and_taken_out_again(site: Site) -> None:
+    """Each action can be repeated, and `show` changes nothing."""
+    code, shown, _ = site.run("show")
+    assert (code, site.corefile) == (0, COREFILE)
+    code, _, said = site.run("apply")
+    assert code == 0
+    assert "ConfigMap kube-system/coredns: clusterset.local put in; CoreDNS takes it up within" in said
+    assert site.corefile == shown != COREFILE
+    assert "is there already" in site.run("apply")[2]
+    code, _, said = site.run("remove")
+    assert (code, site.corefile) == (0, COREFILE)
+    assert "taken out" in said
+    code, _, said = site.run("remove")
+    assert (code, site.corefile) == (0, COREFILE)
+    assert "nothing of mcagent dns is in it" in said
+
+
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [
+        ("registry.k8s.io/coredns/coredns:v1.12.1", "CoreDNS is 1.12.1 and would not start again"),
+        (
+            "coredns:latest",
+            'image "coredns:latest" of Deployment kube-system/coredns: CoreDNS must be 1.12.2 or newer',
+        ),
+    ],
+)
+def test_a_corefile_that_coredns_would_not_take_is_not_written(site: Site, image: str, said: str) -> None:
+    """An older CoreDNS ends at a word that it does not know, and with it all names of the cluster."""
+    site.image(image)
+    code, _, error = site.run("apply")
+    assert code != 0
+    assert said in error
+    assert site.corefile == COREFILE
+
+
+def test_a_version_that_the_image_does_not_tell_is_named(site: Site) -> None:
+    """By a flag."""
+    site.image("coredns:latest")
+    assert site.run("apply", "--coredns-version", "1.12.2")[0] == 0
+    assert "multicluster" in site.corefile
+
+
+def test_without_coredns_it_says_what_is_missing(site: Site) -> None:
+    """`apply` fails; `remove` has nothing to do."""
+    code, _, said = site.run("apply", "--configmap", "other")
+    assert code != 0
+    assert "ConfigMap kube-system/other is not there" in said
+    assert site.run("remove", "--configmap", "other")[0] == 0
