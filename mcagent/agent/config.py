@@ -167,6 +167,10 @@ KEYS: tuple[Key, ...] = (
         meaning="Other clusters may open connections to this Node's own addresses, as far as podCIDRs (or the "
                 "Node's Pod CIDR) has them: kubelet, NodePorts, Pods on the host's network. false: only by an "
                 "exported Service."),
+    _key("importedTraffic", "imported_traffic", kinds.traffic(),
+        meaning="Which clusters get new connections to imported Services whose ServiceImport has no annotation "
+                "`mcagent.io/traffic` ([multicluster.md](multicluster.md#where-traffic-goes)). any: all endpoints "
+                'alike, as kube-proxy chooses. "": the same, and annotations are not read.'),
     _key("newConnections", "new_connections", kinds.integer(0, 1_000_000),
         meaning="New connections that each other cluster may open to this Node in a second, or twice as many at "
                 "once; what is over that is dropped. 0: any number."),
@@ -320,6 +324,8 @@ def _conflicts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for before, other in enumerate(cidrs[:index]):
             if overlaps(cidr, other):
                 yield f"podCIDRs[{index}]", f"{cidr} overlaps {other} (podCIDRs[{before}])"
+    if said["importedTraffic"] and not said["clusterID"]:
+        yield "importedTraffic", "needs clusterID: without it no cluster is this one"
     devices = ("bridge", "hostPort", "wireGuard.deviceName")
     for first, second in (("routeTable", "replyTable"), *combinations(devices, 2)):
         if said[first] == said[second]:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from mcagent.model.net import Network, parse_network
+from mcagent.model.traffic import read_traffic
 
 _DNS_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -205,6 +206,18 @@ def cidr() -> Value:
         return "" if value == "" else str(safe_network(value))
 
     return Value(allowed='a CIDR or ""', parse=parse, parse_text=parse)
+
+
+def traffic() -> Value:
+    """Return the kind of what says which clusters get connections (`mcagent.model.traffic`), or ""; as text."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str):
+            raise _wrong(allowed, value)
+        return str(read_traffic(value)) if value else ""
+
+    allowed = '"", "any", or clusters in order and with weights, as "local > east=3, west=1"'
+    return Value(allowed=allowed, parse=parse, parse_text=parse)
 
 
 def safe_network(value: object) -> Network:

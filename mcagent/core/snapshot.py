@@ -31,6 +31,7 @@ ATTRIBUTE: Mapping[Kind, str] = {
     Kind.SERVICE: "services",
     Kind.ENDPOINT_SLICE: "endpoint_slices",
     Kind.SERVICE_EXPORT: "service_exports",
+    Kind.SERVICE_IMPORT: "service_imports",
     Kind.NAMESPACE: "namespaces",
     Kind.LABEL_IDENTITY: "label_identities",
     Kind.NETWORK_POLICY: "network_policies",

@@ -11,25 +11,17 @@ from functools import cached_property
 
 from flows.pipeline import Env, NextHopGroup
 from flows.pipeline.registers import HOST_OFPORT
-from mcagent.core import wireguard
+from mcagent.core import imported_services, wireguard
 from mcagent.core.addresses.rules import Taken
 from mcagent.core.addresses.underlay import endpoint_of
 from mcagent.core.engine import Engine, joined
 from mcagent.core.fragments import build, path_state, tunnel_guard
 from mcagent.core.fragments.path_state import PathRules, PathState, Tunnel, cluster_tunnels, names_of, node_tunnels
 from mcagent.core.ids import CLUSTERS, METERS, NODES, SERVICES, assign_ids, assign_ofports
-from mcagent.core.local_cluster import services
+from mcagent.core.local_cluster import services, topology
 from mcagent.core.local_cluster.gateways import accept_gateways, wanted_gateways
 from mcagent.core.local_cluster.nodes import NO_PODS, CheckedNode, PodHosts, check_node, check_pod, pods_by_node
-from mcagent.core.local_cluster.topology import (
-    SERVICE_NEEDS,
-    LocalCluster,
-    LocalPeer,
-    local_cluster,
-    source_on,
-    uplink_problems,
-    with_pods,
-)
+from mcagent.core.local_cluster.topology import SERVICE_NEEDS, LocalCluster, LocalPeer
 from mcagent.core.policies import steps as policy_steps
 from mcagent.core.remote_clusters.check import check_cluster, judge_of
 from mcagent.core.remote_clusters.settle import CheckedCluster, RemoteClusters, settle
@@ -69,6 +61,8 @@ class Walk:
         found = local.needs | (SERVICE_NEEDS if local.serves(self._facts.datapath) else frozenset())
         if self._config.stretched_network_policy and local.role:
             found |= policy_steps.needs(self._snapshot)
+        if self._config.imported_traffic and local.role:
+            found |= imported_services.NEEDS
         return found
 
     # --- this cluster
@@ -85,7 +79,7 @@ class Walk:
 
     @cached_property
     def _without_pods(self) -> LocalCluster:
-        return self._cell("local cluster", local_cluster, self._nodes, self._gateways[0], self._config)
+        return self._cell("local cluster", topology.local_cluster, self._nodes, self._gateways[0], self._config)
 
     @cached_property
     def _pods(self) -> PodHosts:
@@ -99,7 +93,7 @@ class Walk:
     @cached_property
     def local(self) -> LocalCluster:
         """This cluster."""
-        return self._cell("local cluster with Pods", with_pods, self._without_pods, self._pods)
+        return self._cell("local cluster with Pods", topology.with_pods, self._without_pods, self._pods)
 
     @cached_property
     def _exported(self) -> tuple[Mapping[str, ExportedPort], tuple[Problem, ...]]:
@@ -196,6 +190,7 @@ class Walk:
             found += self._cluster_fragments(self._env)
             if self._env.identities:
                 found += self._policies.fragments
+            found += self._steering.fragments
             if self._facts.datapath is DatapathType.NETDEV:
                 ports = self._exported[0]
                 found.append(self._cell("endpoints", build.endpoints_fragment, ports, self.local.own))
@@ -288,6 +283,13 @@ class Walk:
             return policy_steps.Enforced()
         return policy_steps.enforced(self._engine, self._snapshot, self._env, self._config, self._cluster_ids)
 
+    @cached_property
+    def _steering(self) -> imported_services.Steering:
+        """What imported Services want of this Node, where they are steered."""
+        if not self._config.imported_traffic or self._env is None:
+            return imported_services.Steering()
+        return imported_services.steering(self._engine, self._snapshot, self._config)
+
     def _service_fragments(self, env: Env) -> Iterable[Fragment]:
         """Return those of exported Services."""
         exported = self._exported[0]
@@ -302,13 +304,13 @@ class Walk:
 
     @cached_property
     def _source(self) -> tuple[Address | None, tuple[Problem, ...]]:
-        return source_on(self.local, self._facts)
+        return topology.source_on(self.local, self._facts)
 
     @cached_property
     def _unreached(self) -> tuple[Problem, ...]:
         """What is known of peers that packets do not reach."""
         facts = self._facts
-        found = uplink_problems(self.local, facts) if self.local.role else ()
+        found = topology.uplink_problems(self.local, facts) if self.local.role else ()
         if facts.silent:
             said = (facts.silent, facts.datapath, self._config)
             clusters = ("clusters", self._to_clusters, self._clusters.checked)
@@ -323,7 +325,7 @@ class Walk:
             *(self._snapshot.problems, self._gateways[1], self._without_pods.problems, self._source[1]),
             *(self._exported[1], self._clusters.problems, self._unreached, self._policies.problems),
         )
-        return self._cell("problems", in_order, *found, self._encryption.problems)
+        return self._cell("problems", in_order, *found, self._encryption.problems, self._steering.problems)
 
     @cached_property
     def _state(self) -> NodeState:

@@ -114,6 +114,7 @@ AGENT_KINDS = frozenset(
         Kind.SERVICE,
         Kind.ENDPOINT_SLICE,
         Kind.SERVICE_EXPORT,
+        Kind.SERVICE_IMPORT,
         Kind.NAMESPACE,
         Kind.LABEL_IDENTITY,
         Kind.NETWORK_POLICY,

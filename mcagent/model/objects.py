@@ -13,6 +13,7 @@ from enum import StrEnum
 from mcagent.model.net import Address, Network
 from mcagent.model.policies import Policy, Tier
 from mcagent.model.problem import Problem, Severity
+from mcagent.model.traffic import Traffic
 
 
 class Kind(StrEnum):
@@ -194,10 +195,16 @@ class EndpointPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSlice:
-    """discovery.k8s.io/v1 EndpointSlice of one Service (label kubernetes.io/service-name)."""
+    """discovery.k8s.io/v1 EndpointSlice of one Service (label kubernetes.io/service-name).
+
+    One of an imported Service says whose ServiceImport it serves, and which cluster its endpoints are of (labels
+    multicluster.kubernetes.io/service-name and source-cluster).
+    """
 
     meta: Meta
     service_name: str
+    imported_name: str = ""
+    source_cluster: str = ""
     endpoints: tuple[Endpoint, ...] = ()
     ports: tuple[EndpointPort, ...] = ()
 
@@ -207,6 +214,20 @@ class ServiceExport:
     """multicluster.x-k8s.io/v1alpha1 ServiceExport: exports the Service of its own name."""
 
     meta: Meta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceImport:
+    """multicluster.x-k8s.io/v1alpha1 ServiceImport: the addresses and ports of an imported Service.
+
+    `traffic`: which clusters get its connections; None where the object does not say.
+    """
+
+    meta: Meta
+    ips: tuple[Address, ...] = ()  # none: it is headless, or has no address yet
+    ports: tuple[ServicePort, ...] = ()
+    client_ip_affinity: bool = False
+    traffic: Traffic | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +259,7 @@ ApiObject = (
     | Service
     | EndpointSlice
     | ServiceExport
+    | ServiceImport
     | Namespace
     | LabelIdentity
     | Policy
@@ -263,6 +285,7 @@ class Snapshot:
     services: dict[str, Service] = field(default_factory=dict)
     endpoint_slices: dict[str, EndpointSlice] = field(default_factory=dict)
     service_exports: dict[str, ServiceExport] = field(default_factory=dict)
+    service_imports: dict[str, ServiceImport] = field(default_factory=dict)
     namespaces: dict[str, Namespace] = field(default_factory=dict)
     label_identities: dict[str, LabelIdentity] = field(default_factory=dict)
     network_policies: dict[str, Policy] = field(default_factory=dict)

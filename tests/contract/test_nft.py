@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Sequence
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
 
 from devtools.nodes import netns
 from mcagent.core.fragments.kernel import encrypted_netfilter, netfilter
+from mcagent.core.imported_services import SLOTS, Decided, PortShares, fragment
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
@@ -336,5 +337,23 @@ def test_what_core_compiles_is_found_again(backend: Inside) -> None:
     """Every rule of core is written as this nft lists it, so that a backend which learnt nothing finds it."""
     for config in (Config(node_name="a1"), Config(node_name="a1", host_port="mcagent-gateway", ct_mark_bit=3)):
         wanted = netfilter(config, networks("10.244.0.0/16"))
+        make(backend, wanted)
+        assert anew(backend).observe() == as_mapping(wanted)
+
+
+@pytest.mark.parametrize("by_client", [False, True])
+def test_shares_of_imported_services_are_found_again(backend: Inside, by_client: bool) -> None:
+    """Maps of one endpoint and of many, of one slot and of all, are listed as they are written."""
+    config = Config(node_name="a1")
+    many = tuple((ip_address(f"10.244.{n // 250}.{n % 250 + 1}"), 8080) for n in range(999))
+    for ends in ((SLOTS,), (1, SLOTS), (*range(65, 65 + 998), SLOTS)):
+        port = PortShares(
+            address=ip_address("10.96.0.7"),
+            protocol="tcp",
+            port=80,
+            by_client=by_client,
+            shares=tuple(zip(ends, many, strict=False)),
+        )
+        wanted = list(fragment({"default/web": Decided(ports=(port,), own=(many[0][0],))}, config).resources)
         make(backend, wanted)
         assert anew(backend).observe() == as_mapping(wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from mcagent.model.config import Config
@@ -24,11 +25,13 @@ from mcagent.model.objects import (
     Pod,
     Service,
     ServiceExport,
+    ServiceImport,
     ServicePort,
     Snapshot,
 )
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.resources import Bfd, PeerKind, TunnelPort, TunnelType
+from mcagent.model.traffic import Traffic
 
 ATTRIBUTES = {
     Kind.GATEWAY: "gateways",
@@ -38,6 +41,7 @@ ATTRIBUTES = {
     Kind.SERVICE: "services",
     Kind.ENDPOINT_SLICE: "endpoint_slices",
     Kind.SERVICE_EXPORT: "service_exports",
+    Kind.SERVICE_IMPORT: "service_imports",
     Kind.NAMESPACE: "namespaces",
     Kind.LABEL_IDENTITY: "label_identities",
     Kind.NETWORK_POLICY: "network_policies",
@@ -161,6 +165,25 @@ def endpoint_slice(
         endpoints=tuple(endpoints),
         ports=tuple(EndpointPort(name=n, port=number, protocol=IpProtocol.TCP) for n, number in ports),
     )
+
+
+def service_import(
+    name: str, *, client_ip_affinity: bool = False, traffic: Traffic | None = None
+) -> ServiceImport:
+    """Return an imported Service with one TCP port."""
+    return ServiceImport(
+        meta=meta(Kind.SERVICE_IMPORT, name, namespace="default"),
+        ips=addresses("10.96.200.1"),
+        ports=(ServicePort(name="http", port=80),),
+        client_ip_affinity=client_ip_affinity,
+        traffic=traffic,
+    )
+
+
+def imported_slice(name: str, of: str, cluster: str, endpoints: Iterable[Endpoint]) -> EndpointSlice:
+    """Return an EndpointSlice of an imported Service, with the endpoints of a cluster."""
+    found = endpoint_slice(name, f"antrea-mc-{of}", endpoints, ("http", 80))
+    return replace(found, imported_name=of, source_cluster=cluster)
 
 
 def snapshot(*objects: ApiObject) -> Snapshot:

@@ -37,6 +37,7 @@ from mcagent.model.resources import (
     Rule,
     TunnelPort,
 )
+from mcagent.model.traffic import read_traffic
 from mcagent.model.wireguard import WireGuardImplementation
 from tests.unit.core_inputs import (
     ATTRIBUTES,
@@ -48,6 +49,7 @@ from tests.unit.core_inputs import (
     endpoint_slice,
     export,
     gateway,
+    imported_slice,
     label_identity,
     namespace,
     networks,
@@ -55,6 +57,7 @@ from tests.unit.core_inputs import (
     pod,
     policy,
     service,
+    service_import,
     snapshot,
 )
 
@@ -335,6 +338,7 @@ _POLICIES = [
     ),
     policy(Kind.TIER, "mine", {"priority": 7}),
 ]
+_TRAFFIC = [None, read_traffic("any"), read_traffic("east=3, local=1"), read_traffic("west > *")]
 _NAMESPACE_LABELS = st.sampled_from([f"{NAMESPACE_NAME}=default", f"{NAMESPACE_NAME}=default,team=a"])
 _OBJECTS: st.SearchStrategy[ApiObject] = st.one_of(
     st.builds(node, _NODES, _IPS, _CIDRS, created=_CREATED),
@@ -375,6 +379,14 @@ _OBJECTS: st.SearchStrategy[ApiObject] = st.one_of(
         believed=st.booleans(),
     ),
     st.sampled_from(_POLICIES),
+    st.builds(service_import, st.just("web"), client_ip_affinity=st.booleans(), traffic=st.sampled_from(_TRAFFIC)),
+    st.builds(
+        imported_slice,
+        st.sampled_from(["u", "v"]),
+        st.just("web"),
+        st.sampled_from(["home", "east", "west"]),
+        st.lists(st.builds(endpoint, _IPS, ready=st.booleans()), max_size=2),
+    ),
 )
 _CONFIGS = st.builds(
     config,
@@ -382,6 +394,7 @@ _CONFIGS = st.builds(
     enable_pod_to_pod=st.booleans(),
     pod_cidrs=st.sampled_from([(), networks("10.10.0.0/16"), networks("10.96.0.0/16")]),
     stretched_network_policy=st.booleans(),
+    imported_traffic=st.sampled_from(["", "any", "local > *"]),
 )
 
 

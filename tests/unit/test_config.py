@@ -136,6 +136,8 @@ def test_bfd_is_configured_by_nested_keys(tmp_path: Path) -> None:
         ("conntrackZoneBase: 65534", "conntrackZoneBase", "from 1 to 65533"),
         ("routeTable: 254", "routeTable", '"main"'),
         ("replyTable: 28003", "replyTable", "must differ from routeTable"),
+        ('importedTraffic: "local"', "importedTraffic", "needs clusterID"),
+        ("clusterID: home\nimportedTraffic: Local", "importedTraffic", "is not a cluster"),
         ("routeProtocol: 12", "routeProtocol", "bird"),
         ("rulePriority: 32766", "rulePriority", "from 1 to 32764"),
         ("nftTable: filter", "nftTable", "iptables-nft"),

@@ -180,12 +180,12 @@ def test_what_is_no_group_is_an_error(line: str) -> None:
 
 
 def test_a_big_dump_is_cut_quickly() -> None:
-    """Ten thousand flows are far under a second (about 20 ms where this was written)."""
+    """Ten thousand flows take far under a second of this process's own time (20 ms where this was written)."""
     line = " cookie=0x6d63020000000065, table=10, priority=216,ip,reg1={},nw_src=10.{}.{}.0/24 actions=drop"
     lines = [line.format(hex(n + 1), n // 256, n % 256) for n in range(10_000)]
-    start = time.perf_counter()
+    start = time.process_time()
     assert len({parse_flow_line(text) for text in lines}) == 10_000
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 # --- any value ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 
 # The kinds that an API server need not serve.
-OPTIONAL = frozenset({Kind.ANTREA_NETWORK_POLICY, Kind.CLUSTER_NETWORK_POLICY, Kind.TIER})
+OPTIONAL = frozenset({Kind.ANTREA_NETWORK_POLICY, Kind.CLUSTER_NETWORK_POLICY, Kind.TIER, Kind.SERVICE_IMPORT})
 # The kinds that are read in one namespace when one is configured; the others are read in all.
 IN_NAMESPACE = frozenset({Kind.GATEWAY, Kind.CLUSTER_INFO_IMPORT})
 

@@ -1,4 +1,4 @@
-"""Objects between clusters: Gateway, ClusterInfoImport, LabelIdentity, ServiceExport.
+"""Objects between clusters: Gateway, ClusterInfoImport, LabelIdentity, ServiceExport, ServiceImport.
 
 Other clusters write most of what is in them: a part that is wrong takes away no more than it has to.
 """
@@ -17,6 +17,7 @@ from mcagent.model.objects import (
     LabelIdentity,
     Meta,
     ServiceExport,
+    ServiceImport,
     WireGuardInfo,
 )
 from mcagent.model.parsing.fields import (
@@ -25,7 +26,9 @@ from mcagent.model.parsing.fields import (
     problem_of,
 )
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
+from mcagent.model.parsing.kubernetes import service_ports
 from mcagent.model.problem import Problem, Severity
+from mcagent.model.traffic import TRAFFIC_ANNOTATION, Traffic, read_traffic
 
 EXPORTERS_ANNOTATION = "mcagent.io/exporters"  # of a LabelIdentity: the clusters with such Pods, by commas
 MAX_GATEWAYS = 64  # gatewayInfos of one cluster
@@ -107,3 +110,28 @@ def parse_label_identity(meta: Meta, raw: Field, problems: list[Problem]) -> Lab
 def parse_service_export(meta: Meta, raw: Field, problems: list[Problem]) -> ServiceExport:  # noqa: ARG001
     """ServiceExport: its name says it all."""
     return ServiceExport(meta=meta)
+
+
+def parse_service_import(meta: Meta, raw: Field, problems: list[Problem]) -> ServiceImport:
+    """ServiceImport: what is wrong about its traffic is reported, and counts as if nothing were said."""
+    spec = raw.get("spec")
+    return ServiceImport(
+        meta=meta,
+        ips=tuple({item.address(): None for item in spec.get("ips").each() if item.value != ""}),
+        ports=tuple(service_ports(spec)),
+        client_ip_affinity=spec.get("sessionAffinity").text("None") == "ClientIP",
+        traffic=_traffic(raw.get("metadata").get("annotations").get(TRAFFIC_ANNOTATION), problems),
+    )
+
+
+def _traffic(field: Field, problems: list[Problem]) -> Traffic | None:
+    if field.absent:
+        return None
+    try:
+        return read_traffic(field.text())
+    except ValueError as error:
+        wrong = field.error(str(error))
+    except InputError as error:
+        wrong = error
+    problems.append(replace(problem_of(wrong), severity=Severity.WARNING))
+    return None

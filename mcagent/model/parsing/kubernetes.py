@@ -32,6 +32,8 @@ GATEWAY_ANNOTATION = "multicluster.antrea.io/gateway"
 GATEWAY_IP_ANNOTATION = "multicluster.antrea.io/gateway-ip"
 DRAIN_ANNOTATION = "mcagent.io/drain"  # "true" on a Node: its gateway is to hand over
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
+IMPORTED_NAME_LABEL = "multicluster.kubernetes.io/service-name"
+SOURCE_CLUSTER_LABEL = "multicluster.kubernetes.io/source-cluster"
 
 
 def parse_node(meta: Meta, raw: Field, problems: list[Problem]) -> Node:
@@ -103,25 +105,25 @@ def parse_service(meta: Meta, raw: Field, problems: list[Problem]) -> Service:  
         for item in fields:
             if not item.absent and item.value not in ("", "None"):
                 cluster_ips[item.address()] = None
-    ports = tuple(
-        ServicePort(
-            name=printable(item.get("name").text("")),
-            port=item.get("port").port(),
-            protocol=protocol(item.get("protocol")),
-        )
-        for item in spec.get("ports").each()
-    )
     return Service(
         meta=meta,
         cluster_ips=tuple(cluster_ips),
-        ports=ports,
+        ports=tuple(service_ports(spec)),
         client_ip_affinity=spec.get("sessionAffinity").text("None") == "ClientIP",
     )
 
 
+def service_ports(spec: Field) -> Iterator[ServicePort]:
+    """Yield the ports of a Service, or of a ServiceImport."""
+    for item in spec.get("ports").each():
+        name = printable(item.get("name").text(""))
+        yield ServicePort(name=name, port=item.get("port").port(), protocol=protocol(item.get("protocol")))
+
+
 def parse_endpoint_slice(meta: Meta, raw: Field, problems: list[Problem]) -> EndpointSlice | None:  # noqa: ARG001
     """EndpointSlice: None when it belongs to no Service or holds host names (addressType FQDN)."""
-    service_name = raw.get("metadata").get("labels").get(SERVICE_NAME_LABEL).name("")
+    labelled = raw.get("metadata").get("labels")
+    service_name = labelled.get(SERVICE_NAME_LABEL).name("")
     if not service_name or raw.get("addressType").text("IPv4") == "FQDN":
         return None
     endpoints = []
@@ -145,4 +147,11 @@ def parse_endpoint_slice(meta: Meta, raw: Field, problems: list[Problem]) -> End
         )
         for item in raw.get("ports").each()
     )
-    return EndpointSlice(meta=meta, service_name=service_name, endpoints=tuple(endpoints), ports=ports)
+    return EndpointSlice(
+        meta=meta,
+        service_name=service_name,
+        imported_name=labelled.get(IMPORTED_NAME_LABEL).name(""),
+        source_cluster=labelled.get(SOURCE_CLUSTER_LABEL).name(""),
+        endpoints=tuple(endpoints),
+        ports=ports,
+    )

@@ -19,6 +19,7 @@ from mcagent.model.parsing.clusters import (
     parse_gateway,
     parse_label_identity,
     parse_service_export,
+    parse_service_import,
 )
 from mcagent.model.parsing.kubernetes import (
     parse_endpoint_slice,
@@ -83,6 +84,7 @@ _PARSERS: Mapping[Kind, Callable[[Meta, Field, list[Problem]], ApiObject | None]
     Kind.SERVICE: parse_service,
     Kind.ENDPOINT_SLICE: parse_endpoint_slice,
     Kind.SERVICE_EXPORT: parse_service_export,
+    Kind.SERVICE_IMPORT: parse_service_import,
     Kind.NAMESPACE: parse_namespace,
     Kind.LABEL_IDENTITY: parse_label_identity,
     Kind.NETWORK_POLICY: parse_network_policy,

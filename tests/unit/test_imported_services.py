@@ -1,0 +1,213 @@
+"""Which endpoints the new connections to imported Services get."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.core.compile import compile_desired
+from mcagent.core.imported_services import MAX_ENDPOINTS, SLOTS, Decided, Imported, decide
+from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.objects import Kind, ServiceImport
+from mcagent.model.parsing.parse import parse_object
+from mcagent.model.plan import Desired
+from mcagent.model.resources import NftChain, NftSet
+from mcagent.model.traffic import Share, Traffic, read_traffic
+from tests.unit.core_inputs import (
+    HOME,
+    config,
+    endpoint,
+    imported_slice,
+    service_import,
+    snapshot,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("any", ()),
+        ("east", ((Share("east"),),)),
+        ("local > *", ((Share("local"),), (Share("*"),))),
+        (" east = 3,west=0 ", ((Share("east", 3), Share("west", 0)),)),
+    ],
+)
+def test_a_text_is_read(text: str, ranks: tuple[tuple[Share, ...], ...]) -> None:
+    """Ranks by ">", clusters of a rank by ",", weights by "="; what is written says the same again."""
+    assert read_traffic(text) == Traffic(ranks)
+    assert read_traffic(str(Traffic(ranks))) == Traffic(ranks)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is not a cluster"),
+        ("east > ", "is not a cluster"),
+        ("East", '"East" is not a cluster'),
+        ("east=", "weights from 0 to 1000"),
+        ("east=1001", "weights from 0 to 1000"),
+        ("east=-1", "weights from 0 to 1000"),
+        ("east=½", "weights from 0 to 1000"),
+        ("east > west > east", 'has "east" 2 times'),
+        ("any > east > any", 'has "any" 2 times'),
+        ("a," * 3000, "at most 4096 characters"),
+    ],
+)
+def test_a_text_that_says_nothing_is_refused(text: str, words: str) -> None:
+    """The error names what is wrong, and what would be right."""
+    with pytest.raises(ValueError, match=re.escape(words)):
+        read_traffic(text)
+
+
+def test_clusters_that_are_not_named_come_last() -> None:
+    """A rank without any cluster that is there stays empty; "*" names all others."""
+    every = ["home", "east", "west"]
+    assert read_traffic("north > local").weights(every, "home") == [{}, {"home": 1}, {"east": 1, "west": 1}]
+    assert read_traffic("local=2, *=3").weights(every, "home") == [{"home": 2, "east": 3, "west": 3}]
+    assert read_traffic("east=0 > *").weights(every, "home") == [{}, {"home": 1, "west": 1}]
+
+
+def shares(found: Decided) -> dict[str, float]:
+    """Return the share of each endpoint of the first port."""
+    given_to: dict[str, float] = {}
+    before = 0
+    for end, (address, number) in found.ports[0].shares:
+        assert end > before
+        given_to[f"{address}:{number}"] = (end - before) / SLOTS
+        before = end
+    assert before == SLOTS
+    return given_to
+
+
+def decided(text: str, endpoints: Mapping[str, Iterable[str]], **more: Any) -> Decided:
+    """Decide on a Service whose endpoints, by cluster, are ready."""
+    slices = tuple(
+        imported_slice(f"web-{cluster}", "web", cluster, map(endpoint, ips)) for cluster, ips in endpoints.items()
+    )
+    return decide(Imported(object=service_import("web", **more), slices=slices), read_traffic(text), "home")
+
+
+def test_shares_are_those_of_clusters_not_of_endpoints() -> None:
+    """Three endpoints of this cluster have together what one of the other has, or what the weights say."""
+    endpoints = {"home": ["10.10.1.1", "10.10.1.2", "10.10.1.3"], "east": ["10.97.0.1"]}
+    assert shares(decided("*", endpoints))["10.97.0.1:80"] == 0.5
+    found = shares(decided("local=3, east=1", endpoints))
+    assert found["10.97.0.1:80"] == pytest.approx(0.25)
+    assert found["10.10.1.2:80"] == pytest.approx(0.25, abs=1e-4)
+
+
+def test_the_first_rank_with_a_ready_endpoint_has_everything() -> None:
+    """Endpoints that are not ready do not count, and come back by themselves."""
+    assert shares(decided("local > *", {"home": ["10.10.1.1"], "east": ["10.97.0.1"]})) == {"10.10.1.1:80": 1.0}
+    assert shares(decided("local > *", {"home": [], "east": ["10.97.0.1"]})) == {"10.97.0.1:80": 1.0}
+    slices = (
+        imported_slice("a", "web", "home", [endpoint("10.10.1.1", ready=False)]),
+        imported_slice("b", "web", "east", [endpoint("10.97.0.1")]),
+    )
+    found = decide(Imported(object=service_import("web"), slices=slices), read_traffic("local > *"), "home")
+    assert shares(found) == {"10.97.0.1:80": 1.0}
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["home", "east", "west", "north"]),
+        st.tuples(st.integers(0, 40), st.integers(0, 1000)),
+        min_size=1,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_every_cluster_gets_its_share(clusters: dict[str, tuple[int, int]], chance: Any) -> None:
+    """Whatever the weights and numbers of endpoints, and in whatever order slices come."""
+    endpoints = {
+        cluster: [f"10.{50 + place}.0.{number + 1}" for number in range(count)]
+        for place, (cluster, (count, _)) in enumerate(sorted(clusters.items()))
+    }
+    text = ", ".join(f"{cluster}={weight}" for cluster, (_, weight) in clusters.items())
+    found = decided(text, endpoints)
+    there = {cluster: weight for cluster, (count, weight) in clusters.items() if count and weight}
+    if not there:
+        assert not found.ports
+        return
+    total = sum(there.values())
+    given_to = shares(found)
+    for cluster, weight in there.items():
+        got = sum(given_to.get(f"{address}:80", 0.0) for address in endpoints[cluster])
+        assert got == pytest.approx(weight / total, abs=2 / SLOTS)
+    shuffled = list(endpoints.items())
+    chance.shuffle(shuffled)
+    assert decided(text, dict(shuffled)) == found
+
+
+def test_more_endpoints_than_fit_are_left_to_kube_proxy() -> None:
+    """The problem names object and port."""
+    many = [f"10.{98 + n // 250}.0.{n % 250 + 1}" for n in range(MAX_ENDPOINTS + 1)]
+    found = decided("*", {"home": many})
+    assert not found.ports
+    assert [(one.path, one.reason) for one in found.problems] == [("spec.ports[0]", "TooManyEndpoints")]
+
+
+def compiled(text: str, *objects: Any) -> Desired:
+    """Compile this for a worker."""
+    facts = Facts(datapath=DatapathType.SYSTEM)
+    return compile_desired(snapshot(*HOME, *objects), facts, config("w1", imported_traffic=text)).desired
+
+
+def chains(found: Desired) -> dict[str, tuple[str, ...]]:
+    """Return the rules of the chains for imported Services."""
+    resources = [one for part in found.fragments.values() for one in part.resources]
+    return {one.name: one.rules for one in resources if isinstance(one, NftChain) and "import" in one.name}
+
+
+SLICES = (
+    imported_slice("web-home", "web", "home", [endpoint("10.10.3.5")]),
+    imported_slice("web-east", "web", "east", [endpoint("10.97.0.1")]),
+)
+
+
+def test_rules_come_before_kube_proxy_and_leave_others_alone() -> None:
+    """Only addresses of imported Services are looked at, never what comes out of the bridge."""
+    found = compiled("local > *", service_import("web"), *SLICES)
+    rules = chains(found)
+    first, *rest = rules["mct_import_pre"]
+    assert first == 'iifname "mc-gw0" accept'
+    assert tuple(rest) == rules["mct_import_out"]
+    assert rest[0] == "ip daddr != @mct_imported accept"
+    assert rest[1:] == [
+        "ip daddr 10.96.200.1 tcp dport 80 dnat ip to numgen random mod 65536 map { 0-65535 : 10.10.3.5 . 80 }"
+    ]
+    assert rules["mct_import_self"] == ("ip saddr 10.10.3.5 ip daddr 10.10.3.5 ct status dnat masquerade",)
+    resources = [one for part in found.fragments.values() for one in part.resources]
+    assert next(one for one in resources if isinstance(one, NftSet) and one.name == "mct_imported").elements
+
+
+def test_an_annotation_stands_before_the_default() -> None:
+    """ "any" leaves a Service to kube-proxy; affinity makes the choice follow the client."""
+    own = replace(service_import("web", client_ip_affinity=True), traffic=read_traffic("east"))
+    (rule,) = chains(compiled("local > *", own, *SLICES))["mct_import_out"][1:]
+    assert "jhash ip saddr mod 65536 seed 0x6d63 map { 0-65535 : 10.97.0.1 . 80 }" in rule
+    left = replace(own, traffic=Traffic())
+    assert chains(compiled("local > *", left, *SLICES)) == {}
+    assert chains(compiled("any", service_import("web"), *SLICES)) == {}
+    assert chains(compiled("", own, *SLICES)) == {}
+
+
+def test_a_wrong_annotation_counts_as_none_and_is_reported() -> None:
+    """The ServiceImport stays in use, and the problem names the annotation."""
+    raw = {
+        "metadata": {"name": "web", "namespace": "default", "annotations": {"mcagent.io/traffic": "East"}},
+        "spec": {"type": "ClusterSetIP", "ips": ["10.96.200.1"], "ports": [{"name": "http", "port": 80}]},
+    }
+    found = parse_object(raw, Kind.SERVICE_IMPORT)
+    assert isinstance(found.value, ServiceImport)
+    assert found.value.traffic is None
+    assert found.value.ips == (ip_address("10.96.200.1"),)
+    (problem,) = found.problems
+    assert problem.path == "metadata.annotations.mcagent.io/traffic"
+    assert '"East" is not a cluster' in problem.message
