@@ -44,7 +44,8 @@ class RealApiServer:
     RBAC is on. Processes end with the thread that started them.
 
     `scheduler` is the program kube-scheduler of a cluster that has kubelets: then all controllers run. Without it,
-    the admission plugin ServiceAccount is off, so that a Pod needs none.
+    the admission plugin ServiceAccount is off, so that a Pod needs none, and of kube-controller-manager
+    `controllers` run.
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class RealApiServer:
         binaries: Binaries | None = None,
         flags: Sequence[str] = (),
         scheduler: Path | None = None,
+        controllers: Sequence[str] = CONTROLLERS,
     ) -> None:
         self._directory, self._host, self._port = directory, host, port
         self._cidr, self._binaries, self._flags = service_cidr, binaries or require(), tuple(flags)
-        self._scheduler = scheduler
+        self._scheduler, self._controllers = scheduler, tuple(controllers)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self.token = ""
 
@@ -177,7 +179,7 @@ class RealApiServer:
         common = [f"--kubeconfig={pki / 'controllers.kubeconfig'}", "--leader-elect=false", "--secure-port=0"]
         arguments = [
             *common,
-            f"--controllers={','.join(CONTROLLERS) if self._scheduler is None else '*'}",
+            f"--controllers={','.join(self._controllers) if self._scheduler is None else '*'}",
             f"--service-account-private-key-file={pki / 'accounts.key'}",
             f"--root-ca-file={self.ca}",
             "--profiling=false",

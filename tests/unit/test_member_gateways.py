@@ -269,7 +269,7 @@ def test_the_export_is_as_the_leaders_webhook_wants_it() -> None:
     run(view)
     raw = north_of(view).list(Kind.RESOURCE_EXPORT)[0]
     assert raw["metadata"]["name"] == "east-clusterinfo"
-    assert raw["metadata"]["finalizers"] == ["resourceexport.antrea.io/finalizer"]
+    assert raw["metadata"]["finalizers"] == ["resourceexport.finalizers.antrea.io"]
     assert raw["metadata"]["labels"] == {"sourceKind": "ClusterInfo", "sourceClusterID": "east"}
     assert (raw["spec"]["kind"], raw["spec"]["clusterID"], raw["spec"]["name"]) == ("ClusterInfo", "east", "east")
     assert raw["spec"]["clusterInfo"]["clusterID"] == "east"

@@ -97,7 +97,7 @@ def test_a_service_becomes_two_exports() -> None:
         "sourceNamespace": "shop",
         "sourceName": "web",
     }
-    assert raw["metadata"]["finalizers"] == ["resourceexport.antrea.io/finalizer"]
+    assert raw["metadata"]["finalizers"] == ["resourceexport.finalizers.antrea.io"]
     assert subsets(view) == [
         {"addresses": [{"ip": "10.96.7.7"}], "ports": sorted(ports, key=lambda p: str(p["name"]))}
     ]

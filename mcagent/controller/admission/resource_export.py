@@ -20,6 +20,7 @@ from mcagent.controller.admission.decision import (
 from mcagent.controller.admission.identity import bound_cluster
 from mcagent.controller.admission.quota import refuse_bounds, refuse_size
 from mcagent.controller.contract import names
+from mcagent.controller.contract.antrea_before_2_7 import EXPORT_FINALIZERS, may_lack_labels
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.raw import is_deleting, name_of, text_at
 from mcagent.kube.source import RawObject
@@ -30,7 +31,6 @@ from mcagent.model.labels import label_hash, read_labels
 POLICIES = frozenset({names.POLICY, names.KUBERNETES_POLICY})  # that administrators write
 _MEMBER_KINDS = frozenset(ExportKind)
 _PAYLOADS = {ExportKind.SERVICE: "service", ExportKind.ENDPOINTS: "endpoints"}
-_FINALIZERS = frozenset({names.EXPORT_FINALIZER, names.LEGACY_EXPORT_FINALIZER})
 _TUPLE = ("namespace", "name", "kind")
 _TRUST = (
     "; one that acts for administrators stands in admission.trustedServiceAccounts of the leader's configuration"
@@ -92,14 +92,14 @@ def _finalizer(request: Request) -> Decision | None:
             else None
         )
     if text_at(request.object, "spec", "kind") in _MEMBER_KINDS - {ExportKind.LABEL_IDENTITY}:
-        return denied(f"an export must have the finalizer {names.EXPORT_FINALIZER}")
+        return denied(f"an export must have a finalizer: {' or '.join(sorted(EXPORT_FINALIZERS))}")
     return None
 
 
 def _held(raw: RawObject) -> bool:
     meta = raw.get("metadata")
     held = meta.get("finalizers") if isinstance(meta, Mapping) else None
-    return isinstance(held, list) and any(f in _FINALIZERS for f in held if isinstance(f, str))
+    return isinstance(held, list) and any(f in EXPORT_FINALIZERS for f in held if isinstance(f, str))
 
 
 def _content(request: Request, cluster: str) -> Decision | None:
@@ -135,6 +135,8 @@ def _content(request: Request, cluster: str) -> Decision | None:
 
 
 def _labels(new: RawObject, cluster: str, kind: str) -> Decision | None:
+    if may_lack_labels(new):
+        return None
     wanted = {names.LABEL_SOURCE_CLUSTER_ID: cluster, names.LABEL_SOURCE_KIND: kind}
     if kind in SERVICE_KINDS:
         wanted[names.LABEL_SOURCE_NAME] = text_at(new, "spec", "name")

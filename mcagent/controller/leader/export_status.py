@@ -7,7 +7,7 @@ other cluster. Beside Succeeded there is KEP-1645's Conflict/True while the clus
 
 from __future__ import annotations
 
-from mcagent.controller.contract import names
+from mcagent.controller.contract.antrea_before_2_7 import EXPORT_FINALIZERS
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition
 from mcagent.controller.leader.definition import Conflict
 from mcagent.controller.machinery.reconciler import Ref, Wanted
@@ -17,7 +17,6 @@ from mcagent.model.objects import Kind
 
 CONFLICT = "ConvergeFailure"  # the reason that Antrea's leader gives for all
 FAILED = "ResourceExport can't be converged to ResourceImport"
-_OURS = frozenset({names.EXPORT_FINALIZER, names.LEGACY_EXPORT_FINALIZER})
 
 
 def export_ref(raw: RawObject) -> Ref:
@@ -58,7 +57,7 @@ def _status(raw: RawObject, conditions: list[RawObject]) -> Wanted:
 def released(raw: RawObject) -> Wanted | None:
     """Return an export that is being deleted without our finalizers, the legacy one too; None if it has none."""
     held = raw["metadata"].get("finalizers")
-    if not isinstance(held, list) or not any(f in _OURS for f in held if isinstance(f, str)):
+    if not isinstance(held, list) or not any(f in EXPORT_FINALIZERS for f in held if isinstance(f, str)):
         return None
-    rest = [f for f in held if f not in _OURS]
+    rest = [f for f in held if f not in EXPORT_FINALIZERS]
     return Wanted(ref=export_ref(raw), body={"metadata": {"finalizers": rest or None}}, create=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.antrea_before_2_7 import held_finalizers
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import texts_at, value_at
 from mcagent.controller.machinery.reconciler import Index, Leader, Ref, Side, Wanted
@@ -29,8 +30,7 @@ def resource_export(
     if spec["kind"] != ExportKind.CLUSTER_INFO:
         labels |= {names.LABEL_SOURCE_NAMESPACE: spec["namespace"], names.LABEL_SOURCE_NAME: spec["name"]}
     held = texts_at(there, "metadata", "finalizers")
-    finalizers = held if names.EXPORT_FINALIZER in held else [*held, names.EXPORT_FINALIZER]
-    meta: RawObject = {"labels": labels, "finalizers": finalizers}
+    meta: RawObject = {"labels": labels, "finalizers": held_finalizers(held)}
     if annotations:
         meta["annotations"] = dict(annotations)
     return Wanted(ref=ref, body={"metadata": meta, "spec": spec})

@@ -144,6 +144,7 @@ def test_exports_of_members_pass(policed: Cluster) -> None:
     info, policy = cluster_info("east", "10.1.0.0/16"), export("east", "AntreaClusterNetworkPolicy", "any", {})
     for obj in (service("east"), endpoints("east", ["10.1.0.1"]), info):
         assert answer(policed, labelled(obj)) == ""
+    assert answer(policed, info) == ""  # without labels: as Antrea's members before 2.7
     assert answer(policed, policy) == ""
     assert answer(policed, announce("east")) == ""
 
@@ -168,6 +169,7 @@ def test_exports_that_are_wrong_are_refused(policed: Cluster) -> None:
         (without(info, "spec", "clusterInfo"), "spec.clusterInfo.clusterID must be spec.clusterID"),
         (lying, "the labels"),
         (without(good, "metadata", "labels"), "the labels"),
+        (without(labelled(info), "metadata", "labels", "sourceKind"), "the labels"),
         (without(good, "spec", "clusterID"), "the name must be"),
     ]
     for obj, said in cases:

@@ -1,0 +1,39 @@
+"""What controllers of Antrea before 2.7 write and expect otherwise than later ones. Pure.
+
+All such differences stand here, each with the version that ended it. Knows no decisions of ours.
+
+- Before 2.2 a leader removes only the finalizer `resourceexport.finalizers.antrea.io` from an export that is being
+  deleted: one with `resourceexport.antrea.io/finalizer` stays for ever. Leaders since then remove both.
+- Before 2.7 a member's ClusterInfo export has no labels at all. Name and spec say whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mcagent.controller.contract.names import (
+    EXPORT_FINALIZER,
+    LABEL_SOURCE_CLUSTER_ID,
+    LABEL_SOURCE_KIND,
+    LEGACY_EXPORT_FINALIZER,
+    ExportKind,
+)
+from mcagent.controller.contract.raw import text_at, value_at
+from mcagent.kube.source import RawObject
+
+EXPORT_FINALIZERS = frozenset({EXPORT_FINALIZER, LEGACY_EXPORT_FINALIZER})
+"""Every version's; a leader of ours removes both."""
+
+
+def held_finalizers(held: Sequence[str]) -> list[str]:
+    """Return the finalizers of a member's export: `held`, with the one that every leader removes if it has none.
+
+    One that is there stays: a leader refuses exports that lose theirs.
+    """
+    return [*held] if EXPORT_FINALIZERS & {*held} else [*held, LEGACY_EXPORT_FINALIZER]
+
+
+def may_lack_labels(export: RawObject) -> bool:
+    """Tell whether an export has none of the labels that repeat its spec, as old members write a ClusterInfo."""
+    labels = [value_at(export, "metadata", "labels", key) for key in (LABEL_SOURCE_CLUSTER_ID, LABEL_SOURCE_KIND)]
+    return text_at(export, "spec", "kind") == ExportKind.CLUSTER_INFO and labels == [None, None]
