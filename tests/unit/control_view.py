@@ -248,6 +248,7 @@ class MemoryView:
         self.local = local
         self.leader_api = leader_api
         self.failures: dict[Ref, str] = {}
+        self.lost: dict[Side, Sequence[str]] = {}
         self._leader = leader
         self._frozen: dict[Key, RawObject] | None = None
 
@@ -308,6 +309,10 @@ class MemoryView:
     def accepted(self, ref: Ref) -> bool:
         """Tell whether an object's last write went well."""
         return self.get(ref) is not None and ref not in self.failures
+
+    def unkept(self, side: Side) -> Sequence[str]:
+        """Return what an API server does not keep."""
+        return self.lost.get(side, ())
 
 
 class Controller:

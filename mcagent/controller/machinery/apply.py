@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from mcagent.controller.machinery.reconciler import Ref, Wanted
+from mcagent.controller.machinery.unkept import Path, Unkept, without_unkept
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import KINDS
 
@@ -36,11 +38,13 @@ class Write:
     body: RawObject
 
 
-def plan(wanted: Wanted | Ref, present: RawObject | None) -> Write | None:
+def plan(
+    wanted: Wanted | Ref, present: RawObject | None, unkept: Mapping[Path, Unkept] = MappingProxyType({})
+) -> Write | None:
     """Return the next write towards what is wanted; None: nothing is left to do.
 
     Of a Wanted with a status the content comes first; the status follows when `plan` is asked again with what
-    the write returned. A Ref alone means that the object must go.
+    the write returned. A Ref alone means that the object must go. `unkept` is what the API server does not keep.
     """
     if isinstance(wanted, Ref):
         return _deletion(wanted, present)
@@ -52,11 +56,11 @@ def plan(wanted: Wanted | Ref, present: RawObject | None) -> Write | None:
     if isinstance(meta := body.get("metadata"), dict):
         body["metadata"] = {key: value for key, value in meta.items() if key not in _META_IDENTITY}
     patch = _difference(body, present)
-    if isinstance(patch, dict):
+    if isinstance(patch, dict) and (patch := without_unkept(patch, present, unkept)):
         return Write(verb=Verb.PATCH, ref=wanted.ref, body=_versioned(patch, present))
     if wanted.status is not None:
         patch = _difference({"status": wanted.status}, present)
-        if isinstance(patch, dict):
+        if isinstance(patch, dict) and (patch := without_unkept(patch, present, unkept)):
             return Write(verb=Verb.STATUS, ref=wanted.ref, body=_versioned(patch, present))
     return None
 
@@ -155,7 +159,8 @@ def _filled_in(name: str, port: RawObject) -> bool:
         case "protocol":
             return bool(port[name] == "TCP")
         case "targetPort":
-            return bool(port[name] == port.get("port"))
+            # Leaders of Antrea up to 2.4 store 0, Go's zero, where a port of an export has none.
+            return port[name] == 0 or bool(port[name] == port.get("port"))
         case "name":
             return bool(port[name] == "")
         case "nodePort":

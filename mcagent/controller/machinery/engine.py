@@ -297,6 +297,7 @@ class Engine:
                 for name in self._usable() if self._permit() > 0 else ():
                     self._enqueue_all(self._reconcilers[name], spread=spread)
             self.worker.repeats.prune(time.monotonic())
+            self.view.unkept_values.prune(time.monotonic())
             self.cache.forget_unconfirmed(self._timing.unconfirmed)
             if (events := self.worker.take_events()) is not None:
                 self._record(events)

@@ -119,6 +119,10 @@ class View(Protocol):
         """Tell whether an object's last write went well, or none was needed; known from the first question on."""
         ...
 
+    def unkept(self, side: Side) -> Sequence[str]:
+        """Return "Kind field" of what an API server does not keep of the objects written to it, sorted."""
+        ...
+
 
 class IndexFunction(Protocol):
     """Says under which values an index files an object. Pure; never raises on any JSON object."""

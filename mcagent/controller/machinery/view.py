@@ -16,6 +16,7 @@ from mcagent.controller.machinery.reconciler import (
     UndeclaredAccessError,
     View,
 )
+from mcagent.controller.machinery.unkept import UnkeptValues
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 
@@ -28,6 +29,7 @@ class EngineView:
         self._lock = threading.Lock()
         self._failures: dict[Ref, str] = {}
         self._accepted: dict[Ref, bool] = {}  # of objects that somebody has asked about
+        self.unkept_values = UnkeptValues()
 
     @property
     def namespace(self) -> str:
@@ -68,6 +70,10 @@ class EngineView:
         """Tell whether an object's last write went well, or none was needed; known from the first question on."""
         with self._lock:
             return self._accepted.setdefault(ref, False)
+
+    def unkept(self, side: Side) -> Sequence[str]:
+        """Return "Kind field" of what an API server does not keep of the objects written to it."""
+        return self.unkept_values.fields(side)
 
     # --- the engine's ------------------------------------------------------------------------------------
 
@@ -144,6 +150,10 @@ class DeclaredView:
     def accepted(self, ref: Ref) -> bool:
         """Tell whether the last write of an object went well, or none was needed."""
         return self._view.accepted(ref)
+
+    def unkept(self, side: Side) -> Sequence[str]:
+        """Return what an API server does not keep."""
+        return self._view.unkept(side)
 
     def _check(self, side: Side, kind: Kind) -> None:
         if kind not in self._reconciler.reads.on(side):

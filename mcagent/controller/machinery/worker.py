@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from mcagent.controller.machinery.apply import plan
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.connection.connection import AwayError, LeaderConnection
 from mcagent.controller.machinery.present import PresentObjects
@@ -63,6 +62,7 @@ class Worker:
         self._gate, self._permit, self._clock = gate, permit, clock
         self._present = PresentObjects(cache)
         self.statistics, self.repeats = Statistics(), RepeatedWrites()
+        self._unkept = view.unkept_values
         self._lock = threading.Lock()
         self._events: dict[Entry, frozenset[Event]] = {}
         self._events_dirty = False
@@ -108,7 +108,14 @@ class Worker:
     def _carry_out(self, entry: Entry, queue: WorkQueue, desired: DesiredObjects, epoch: int) -> str:
         """Write what is wanted, in order. Returns how it went, as metrics name it."""
         result = "unchanged"
-        writer = Writer(self._client, self._connection, epoch, self._permit, self.statistics)
+        writer = Writer(
+            self._client,
+            self._connection,
+            epoch,
+            self._permit,
+            statistics=self.statistics,
+            unkept=self._unkept,
+        )
 
         def wrote(ref: Ref, obj: RawObject | None, was: RawObject | None) -> None:
             self._present.wrote(ref, obj, was, epoch)
@@ -117,7 +124,7 @@ class Worker:
             ref, present = _ref_of(step), None
             try:
                 present = self._present.get(ref, epoch, writer.read)
-                if (write := plan(step, present)) is None:
+                if (write := writer.plan(step, present)) is None:
                     self._succeeded(entry, queue, ref)
                     continue
                 if (wait := self.repeats.wait(write, time.monotonic())) > 0:

@@ -1,10 +1,12 @@
 """The one place that writes: sends the writes that `plan` asks for.
 
-Owns when a write may be sent (the permit of the Lease), and what errors mean.
+Owns when a write may be sent (the permit of the Lease), and what errors and answers mean.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +14,14 @@ from mcagent.controller.machinery.apply import Verb, Write, plan
 from mcagent.controller.machinery.connection.connection import AwayError, LeaderConnection
 from mcagent.controller.machinery.reconciler import Ref, Side, Wanted
 from mcagent.controller.machinery.statistics import Statistics
+from mcagent.controller.machinery.unkept import UnkeptValues, not_kept
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
 from mcagent.kube.source import RawObject, is_object
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
+
+log = logging.getLogger(__name__)
 
 WRITE_TIMEOUT = 10.0  # seconds
 _MERGE_PATCH = "application/merge-patch+json"
@@ -48,10 +53,17 @@ class Writer:
         connection: LeaderConnection | None,
         epoch: int,
         permit: Callable[[], float],
+        *,
         statistics: Statistics,
+        unkept: UnkeptValues,
     ) -> None:
         self._local, self._connection, self._epoch = local, connection, epoch
-        self._permit, self._statistics = permit, statistics
+        self._permit, self._statistics, self._unkept = permit, statistics, unkept
+
+    def plan(self, wanted: Wanted | Ref, present: RawObject | None) -> Write | None:
+        """Return the next write, without what the API server is known not to keep."""
+        ref = wanted if isinstance(wanted, Ref) else wanted.ref
+        return plan(wanted, present, self._unkept.of(ref, present, self._epoch, time.monotonic()))
 
     def carry_out(
         self,
@@ -68,13 +80,23 @@ class Writer:
         written: list[Write] = []
         write: Write | None = first
         while write is not None and len(written) < _MOST_WRITES:
-            if written and written[-1] == write:
-                break  # the server does not keep what was written: the worker waits longer each time
             was, present = present, self._send(write)
             written.append(write)
             wrote(write.ref, present, was)
-            write = plan(wanted, present)
+            write = self._next(wanted, write, present)
         return written
+
+    def _next(self, wanted: Wanted | Ref, write: Write, answer: RawObject | None) -> Write | None:
+        """Return the next write after one that was answered; what the answer lacks is not sent again."""
+        left = self.plan(wanted, answer)
+        if left is None or answer is None or left.verb in (Verb.CREATE, Verb.DELETE):
+            return left
+        if not (found := not_kept(write.body, left.body, answer)):
+            return left
+        if news := self._unkept.note(write.ref, found, answer, self._epoch, time.monotonic()):
+            fields = ", ".join(sorted(news))
+            log.warning("%s: the API server does not keep %s: not sent again for an hour", write.ref, fields)
+        return self.plan(wanted, answer)
 
     def read(self, ref: Ref) -> RawObject | None:
         """Return an object as the API server has it now; None: there is none."""

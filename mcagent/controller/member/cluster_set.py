@@ -40,6 +40,7 @@ from mcagent.model.objects import Kind
 
 # Seconds: whether the leader takes the announcement is no object, and wakes nobody.
 LOOK_AGAIN, CHECK_AGAIN = 0.5, 5.0
+_NOT_KEPT = "the leader does not keep, as older CRDs do not know it"
 
 
 class MemberClusterSet:
@@ -112,7 +113,8 @@ def _state(raw: RawObject, claims: Sequence[RawObject], leader: Leader | None, v
         return FALSE, NOT_TAKEN, f"the leader does not take the announcement of this cluster: {why}"
     if not accepted:
         return UNKNOWN, "NotAnnounced", "the leader has no announcement of this cluster yet"
-    return TRUE, "Connected", ""
+    lost = view.unkept(Side.LEADER)
+    return TRUE, "Connected", f"{_NOT_KEPT}: {', '.join(lost)}" if lost else ""
 
 
 def _status(raw: RawObject, ready: tuple[str, str, str], now: float) -> RawObject:

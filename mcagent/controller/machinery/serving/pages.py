@@ -104,6 +104,7 @@ def status_of(process: Process) -> dict[str, object]:
             {"object": str(ref), "writes": count}
             for ref, count in sorted(engine.worker.repeats.repeated().items())[:SHOWN]
         ],
+        "notKept": {str(side): engine.view.unkept(side) for side in Side if engine.view.unkept(side)},
         "informers": [
             {"side": side, **asdict(state), "objects": engine.cache.count(side, state.kind)}
             for side, states in engine.informers().items()

@@ -1,0 +1,146 @@
+"""What an API server does not keep of what it is sent: fields that its CRDs do not know, or that it rewrites.
+
+A write's answer tells. Such a value is sent once, and not again as long as the object is what the server made of
+it: until the value changes, somebody changes the field, the object is made anew, or an hour has passed (its CRDs
+may be newer then). `apply.plan` leaves it out. Pure but for the memory, which is safe to use from many threads.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mcagent.controller.contract.raw import value_at
+from mcagent.controller.machinery.reconciler import Ref, Side
+from mcagent.kube.source import RawObject
+
+REMEMBER = 3600.0  # seconds
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unkept:
+    """A value that was sent, and what the server has instead. `fields` are what is missing of it."""
+
+    sent: Any
+    instead: Any
+    fields: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Known:
+    uid: object
+    epoch: int
+    since: float
+    values: dict[Path, Unkept]
+
+
+class UnkeptValues:
+    """Remembers what was not kept, by object. `epoch` counts leaders: of another one nothing is known."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[Ref, _Known] = {}
+
+    def of(self, ref: Ref, present: RawObject | None, epoch: int, now: float) -> Mapping[Path, Unkept]:
+        """Return what is known about an object that is there."""
+        with self._lock:
+            known = self._known.get(ref)
+            if known is None:
+                return {}
+            same = known.uid == value_at(present, "metadata", "uid")
+            if not same or known.epoch != epoch or now > known.since + REMEMBER:
+                del self._known[ref]
+                return {}
+            return dict(known.values)
+
+    def note(self, ref: Ref, found: Mapping[Path, Unkept], answer: RawObject, epoch: int, now: float) -> set[str]:
+        """Remember what a write's answer has shown. Returns the fields that are news."""
+        with self._lock:
+            known = self._known.get(ref)
+            uid = value_at(answer, "metadata", "uid")
+            if known is None or known.uid != uid or known.epoch != epoch:
+                known = self._known[ref] = _Known(uid, epoch, now, {})
+            before = {field for value in known.values.values() for field in value.fields}
+            known.values |= found
+            return {field for value in found.values() for field in value.fields} - before
+
+    def fields(self, side: Side) -> list[str]:
+        """Return "Kind field" of all that is not kept on a side, sorted."""
+        with self._lock:
+            return sorted(
+                {
+                    f"{ref.kind} {field}"
+                    for ref, known in self._known.items()
+                    if ref.side is side
+                    for value in known.values.values()
+                    for field in value.fields
+                }
+            )
+
+    def prune(self, now: float) -> None:
+        """Forget what is long past."""
+        with self._lock:
+            for ref in [ref for ref, known in self._known.items() if now > known.since + REMEMBER]:
+                del self._known[ref]
+
+
+def not_kept(sent: RawObject, left: RawObject, answer: RawObject) -> dict[Path, Unkept]:
+    """Return the values of a write that its answer lacks: those that `left`, the next patch, would send again."""
+    found: dict[Path, Unkept] = {}
+    for path, value in leaves(left):
+        if path != ("metadata", "resourceVersion") and _same(value_at(sent, *path), value):
+            instead = value_at(answer, *path)
+            fields = tuple(dict.fromkeys(_lost(value, instead, ".".join(path))))
+            found[path] = Unkept(sent=value, instead=instead, fields=fields)
+    return found
+
+
+def without_unkept(patch: RawObject, present: RawObject, known: Mapping[Path, Unkept]) -> RawObject:
+    """Return a patch without values that the server is known not to keep; {} if nothing is left."""
+    return _without(patch, present, known, ()) if known else patch
+
+
+def leaves(patch: RawObject, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Return the values of a merge patch, each replaced as a whole, with their paths."""
+    for key, value in patch.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _without(patch: RawObject, present: Any, known: Mapping[Path, Unkept], path: Path) -> RawObject:
+    found: RawObject = {}
+    for key, value in patch.items():
+        here, there = (*path, key), value_at(present, key)
+        if isinstance(value, dict) and value:
+            if inner := _without(value, there, known, here):
+                found[key] = inner
+        elif (unkept := known.get(here)) is None or not (
+            _same(unkept.sent, value) and _same(unkept.instead, there)
+        ):
+            found[key] = value
+    return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)  # True is not 1
+
+
+def _lost(sent: Any, instead: Any, path: str) -> Iterator[str]:
+    """Return the paths of the values that are missing or different, as deep as both have the same shape."""
+    if isinstance(sent, dict) and isinstance(instead, dict):
+        for key, value in sent.items():
+            if not _same(value, instead.get(key)):
+                yield from _lost(value, instead.get(key), f"{path}.{key}")
+    elif isinstance(sent, list) and isinstance(instead, list) and len(sent) == len(instead):
+        for one, other in zip(sent, instead, strict=True):
+            if not _same(one, other):
+                yield from _lost(one, other, f"{path}[]")
+    else:
+        yield path
