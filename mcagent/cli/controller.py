@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, given
 from mcagent.controller.config import SCHEMA, Role, load
+
+log = logging.getLogger(__name__)
 
 _EPILOG = """\
 examples:
@@ -38,5 +41,7 @@ def run(args: argparse.Namespace) -> int:
     file, flags = given(args, SCHEMA)
     settings = load(role, file, dict(os.environ), flags)
     logs.set_up(settings.log_level, settings.log_format)
+    for remark in settings.remarks:
+        log.warning("%s", remark)
     run_controller(role, settings)
     return exit_codes.OK

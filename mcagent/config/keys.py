@@ -66,7 +66,8 @@ class Schema:
 
     Variables are `prefix` and a key's own; those in `others` and those with such a prefix are somebody else's.
     `elsewhere` says of keys that are not ours what to do about them. Keys may also stand below `nested`, if it is
-    given. `constants` are keys that a file may have with just that value.
+    given. `constants` are keys that a file may have with just that value,
+    `ignored` such that mean nothing here, and why.
     """
 
     keys: Sequence[Key]
@@ -77,6 +78,7 @@ class Schema:
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     nested: str = ""
     constants: Mapping[str, str] = field(default_factory=dict)
+    ignored: Mapping[str, str] = field(default_factory=dict)
 
     def variable(self, key: Key) -> str:
         """Return the environment variable of a key."""

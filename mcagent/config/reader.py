@@ -46,6 +46,7 @@ class Reading:
     values: dict[str, object] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
     errors: list[InputError] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)  # about what is taken all the same
 
     def put(self, key: Key, raw: object, subject: str, path: str, *, text: bool) -> None:
         """Take a value; a later source overwrites what an earlier one said."""
@@ -59,6 +60,8 @@ class Reading:
         else:
             self.values[key.path] = parsed
             self.origin[key.path] = subject
+            if remark := key.value.remark(raw):
+                self.remarks.append(f"{subject}: {path or key.path}: {remark}")
 
     def require(self, path: str, reason: str) -> None:
         """Take that a key must be given."""
@@ -135,6 +138,9 @@ def _read_file(reading: Reading, file: Source) -> None:
     for name, value in schema.constants.items():
         if content.pop(name, value) != value:
             reading.errors.append(InputError(subject, name, f'must be "{value}"'))
+    for name, why in schema.ignored.items():
+        if content.pop(name, None) is not None:
+            reading.remarks.append(f"{subject}: {name}: {why}")
     _read_mapping(reading, content, subject, "", "")
     if isinstance(nested, dict):
         _read_mapping(reading, nested, subject, f"{schema.nested}.", "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -44,6 +44,7 @@ class Value:
     parse_text: Callable[[str], Any]
     show: Callable[[Any], str] = _quoted  # as the value is written in YAML
     switch: bool = False  # the flag alone, without a value, means true
+    remark: Callable[[Any], str] = lambda _raw: ""  # what to say about a value that is taken, if anything
 
 
 def boolean() -> Value:
@@ -161,6 +162,20 @@ def networks() -> Value:
     return _list_of("a list of CIDRs", lambda entry: None if entry == "" else safe_network(entry))
 
 
+def masked_networks() -> Value:
+    """Return the kind of a list of such CIDRs that may have host bits, as in Antrea's samples: they are masked."""
+    return replace(
+        _list_of("a list of CIDRs", lambda entry: None if entry == "" else safe_network(entry, mask=True)),
+        remark=_masked,
+    )
+
+
+def _masked(raw: Any) -> str:
+    texts = raw.split(",") if isinstance(raw, str) else raw
+    found = [(text.strip(), *parse_network(text.strip())) for text in texts if text.strip()]
+    return "; ".join(f"{text} has host bits set: used as {network}" for text, network, masked in found if masked)
+
+
 def names(
     pattern: str = _DNS_LABEL,
     form: str = "a DNS label (lower-case letters, digits, -)",
@@ -220,14 +235,14 @@ def traffic() -> Value:
     return Value(allowed=allowed, parse=parse, parse_text=parse)
 
 
-def safe_network(value: object) -> Network:
-    """Return the CIDR; ValueError unless it is an exact IPv4 network of ordinary addresses, /8 or longer."""
+def safe_network(value: object, *, mask: bool = False) -> Network:
+    """Return the CIDR; ValueError unless it is an IPv4 network of ordinary addresses, /8 or longer, and exact."""
     if not isinstance(value, str):
         raise ValueError(f"not a CIDR: {_quoted(value)}")
     network, masked = parse_network(value)
     if network.version != 4:
         raise ValueError(f"IPv6 is not available in this version: {value}")
-    if masked:
+    if masked and not mask:
         raise ValueError(f"{value} has host bits set: did you mean {network}?")
     unsafe = {
         "loopback": network.is_loopback,

@@ -88,6 +88,7 @@ class Settings:
     resync_period: float = 300.0
     log_level: LogLevel = LogLevel.INFO
     log_format: LogFormat = LogFormat.TEXT
+    remarks: tuple[str, ...] = ()  # about what was read, to be logged
 
     def read_namespace(self, home: str) -> str:
         """Return the namespace that is read; "" for all. `home` is the controller's own."""
@@ -156,8 +157,9 @@ def _key(path: str, attribute: str, value: Value, meaning: str, *, antrea: bool 
 KEYS = (
     _key("serviceCIDR", "service_cidr", kinds.cidr(), antrea=True,
          meaning='Member: Service CIDR of this cluster. "": it is discovered.'),
-    _key("podCIDRs", "pod_cidrs", kinds.networks(), antrea=True,
-         meaning="Member: Pod CIDRs of this cluster, as other clusters may reach them."),
+    _key("podCIDRs", "pod_cidrs", kinds.masked_networks(), antrea=True,
+         meaning="Member: Pod CIDRs of this cluster, as other clusters may reach them. Host bits are masked, "
+                 "with a warning."),
     _key("gatewayIPPrecedence", "gateway_ip_precedence", antrea=True,
          value=kinds.choice(IpPrecedence, aliases=(("private", "internal"), ("public", "external"))),
          meaning="Member: which address of a gateway's Node other clusters use, if the Node has no annotation "
@@ -278,6 +280,7 @@ SCHEMA = Schema(
     prefix="MCAGENT_CONTROLLER_",
     file_variable="MCAGENT_CONTROLLER_CONFIG",
     default_file="/etc/mcagent/controller.yaml",
+    ignored={"featureGates": "are Antrea's: ignored, there are none here"},
     constants={"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "MultiClusterConfig"},
     elsewhere={
         "leaderElection.resourceName": "is fixed: the Lease is mcagent-leader or mcagent-member",
@@ -298,7 +301,7 @@ def load(role: Role, file: Source | None, environ: Mapping[str, str], flags: Map
         _conflicts(reading, role)
     reading.check()
     fields: dict[str, Any] = reading.fields(Settings)
-    return Settings(**fields)
+    return Settings(**fields, remarks=tuple(reading.remarks))
 
 
 def _conflicts(reading: Reading, role: Role) -> None:

@@ -1,0 +1,51 @@
+"""Antrea's MultiClusterConfig is taken as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcagent.config.reader import ConfigError
+from mcagent.controller.config import Role, load
+
+# As the user guide has it, host bits included.
+GUIDE = """apiVersion: multicluster.crd.antrea.io/v1alpha1
+kind: MultiClusterConfig
+health:
+  healthProbeBindAddress: :8080
+metrics:
+  bindAddress: "0"
+webhook:
+  port: 9443
+leaderElection:
+  leaderElect: false
+serviceCIDR: ""
+podCIDRs:
+  - "10.10.1.1/16"
+  - 10.20.0.0/16
+gatewayIPPrecedence: "private"
+endpointIPType: "ClusterIP"
+enableStretchedNetworkPolicy: false
+featureGates:
+  AllAlpha: false
+"""
+
+
+def test_the_configuration_of_the_guide_is_taken(tmp_path: Path) -> None:
+    """Host bits are masked and feature gates ignored, and both are said."""
+    file = tmp_path / "controller.yaml"
+    file.write_text(GUIDE)
+    settings = load(Role.MEMBER, file, {}, {})
+    assert settings.member("kube-system").pod_cidrs == ("10.10.0.0/16", "10.20.0.0/16")
+    masked, gates = sorted(settings.remarks, key=lambda text: "featureGates" in text)
+    assert masked.endswith("podCIDRs: 10.10.1.1/16 has host bits set: used as 10.10.0.0/16")
+    assert gates.endswith("featureGates: are Antrea's: ignored, there are none here")
+
+
+def test_what_is_right_needs_no_remark() -> None:
+    """Flags are read likewise; a network that nobody may have is refused as before."""
+    assert load(Role.MEMBER, None, {}, {"podCIDRs": "10.10.0.0/16,10.20.0.0/16"}).remarks == ()
+    assert "used as 10.10.0.0/16" in load(Role.MEMBER, None, {}, {"podCIDRs": "10.10.1.1/16"}).remarks[0]
+    with pytest.raises(ConfigError, match="loopback"):
+        load(Role.MEMBER, None, {}, {"podCIDRs": "127.0.0.1/16"})
