@@ -33,12 +33,13 @@ COMMANDS = {
     "clusterset": "make, join, leave or destroy a ClusterSet",
     "membertoken": "make, show or delete the token of a member cluster",
     "dns": "have CoreDNS answer names of shared Services, or not any more",
+    "migrate": "say what a change from Antrea's multi-cluster controller asks for",
     "get": "show the objects of a ClusterSet: who is a member, what is exported, what conflicts",
     "version": "print the version",
 }
 
 ADMIN = frozenset(
-    {"clusterset", "deploy", "dns", "get", "membertoken", "uninstall"}
+    {"clusterset", "deploy", "dns", "get", "membertoken", "migrate", "uninstall"}
 )  # their modules are in mcagent.cli.admin
 
 _EPILOG = f"""\

@@ -1,0 +1,55 @@
+"""`mcagent migrate`: what a change from Antrea's multi-cluster controller to ours asks for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
+
+_EPILOG = """\
+examples:
+  mcagent migrate check leader               in the cluster where Antrea's leader runs
+  mcagent migrate check member               in a member cluster
+  mcagent migrate check leader --namespace antrea-multicluster -o json
+
+It reads and changes nothing. Lines that begin with "must" are to be done, in this order, with their commands; the
+exit code is 1 while there are some. docs/antrea.md has all steps, and the way back.
+"""
+_NAMESPACES = {"leader": "antrea-multicluster", "member": "kube-system"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the action and its flags."""
+    parser.description = "Say what a change from Antrea's multi-cluster controller to ours asks for, and changes."
+    parser.epilog = _EPILOG
+    parser.add_argument("action", choices=["check"])
+    parser.add_argument("role", choices=[*_NAMESPACES])
+    parser.add_argument(
+        "--namespace",
+        default="",
+        metavar="NAMESPACE",
+        help="of Antrea's controller [antrea-multicluster, kube-system]",
+    )
+    parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
+    add_cluster_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, and show what was found."""
+    from mcagent.controller.admin.cluster import check_name
+    from mcagent.controller.admin.migration import Level, check, read
+    from mcagent.controller.config import Role
+
+    namespace = check_name(args.namespace or _NAMESPACES[args.role], "--namespace")
+    found = check(Role(args.role), read(open_cluster(args), namespace))
+    if args.output == "json":
+        print(json.dumps([asdict(item) for item in found], indent=2))
+    else:
+        for item in found:
+            print(f"{item.level:<8} {item.about}: {item.text}")
+            if item.command:
+                print(f"         {item.command}")
+    return exit_codes.FAILED if any(item.level is Level.MUST for item in found) else exit_codes.OK

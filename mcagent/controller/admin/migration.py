@@ -1,0 +1,238 @@
+"""What has to be done, and what changes, when a controller of ours takes over from one of Antrea's.
+
+`mcagent migrate check` shows it. Nothing is changed; the steps are in docs/antrea.md. Pure, after `read`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from mcagent.config.reader import ConfigError
+from mcagent.controller.admin.cluster import Cluster
+from mcagent.controller.admission.identity import bound_cluster, bound_clusters
+from mcagent.controller.config import Role, load
+from mcagent.controller.contract import names
+from mcagent.controller.contract.names import ExportKind
+from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, texts_at, value_at
+from mcagent.controller.machinery.connection.membership import claimed
+from mcagent.kube.source import RawObject
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+
+DEPLOYMENT = "antrea-mc-controller"
+_SERVED_BY = {"served-by": "antrea-mc-controller"}
+_MEMBER_ROLE = "antrea-mc-member-cluster-role"
+_CONFIG_KEY = "controller_manager_config.yaml"
+_TAKEN = frozenset({*ExportKind, names.POLICY, names.KUBERNETES_POLICY})
+
+
+class Level(StrEnum):
+    """What a finding asks for. Those of MUST keep `mcagent migrate check` from answering "yes"."""
+
+    MUST = "must"  # to be done, by a person
+    LOST = "lost"  # does not work any more afterwards
+    CHANGES = "changes"  # by itself, and nothing has to be done
+    KEPT = "kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing to know. `command` does what is to be done."""
+
+    level: Level
+    about: str
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objects:
+    """What of a cluster matters."""
+
+    namespace: str
+    deployment: RawObject | None = None
+    webhooks: Sequence[RawObject] = ()
+    bindings: Sequence[RawObject] = ()
+    accounts: Sequence[RawObject] = ()
+    config_maps: Sequence[RawObject] = ()
+    cluster_sets: Sequence[RawObject] = ()
+    claims: Sequence[RawObject] = ()
+    announces: Sequence[RawObject] = ()
+    exports: Sequence[RawObject] = ()
+    imports: Sequence[RawObject] = ()
+    gateways: Sequence[RawObject] = field(default=())
+
+
+def read(cluster: Cluster, namespace: str) -> Objects:
+    """Read a cluster; kinds that it does not serve are empty. Raises SourceError."""
+
+    def listed(kind: Kind, scope: str = namespace) -> list[RawObject]:
+        return items_at(cluster.find_any(object_path(kind, scope)), "items")
+
+    return Objects(
+        namespace=namespace,
+        deployment=cluster.find_any(f"/apis/apps/v1/namespaces/{namespace}/deployments/{DEPLOYMENT}"),
+        webhooks=[
+            {**item, "kind": str(kind)}
+            for kind in (Kind.VALIDATING_WEBHOOK_CONFIGURATION, Kind.MUTATING_WEBHOOK_CONFIGURATION)
+            for item in listed(kind, "")
+        ],
+        bindings=listed(Kind.ROLE_BINDING),
+        accounts=listed(Kind.SERVICE_ACCOUNT),
+        config_maps=listed(Kind.CONFIG_MAP),
+        cluster_sets=listed(Kind.CLUSTER_SET),
+        claims=listed(Kind.CLUSTER_CLAIM),
+        announces=listed(Kind.MEMBER_CLUSTER_ANNOUNCE),
+        exports=listed(Kind.RESOURCE_EXPORT),
+        imports=listed(Kind.RESOURCE_IMPORT),
+        gateways=listed(Kind.GATEWAY),
+    )
+
+
+def check(role: Role, objects: Objects) -> list[Finding]:
+    """Return what to know before a controller of this role takes over, in the order in which it is done."""
+    of_role = _leader(objects) if role is Role.LEADER else _member(objects)
+    return [*_configuration(role, objects), *of_role, *_controller(objects)]
+
+
+def _controller(objects: Objects) -> Iterator[Finding]:
+    """Yield what Antrea's controller leaves behind. The last steps: from here on nobody writes until ours does."""
+    where, found = objects.namespace, objects.deployment
+    if found is not None and value_at(found, "spec", "replicas") != 0:
+        yield Finding(
+            level=Level.MUST,
+            about=f"Deployment {where}/{DEPLOYMENT}",
+            text="two controllers would write the same objects: stop Antrea's before ours starts",
+            command=f"kubectl -n {where} scale deployment {DEPLOYMENT} --replicas=0",
+        )
+    for hook in objects.webhooks:
+        services = {text_at(item, "clientConfig", "service", "namespace") for item in items_at(hook, "webhooks")}
+        labels = value_at(hook, "metadata", "labels")
+        if where in services and isinstance(labels, dict) and labels.items() >= _SERVED_BY.items():
+            yield Finding(
+                level=Level.MUST,
+                about=f"{text_at(hook, 'kind')} {name_of(hook)}",
+                text="nobody answers it once Antrea's controller is stopped: every write that it is asked about, "
+                "heartbeats too, is refused until it is deleted",
+                command=f"kubectl delete {text_at(hook, 'kind').lower()} {name_of(hook)}",
+            )
+
+
+def _configuration(role: Role, objects: Objects) -> Iterator[Finding]:
+    """Yield what becomes of Antrea's configuration file."""
+    for item in objects.config_maps:
+        text = text_at(item, "data", _CONFIG_KEY)
+        if not text:
+            continue
+        about = f"ConfigMap {namespace_of(item)}/{name_of(item)}"
+        try:
+            settings = load(role, _Text(text), {}, {})
+        except ConfigError as error:
+            for wrong in error.errors:
+                yield Finding(level=Level.MUST, about=about, text=f"{wrong.path}: {wrong.reason}")
+            continue
+        yield Finding(level=Level.KEPT, about=about, text="its configuration can be used as it is")
+        for remark in settings.remarks:
+            yield Finding(level=Level.CHANGES, about=about, text=remark.partition(": ")[2])
+
+
+class _Text:
+    """A configuration that is in an object."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def read_text(self, encoding: str) -> str:  # noqa: ARG002
+        """Return it."""
+        return self._text
+
+    def __str__(self) -> str:
+        return "of Antrea"
+
+
+def _leader(objects: Objects) -> Iterator[Finding]:
+    members = {
+        text_at(subject, "name")
+        for binding in objects.bindings
+        if text_at(binding, "roleRef", "name") == _MEMBER_ROLE
+        for subject in items_at(binding, "subjects")
+        if text_at(subject, "kind") == "ServiceAccount"
+    }
+    unknown = {text_at(item, "clusterID") for item in objects.announces} - bound_clusters(objects.accounts)
+    for account in objects.accounts:
+        if name_of(account) not in members or bound_cluster(account):
+            continue
+        cluster = next(iter(unknown)) if len(unknown) == 1 else "CLUSTER_ID"
+        yield Finding(
+            level=Level.MUST,
+            about=f"ServiceAccount {objects.namespace}/{name_of(account)}",
+            text=f"stands for no cluster{_one_of(unknown)}, as accounts made before Antrea 2.7: "
+            "all that its member writes would be refused",
+            command=f"kubectl -n {objects.namespace} annotate serviceaccount {name_of(account)} "
+            f"{names.CLUSTER_ID_ANNOTATION}={cluster}",
+        )
+    kinds = Counter(text_at(item, "spec", "kind") for item in objects.exports)
+    for kind, number in sorted(kinds.items()):
+        if kind not in _TAKEN:
+            text = f"{number} of kind {kind}, which nobody takes: what was made of them stays as it is"
+            yield Finding(level=Level.LOST, about="ResourceExports", text=text)
+    if kinds[ExportKind.LABEL_IDENTITY]:
+        yield Finding(
+            level=Level.LOST,
+            about="ResourceExports",
+            text=f"{kinds[ExportKind.LABEL_IDENTITY]} of kind LabelIdentity, unless the leader has "
+            "enableStretchedNetworkPolicy: true",
+        )
+    text = f"{sum(kinds.values())} exports, {len(objects.imports)} imports: none is deleted or made anew"
+    yield Finding(level=Level.KEPT, about="ResourceExports, ResourceImports", text=text)
+    yield Finding(
+        level=Level.CHANGES,
+        about="ResourceImports",
+        text="of ClusterInfos get an annotation: which claims are granted; statuses get our words",
+    )
+
+
+def _one_of(clusters: set[str]) -> str:
+    return f" (one of {', '.join(sorted(clusters))})" if clusters else ""
+
+
+def _member(objects: Objects) -> Iterator[Finding]:
+    joined = [item for item in objects.cluster_sets if _joins(item)]
+    if len(joined) > 1:
+        about = ", ".join(f"ClusterSet {objects.namespace}/{name_of(item)}" for item in joined)
+        text = "a cluster is a member of one ClusterSet: of these only the oldest counts"
+        yield Finding(level=Level.LOST, about=about, text=text)
+    for item in joined:
+        about = f"ClusterSet {objects.namespace}/{name_of(item)}"
+        if not text_at(item, "spec", "clusterID"):
+            found = claimed(objects.claims)
+            if isinstance(found, str) and names.is_cluster_id(found):
+                text = f'was made as v1alpha1: spec.clusterID is filled in, "{found}", as its ClusterClaim says'
+                yield Finding(level=Level.CHANGES, about=about, text=text)
+            else:
+                yield Finding(
+                    level=Level.MUST,
+                    about=about,
+                    text="has no spec.clusterID, and no ClusterClaim id.k8s.io says which it is",
+                    command=f"kubectl -n {objects.namespace} patch clusterset {name_of(item)} --type merge -p "
+                    '\'{"spec":{"clusterID":"CLUSTER_ID"}}\'',
+                )
+        if names.MEMBER_FINALIZER not in texts_at(item, "metadata", "finalizers"):
+            text = f"gets the finalizer {names.MEMBER_FINALIZER}, which has to go on the way back"
+            yield Finding(level=Level.CHANGES, about=about, text=text)
+    text = (
+        f"{len(objects.gateways)} Gateways, all imported Services and ServiceImports: with the uid that they have"
+    )
+    yield Finding(level=Level.KEPT, about=f"namespace {objects.namespace}", text=text)
+    yield Finding(
+        level=Level.CHANGES,
+        about="imported Services",
+        text="get EndpointSlices of ours; Antrea's Endpoints are deleted after that (writeEndpoints: auto)",
+    )
+
+
+def _joins(cluster_set: RawObject) -> bool:
+    return any(text_at(leader, "server") for leader in items_at(cluster_set, "spec", "leaders"))

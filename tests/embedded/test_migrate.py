@@ -1,0 +1,48 @@
+"""`mcagent migrate check` on an API server: what it reads, says and answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from devtools.apiserver import ApiServer
+from devtools.lab import certificates
+from mcagent.cli.main import main
+from mcagent.kube.client import Client
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+
+CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
+AREA = "antrea-multicluster"
+
+
+def test_it_says_what_is_left_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An account without annotation has to be annotated; then the answer is yes. Nothing is written."""
+    identity = certificates.server_identity(tmp_path / "pki", ["127.0.0.1", "localhost"])
+    kubeconfig = tmp_path / "kubeconfig"
+    with ApiServer(tls=identity, tokens=frozenset({"admin"})) as api:
+        api.write_kubeconfig(kubeconfig)
+        client = Client(str(kubeconfig), user_agent="tests")
+        assert main(["migrate", "check", "leader", "--kubeconfig", str(kubeconfig)]) == 0
+        for file in sorted(CRDS.glob("*.yaml")):
+            path = object_path(Kind.CUSTOM_RESOURCE_DEFINITION, "")
+            client.request("POST", path, body=yaml.safe_load(file.read_text()))
+        client.request("POST", object_path(Kind.NAMESPACE, ""), body={"metadata": {"name": AREA}})
+        path = object_path(Kind.SERVICE_ACCOUNT, AREA)
+        client.request("POST", path, body={"metadata": {"name": "member-west"}})
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "antrea-mc-member-cluster-role"}
+        subject = {"kind": "ServiceAccount", "name": "member-west", "namespace": AREA}
+        binding = {"metadata": {"name": "member-west"}, "roleRef": role, "subjects": [subject]}
+        client.request("POST", object_path(Kind.ROLE_BINDING, AREA), body=binding)
+        capsys.readouterr()
+        assert main(["migrate", "check", "leader", "--kubeconfig", str(kubeconfig)]) == 1
+        assert "must     ServiceAccount antrea-multicluster/member-west" in capsys.readouterr().out
+        note = {"metadata": {"annotations": {"multicluster.antrea.io/cluster-id": "west"}}}
+        kind = "application/merge-patch+json"
+        client.request("PATCH", f"{path}/member-west", body=note, content_type=kind)
+        assert main(["migrate", "check", "leader", "-o", "json", "--kubeconfig", str(kubeconfig)]) == 0
+        assert "must" not in {item["level"] for item in json.loads(capsys.readouterr().out)}
+        client.close()

@@ -1,0 +1,108 @@
+"""`mcagent migrate check`: what a takeover from Antrea's controllers asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcagent.controller.admin.migration import Level, Objects, check
+from mcagent.controller.config import Role
+
+AREA, HOME = "antrea-multicluster", "kube-system"
+
+
+def account(name: str, cluster: str = "") -> dict[str, Any]:
+    """Return a ServiceAccount of a member, annotated or not."""
+    notes = {"multicluster.antrea.io/cluster-id": cluster} if cluster else None
+    return {"metadata": {"name": name, "namespace": AREA, "annotations": notes}}
+
+
+def binding(name: str) -> dict[str, Any]:
+    """Return the RoleBinding of a member, as the guide's manifests have it."""
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": AREA}
+    return {"roleRef": {"kind": "Role", "name": "antrea-mc-member-cluster-role"}, "subjects": [subject]}
+
+
+def hook(namespace: str, kind: str = "ValidatingWebhookConfiguration") -> dict[str, Any]:
+    """Return a webhook configuration of Antrea's."""
+    meta = {"name": f"{namespace}-hook", "labels": {"served-by": "antrea-mc-controller", "role": "leader"}}
+    return {"kind": kind, "metadata": meta, "webhooks": [{"clientConfig": {"service": {"namespace": namespace}}}]}
+
+
+def config(text: str) -> dict[str, Any]:
+    """Return the ConfigMap of Antrea's controller."""
+    return {
+        "metadata": {"name": "antrea-mc-controller-config", "namespace": HOME},
+        "data": {"controller_manager_config.yaml": text},
+    }
+
+
+def texts(found: Any, level: Level) -> list[str]:
+    """Return what was found of a level, with commands."""
+    return [f"{item.about}: {item.text} {item.command}" for item in found if item.level is level]
+
+
+def test_a_leader_that_is_ready_to_be_replaced() -> None:
+    """Without controller and webhooks, with annotated accounts, nothing is left to do."""
+    objects = Objects(
+        namespace=AREA,
+        deployment={"spec": {"replicas": 0}},
+        bindings=[binding("member-east")],
+        accounts=[account("member-east", "east"), account("default")],
+        exports=[{"spec": {"kind": "ClusterInfo"}}, {"spec": {"kind": "AntreaClusterNetworkPolicy"}}],
+    )
+    found = check(Role.LEADER, objects)
+    assert texts(found, Level.MUST) == texts(found, Level.LOST) == []
+    assert "2 exports, 0 imports: none is deleted" in texts(found, Level.KEPT)[0]
+
+
+def test_a_leader_with_everything_in_the_way() -> None:
+    """Accounts are annotated first; then the controller is stopped, and its webhooks go."""
+    objects = Objects(
+        namespace=AREA,
+        deployment={"spec": {"replicas": 1}},
+        webhooks=[hook(AREA), hook(HOME)],
+        bindings=[binding("member-west"), binding("member-east")],
+        accounts=[account("member-east", "east"), account("member-west")],
+        announces=[{"clusterID": "east"}, {"clusterID": "west"}],
+        exports=[{"spec": {"kind": "ExternalEntity"}}, {"spec": {"kind": "LabelIdentity"}}],
+    )
+    found = check(Role.LEADER, objects)
+    annotate, stop, delete = texts(found, Level.MUST)
+    assert "annotate serviceaccount member-west multicluster.antrea.io/cluster-id=west" in annotate
+    assert "kubectl -n antrea-multicluster scale deployment antrea-mc-controller --replicas=0" in stop
+    assert "kubectl delete validatingwebhookconfiguration antrea-multicluster-hook" in delete
+    entities, labels = texts(found, Level.LOST)
+    assert "1 of kind ExternalEntity" in entities
+    assert "enableStretchedNetworkPolicy: true" in labels
+
+
+@pytest.mark.parametrize(
+    ("claims", "level", "said"),
+    [
+        ([], Level.MUST, "no ClusterClaim id.k8s.io"),
+        ([{"metadata": {"name": "id.k8s.io"}, "value": "east"}], Level.CHANGES, 'filled in, "east"'),
+    ],
+)
+def test_a_cluster_set_of_v1alpha1(claims: list[dict[str, Any]], level: Level, said: str) -> None:
+    """Its cluster ID is taken from the ClusterClaim, and asked for where there is none."""
+    cluster_set = {
+        "metadata": {"name": "blue"},
+        "spec": {"leaders": [{"clusterID": "north", "server": "https://x"}]},
+    }
+    found = check(Role.MEMBER, Objects(namespace=HOME, cluster_sets=[cluster_set], claims=claims))
+    assert said in "".join(texts(found, level))
+    assert "mcagent.io/member" in "".join(texts(found, Level.CHANGES))
+
+
+def test_the_configuration_is_read() -> None:
+    """What is taken is said, what is changed, and what is refused."""
+    good = config(
+        'apiVersion: multicluster.crd.antrea.io/v1alpha1\nkind: MultiClusterConfig\npodCIDRs: ["10.1.1.1/16"]'
+    )
+    found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[good, {"data": {"other": "x"}}]))
+    assert "can be used as it is" in texts(found, Level.KEPT)[0]
+    assert "used as 10.1.0.0/16" in texts(found, Level.CHANGES)[0]
+    found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[config("unheardOf: 1")]))
+    assert "unheardOf: unknown key" in texts(found, Level.MUST)[0]
