@@ -150,7 +150,7 @@ def test_export_import_change_unexport(world: World) -> None:
     until(
         lambda: (
             conditions_of(west.get(Kind.SERVICE_EXPORT, "web"))
-            == {"Valid": ("True", "Succeed"), "Conflict": ("False", "NoConflicts")}
+            == {"Valid": ("True", "Valid"), "Ready": ("True", "Exported"), "Conflict": ("False", "NoConflicts")}
         )
     )
     found = east.get(Kind.CLUSTER_INFO_IMPORT, "west-clusterinfo", NAMESPACE)

@@ -13,6 +13,8 @@ from mcagent.model.objects import Kind
 from tests.unit.control_clusters import CIDRS, STALE, Clusters
 from tests.unit.member_world import AREA, HOME, SET, cluster_set, conditions_of, service, settings, slice_of
 
+GOOD = {"Valid": ("True", "Valid"), "Ready": ("True", "Exported"), "Conflict": ("False", "NoConflicts")}
+
 
 def joined() -> Clusters:
     """Return three members that have joined, each with two candidate Nodes and two Services."""
@@ -43,12 +45,15 @@ def test_from_export_to_import() -> None:
     assert found["status"] == {"clusters": [{"cluster": "east"}, {"cluster": "west"}]}
     for member in (east, west):
         export = member.api.get(Kind.SERVICE_EXPORT, "shop", "web")
-        assert conditions_of(export) == {"Valid": ("True", "Succeed"), "Conflict": ("False", "NoConflicts")}
+        assert conditions_of(export) == GOOD
     assert south.names(Kind.CLUSTER_INFO_IMPORT) == {"east-clusterinfo", "west-clusterinfo"}
     east.api.remove(Kind.SERVICE_EXPORT, "shop", "web")
     world.run()
     assert south.imported() == {"web": {"10.97.200.1"}}
     west.api.remove(Kind.ENDPOINT_SLICE, "shop", "web-slice")
+    world.run()
+    assert south.imported() == east.imported() == {"web": set()}  # exported, and nobody is behind it
+    west.api.remove(Kind.SERVICE_EXPORT, "shop", "web")
     world.run()
     assert south.imported() == east.imported() == {}
     assert set(world.exports()) == {f"{name}-clusterinfo" for name in CIDRS}
@@ -67,8 +72,8 @@ def test_settings_reach_the_other_clusters() -> None:
     assert conditions_of(found) == {"Ready": ("True", "Imported")}
 
 
-def test_a_conflict_is_told_on_the_service_export() -> None:
-    """The second definition of a Service is refused: its ServiceExport says why, until the first is withdrawn."""
+def test_a_conflict_is_told_on_the_service_exports() -> None:
+    """Of two ports of one name the first is imported; both ServiceExports say so, until one is withdrawn."""
     world = joined()
     east, west, south = world.members.values()
     east.export("web")
@@ -77,14 +82,14 @@ def test_a_conflict_is_told_on_the_service_export() -> None:
     west.api.put(service("web", ("http", 81), cluster_ip="10.97.200.1"))
     west.export("web")
     world.run()
-    assert conditions_of(west.api.get(Kind.SERVICE_EXPORT, "shop", "web")) == {
-        "Valid": ("True", "Succeed"),
-        "Conflict": ("True", "PortConflict"),
-    }
+    for member in (east, west):
+        found = conditions_of(member.api.get(Kind.SERVICE_EXPORT, "shop", "web"))
+        assert found == GOOD | {"Conflict": ("True", "PortConflict")}
     assert south.imported() == {"web": {"10.96.200.1"}}
+    assert west.imported() == {"web": {"10.96.200.1"}}  # not its own Pods either
     east.api.remove(Kind.SERVICE_EXPORT, "shop", "web")
     world.run()
-    assert conditions_of(west.api.get(Kind.SERVICE_EXPORT, "shop", "web"))["Conflict"] == ("False", "NoConflicts")
+    assert conditions_of(west.api.get(Kind.SERVICE_EXPORT, "shop", "web")) == GOOD
     assert south.imported() == {"web": {"10.97.200.1"}}
 
 

@@ -103,19 +103,16 @@ def test_a_service_becomes_two_exports() -> None:
     ]
     found = view.local.get(Kind.SERVICE_EXPORT, "shop", "web")
     assert found is not None
-    (condition,) = found["status"]["conditions"]
-    assert (condition["status"], condition["reason"], condition["observedGeneration"]) == ("True", "Succeed", 1)
+    assert conditions_of(found) == {"Valid": ("True", "Valid"), "Ready": ("False", "Pending")}
+    assert [condition["observedGeneration"] for condition in found["status"]["conditions"]] == [1, 1]
 
 
 @pytest.mark.parametrize(
     ("objects", "reason"),
     [
-        ([], "ServiceNotFound"),
-        ([service("web", type="ExternalName")], "ServiceTypeNotSupported"),
-        ([service("web", cluster_ip="None")], "ServiceNoClusterIP"),
+        ([], "NoService"),
+        ([service("web", type="ExternalName")], "InvalidServiceType"),
         ([service("web", cluster_ip="fd00::1")], "ServiceNoClusterIP"),
-        ([service("web")], "ServiceWithoutEndpoints"),
-        ([service("web"), slice_of("web", "10.10.1.1", ready=False)], "ServiceWithoutEndpoints"),
         ([service("web", ports=[]), slice_of("web", "10.10.1.1")], "ServiceWithoutPorts"),
         (
             [
@@ -136,19 +133,90 @@ def test_what_cannot_be_exported_says_why(objects: list[RawObject], reason: str)
     """The condition Valid is False with the contract's reason, and nothing is exported."""
     view = world(export_of("web"), *objects)
     controller = run(view)
-    assert valid(view) == ("False", reason)
+    assert conditions_of(view.local.get(Kind.SERVICE_EXPORT, "shop", "web")) == {
+        "Valid": ("False", reason),
+        "Ready": ("False", "Failed"),
+    }
     assert exports(view) == []
     assert [event.reason for event in controller.all_events()] == [reason]
 
 
-def test_a_headless_service_is_exported_by_its_pods() -> None:
-    """With PodIP a Service needs no ClusterIP."""
-    view = world(service("web", cluster_ip="None"), slice_of("web", "10.10.1.1"), export_of("web"))
-    run(view, POD_IP)
-    assert valid(view) == ("True", "Succeed")
+@pytest.mark.parametrize("wanted", [settings(), POD_IP])
+def test_a_headless_service_is_exported_by_its_pods(wanted: MemberSettings) -> None:
+    """It has no ClusterIP, so its Pods are the endpoints in any case, with their hostnames."""
+    pods = slice_of("web", "10.10.1.1", "10.10.1.2")
+    pods["endpoints"][1]["hostname"] = "web-0"
+    view = world(service("web", cluster_ip="None"), pods, export_of("web"))
+    run(view, wanted)
+    assert valid(view) == ("True", "Valid")
+    raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-shop-web-service")
+    assert raw is not None
+    assert raw["spec"]["service"]["serviceSpec"]["clusterIP"] == "None"
     assert subsets(view) == [
-        {"addresses": [{"ip": "10.10.1.1"}], "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}]}
+        {
+            "addresses": [{"ip": "10.10.1.1"}, {"ip": "10.10.1.2", "hostname": "web-0"}],
+            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        }
     ]
+
+
+@pytest.mark.parametrize("wanted", [settings(), POD_IP])
+@pytest.mark.parametrize("pods", [[], [slice_of("web", "10.10.1.1", ready=False)]])
+def test_a_service_without_ready_endpoints_is_exported_without_endpoints(
+    wanted: MemberSettings, pods: list[RawObject]
+) -> None:
+    """The export is valid: other clusters have the Service, and nobody is behind it here."""
+    view = world(service("web"), export_of("web"), *pods)
+    run(view, wanted)
+    assert valid(view) == ("True", "Valid")
+    assert exports(view) == ["east-shop-web-endpoints", "east-shop-web-service"]
+    assert subsets(view) == []
+
+
+def test_what_kind_of_service_it_is_goes_along() -> None:
+    """Session affinity, traffic policy, distribution and families are exported, and leave with the Service's."""
+    config = {"clientIP": {"timeoutSeconds": 60}}
+    fields: dict[str, Any] = {
+        "sessionAffinity": "ClientIP",
+        "sessionAffinityConfig": config,
+        "internalTrafficPolicy": "Local",
+        "trafficDistribution": "PreferClose",
+        "ipFamilies": ["IPv4"],
+    }
+    view = world(service("web", **fields), export_of("web"))
+    controller = run(view)
+    for wanted in (fields, {}):
+        view.local.put(service("web", **wanted))
+        controller.run()
+        raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-shop-web-service")
+        assert raw is not None
+        spec = raw["spec"]["service"]["serviceSpec"]
+        assert {key: value for key, value in spec.items() if key != "ports"} == wanted
+
+
+def test_labels_and_annotations_that_are_asked_for_go_along() -> None:
+    """What may not be written elsewhere is left out and told."""
+    export = export_of("web")
+    export["spec"] = {
+        "exportedLabels": {"team": "shop", "mcagent.io/x": "1"},
+        "exportedAnnotations": {"example.org/owner": "any text"},
+    }
+    view = world(service("web"), export)
+    controller = run(view)
+    raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-shop-web-service")
+    assert raw is not None
+    assert raw["metadata"]["annotations"] == {
+        "mcagent.io/exported-labels": '{"team": "shop"}',
+        "mcagent.io/exported-annotations": '{"example.org/owner": "any text"}',
+    }
+    (event,) = controller.all_events()
+    assert event.reason == "MetadataLeftOut"
+    assert "mcagent.io/x" in event.message
+    view.local.put(export_of("web"))
+    controller.run()
+    raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-shop-web-service")
+    assert raw is not None
+    assert not raw["metadata"].get("annotations")
 
 
 def test_several_slices_make_subsets_without_duplicates() -> None:
@@ -206,12 +274,11 @@ def test_one_endpoint_change_is_one_write_with_pod_ips_and_none_with_cluster_ips
         assert view.local.writes == []
 
 
-def test_exports_go_with_the_last_endpoint_with_the_service_and_with_the_export() -> None:
+def test_exports_go_with_the_service_and_with_the_export() -> None:
     """Both exports are deleted, the endpoints first, by the event alone, and come back."""
     view = world(*WEB)
     controller = run(view)
     for remove, restore in (
-        ((Kind.ENDPOINT_SLICE, "shop", "web-abcde"), WEB[1]),
         ((Kind.SERVICE, "shop", "web"), WEB[0]),
         ((Kind.SERVICE_EXPORT, "shop", "web"), WEB[2]),
     ):
@@ -258,7 +325,7 @@ def test_of_two_services_with_one_export_name_the_first_is_exported() -> None:
     raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-a-b-c-service")
     assert raw is not None
     assert (raw["spec"]["namespace"], raw["spec"]["name"]) == ("a", "b-c")
-    assert valid(view, "b-c", "a") == ("True", "Succeed")
+    assert valid(view, "b-c", "a") == ("True", "Valid")
     assert valid(view, "c", "a-b") == ("False", "AmbiguousName")
     view.local.remove(Kind.SERVICE_EXPORT, "a", "b-c")
     north_of(view).writes.clear()
@@ -272,12 +339,12 @@ def test_of_two_services_with_one_export_name_the_first_is_exported() -> None:
     raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-a-b-c-service")
     assert raw is not None
     assert (raw["spec"]["namespace"], raw["spec"]["name"]) == ("a-b", "c")
-    assert valid(view, "c", "a-b") == ("True", "Succeed")
+    assert valid(view, "c", "a-b") == ("True", "Valid")
 
 
 def test_a_name_that_is_too_long_to_import_is_told() -> None:
     """`antrea-mc-` and the name must fit into the 63 characters of a Service name."""
-    for length, verdict in ((53, ("True", "Succeed")), (54, ("False", "NameTooLong"))):
+    for length, verdict in ((53, ("True", "Valid")), (54, ("False", "NameTooLong"))):
         name = "s" * length
         view = world(service(name), slice_of(name, "10.10.1.1"), export_of(name))
         run(view)
@@ -294,8 +361,12 @@ def test_the_leaders_verdict_is_copied() -> None:
     controller.run()
     raw = view.local.get(Kind.SERVICE_EXPORT, "shop", "web")
     assert raw is not None
-    assert conditions_of(raw) == {"Valid": ("True", "Succeed"), "Conflict": ("True", "ConvergeFailure")}
-    assert raw["status"]["conditions"][1]["message"] == "not\\nconverged"
+    assert conditions_of(raw) == {
+        "Valid": ("True", "Valid"),
+        "Ready": ("False", "Failed"),
+        "Conflict": ("True", "ConvergeFailure"),
+    }
+    assert raw["status"]["conditions"][2]["message"] == "not\\nconverged"
     ports = [{"name": "http", "port": 81, "protocol": "TCP"}]
     north_of(view).put(
         {
@@ -309,12 +380,20 @@ def test_the_leaders_verdict_is_copied() -> None:
         "True",
         "PortConflict",
     )
-    north_of(view).change(*ref, {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}})
-    controller.run()
-    assert conditions_of(view.local.get(Kind.SERVICE_EXPORT, "shop", "web"))["Conflict"] == (
-        "False",
-        "NoConflicts",
-    )
+    good = {"type": "Succeeded", "status": "True"}
+    told = {"type": "Conflict", "status": "True", "reason": "TypeConflict", "message": "type: ..."}
+    for conditions, expected in (
+        ([good, told], ("True", "TypeConflict")),
+        ([good, {**told, "reason": "no word"}], ("True", "ConvergeFailure")),
+        ([good], ("False", "NoConflicts")),
+    ):
+        north_of(view).change(*ref, {"status": {"conditions": conditions}})
+        controller.run()
+        assert conditions_of(view.local.get(Kind.SERVICE_EXPORT, "shop", "web")) == {
+            "Valid": ("True", "Valid"),
+            "Ready": ("True", "Exported"),
+            "Conflict": expected,
+        }
 
 
 def test_conditions_of_others_stay_and_a_second_look_writes_nothing() -> None:
@@ -329,7 +408,8 @@ def test_conditions_of_others_stay_and_a_second_look_writes_nothing() -> None:
     }
     view.local.change(Kind.SERVICE_EXPORT, "shop", "web", {"status": {"conditions": [other]}})
     controller = run(view)
-    assert set(conditions_of(view.local.get(Kind.SERVICE_EXPORT, "shop", "web"))) == {"Valid", "Other"}
+    found = conditions_of(view.local.get(Kind.SERVICE_EXPORT, "shop", "web"))
+    assert set(found) == {"Valid", "Ready", "Other"}
     view.local.writes.clear()
     north_of(view).writes.clear()
     controller.settle()
@@ -353,7 +433,7 @@ def test_large_services_are_cut_and_told() -> None:
     many = [slice_of("web", *addresses[i : i + 1000], name=f"s{i}") for i in range(0, len(addresses), 1000)]
     view = world(service("web"), export_of("web"), *many)
     controller = run(view, POD_IP)
-    assert valid(view) == ("True", "Succeed")
+    assert valid(view) == ("True", "Valid")
     assert [event.reason for event in controller.all_events()] == ["EndpointsLeftOut"]
     assert 10_000 < len(subsets(view)[0]["addresses"]) < len(addresses)
 
@@ -388,7 +468,9 @@ def test_limits_count_what_is_written() -> None:
     import json
 
     ports = (("", "TCP", 80),)
-    kept, dropped = limited({ports: [f"10.{a}.{b}.{c}" for a in range(5) for b in range(100) for c in range(100)]})
-    assert 0.95 * MAX_SIZE < len(json.dumps(endpoint_subsets(kept, {}))) <= MAX_SIZE
+    addresses = [f"10.{a}.{b}.{c}" for a in range(5) for b in range(100) for c in range(100)]
+    hostnames = {text: f"web-{number}" for number, text in enumerate(addresses) if number % 2}
+    kept, dropped = limited({ports: addresses}, hostnames)
+    assert 0.95 * MAX_SIZE < len(json.dumps(endpoint_subsets(kept, hostnames))) <= MAX_SIZE
     assert dropped == 50_000 - len(kept[ports])
     assert cluster_ip_subsets(service("web", cluster_ip="None")) == {}

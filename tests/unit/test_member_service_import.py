@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.member.networks import networks
-from mcagent.controller.member.services.imported import MOST, WHOLE, slices
+from mcagent.controller.member.services.imported import MOST, WHOLE, ImportedService, slices
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject
@@ -37,12 +37,15 @@ def service_import(
     }
 
 
-def endpoints_import(*addresses: str, name: str = "web", namespace: str = "shop", ports: Any = HTTP) -> RawObject:
-    """Return the ResourceImport of its endpoints."""
+def endpoints_import(
+    *addresses: str, name: str = "web", namespace: str = "shop", ports: Any = HTTP, **notes: str
+) -> RawObject:
+    """Return the ResourceImport of its endpoints. Notes are annotations, "_" for "-"."""
     subsets = [{"addresses": [{"ip": text} for text in addresses], "ports": list(ports)}]
+    said = {"annotations": {f"mcagent.io/{key.replace('_', '-')}": text for key, text in notes.items()}}
     return {
         "kind": "ResourceImport",
-        "metadata": {"name": f"{namespace}-{name}-endpoints", "namespace": AREA},
+        "metadata": {"name": f"{namespace}-{name}-endpoints", "namespace": AREA} | (said if notes else {}),
         "spec": {"kind": "Endpoints", "namespace": namespace, "name": name, "endpoints": {"subsets": subsets}},
     }
 
@@ -454,6 +457,147 @@ def test_new_slices_come_before_old_ones_go() -> None:
     assert [write.split()[0] for write in view.local.writes] == ["create", "delete"]
 
 
+def made(view: MemoryView, kind: Kind, name: str = "web") -> RawObject:
+    """Return an object that must be there."""
+    found = view.local.get(kind, "shop", name)
+    assert found is not None
+    return found
+
+
+def sources(view: MemoryView) -> dict[str, list[tuple[list[str], list[str]]]]:
+    """Return by source cluster the addresses and port names of our slices; each is one of ServiceImport web."""
+    found: dict[str, list[tuple[list[str], list[str]]]] = {}
+    for raw in view.local.list(Kind.ENDPOINT_SLICE, "shop"):
+        labels = raw["metadata"]["labels"]
+        if labels["kubernetes.io/service-name"] == "antrea-mc-web":
+            assert labels["multicluster.kubernetes.io/service-name"] == "web"
+            addresses = [item["addresses"][0] for item in raw["endpoints"]]
+            cluster = labels.get("multicluster.kubernetes.io/source-cluster", "")
+            found.setdefault(cluster, []).append((addresses, [port["name"] for port in raw["ports"]]))
+    return found
+
+
+NORTH = cluster_info("north", "10.98.0.0/16")
+
+
+@pytest.mark.parametrize(
+    ("said", "owners"),
+    [
+        ("west,north", {"west": "10.97.0.5", "north": "10.98.0.5"}),
+        (None, {"west": "10.97.0.5", "north": "10.98.0.5"}),  # by where they lie: Antrea's leader says nothing
+        ("west", {"west": "10.97.0.5", "north": "10.98.0.5"}),
+        ("north,west", {"west": "10.97.0.5", "north": "10.98.0.5"}),  # it cannot be
+        ("West!,north", {"west": "10.97.0.5", "north": "10.98.0.5"}),
+    ],
+)
+def test_each_clusters_endpoints_are_slices_of_its_own(said: str | None, owners: dict[str, str]) -> None:
+    """Slices say whose they are, and have the ports that this cluster serves."""
+    raw = endpoints_import("10.97.0.5", **({"subset_clusters": said} if said else {}))
+    admin = [*HTTP, {"name": "admin", "port": 90, "protocol": "TCP"}]
+    raw["spec"]["endpoints"]["subsets"].append({"addresses": [{"ip": "10.98.0.5"}], "ports": admin})
+    view, controller = world(NORTH, service_import(ports=admin), raw)
+    assert sources(view) == {
+        "west": [([owners["west"]], ["http"])],
+        "north": [([owners["north"]], ["admin", "http"])],
+    }
+    assert made(view, Kind.SERVICE_IMPORT)["status"] == {"clusters": [{"cluster": "north"}, {"cluster": "west"}]}
+    view.local.writes.clear()
+    raw["spec"]["endpoints"]["subsets"][1]["addresses"].append({"ip": "10.98.0.6"})
+    north_of(view).put(raw)
+    controller.run()
+    assert len(view.local.writes) == 1
+
+
+def test_what_lies_in_nobodys_network_is_whose_the_leader_says() -> None:
+    """Where settings allow endpoints that no cluster announces, the leader's word is all there is."""
+    view, controller = world(
+        service_import(),
+        endpoints_import("10.30.0.5", subset_clusters="west"),
+        wanted=settings(allowed_endpoint_cidrs=("10.30.0.0/16",)),
+    )
+    assert sources(view) == {"west": [(["10.30.0.5"], ["http"])]}
+    north_of(view).put(endpoints_import("10.30.0.5"))
+    controller.run()
+    assert sources(view) == {"": [(["10.30.0.5"], ["http"])]}
+
+
+def test_in_the_exporting_cluster_its_pods_are_its_slices() -> None:
+    """They stand for its ClusterIP, with the ports that this serves in the ClusterSet only."""
+    view, controller = world(service_import(), endpoints_import("10.96.7.7", subset_clusters="east"))
+    north_of(view).put(own_export("10.96.7.7"))
+    ports = [{"name": "http", "port": 80}, {"name": "lost", "port": 81}]
+    exported = {"clusterIP": "10.96.7.7", "ports": ports}
+    view.local.put({"kind": "Service", "metadata": {"name": "web", "namespace": "shop"}, "spec": exported})
+    view.local.put(slice_of("web", "10.10.1.1", ports=(("http", 8080), ("lost", 8081))))
+    controller.run()
+    assert sources(view) == {"east": [(["10.10.1.1"], ["http"])]}
+
+
+def test_the_service_import_shows_what_the_service_is() -> None:
+    """One IP of each family; the traffic policy is shown, and not put on the Service: it would drop traffic."""
+    fields: dict[str, Any] = {
+        "internalTrafficPolicy": "Local",
+        "trafficDistribution": "PreferSameZone",
+        "ipFamilies": ["IPv4"],
+    }
+    view, controller = world(service_import(**fields), endpoints_import("10.97.0.5"))
+    controller.settle()
+    spec = made(view, Kind.SERVICE_IMPORT)["spec"]
+    assert {key: spec[key] for key in fields} == fields
+    found = service(view)["spec"]
+    assert spec["ips"] == [found["clusterIP"]]
+    assert found["trafficDistribution"] == "PreferClose"
+    assert "internalTrafficPolicy" not in found
+    both = {"clusterIPs": ["fd00::7", found["clusterIP"]]}
+    view.local.change(Kind.SERVICE, "shop", "antrea-mc-web", {"spec": both})
+    north_of(view).put(service_import())
+    controller.run()
+    spec = made(view, Kind.SERVICE_IMPORT)["spec"]
+    assert (spec["ips"], spec["ipFamilies"]) == (both["clusterIPs"], ["IPv6", "IPv4"])
+    assert not {"internalTrafficPolicy", "trafficDistribution"} & (spec.keys() | service(view)["spec"].keys())
+
+
+def test_exported_labels_and_annotations_are_on_the_service_import() -> None:
+    """They come and go with the export; what was added here stays."""
+    raw = service_import()
+    raw["metadata"]["annotations"] = {
+        "mcagent.io/exported-labels": '{"team": "pay", "mcagent.io/evil": "1"}',
+        "mcagent.io/exported-annotations": '{"example.org/owner": "pay"}',
+    }
+    view, controller = world(raw, endpoints_import("10.97.0.5"))
+    mine = {"metadata": {"labels": {"mine": "1"}, "annotations": {"mine": "1"}}}
+    view.local.change(Kind.SERVICE_IMPORT, "shop", "web", mine)
+    controller.settle()
+    meta = made(view, Kind.SERVICE_IMPORT)["metadata"]
+    assert meta["labels"] == {"app.kubernetes.io/managed-by": "mcagent", "team": "pay", "mine": "1"}
+    assert meta["annotations"].items() >= {"example.org/owner": "pay", "mine": "1"}.items()
+    north_of(view).put(service_import())
+    controller.run()
+    meta = made(view, Kind.SERVICE_IMPORT)["metadata"]
+    assert meta["labels"] == {"app.kubernetes.io/managed-by": "mcagent", "mine": "1"}
+    assert meta["annotations"] == {"mine": "1"}
+
+
+def test_a_headless_import_has_no_ips_and_is_made_anew_when_the_type_changes() -> None:
+    """Its Service is headless, its slices have the hostnames; a Service cannot get or lose its ClusterIP."""
+    raw = endpoints_import("10.97.0.5", "10.97.0.6", subset_clusters="west")
+    raw["spec"]["endpoints"]["subsets"][0]["addresses"][0]["hostname"] = "db-0"
+    view, controller = world(service_import(type="Headless"), raw)
+    spec = made(view, Kind.SERVICE_IMPORT)["spec"]
+    assert (spec["type"], spec["ips"], spec["ipFamilies"]) == ("Headless", [], ["IPv4"])
+    assert service(view)["spec"]["clusterIP"] == "None"
+    (found,) = view.local.list(Kind.ENDPOINT_SLICE, "shop")
+    assert [item.get("hostname") for item in found["endpoints"]] == ["db-0", None]
+    for kind, headless in (("ClusterSetIP", False), ("Headless", True)):
+        north_of(view).put(service_import(type=kind))
+        controller.run()
+        spec = made(view, Kind.SERVICE_IMPORT)["spec"]
+        assert spec["type"] == kind
+        assert (service(view)["spec"]["clusterIP"] == "None") is headless
+        assert bool(spec["ips"]) is not headless
+        assert sorted(endpoints(view)) == ["10.97.0.5", "10.97.0.6"]
+
+
 def test_other_changes_touch_nothing() -> None:
     """Changes of Nodes, Services and slices that are no imports are no work."""
     view, controller = world(service_import(), endpoints_import("10.97.0.5"))
@@ -466,7 +610,8 @@ def test_other_changes_touch_nothing() -> None:
 
 # --- values ----------------------------------------------------------------------------------------------
 
-PORTS = (("http", "TCP", 80),)
+SVC = ImportedService(namespace="shop", name="svc")
+WEST_HTTP = ("west", (("http", "TCP", 80),))
 POOL = [f"10.97.{n // 250}.{n % 250 + 1}" for n in range(3000)]
 SETS = st.lists(st.sampled_from(POOL), unique=True, max_size=400)
 
@@ -479,21 +624,21 @@ def places(found: dict[str, RawObject]) -> dict[str, str]:
 @given(SETS, st.randoms())
 def test_slices_hold_each_address_once_whatever_the_order(addresses: list[str], random: Any) -> None:
     """Every address is in exactly one slice, and the slices are the same for any order of the input."""
-    found = slices("svc", {PORTS: addresses})
+    found = slices(SVC, {WEST_HTTP: addresses}, {})
     assert sorted(item["addresses"][0] for body in found.values() for item in body["endpoints"]) == sorted(
         addresses
     )
     assert len(found) == 1 or len(addresses) > WHOLE or not addresses
     shuffled = list(addresses)
     random.shuffle(shuffled)
-    assert slices("svc", {PORTS: shuffled}) == found
+    assert slices(SVC, {WEST_HTTP: shuffled}, {}) == found
 
 
 @given(st.integers(150, 2999), st.data())
 def test_one_address_more_or_less_changes_two_slices_at_most(count: int, data: st.DataObject) -> None:
     """Beyond the size of a single slice, one address changes one slice, or cuts one in two."""
-    before = slices("svc", {PORTS: POOL[:count]})
-    after = slices("svc", {PORTS: POOL[: count + 1]})
+    before = slices(SVC, {WEST_HTTP: POOL[:count]}, {})
+    after = slices(SVC, {WEST_HTTP: POOL[: count + 1]}, {})
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert 1 <= len(changed) <= 2
     assert all(len(body["endpoints"]) <= MOST for body in after.values())
@@ -501,7 +646,7 @@ def test_one_address_more_or_less_changes_two_slices_at_most(count: int, data: s
 
 def test_large_services_fill_slices_well() -> None:
     """Ten thousand endpoints make slices that the API takes, some sixty addresses each."""
-    found = slices("svc", {PORTS: [f"10.97.{n // 250}.{n % 250 + 1}" for n in range(10_000)]})
+    found = slices(SVC, {WEST_HTTP: [f"10.97.{n // 250}.{n % 250 + 1}" for n in range(10_000)]}, {})
     assert 100 < len(found) < 250
     assert max(len(body["endpoints"]) for body in found.values()) < MOST
 

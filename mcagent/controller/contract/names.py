@@ -49,6 +49,8 @@ MANAGED_BY = "mcagent"
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 SLICE_MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
 SLICE_MANAGED_BY = "controller.mcagent.io"
+MCS_SERVICE_NAME_LABEL = "multicluster.kubernetes.io/service-name"  # of the slices of a ServiceImport (KEP-1645)
+MCS_SOURCE_CLUSTER_LABEL = "multicluster.kubernetes.io/source-cluster"
 SLICE_MIRRORED_BY = "endpointslicemirroring-controller.k8s.io"  # made from Endpoints by Kubernetes itself
 SKIP_MIRROR_LABEL = "endpointslice.kubernetes.io/skip-mirror"
 MEMBER_FINALIZER = "mcagent.io/member"  # of a member's ClusterSet: until all it brought is cleaned up
@@ -75,6 +77,8 @@ SUBSET_CLUSTERS_ANNOTATION = "mcagent.io/subset-clusters"
 # Of a Service's ResourceExport and ResourceImport: what its ServiceImports are to bear (JSON).
 EXPORTED_LABELS_ANNOTATION = "mcagent.io/exported-labels"
 EXPORTED_ANNOTATIONS_ANNOTATION = "mcagent.io/exported-annotations"
+# Of a ServiceImport: which of its labels and annotations are exported ones (JSON).
+EXPORTED_KEYS_ANNOTATION = "mcagent.io/exported-keys"
 # Since when no cluster exports a label identity: its ResourceImport goes after a while.
 UNUSED_SINCE_ANNOTATION = "mcagent.io/unused-since"
 # Of a MemberClusterAnnounce: which replicated policies the member does not have, and why (JSON, by name).

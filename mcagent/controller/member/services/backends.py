@@ -10,9 +10,12 @@ import json
 from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address
 
+from mcagent.controller.contract import names
 from mcagent.controller.contract.raw import items_at, text_at, texts_at, value_at
 from mcagent.controller.contract.services import (
+    NO_CLUSTER_IP,
     EndpointPort,
+    Hostnames,
     Ports,
     Subsets,
     endpoint_ports,
@@ -48,9 +51,21 @@ def service_spec(service: RawObject) -> RawObject:
     ]
     affinity = text_at(service, "spec", "sessionAffinity") == "ClientIP"
     seconds = value_at(service, "spec", "sessionAffinityConfig", "clientIP", "timeoutSeconds")
+    fields = {
+        "ports": ports,
+        "clusterIP": NO_CLUSTER_IP if is_headless(service) else None,
+        "internalTrafficPolicy": text_at(service, "spec", "internalTrafficPolicy") or None,
+        "trafficDistribution": text_at(service, "spec", "trafficDistribution") or None,
+        "ipFamilies": texts_at(service, "spec", "ipFamilies") or None,
+    }
     if affinity and not seconds:
-        return {"ports": ports, "sessionAffinity": "ClientIP", "sessionAffinityConfig": None}
-    return {"ports": ports, **session_affinity(seconds if affinity else None)}
+        return fields | {"sessionAffinity": "ClientIP", "sessionAffinityConfig": None}
+    return fields | session_affinity(seconds if affinity else None)
+
+
+def is_headless(service: RawObject) -> bool:
+    """Tell whether a Service has no ClusterIP on purpose."""
+    return text_at(service, "spec", "clusterIP") == NO_CLUSTER_IP
 
 
 def cluster_ips(service: RawObject) -> list[str]:
@@ -91,6 +106,17 @@ def pod_ip_subsets(service: RawObject, slices: Iterable[RawObject]) -> Subsets:
     return _subsets(ready or serving)
 
 
+def hostnames_of(slices: Iterable[RawObject]) -> dict[str, str]:
+    """Return the hostnames of endpoints that have one, by address: DNS of a headless Service names them."""
+    return {
+        text: hostname
+        for found in slices
+        for endpoint in items_at(found, "endpoints")
+        for text in texts_at(endpoint, "addresses")
+        if names.is_label(hostname := text_at(endpoint, "hostname"))
+    }
+
+
 def has_endpoints(slices: Iterable[RawObject]) -> bool:
     """Tell whether a Service has an endpoint, of any family, that takes connections."""
     return any(
@@ -100,7 +126,7 @@ def has_endpoints(slices: Iterable[RawObject]) -> bool:
     )
 
 
-def limited(subsets: Subsets) -> tuple[Subsets, int]:
+def limited(subsets: Subsets, hostnames: Hostnames) -> tuple[Subsets, int]:
     """Return the subsets as far as they fit into one object, and how many addresses that leaves out.
 
     The wire contract has one Endpoints export for a Service, by name, so there is no second one to go on in.
@@ -113,6 +139,7 @@ def limited(subsets: Subsets) -> tuple[Subsets, int]:
         taken = []
         for text in addresses:
             room -= len(text) + 12  # {"ip": "..."}, and the comma
+            room -= len(hostnames[text]) + 16 if text in hostnames else 0
             if room >= 0:
                 taken.append(text)
         dropped += len(addresses) - len(taken)

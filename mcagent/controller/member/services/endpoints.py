@@ -10,7 +10,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, address_of
 from mcagent.controller.contract.raw import annotation, items_at, text_at, texts_at
-from mcagent.controller.contract.services import Ports, Subsets
+from mcagent.controller.contract.services import Group, Groups
 from mcagent.controller.machinery.reconciler import Leader, Ref, View
 from mcagent.controller.member.exports import export_ref
 from mcagent.controller.member.indexes import CLUSTER_INFOS, NODES_BY_ADDRESS, SLICES_BY_SERVICE
@@ -28,7 +28,7 @@ _SHOWN = 3  # addresses of a refusal that are named
 class Accepted:
     """The endpoints that are used, whose they are by their addresses, and what is refused, in words."""
 
-    subsets: Subsets
+    groups: Groups
     clusters: tuple[str, ...]
     refused: tuple[str, ...]
 
@@ -84,7 +84,7 @@ def exporters_of(raw: RawObject | None) -> frozenset[str] | None:
 
 
 def accept(
-    given: Subsets,
+    given: Groups,
     own: frozenset[str] | None,
     view: View,
     leader: Leader,
@@ -96,21 +96,22 @@ def accept(
 
     What this cluster exports itself is. Else an address of this cluster (of its CIDRs, Nodes, API servers) or of
     the leader's API server is not, and any other only if it lies in what a cluster announces that exports the
-    Service, or in nobody's network and in what the settings allow.
+    Service, or in nobody's network and in what the settings allow. Whose it is follows from where it lies; what
+    the leader says of that only decides where it lies in nobody's network, or in those of several clusters.
     """
     mine, others = known.read(view, leader)
     servers, leaders = _api_servers(view), frozenset(leader.addresses)
-    kept: dict[Ports, list[str]] = {}
+    kept: dict[Group, list[str]] = {}
     clusters: dict[str, None] = {}
     ours: list[str] = []
     of_leader: list[str] = []
     unknown: list[str] = []
     foreign: list[str] = []
-    for ports, addresses in given.items():
+    for (said, ports), addresses in given.items():
         for text in addresses:
-            number = address_of(text)
+            number, cluster = address_of(text), said
             if own is not None and text in own and number is not None:
-                clusters[leader.cluster_id] = None
+                cluster = leader.cluster_id
             elif number is None:
                 unknown.append(text)
                 continue
@@ -122,15 +123,19 @@ def accept(
                 continue
             else:
                 owners = others.owners(number)
-                clusters_there = {owner for owner in owners if owner}
                 if not owners:
                     unknown.append(text)
                     continue
-                if exporters is not None and clusters_there and not clusters_there & exporters:
+                clusters_there = {owner for owner in owners if owner}
+                possible = clusters_there if exporters is None else clusters_there & exporters
+                if clusters_there and not possible:
                     foreign.append(text)
                     continue
-                clusters |= dict.fromkeys(clusters_there if exporters is None else clusters_there & exporters)
-            kept.setdefault(ports, []).append(text)
+                if possible and said not in possible:
+                    cluster = min(possible)
+            if cluster:
+                clusters[cluster] = None
+            kept.setdefault((cluster, ports), []).append(text)
     refused = []
     if ours and own is None:  # else they are what this cluster exported a moment ago
         refused.append(f"{_named(ours)}: of this cluster, which does not export the Service")
@@ -141,7 +146,7 @@ def accept(
     if foreign:
         refused.append(f"{_named(foreign)}: of a cluster that does not export the Service")
     return Accepted(
-        subsets={ports: tuple(addresses) for ports, addresses in kept.items()},
+        groups={group: tuple(addresses) for group, addresses in kept.items()},
         clusters=tuple(sorted(clusters)),
         refused=tuple(refused),
     )
@@ -158,25 +163,29 @@ def _named(addresses: list[str]) -> str:
     return f"endpoints {shown}" + (f" and {more} more" if more > 0 else "")
 
 
-def behind_own_address(
-    subsets: Subsets, own: frozenset[str] | None, view: View, namespace: str, name: str
-) -> Subsets:
-    """Return the endpoints with this cluster's ClusterIPs of the Service replaced by what is behind them.
+def behind_own_address(groups: Groups, own: frozenset[str] | None, view: View, leader: Leader, key: str) -> Groups:
+    """Return the endpoints of a Service ("namespace/name"), what is behind it in place of its ClusterIP here.
 
     Every exporter's ClusterIP is an endpoint of the imported Service. kube-proxy, in every mode, translates a
     connection once: one that chose the ClusterIP of its own cluster would leave with that address as its
     destination, and go nowhere. So in the exporting cluster itself the Service's own ready endpoints stand in its
-    place. `own` are the addresses that this cluster exports; None: it exports none.
+    place, with the ports that it has in the ClusterSet. `own` are the addresses that this cluster exports; None:
+    it exports none.
     """
+    namespace, _, name = key.partition("/")
     service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name))
     ours = frozenset(cluster_ips(service) if service is not None and own else ()) & (own or frozenset())
-    if service is None or not any(ours.intersection(addresses) for addresses in subsets.values()):
-        return subsets
-    found: dict[Ports, dict[str, None]] = {}
-    for ports, addresses in subsets.items():
+    if service is None or not any(ours.intersection(addresses) for addresses in groups.values()):
+        return groups
+    found: dict[Group, dict[str, None]] = {}
+    serving: set[str] = set()
+    for group, addresses in groups.items():
+        if ours.intersection(addresses):
+            serving.update(port_name for port_name, _, _ in group[1])
         if kept := [text for text in addresses if text not in ours]:
-            found.setdefault(ports, {}).update(dict.fromkeys(kept))
-    slices = view.indexed(SLICES_BY_SERVICE, f"{namespace}/{name}")
+            found.setdefault(group, {}).update(dict.fromkeys(kept))
+    slices = view.indexed(SLICES_BY_SERVICE, key)
     for ports, pods in pod_ip_subsets(service, slices).items():
-        found.setdefault(ports, {}).update(dict.fromkeys(pods))
-    return {ports: tuple(addresses) for ports, addresses in found.items()}
+        if kept_ports := tuple(port for port in ports if port[0] in serving):
+            found.setdefault((leader.cluster_id, kept_ports), {}).update(dict.fromkeys(pods))
+    return {group: tuple(addresses) for group, addresses in found.items()}

@@ -5,11 +5,31 @@ Pure: raw objects to frozen values with known fields only. Raises only InputErro
 
 from __future__ import annotations
 
-from mcagent.controller.contract.services import Ports, ServiceSpec, Subsets, read_service_spec
-from mcagent.controller.contract.services import read_subsets as subsets_of
+from dataclasses import dataclass, field, replace
+
+from mcagent.controller.contract import names
+from mcagent.controller.contract.exported_metadata import carried_by
+from mcagent.controller.contract.raw import annotation
+from mcagent.controller.contract.services import (
+    Group,
+    Groups,
+    Hostnames,
+    ServiceSpec,
+    hostname_of,
+    read_service_spec,
+    read_subsets,
+)
 from mcagent.kube.source import RawObject
 from mcagent.model.field import Field, printable
 from mcagent.model.objects import Kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenEndpoints:
+    """The endpoints of a ResourceImport: addresses as they were written, by whose they are and what they serve."""
+
+    groups: Groups = field(default_factory=dict)
+    hostnames: Hostnames = field(default_factory=dict)
 
 
 def field_of(raw: RawObject) -> Field:
@@ -21,17 +41,28 @@ def field_of(raw: RawObject) -> Field:
 
 def read_service(raw: RawObject) -> ServiceSpec:
     """Return the Service of a ResourceImport of kind ServiceImport. Raises InputError."""
-    return read_service_spec(field_of(raw).get("spec").get("serviceImport").get("spec"))
+    carried = carried_by(raw)
+    spec = read_service_spec(field_of(raw).get("spec").get("serviceImport").get("spec"))
+    return replace(spec, labels=carried.labels, annotations=carried.annotations)
 
 
-def read_subsets(raw: RawObject) -> Subsets:
-    """Return the endpoints of a ResourceImport of kind Endpoints by the ports they serve. Raises InputError.
+def read_endpoints(raw: RawObject) -> GivenEndpoints:
+    """Return what is in a ResourceImport of kind Endpoints. Raises InputError.
 
-    Addresses stay as they were written, in their order, each once.
+    Addresses stay in their order, each once for its cluster and ports. Whose a subset is an annotation says, one
+    word for each; where it says anything else (Antrea's leader writes none) that is not known.
     """
-    found: dict[Ports, dict[str, None]] = {}
-    for _, ports, addresses in subsets_of(field_of(raw).get("spec").get("endpoints")):
-        kept = found.setdefault(ports, {}) if ports else {}
+    subsets = list(read_subsets(field_of(raw).get("spec").get("endpoints")))
+    said = (annotation(raw, names.SUBSET_CLUSTERS_ANNOTATION) or "").split(",")
+    clusters = said if len(said) == len(subsets) and all(map(names.is_cluster_id, said)) else [""] * len(subsets)
+    found: dict[Group, dict[str, None]] = {}
+    hostnames: dict[str, str] = {}
+    for cluster, (_, ports, addresses) in zip(clusters, subsets, strict=True):
+        kept = found.setdefault((cluster, ports), {}) if ports else {}
         for item in addresses:
-            kept[item.get("ip").text()] = None
-    return {ports: tuple(addresses) for ports, addresses in found.items()}
+            text = item.get("ip").text()
+            kept[text] = None
+            if hostname := hostname_of(item):
+                hostnames.setdefault(text, hostname)
+    groups = {group: tuple(addresses) for group, addresses in found.items()}
+    return GivenEndpoints(groups=groups, hostnames=hostnames)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.raw import annotation, is_deleting, name_of, namespace_of, text_at, texts_at
 from mcagent.controller.contract.services import (
+    NO_CLUSTER_IP,
+    Groups,
+    Hostnames,
     Ports,
     ServiceSpec,
-    Subsets,
     endpoint_subsets,
     service_ports,
     session_affinity,
@@ -24,6 +26,8 @@ from mcagent.model.objects import Kind
 WHOLE = 100  # so many endpoints are one slice in any case
 CUT = 64  # one in so many hashes begins a slice
 MOST = 1000  # what the API takes
+_CLOSE = "PreferClose"  # the one trafficDistribution that all versions of Kubernetes take which know the field
+_CLOSE_TOO = frozenset({_CLOSE, "PreferSameZone", "PreferSameNode"})  # the last falls back to the zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,62 +122,75 @@ def _marks() -> RawObject:
 
 
 def service_of(target: ImportedService, wanted: ServiceSpec) -> Wanted:
-    """Return the Service."""
+    """Return the Service.
+
+    It has no internalTrafficPolicy: with Local, Nodes without an endpoint would drop what others can serve.
+    """
     ports = [entry | {"targetPort": entry["port"]} for entry in service_ports(wanted)]
-    affinity = session_affinity(wanted.affinity_seconds, "None")
-    spec = {"type": "ClusterIP", "selector": None, "ports": ports, **affinity}
+    spec = {
+        "type": "ClusterIP",
+        "selector": None,
+        "ports": ports,
+        "trafficDistribution": _CLOSE if wanted.distribution in _CLOSE_TOO else None,
+        **session_affinity(None if wanted.headless else wanted.affinity_seconds, "None"),
+    }
+    if wanted.headless:
+        spec["clusterIP"] = NO_CLUSTER_IP
     return Wanted(ref=target.service, body={"metadata": _marks(), "spec": spec})
 
 
-def endpoints_of(target: ImportedService, found: Subsets) -> Wanted:
+def is_of_other_type(service: RawObject | None, wanted: ServiceSpec) -> bool:
+    """Tell whether a Service has to be made anew: whether it has a ClusterIP cannot be changed."""
+    address = text_at(service, "spec", "clusterIP")
+    return bool(address) and (address == NO_CLUSTER_IP) != wanted.headless
+
+
+def endpoints_of(target: ImportedService, groups: Groups, hostnames: Hostnames) -> Wanted:
     """Return the Endpoints. A label keeps Kubernetes from mirroring them: the slices are there already."""
     meta = _marks()
     meta["labels"] |= {names.SKIP_MIRROR_LABEL: "true"}
-    return Wanted(ref=target.endpoints, body={"metadata": meta, "subsets": endpoint_subsets(found, {})})
-
-
-def service_import_of(
-    target: ImportedService, wanted: ServiceSpec, address: str, clusters: Iterable[str]
-) -> Wanted:
-    """Return the ServiceImport, with the address of the Service once there is one."""
-    spec = {
-        "type": "ClusterSetIP",
-        "ips": [address] if address else [],
-        "ports": service_ports(wanted),
-        **session_affinity(wanted.affinity_seconds, "None"),
-    }
-    return Wanted(
-        ref=target.service_import,
-        body={"metadata": {"labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY}}, "spec": spec},
-        status={"clusters": [{"cluster": cluster} for cluster in clusters]},
-    )
+    found: dict[Ports, dict[str, None]] = {}
+    for (_, ports), addresses in sorted(groups.items()):
+        found.setdefault(ports, {}).update(dict.fromkeys(addresses))
+    subsets = endpoint_subsets({ports: tuple(addresses) for ports, addresses in found.items()}, hostnames)
+    return Wanted(ref=target.endpoints, body={"metadata": meta, "subsets": subsets})
 
 
 # --- EndpointSlices -----------------------------------------------------------------------------------------
 
 
-def slices(service: str, subsets: Subsets) -> dict[str, RawObject]:
+def slices(target: ImportedService, groups: Groups, hostnames: Hostnames) -> dict[str, RawObject]:
     """Return the EndpointSlices of a Service by name, the same whatever was there before. Addresses are IPv4.
 
-    Endpoints that serve the same ports are sorted by a hash of their address and cut where the hash itself says
-    so, in slices of about 64: a change of one endpoint changes one slice (or joins two, or cuts one in two),
-    however many there are. Nothing has to be remembered for that: every controller cuts alike.
+    Endpoints of one cluster that serve the same ports are sorted by a hash of their address and cut where the hash
+    itself says so, in slices of about 64: a change of one endpoint changes one slice (or joins two, or cuts one in
+    two), however many there are. Nothing has to be remembered for that: every controller cuts alike.
     """
     found: dict[str, RawObject] = {}
-    for ports, addresses in sorted(subsets.items()):
-        group = _digest("|".join(f"{name}/{protocol}/{port}" for name, protocol, port in ports))[:8]
+    for (cluster, ports), addresses in sorted(groups.items()):
+        served = (f"{name}/{protocol}/{port}" for name, protocol, port in ports)
+        group = _digest("|".join((cluster, *served)))[:8]
+        labels = {
+            names.SERVICE_NAME_LABEL: target.service.name,
+            names.SLICE_MANAGED_BY_LABEL: names.SLICE_MANAGED_BY,
+            names.MCS_SERVICE_NAME_LABEL: target.name,
+        } | ({names.MCS_SOURCE_CLUSTER_LABEL: cluster} if cluster else {})
         for mark, members in _cut(addresses):
-            name = f"{service}-{group}" + (f"-{mark}" if mark else "")
-            found[name] = _slice(service, ports, members)
+            name = f"{target.service.name}-{group}" + (f"-{mark}" if mark else "")
+            found[name] = _slice(labels, ports, members, hostnames)
     return found
 
 
-def _slice(service: str, ports: Ports, addresses: Iterable[str]) -> RawObject:
-    labels = {names.SERVICE_NAME_LABEL: service, names.SLICE_MANAGED_BY_LABEL: names.SLICE_MANAGED_BY}
+def _slice(labels: Mapping[str, str], ports: Ports, addresses: Iterable[str], hostnames: Hostnames) -> RawObject:
+    endpoints = [
+        {"addresses": [text], "conditions": {"ready": True}}
+        | ({"hostname": hostnames[text]} if text in hostnames else {})
+        for text in addresses
+    ]
     return {
-        "metadata": {"labels": labels},
+        "metadata": {"labels": dict(labels)},
         "addressType": "IPv4",
-        "endpoints": [{"addresses": [text], "conditions": {"ready": True}} for text in addresses],
+        "endpoints": endpoints,
         "ports": [{"name": name, "port": port, "protocol": protocol} for name, protocol, port in ports],  # "" too
     }
 

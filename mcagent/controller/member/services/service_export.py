@@ -2,28 +2,26 @@
 
 A key is "namespace-name", as in the names of the ResourceExports. These are concatenated, so two Services can want
 the same ones (`a-b`/`c` and `a`/`b-c`); the ServiceExport that was first has them. It owns both ResourceExports,
-and the conditions Valid and Conflict of all ServiceExports of the key.
+and the conditions Valid, Ready and Conflict of all ServiceExports of the key (`export_conditions`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.conditions import FALSE, TRUE, condition, find
+from mcagent.controller.contract.exported_metadata import ExportedMetadata, as_annotations, asked_for
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import (
     age,
     annotation,
     is_deleting,
-    items_at,
     name_of,
     namespace_of,
     text_at,
-    value_at,
 )
-from mcagent.controller.contract.services import Subsets, endpoint_subsets
+from mcagent.controller.contract.services import Hostnames, Subsets, endpoint_subsets
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -42,10 +40,18 @@ from mcagent.controller.member.services.backends import (
     cluster_ip_subsets,
     cluster_ips,
     has_endpoints,
+    hostnames_of,
+    is_headless,
     limited,
     pod_ip_subsets,
     ports_of,
     service_spec,
+)
+from mcagent.controller.member.services.export_conditions import (
+    INVALID_TYPE,
+    NO_SERVICE,
+    export_status,
+    told_by_leader,
 )
 from mcagent.controller.settings import EndpointIpType, MemberSettings
 from mcagent.kube.source import RawObject
@@ -54,7 +60,7 @@ from mcagent.model.field import printable
 from mcagent.model.objects import Kind
 
 MAX_SERVICE_NAME = names.MAX_LABEL - len(names.IMPORTED_PREFIX)
-_SHOWN = 512  # characters of a leader's message that are passed on
+_SHOWN = 3  # keys that are left out and are named in a message
 
 
 def _by_export_name(obj: RawObject) -> Iterable[str]:
@@ -68,12 +74,19 @@ BY_EXPORT_NAME = Index(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportDecision:
-    """What becomes of a ServiceExport. Without `spec` nothing is exported, for `reason`."""
+    """What becomes of a ServiceExport. With a `reason` nothing is exported; `message` says more."""
 
-    reason: str
+    reason: str = ""
     message: str = ""
-    spec: RawObject | None = None
+    spec: RawObject = field(default_factory=dict)
     subsets: Subsets = field(default_factory=dict)
+    hostnames: Hostnames = field(default_factory=dict)
+    metadata: ExportedMetadata = field(default_factory=ExportedMetadata)
+
+    @property
+    def refusal(self) -> tuple[str, str] | None:
+        """Return why nothing is exported, None if something is."""
+        return (self.reason, self.message) if self.reason else None
 
 
 class ServiceExports:
@@ -138,23 +151,26 @@ class ServiceExports:
         for late in exports[1:]:
             first = f"{namespace_of(exports[0])}/{name_of(exports[0])}"
             why = f"its ResourceExport would have the name of that of Service {first}, which was exported first"
-            steps += _status(late, ExportDecision(reason="AmbiguousName", message=why), {}, now)
+            steps.append(export_status(late, ("AmbiguousName", why), "", (), now))
             events.append(Event(subject=str(_ref(late)), reason="AmbiguousName", message=f"not exported: {why}"))
         if not exports:
             return DesiredObjects(steps=[*_removals(view, leader, refs)])
         export = exports[0]
         decision = self._judge(export, view, refs)
         there = [view.get(ref) for ref in refs]
-        steps += _status(export, decision, _conflict(export, there, decision, view=view, now=now), now)
+        told = told_by_leader(export, there, decision.spec, view, now)
+        steps.append(export_status(export, decision.refusal, decision.message, told, now))
         events += _events(export, decision, refs, view)
-        if decision.spec is None:
+        if decision.refusal:
             return DesiredObjects(steps=[*steps, *_removals(view, leader, refs)], events=events)
         own = {"clusterID": leader.cluster_id, "namespace": namespace_of(export), "name": name_of(export)}
-        payloads = (
-            {"kind": ExportKind.SERVICE, "service": {"serviceSpec": decision.spec}},
-            {"kind": ExportKind.ENDPOINTS, "endpoints": {"subsets": endpoint_subsets(decision.subsets, {})}},
+        subsets = endpoint_subsets(decision.subsets, decision.hostnames)
+        metadata = as_annotations(decision.metadata.labels, decision.metadata.annotations)
+        payloads: tuple[tuple[RawObject, dict[str, str | None]], ...] = (
+            ({"kind": ExportKind.SERVICE, "service": {"serviceSpec": decision.spec}}, metadata),
+            ({"kind": ExportKind.ENDPOINTS, "endpoints": {"subsets": subsets}}, {}),
         )
-        for ref, raw, payload in zip(refs, there, payloads, strict=True):
+        for ref, raw, (payload, notes) in zip(refs, there, payloads, strict=True):
             if raw is not None and is_deleting(raw):
                 break  # made anew once it is gone
             spec = own | payload
@@ -165,21 +181,21 @@ class ServiceExports:
                     message = f'the name {ref.name} is taken by cluster "{printable(other)}"'
                     events.append(Event(subject=str(_ref(export)), reason="ExportFailed", message=message))
                 break
-            steps.append(resource_export(ref, spec, raw))
+            steps.append(resource_export(ref, spec, raw, notes))
         return DesiredObjects(steps=steps, events=events)
 
     def _judge(self, export: RawObject, view: View, refs: Iterable[Ref]) -> ExportDecision:
-        """Return what is exported of a Service, or why nothing is. The reasons are Antrea's, and two more."""
+        """Return what is exported of a Service, or why nothing is: in KEP-1645's words as far as it has some."""
         namespace, name = namespace_of(export), name_of(export)
         service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name))
         if service is None or is_deleting(service):
-            return ExportDecision(reason="ServiceNotFound", message=f"there is no Service {namespace}/{name}")
+            return ExportDecision(reason=NO_SERVICE, message=f"there is no Service {namespace}/{name}")
         if annotation(service, names.IMPORTED_SERVICE_ANNOTATION) is not None:
             return ExportDecision(reason="ImportedService", message="an imported Service cannot be exported")
         if text_at(service, "spec", "type") == "ExternalName":
-            return ExportDecision(reason="ServiceTypeNotSupported", message="type ExternalName has no endpoints")
-        by_cluster_ip = self._settings.endpoint_ip_type is EndpointIpType.CLUSTER_IP
-        if by_cluster_ip and not cluster_ips(service):
+            return ExportDecision(reason=INVALID_TYPE, message="a Service of type ExternalName has no endpoints")
+        by_pod_ip = is_headless(service) or self._settings.endpoint_ip_type is EndpointIpType.POD_IP
+        if not by_pod_ip and not cluster_ips(service):
             message = "the Service has no IPv4 ClusterIP (endpointIPType is ClusterIP)"
             return ExportDecision(reason="ServiceNoClusterIP", message=message)
         if not ports_of(service):
@@ -193,17 +209,25 @@ class ServiceExports:
             )
             return ExportDecision(reason="NameTooLong", message=message)
         slices = view.indexed(SLICES_BY_SERVICE, f"{namespace}/{name}")
-        if by_cluster_ip:
-            subsets = cluster_ip_subsets(service) if has_endpoints(slices) else {}
+        hostnames = hostnames_of(slices) if is_headless(service) else {}
+        if by_pod_ip:
+            subsets, dropped = limited(pod_ip_subsets(service, slices), hostnames)
         else:
-            subsets = pod_ip_subsets(service, slices)
-        if not subsets:
-            return ExportDecision(
-                reason="ServiceWithoutEndpoints", message="the Service has no ready IPv4 endpoints"
-            )
-        kept, dropped = limited(subsets)
-        message = f"{dropped} endpoints are left out: an object of the API holds no more" if dropped else ""
-        return ExportDecision(reason="Succeed", message=message, spec=service_spec(service), subsets=kept)
+            subsets, dropped = limited(cluster_ip_subsets(service) if has_endpoints(slices) else {}, {})
+        metadata = asked_for(export)
+        notes = []
+        if dropped:
+            notes.append(f"{dropped} endpoints are left out: an object of the API holds no more")
+        if metadata.left_out:
+            shown = ", ".join(printable(key) for key in metadata.left_out[:_SHOWN])
+            notes.append(f"exportedLabels or exportedAnnotations are reserved, malformed or too many: {shown}")
+        return ExportDecision(
+            message="; ".join(notes),
+            spec=service_spec(service),
+            subsets=subsets,
+            hostnames=hostnames,
+            metadata=metadata,
+        )
 
 
 def _key_of_export(raw: RawObject, leader: Leader | None) -> list[str]:
@@ -230,72 +254,12 @@ def _removals(view: View, leader: Leader, refs: Sequence[Ref]) -> Iterable[Ref]:
 
 
 def _events(export: RawObject, decision: ExportDecision, refs: Iterable[Ref], view: View) -> Iterable[Event]:
-    if decision.spec is None:
+    if decision.refusal:
         yield Event(subject=str(_ref(export)), reason=decision.reason, message=f"not exported: {decision.message}")
-    elif decision.message:
-        yield Event(subject=str(_ref(export)), reason="EndpointsLeftOut", message=decision.message)
-    for ref in refs if decision.spec is not None else ():
+        return
+    if decision.message:
+        reason = "MetadataLeftOut" if decision.metadata.left_out else "EndpointsLeftOut"
+        yield Event(subject=str(_ref(export)), reason=reason, message=decision.message)
+    for ref in refs:
         if failure := view.failure(ref):
             yield Event(subject=str(_ref(export)), reason="ExportFailed", message=f"{ref.name}: {failure}")
-
-
-def _status(export: RawObject, decision: ExportDecision, conflict: RawObject, now: float) -> Iterable[Wanted]:
-    """Yield the status of a ServiceExport: our conditions, and those of others as they are."""
-    before = items_at(export, "status", "conditions")
-    valid = condition(
-        before,
-        "Valid",
-        TRUE if decision.spec is not None else FALSE,
-        reason=decision.reason,
-        message=decision.message,
-        now=now,
-    )
-    generation = value_at(export, "metadata", "generation")
-    # metav1.Condition requires a message, empty or not
-    ours = [
-        {"message": ""} | c | ({"observedGeneration": generation} if isinstance(generation, int) else {})
-        for c in (valid, conflict)
-        if c
-    ]
-    others = [item for item in before if text_at(item, "type") not in ("Valid", "Conflict")]
-    yield Wanted(ref=_ref(export), status={"conditions": [*ours, *others]}, create=False)
-
-
-def _conflict(
-    export: RawObject, there: Iterable[RawObject | None], decision: ExportDecision, *, view: View, now: float
-) -> RawObject:
-    """Return what the leader says of the two exports, as a condition of KEP-1645; {} while it says nothing."""
-    if decision.spec is None:
-        return {}
-    before = items_at(export, "status", "conditions")
-    taken = False
-    for raw in there:
-        conditions = items_at(raw, "status", "conditions")
-        if failure := find(conditions, "Failure"):
-            message = printable(text_at(failure, "message"), _SHOWN)
-            reason = _conflict_reason(failure, decision, view, export)
-            return condition(before, "Conflict", TRUE, reason=reason, message=message, now=now)
-        if conflict := find(conditions, "Conflict"):
-            told = {key: printable(text_at(conflict, key), _SHOWN) for key in ("reason", "message")}
-            return condition(before, "Conflict", TRUE, **told, now=now)
-        taken = taken or text_at(find(conditions, "Succeeded"), "status") == TRUE
-    return condition(before, "Conflict", FALSE, reason="NoConflicts", now=now) if taken else {}
-
-
-def _conflict_reason(
-    failure: Mapping[str, object], decision: ExportDecision, view: View, export: RawObject
-) -> str:
-    """Return KEP-1645's word where ports differ from those of the first export; else the leader's own."""
-    name = names.service_import(namespace_of(export), name_of(export))
-    area = view.leader.namespace if view.leader is not None else ""
-    ref = Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=area, name=name)
-    ours = _port_set(items_at(decision.spec, "ports"))
-    theirs = _port_set(items_at(view.get(ref), "spec", "serviceImport", "spec", "ports"))
-    if theirs and ours != theirs:
-        return "PortConflict"
-    reason = text_at(failure, "reason")
-    return reason if reason.isascii() and reason.isidentifier() and len(reason) <= 64 else "ConvergeFailure"
-
-
-def _port_set(ports: Iterable[RawObject]) -> frozenset[tuple[str, str, object]]:
-    return frozenset((text_at(p, "name"), text_at(p, "protocol") or "TCP", p.get("port")) for p in ports)

@@ -8,7 +8,7 @@ which addresses may be in them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from itertools import islice
 
 from mcagent.controller.contract import names
@@ -46,24 +46,24 @@ from mcagent.controller.member.membership import (
 )
 from mcagent.controller.member.networks import cidrs_of
 from mcagent.controller.member.services.endpoints import (
-    Accepted,
     KnownNetworks,
     accept,
     behind_own_address,
     exporters_of,
     own_addresses,
 )
-from mcagent.controller.member.services.import_content import read_service, read_subsets
+from mcagent.controller.member.services.import_content import GivenEndpoints, read_endpoints, read_service
+from mcagent.controller.member.services.import_object import service_import_of
 from mcagent.controller.member.services.imported import (
     ImportedService,
     endpoints_of,
     is_imported,
     is_mirrored,
+    is_of_other_type,
     is_our_import,
     our_slices,
     owner_of,
     removals,
-    service_import_of,
     service_of,
     slices,
 )
@@ -74,6 +74,15 @@ from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
 _REFILLED = 64  # places that went at the same time, and are given to others at once; the resync sees to the rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """What is made of an import beside the Service."""
+
+    slices: Mapping[str, RawObject]
+    endpoints: Wanted  # written only where the settings say so
+    service_import: Wanted
 
 
 class ServiceImports:
@@ -176,7 +185,8 @@ class ServiceImports:
             return DesiredObjects(steps=removals(target, view))
         try:
             wanted = read_service(raw)
-            given = read_subsets(imports[ExportKind.ENDPOINTS]) if ExportKind.ENDPOINTS in imports else {}
+            backends = imports.get(ExportKind.ENDPOINTS)
+            given = GivenEndpoints() if backends is None else read_endpoints(backends)
         except InputError as err:
             message = f"Service {key} is not imported as it is now: {err}"
             return DesiredObjects(events=[Event(subject=str(about), reason="InvalidImport", message=message)])
@@ -184,12 +194,17 @@ class ServiceImports:
         if obstacle is not None:
             return DesiredObjects(events=[obstacle])
         own = own_addresses(view, leader, namespace, name)
-        accepted = accept(
-            given, own, view, leader, self._known, exporters=exporters_of(imports.get(ExportKind.ENDPOINTS))
+        accepted = accept(given.groups, own, view, leader, self._known, exporters=exporters_of(backends))
+        groups = behind_own_address(accepted.groups, own, view, leader, key)
+        clusters = _clusters(imports) or accepted.clusters
+        made = _Made(
+            slices=slices(target, groups, given.hostnames),
+            endpoints=endpoints_of(target, groups, given.hostnames),
+            service_import=service_import_of(
+                target, wanted, view.get(target.service), clusters, view.get(target.service_import)
+            ),
         )
-        subsets = behind_own_address(accepted.subsets, own, view, namespace, name)
-        accepted = replace(accepted, subsets=subsets)
-        desired = self._objects(target, wanted, accepted, _clusters(imports) or accepted.clusters, view)
+        desired = self._objects(target, wanted, made, accepted.refused, view)
         events = [*desired.events]
         if failure := view.failure(target.service):
             events.append(Event(subject=str(about), reason="ImportFailed", message=f"{target.service}: {failure}"))
@@ -222,23 +237,27 @@ class ServiceImports:
         return islice(waiting, most - count)
 
     def _objects(
-        self, target: ImportedService, wanted: ServiceSpec, accepted: Accepted, clusters: Iterable[str], view: View
+        self,
+        target: ImportedService,
+        wanted: ServiceSpec,
+        made: _Made,
+        refused: Iterable[str],
+        view: View,
     ) -> DesiredObjects:
         """Return what is written: what is new comes before what goes, so no endpoint is missing in between."""
         service = view.get(target.service)
-        events = [
-            Event(subject=str(target.service), reason="EndpointsRefused", message=why) for why in accepted.refused
-        ]
+        events = [Event(subject=str(target.service), reason="EndpointsRefused", message=why) for why in refused]
+        if is_of_other_type(service, wanted):
+            return DesiredObjects(steps=[target.service], events=events)  # made anew once it is gone
         steps: list[Wanted | Ref] = [service_of(target, wanted)]
         there = {name_of(raw) for raw in our_slices(target, view)}
-        made = slices(target.service.name, accepted.subsets)
         steps += [
             Wanted(ref=target.slice(name), body=body)
-            for name, body in sorted(made.items(), key=lambda item: (item[0] in there, item[0]))
+            for name, body in sorted(made.slices.items(), key=lambda item: (item[0] in there, item[0]))
         ]
-        steps += [target.slice(name) for name in sorted(there - made.keys())]
+        steps += [target.slice(name) for name in sorted(there - made.slices.keys())]
         if self._settings.write_endpoints is WriteEndpoints.ALWAYS:
-            steps.append(endpoints_of(target, accepted.subsets))
+            steps.append(made.endpoints)
         elif is_mirrored(target, view):
             steps.append(target.endpoints)  # Antrea's: Kubernetes would go on mirroring them into slices
         present = view.get(target.service_import)
@@ -246,7 +265,7 @@ class ServiceImports:
             message = "it is none that was made for an import: it is left as it is"
             events.append(Event(subject=str(target.service_import), reason="NotImported", message=message))
             return DesiredObjects(steps=steps, events=events)
-        steps.append(service_import_of(target, wanted, text_at(service, "spec", "clusterIP"), clusters))
+        steps.append(made.service_import)
         return DesiredObjects(steps=steps, events=events)
 
 
