@@ -40,9 +40,17 @@ _SHAPES: Mapping[Kind, Shape] = {
             "namespace": None,
             "kind": None,
             "service": {
-                "serviceSpec": {"ports": _EACH_PORT, "sessionAffinity": None, "sessionAffinityConfig": None}
+                "serviceSpec": {
+                    "ports": _EACH_PORT,
+                    "clusterIP": None,
+                    "sessionAffinity": None,
+                    "sessionAffinityConfig": None,
+                    "internalTrafficPolicy": None,
+                    "trafficDistribution": None,
+                    "ipFamilies": None,
+                }
             },
-            "endpoints": {"subsets": [{"addresses": [{"ip": None}], "ports": _EACH_PORT}]},
+            "endpoints": {"subsets": [{"addresses": [{"ip": None, "hostname": None}], "ports": _EACH_PORT}]},
             "clusterInfo": None,
             "raw": {"data": None},
             "labelIdentity": {"normalizedLabel": None},

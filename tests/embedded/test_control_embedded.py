@@ -159,8 +159,43 @@ def test_export_import_change_unexport(world: World) -> None:
     west.remove(Kind.ENDPOINT_SLICE, "web-slice")
     until(lambda: east.imported() == {"web": {"10.10.1.1"}})
     east.remove(Kind.SERVICE_EXPORT, "web")
+    until(lambda: east.imported() == west.imported() == {"web": set()})  # exported, and nobody is behind it
+    west.remove(Kind.SERVICE_EXPORT, "web")
     until(lambda: east.imported() == west.imported() == {})
     until(lambda: set(world.north.objects.names(Kind.RESOURCE_IMPORT)) == {"east-clusterinfo", "west-clusterinfo"})
+
+
+def test_all_that_a_service_is_reaches_the_other_clusters(world: World) -> None:
+    """Settings, labels and hostnames come through both API servers, and are written once."""
+    east, west = world.members.values()
+    fields: dict[str, Any] = {"internalTrafficPolicy": "Local", "trafficDistribution": "PreferClose"}
+    fields["ipFamilies"] = ["IPv4"]
+    config = {"clientIP": {"timeoutSeconds": 60}}
+    affinity: dict[str, Any] = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": config}
+    east.put(service("all", cluster_ip="10.96.200.7", **fields, **affinity))
+    export = export_of("all") | {"spec": {"exportedLabels": {"team": "shop"}}}
+    pods = slice_of("pods", "10.96.250.9")
+    pods["endpoints"][0]["hostname"] = "pods-0"
+    for raw in (export, service("pods", cluster_ip="None"), pods, export_of("pods")):
+        east.put(raw)
+
+    def shown(name: str) -> Any:
+        return west.get(Kind.SERVICE_IMPORT, name) or {"spec": {}, "metadata": {}}
+
+    until(lambda: shown("all")["spec"])
+    until(lambda: shown("pods")["spec"].get("type") == "Headless")
+    spec = shown("all")["spec"] | {"ipFamilies": ["IPv4"]}  # this server gives Services no addresses
+    assert {key: spec[key] for key in fields | affinity} == fields | affinity
+    assert shown("all")["metadata"]["labels"]["team"] == "shop"
+    assert shown("pods")["spec"].get("ips", []) == []
+    until(lambda: east.imported().get("pods") == {"10.96.250.9"})
+    (name,) = [n for n in east.objects.names(Kind.ENDPOINT_SLICE) if n.startswith("antrea-mc-pods-")]
+    found = east.get(Kind.ENDPOINT_SLICE, name)
+    assert found["metadata"]["labels"]["multicluster.kubernetes.io/source-cluster"] == "east"
+    assert [item["hostname"] for item in found["endpoints"]] == ["pods-0"]
+    until(world.idle)
+    written = world.north.objects.writes("/resourceexports/east-default-all-service")
+    assert [write for write in written if write.startswith("patch") and "/status" not in write] == []
 
 
 def test_a_gateway_is_replaced_in_place(world: World) -> None:

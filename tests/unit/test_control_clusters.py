@@ -302,12 +302,14 @@ class Interleavings(RuleBasedStateMachine):
         world = self.world
         inside = {name: m for name, m in world.members.items() if m.api.get(Kind.CLUSTER_SET, HOME, SET)}
         exported: dict[str, set[str]] = {}
+        ready: set[tuple[str, str]] = set()
         for name, member in inside.items():
             for raw in member.api.list(Kind.SERVICE_EXPORT):
                 service_name = raw["metadata"]["name"]
                 found = member.api.get(Kind.ENDPOINT_SLICE, "shop", f"{service_name}-slice")
+                exported.setdefault(service_name, set()).add(name)
                 if found is not None and found["endpoints"][0]["conditions"]["ready"]:
-                    exported.setdefault(service_name, set()).add(name)
+                    ready.add((name, service_name))
         for name, member in world.members.items():
             expected: dict[str, set[str]] = {}
             for service_name, clusters in exported.items() if name in inside else ():
@@ -315,6 +317,7 @@ class Interleavings(RuleBasedStateMachine):
                 expected[service_name] = {
                     f"10.10.1.{host}" if cluster == name else f"{CIDRS[cluster].rsplit('.', 2)[0]}.200.{host}"
                     for cluster in clusters
+                    if (cluster, service_name) in ready
                     if cluster == name or world.members[cluster].names(Kind.GATEWAY)
                 }
             assert member.imported() == expected
