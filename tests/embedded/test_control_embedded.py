@@ -9,6 +9,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+import yaml
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
@@ -196,6 +197,29 @@ def test_all_that_a_service_is_reaches_the_other_clusters(world: World) -> None:
     until(world.idle)
     written = world.north.objects.writes("/resourceexports/east-default-all-service")
     assert [write for write in written if write.startswith("patch") and "/status" not in write] == []
+
+
+def test_fields_that_an_older_definition_lacks_are_written_once(world: World) -> None:
+    """Antrea's ServiceImport has no internalTrafficPolicy: it is tried once for all Services, and said."""
+    east, west = world.members.values()
+    file = "deploy/helm/mcagent/files/crds/serviceimports.yaml"
+    definition = yaml.safe_load((Path(__file__).parents[2] / file).read_text())
+    (old, _) = definition["spec"]["versions"]
+    old["storage"] = True
+    for name in ("ipFamilies", "internalTrafficPolicy", "trafficDistribution"):
+        del old["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][name]
+    definition["spec"]["versions"] = [old]
+    west.objects.put(Kind.CUSTOM_RESOURCE_DEFINITION, definition["metadata"]["name"], spec=definition["spec"])
+    for number in range(4):
+        fields: dict[str, Any] = {"internalTrafficPolicy": "Local"}
+        east.put(service(f"s{number}", cluster_ip=f"10.96.200.{number + 10}", **fields))
+        east.put(export_of(f"s{number}"))
+        until(lambda name=f"s{number}": west.get(Kind.SERVICE_IMPORT, name))  # type: ignore[misc]
+    until(world.idle)
+    until(lambda: (west.get(Kind.SERVICE_IMPORT, "s3") or {}).get("status"))
+    writes = [w for w in west.objects.writes("/serviceimports/") if w.startswith("patch") and "/status" not in w]
+    assert len(writes) <= 2
+    assert "internalTrafficPolicy" not in west.get(Kind.SERVICE_IMPORT, "s3")["spec"]
 
 
 def test_a_gateway_is_replaced_in_place(world: World) -> None:
