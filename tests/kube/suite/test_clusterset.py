@@ -183,6 +183,9 @@ class World:
         return {item["type"]: item["status"] for item in found}
 
 
+GOOD = {"Valid": "True", "Ready": "True", "Conflict": "False"}  # conditions of a ServiceExport
+
+
 @pytest.fixture
 def world(cluster: Cluster) -> Iterator[World]:
     """Give the namespaces; afterwards all that was made in them, and the Node, goes."""
@@ -210,10 +213,7 @@ def test_from_export_to_import_and_back(world: World) -> None:
     soon(lambda: world.get(Kind.RESOURCE_IMPORT, "north-clusterinfo", world.area), "the cluster information")
     world.serve("web")
     soon(world.slices, "the import")
-    soon(
-        lambda: world.conditions(Kind.SERVICE_EXPORT, "web", world.shop) == {"Valid": "True", "Conflict": "False"},
-        "the leader's verdict",
-    )
+    soon(lambda: world.conditions(Kind.SERVICE_EXPORT, "web", world.shop) == GOOD, "the leader's verdict")
     imported = world.get(Kind.SERVICE, "antrea-mc-web", world.shop)
     assert imported["spec"]["ports"] == [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 80}]
     assert imported["spec"]["sessionAffinity"] == "ClientIP"
@@ -239,15 +239,41 @@ def test_from_export_to_import_and_back(world: World) -> None:
     soon(lambda: world.names(Kind.MEMBER_CLUSTER_ANNOUNCE, world.area) == [], "its announcement to go")
 
 
+def test_what_a_service_is_reaches_the_service_import(world: World) -> None:
+    """Headless or not, and all other fields, as the API server keeps them; a change of type makes it anew."""
+    world.start_both()
+    world.join()
+    fields = {"internalTrafficPolicy": "Local", "trafficDistribution": "PreferClose"}
+    ports = [{"name": "http", "port": 80, "protocol": "TCP"}]
+    export = {"exportedLabels": {"team": "shop"}, "exportedAnnotations": {"example.org/owner": "shop"}}
+    world.put(Kind.SERVICE_EXPORT, "db", world.shop, spec=export)
+    for headless in (True, False, True):
+        world.remove(Kind.SERVICE, "db", world.shop)
+        spec = {"ports": ports, **fields} | ({"clusterIP": "None"} if headless else {})
+        world.put(Kind.SERVICE, "db", world.shop, spec=spec)
+        kind = "Headless" if headless else "ClusterSetIP"
+
+        def shown() -> Any:
+            return (world.get(Kind.SERVICE_IMPORT, "db", world.shop) or {}).get("spec", {})
+
+        soon(lambda kind=kind: shown().get("type") == kind, f"the type {kind}")  # type: ignore[misc]
+        soon(lambda: world.get(Kind.SERVICE, "antrea-mc-db", world.shop), "the Service")
+        ips = [] if headless else [world.address("antrea-mc-db")]
+        soon(lambda ips=ips: shown().get("ips", []) == ips, "its addresses")  # type: ignore[misc]
+        assert (world.address("antrea-mc-db") == "None") is headless
+        assert shown()["ipFamilies"] == ["IPv4"]
+        assert {key: shown()[key] for key in fields} == fields
+    meta = world.get(Kind.SERVICE_IMPORT, "db", world.shop)["metadata"]
+    assert meta["labels"]["team"] == "shop"
+    assert meta["annotations"]["example.org/owner"] == "shop"
+
+
 def test_a_second_look_writes_nothing(world: World) -> None:
     """What the API server fills in by itself is no reason to write: after a restart every version stays."""
     world.start_both()
     world.join()
     world.serve("web")
-    soon(
-        lambda: world.conditions(Kind.SERVICE_EXPORT, "web", world.shop) == {"Valid": "True", "Conflict": "False"},
-        "the leader's verdict",
-    )
+    soon(lambda: world.conditions(Kind.SERVICE_EXPORT, "web", world.shop) == GOOD, "the leader's verdict")
     soon(lambda: (world.get(Kind.SERVICE_IMPORT, "web", world.shop) or {}).get("status"), "the import")
     soon(lambda: all(engine.idle() for engine in world.engines), "all to come to rest")
     for engine in world.engines:
