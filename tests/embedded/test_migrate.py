@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from devtools.apiserver import ApiServer
 from devtools.lab import certificates
+from devtools.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 
 CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
 AREA = "antrea-multicluster"
+
+
+def made(client: Client, body: dict[str, Any]) -> bool:
+    """Create an announcement, as soon as the kind is served."""
+    try:
+        client.request("POST", object_path(Kind.MEMBER_CLUSTER_ANNOUNCE, AREA), body=body)
+    except ApiRefusalError as error:
+        if error.code != 404:
+            raise
+        return False
+    return True
 
 
 def test_it_says_what_is_left_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,6 +51,10 @@ def test_it_says_what_is_left_to_do(tmp_path: Path, capsys: pytest.CaptureFixtur
         subject = {"kind": "ServiceAccount", "name": "member-west", "namespace": AREA}
         binding = {"metadata": {"name": "member-west"}, "roleRef": role, "subjects": [subject]}
         client.request("POST", object_path(Kind.ROLE_BINDING, AREA), body=binding)
+        announce: dict[str, Any] = {"clusterID": "west", "clusterSetID": "blue", "leaderClusterID": "north"}
+        body = {"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "MemberClusterAnnounce", **announce}
+        body |= {"metadata": {"name": "member-announce-from-west"}}
+        wait_until(lambda: made(client, body), "the CRDs to be served")
         capsys.readouterr()
         assert main(["migrate", "check", "leader", "--kubeconfig", str(kubeconfig)]) == 1
         assert "must     ServiceAccount antrea-multicluster/member-west" in capsys.readouterr().out

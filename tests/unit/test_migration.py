@@ -78,6 +78,20 @@ def test_a_leader_with_everything_in_the_way() -> None:
     assert "enableStretchedNetworkPolicy: true" in labels
 
 
+def test_an_account_that_no_member_needs() -> None:
+    """The default account of Antrea's manifests is nothing to do as long as every member has one of its own."""
+    default = "antrea-mc-member-access-sa"
+    objects = Objects(
+        namespace=AREA,
+        bindings=[binding(default), binding("member-east")],
+        accounts=[account(default), account("member-east", "east")],
+        announces=[{"clusterID": "east"}],
+    )
+    found = check(Role.LEADER, objects)
+    assert texts(found, Level.MUST) == []
+    assert f"ServiceAccount {AREA}/{default}: stands for no cluster" in texts(found, Level.LOST)[0]
+
+
 @pytest.mark.parametrize(
     ("claims", "level", "said"),
     [
@@ -104,5 +118,7 @@ def test_the_configuration_is_read() -> None:
     found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[good, {"data": {"other": "x"}}]))
     assert "can be used as it is" in texts(found, Level.KEPT)[0]
     assert "used as 10.1.0.0/16" in texts(found, Level.CHANGES)[0]
+    found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[config("endpointIPType: PodIP")]))
+    assert "allowedEndpointCIDRs to the leader" in texts(found, Level.MUST)[0]
     found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[config("unheardOf: 1")]))
     assert "unheardOf: unknown key" in texts(found, Level.MUST)[0]

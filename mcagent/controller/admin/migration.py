@@ -18,6 +18,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.machinery.connection.membership import claimed
+from mcagent.controller.settings import EndpointIpType
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
@@ -135,6 +136,13 @@ def _configuration(role: Role, objects: Objects) -> Iterator[Finding]:
                 yield Finding(level=Level.MUST, about=about, text=f"{wrong.path}: {wrong.reason}")
             continue
         yield Finding(level=Level.KEPT, about=about, text="its configuration can be used as it is")
+        if settings.endpoint_ip_type is EndpointIpType.POD_IP and not settings.pod_cidrs:
+            yield Finding(
+                level=Level.MUST,
+                about=about,
+                text="endpointIPType is PodIP, and podCIDRs says not where Pods are: give podCIDRs, or "
+                "allowedEndpointCIDRs to the leader and all members; other endpoints are refused",
+            )
         for remark in settings.remarks:
             yield Finding(level=Level.CHANGES, about=about, text=remark.partition(": ")[2])
 
@@ -167,10 +175,10 @@ def _leader(objects: Objects) -> Iterator[Finding]:
             continue
         cluster = next(iter(unknown)) if len(unknown) == 1 else "CLUSTER_ID"
         yield Finding(
-            level=Level.MUST,
+            level=Level.MUST if unknown else Level.LOST,
             about=f"ServiceAccount {objects.namespace}/{name_of(account)}",
             text=f"stands for no cluster{_one_of(unknown)}, as accounts made before Antrea 2.7: "
-            "all that its member writes would be refused",
+            "what its member writes is refused",
             command=f"kubectl -n {objects.namespace} annotate serviceaccount {name_of(account)} "
             f"{names.CLUSTER_ID_ANNOTATION}={cluster}",
         )

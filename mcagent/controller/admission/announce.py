@@ -22,6 +22,7 @@ from mcagent.controller.admission.identity import (
 )
 from mcagent.controller.contract import names
 from mcagent.controller.contract.raw import is_deleting, name_of, text_at
+from mcagent.model.field import printable
 
 _FIXED = {"clusterID": "ClusterID", "clusterSetID": "ClusterSet ID", "leaderClusterID": "leader cluster ID"}
 
@@ -62,6 +63,12 @@ def _identity(request: Request, caller: Caller, lookup: Lookup) -> Decision | No
         gone = request.operation is Operation.DELETE and is_deleting(request.old)
         return ALLOWED if gone else denied(f"{caller} is not found", code=412)
     cluster = cluster_id_of(request.subject)
+    if bound_cluster(account) is None:
+        # Accounts made before Antrea 2.7, by its manifests too, are not annotated.
+        return denied(
+            f'cluster ID "{printable(cluster)}" is not permitted for {caller}, which stands for no cluster: an '
+            f"administrator of the leader annotates it with {names.CLUSTER_ID_ANNOTATION}, if it is that cluster's"
+        )
     if not cluster or bound_cluster(account) != cluster:
         return denied(f'cluster ID "{cluster}" is not permitted for {caller}: see {names.CLUSTER_ID_ANNOTATION}')
     return None
