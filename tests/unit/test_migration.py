@@ -110,6 +110,22 @@ def test_a_cluster_set_of_v1alpha1(claims: list[dict[str, Any]], level: Level, s
     assert "mcagent.io/member" in "".join(texts(found, Level.CHANGES))
 
 
+def test_the_secret_of_the_leader_has_to_be_readable() -> None:
+    """Our controller reads one Secret only, by a Role that Antrea's needs not."""
+    leader = {"clusterID": "north", "server": "https://x", "secret": "member-east"}
+    cluster_set = {"metadata": {"name": "blue"}, "spec": {"clusterID": "east", "leaders": [leader]}}
+    found = check(Role.MEMBER, Objects(namespace=HOME, cluster_sets=[cluster_set]))
+    (said,) = texts(found, Level.MUST)
+    assert "create role mcagent-leader-token --verb=get,list,watch --resource=secrets" in said
+    assert "--resource-name=member-east" in said
+    rule = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["member-east"]}
+    role = {"metadata": {"name": "mcagent-leader-token"}, "rules": [rule]}
+    assert (
+        texts(check(Role.MEMBER, Objects(namespace=HOME, cluster_sets=[cluster_set], roles=[role])), Level.MUST)
+        == []
+    )
+
+
 def test_the_configuration_is_read() -> None:
     """What is taken is said, what is changed, and what is refused."""
     good = config(

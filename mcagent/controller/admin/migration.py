@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from mcagent.config.reader import ConfigError
 from mcagent.controller.admin.cluster import Cluster
+from mcagent.controller.admin.cluster_sets import TOKEN_ROLE
 from mcagent.controller.admission.identity import bound_cluster, bound_clusters
 from mcagent.controller.config import Role, load
 from mcagent.controller.contract import names
@@ -56,6 +57,7 @@ class Objects:
     namespace: str
     deployment: RawObject | None = None
     webhooks: Sequence[RawObject] = ()
+    roles: Sequence[RawObject] = ()
     bindings: Sequence[RawObject] = ()
     accounts: Sequence[RawObject] = ()
     config_maps: Sequence[RawObject] = ()
@@ -81,6 +83,7 @@ def read(cluster: Cluster, namespace: str) -> Objects:
             for kind in (Kind.VALIDATING_WEBHOOK_CONFIGURATION, Kind.MUTATING_WEBHOOK_CONFIGURATION)
             for item in listed(kind, "")
         ],
+        roles=listed(Kind.ROLE),
         bindings=listed(Kind.ROLE_BINDING),
         accounts=listed(Kind.SERVICE_ACCOUNT),
         config_maps=listed(Kind.CONFIG_MAP),
@@ -228,6 +231,7 @@ def _member(objects: Objects) -> Iterator[Finding]:
                     command=f"kubectl -n {objects.namespace} patch clusterset {name_of(item)} --type merge -p "
                     '\'{"spec":{"clusterID":"CLUSTER_ID"}}\'',
                 )
+        yield from _secret(objects, item)
         if names.MEMBER_FINALIZER not in texts_at(item, "metadata", "finalizers"):
             text = f"gets the finalizer {names.MEMBER_FINALIZER}, which has to go on the way back"
             yield Finding(level=Level.CHANGES, about=about, text=text)
@@ -240,6 +244,24 @@ def _member(objects: Objects) -> Iterator[Finding]:
         about="imported Services",
         text="get EndpointSlices of ours; Antrea's Endpoints are deleted after that (writeEndpoints: auto)",
     )
+
+
+def _secret(objects: Objects, cluster_set: RawObject) -> Iterator[Finding]:
+    """Yield that our controller may not read the Secret of a ClusterSet: it has no rights on any other."""
+    where = objects.namespace
+    for leader in items_at(cluster_set, "spec", "leaders")[:1]:
+        secret = text_at(leader, "secret")
+        rules = (rule for role in objects.roles if name_of(role) == TOKEN_ROLE for rule in items_at(role, "rules"))
+        if not any(secret in texts_at(rule, "resourceNames") for rule in rules):
+            make, account = f"kubectl -n {where} create", f"{where}:mcagent-controller"
+            verbs = f"--verb=get,list,watch --resource=secrets --resource-name={secret}"
+            yield Finding(
+                level=Level.MUST,
+                about=f"Role {where}/{TOKEN_ROLE}",
+                text=f"is not there, or not for Secret {secret}: our controller reads the leader's token by it",
+                command=f"{make} role {TOKEN_ROLE} {verbs} && "
+                f"{make} rolebinding {TOKEN_ROLE} --role={TOKEN_ROLE} --serviceaccount={account}",
+            )
 
 
 def _joins(cluster_set: RawObject) -> bool:
