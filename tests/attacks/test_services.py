@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -342,12 +343,65 @@ def test_endpoints_belong_to_an_exporter() -> None:
     assert "does not export the Service" in told
 
 
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="pass objects of other clusters off as somebody else's by labels and annotations that it exports",
+    stopped_by="keys of Kubernetes and of our own, which are never exported; leader and importers check each",
+)
+@pytest.mark.parametrize(
+    "key",
+    [
+        names.MANAGED_BY_LABEL,
+        names.IMPORTED_SERVICE_ANNOTATION,
+        "mcagent.io/traffic",
+        "kubectl.kubernetes.io/last-applied-configuration",
+        "x.mcagent.io/y",
+        "no key",
+    ],
+)
+def test_exported_labels_mark_nothing(key: str) -> None:
+    """Neither the leader passes them on, nor would a member take them from a leader that does."""
+    found = world()
+    said = {
+        names.EXPORTED_LABELS_ANNOTATION: json.dumps({key: "theirs", "team": "evil"}),
+        names.EXPORTED_ANNOTATIONS_ANNOTATION: json.dumps({key: "theirs"}),
+    }
+    mine = service("evil", "shop/web", 80)
+    mine["metadata"]["annotations"] = said
+    found.put(mine)
+    passed_on = found.api.get(Kind.RESOURCE_IMPORT, AREA, "shop-web-service")
+    assert passed_on is not None
+    assert passed_on["metadata"]["annotations"] == {names.EXPORTED_LABELS_ANNOTATION: '{"team": "evil"}'}
+    view = member_world.member()
+    member_world.north_of(view).put(
+        passed_on | {"metadata": {"name": "shop-web-service", "namespace": member_world.AREA, "annotations": said}}
+    )
+    Controller(view, [ServiceImports(member_world.settings())]).settle()
+    made = view.local.get(Kind.SERVICE_IMPORT, "shop", "web")
+    assert made is not None
+    assert made["metadata"]["labels"] == {names.MANAGED_BY_LABEL: names.MANAGED_BY, "team": "evil"}
+    assert key not in made["metadata"]["annotations"]
+
+
 # --- whatever it does -----------------------------------------------------------------------------------------
 
 _TARGETS = st.sampled_from([PAY, "pay/api-v1", "pay-api/v1", "pa/y-api", "shop/web", "pay/db"])
 _PORTS = st.sampled_from([443, 80, 6666, [], [{"port": "x"}], [{"name": "A", "port": 1}], None, "x"])
 _IPS = st.lists(
     st.sampled_from(["10.96.0.80", "10.96.9.9", "10.97.0.1", "127.0.0.1", "10.1.1.1", "x"]), max_size=6
+)
+_SPECS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [
+        {},
+        {"clusterIP": "None"},
+        {"trafficDistribution": 7, "ipFamilies": "IPv4"},
+        {"internalTrafficPolicy": "Local"},
+    ]
+)
+_NOTES = st.dictionaries(
+    st.sampled_from([names.EXPORTED_LABELS_ANNOTATION, names.EXPORTED_ANNOTATIONS_ANNOTATION]),
+    st.sampled_from(['{"team": "evil"}', "{", "[1]", '{"a": {}}', "9" * 5000, '{"a": "\\ud800"}']),
 )
 
 
@@ -357,7 +411,8 @@ def _hostile(draw: st.DrawFn) -> RawObject:
     target = draw(_TARGETS)
     kind = draw(st.sampled_from(["service", "endpoints", "info", "other"]))
     if kind == "service":
-        made = service("evil", target, draw(_PORTS))
+        made = service("evil", target, draw(_PORTS), **draw(_SPECS))
+        made["metadata"]["annotations"] = draw(_NOTES)
     elif kind == "endpoints":
         made = endpoints("evil", draw(_IPS), target, draw(st.sampled_from([443, 80])))
     elif kind == "info":

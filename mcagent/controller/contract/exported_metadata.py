@@ -77,7 +77,9 @@ def _kept(found: object, left_out: list[str], *, is_label: bool) -> Iterable[tup
     entries = found if isinstance(found, Mapping) else {}
     for key in sorted(key for key in entries if isinstance(key, str)):
         value = entries[key]
-        good = isinstance(value, str) and _may_be_written(key) and (not is_label or _is_value(value))
+        good = (
+            isinstance(value, str) and _may_be_written(key) and (_is_value(value) if is_label else _is_text(value))
+        )
         room -= len(key) + len(value) if good else 0
         if not good or room < 0 or count == MAX_ENTRIES:
             left_out.append(key)
@@ -93,6 +95,15 @@ def _may_be_written(key: str) -> bool:
     if prefix == _FREE:
         return key != names.MANAGED_BY_LABEL
     return not any(prefix == domain or prefix.endswith(f".{domain}") for domain in _RESERVED)
+
+
+def _is_text(text: str) -> bool:
+    """Tell whether an API server keeps a text as it is: JSON can have halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_value(text: str) -> bool:
