@@ -17,7 +17,7 @@ from mcagent.controller.contract.raw import annotation, value_at
 from mcagent.kube.source import RawObject
 
 MAX_ENTRIES = 64  # of labels, and of annotations
-MAX_TEXT = 16 * 1024  # characters of all labels, and of all annotations
+MAX_TEXT = 16 * 1024  # bytes of all labels, and of all annotations
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 # Of Kubernetes and of what decides whose an object is: nobody's to write in other clusters.
 _RESERVED = ("kubernetes.io", "k8s.io", "x-k8s.io", "mcagent.io", "antrea.io")
@@ -49,13 +49,17 @@ def carried_by(raw: RawObject) -> ExportedMetadata:
 def as_annotations(labels: Texts, annotations: Texts) -> dict[str, str | None]:
     """Return the annotations by which they are carried; None: there must be none."""
     return {
-        names.EXPORTED_LABELS_ANNOTATION: json.dumps(dict(labels)) if labels else None,
-        names.EXPORTED_ANNOTATIONS_ANNOTATION: json.dumps(dict(annotations)) if annotations else None,
+        names.EXPORTED_LABELS_ANNOTATION: _json(labels) if labels else None,
+        names.EXPORTED_ANNOTATIONS_ANNOTATION: _json(annotations) if annotations else None,
     }
 
 
+def _json(texts: Texts) -> str:
+    return json.dumps(dict(texts), ensure_ascii=False)
+
+
 def _parsed(text: str) -> object:
-    if len(text) > 4 * MAX_TEXT:
+    if len(text) > 8 * MAX_TEXT:  # with what is escaped
         return None
     try:
         return json.loads(text) if text else None
@@ -80,7 +84,7 @@ def _kept(found: object, left_out: list[str], *, is_label: bool) -> Iterable[tup
         good = (
             isinstance(value, str) and _may_be_written(key) and (_is_value(value) if is_label else _is_text(value))
         )
-        room -= len(key) + len(value) if good else 0
+        room -= len(key) + len(value.encode()) if good else 0
         if not good or room < 0 or count == MAX_ENTRIES:
             left_out.append(key)
             continue
