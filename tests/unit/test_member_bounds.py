@@ -130,7 +130,7 @@ def test_the_configuration_says_what_all_members_may_claim(tmp_path: Path) -> No
     file = tmp_path / "controller.yaml"
     file.write_text(
         "members: {maxExports: 7, maxEndpoints: 5, maxExportBytes: 5000, allowedNamespaces: [shop, pay], "
-        "allowedCIDRs: [10.0.0.0/8]}\nallowedEndpointCIDRs: [10.9.0.0/16]\nmaxImportedServices: 9\n"
+        "allowedCIDRs: [10.0.0.0/8], refuseConflicts: true}\nallowedEndpointCIDRs: [10.9.0.0/16]\nmaxImportedServices: 9\n"
     )
     settings = load(Role.LEADER, file, {}, {})
     assert settings.leader("home").limits == MemberLimits(
@@ -139,6 +139,7 @@ def test_the_configuration_says_what_all_members_may_claim(tmp_path: Path) -> No
         allowed_cidrs=("10.0.0.0/8",),
         max_export_bytes=5000,
         max_endpoints=5,
+        refuse_conflicts=True,
     )
     assert settings.leader("home").allowed_endpoint_cidrs == ("10.9.0.0/16",)
     assert settings.member("home").max_imported_services == 9
