@@ -22,7 +22,21 @@ from devtools.k8s import images
 VARIABLE = "MCS_CONFORMANCE"
 HELLO = "docker.io/alpine/socat:1.7.4.4"  # serves; its arguments are socat's
 REQUEST = "docker.io/nicolaka/netshoot:v0.15"  # asks; its commands are run by a shell
-APPLETS = ("sh", "sleep", "grep", "tail", "awk", "cat")
+APPLETS = (
+    "sh",
+    "sleep",
+    "grep",
+    "tail",
+    "head",
+    "awk",
+    "cat",
+    "tr",
+    "sed",
+    "cut",
+    "env",
+    "printf",
+    "ls",
+)  # in scripts
 # The Debian package of each command; busybox is the images' shell.
 TOOLS = {
     "busybox": "busybox",
