@@ -130,7 +130,8 @@ def test_the_configuration_says_what_all_members_may_claim(tmp_path: Path) -> No
     file = tmp_path / "controller.yaml"
     file.write_text(
         "members: {maxExports: 7, maxEndpoints: 5, maxExportBytes: 5000, allowedNamespaces: [shop, pay], "
-        "allowedCIDRs: [10.0.0.0/8], refuseConflicts: true}\nallowedEndpointCIDRs: [10.9.0.0/16]\nmaxImportedServices: 9\n"
+        "allowedCIDRs: [10.0.0.0/8], refuseConflicts: true}\n"
+        "allowedEndpointCIDRs: [10.9.0.0/16]\nmaxImportedServices: 9\n"
     )
     settings = load(Role.LEADER, file, {}, {})
     assert settings.leader("home").limits == MemberLimits(
