@@ -9,7 +9,7 @@ MANY := -n $(shell echo $$((2 * $$(nproc))))
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit embedded kube contract lab attacks test-failover test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there \
+.PHONY: help setup demo test lint unit embedded kube antrea contract lab attacks test-failover test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there \
 	conformance bench image sbom chart docs lock clean
 
 help: ## This list
@@ -48,6 +48,10 @@ attacks: setup ## What hostile clusters, Pods and users try (docs/security.md): 
 kube: setup ## What an API server must do: the embedded one, and real kube-apiserver and etcd (built if there is Go)
 	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
 	@$(STEP) -v "API server tests" -- $(PYTEST) tests/kube
+
+antrea: setup ## Beside Antrea's own controllers, real ones (left out where they are not: tests/antrea/programs.py) (root)
+	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
+	@$(STEP) -v "beside Antrea" -- $(PYTEST) tests/antrea
 
 test-failover: setup ## Faults of gateways under load, against the clock: wants an idle machine (root)
 	@$(STEP) -v "failover tests" -- $(PYTEST) -m failover tests/lab
