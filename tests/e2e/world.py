@@ -65,6 +65,10 @@ class World:
         """Return the ClusterIP of an imported Service."""
         return str(self.get(self.asking, "service", name)[0]["spec"]["clusterIP"])
 
+    def corefile(self, cluster: Cluster) -> str:
+        """Return what CoreDNS is told."""
+        return str(self.get(cluster, "configmap", "coredns", "-n", "kube-system")[0]["data"]["Corefile"])
+
     def imported(self, name: str) -> bool:
         """Tell whether a Service was imported, and has endpoints."""
         slices = self.get(self.asking, "endpointslices", "-l", f"kubernetes.io/service-name={name}")
