@@ -157,24 +157,38 @@ def test_a_node_port_leads_to_a_service_of_the_other_cluster(world: World) -> No
     world.lab.kubectl(world.asking, "delete", f"service/{name}", f"endpointslice/{name}")
 
 
-def test_a_headless_service_is_refused_with_a_reason(world: World) -> None:
+def test_a_service_of_another_type_is_refused_with_a_reason(world: World) -> None:
     """The ServiceExport says why it is not served."""
-    world.lab.kubectl(
-        world.serving, "apply", "-f", "-", objects=workloads.service("headless", "web", clusterIP="None")
-    )
+    objects = workloads.service("elsewhere", "web", type="ExternalName", externalName="example.org")
+    world.lab.kubectl(world.serving, "apply", "-f", "-", objects=objects)
 
     def reasons() -> list[str]:
-        (export,) = world.get(world.serving, "serviceexport", "headless")
-        return [
-            one.get("reason", "")
-            for one in export.get("status", {}).get("conditions", [])
-            if one["status"] == "False"
-        ]
+        (export,) = world.get(world.serving, "serviceexport", "elsewhere")
+        conditions = export.get("status", {}).get("conditions", [])
+        return [one.get("reason", "") for one in conditions if one["status"] == "False"]
 
-    until(reasons, "a condition of ServiceExport headless")
-    assert any(reasons())
-    assert not world.get(world.asking, "services", "--field-selector", "metadata.name=antrea-mc-headless")
+    until(lambda: "InvalidServiceType" in reasons(), "a condition of ServiceExport elsewhere")
+    assert not world.get(world.asking, "services", "--field-selector", "metadata.name=antrea-mc-elsewhere")
+    world.lab.kubectl(world.serving, "delete", "serviceexport/elsewhere", "service/elsewhere")
+
+
+def test_a_headless_service_is_its_pods(world: World) -> None:
+    """Other clusters have the Pods' addresses, and no ClusterIP."""
+    objects = workloads.service("headless", "web", clusterIP="None")
+    world.lab.kubectl(world.serving, "apply", "-f", "-", objects=objects)
+
+    def addresses() -> set[str]:
+        slices = world.get(
+            world.asking, "endpointslices", "-l", "multicluster.kubernetes.io/service-name=headless"
+        )
+        return {address for one in slices for end in one["endpoints"] or () for address in end["addresses"]}
+
+    pods = {str(one["status"]["podIP"]) for one in world.servers()}
+    until(lambda: addresses() == pods, f"the addresses {pods}")
+    (found,) = world.get(world.asking, "serviceimport", "headless")
+    assert found["spec"]["type"] == "Headless"
     world.lab.kubectl(world.serving, "delete", "serviceexport/headless", "service/headless")
+    until(lambda: not addresses(), "no addresses any more")
 
 
 def test_a_network_policy_counts_between_clusters(world: World) -> None:
