@@ -88,6 +88,7 @@ def flannel(cluster: Cluster, uplink: str) -> list[Json]:
     labels = {"app": "flannel"}
     network = f'{{"Network": "{cluster.pod_cidr}", "EnableNFTables": false, "Backend": {{"Type": "vxlan"}}}}'
     mounts = {"run": "/run/flannel", "xtables-lock": "/run/xtables.lock"}
+    kinds = {"xtables-lock": "FileOrCreate"}  # the machine's own: iptables cannot lock a directory
     container = {
         "name": "kube-flannel",
         "image": images.FLANNEL,
@@ -112,7 +113,10 @@ def flannel(cluster: Cluster, uplink: str) -> list[Json]:
         "containers": [container],
         "volumes": [
             {"name": "config", "configMap": {"name": "kube-flannel-cfg"}},
-            *({"name": name, "hostPath": {"path": path}} for name, path in mounts.items()),
+            *(
+                {"name": name, "hostPath": {"path": path, "type": kinds.get(name, "")}}
+                for name, path in mounts.items()
+            ),
         ],
     }
     return [
