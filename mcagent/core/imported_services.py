@@ -10,20 +10,20 @@ none after the one that has decided (nf_nat_inet_fn in net/netfilter/nf_nat_core
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mcagent.core.addresses.rules import merged
 from mcagent.core.engine import Engine
 from mcagent.model.config import Config
 from mcagent.model.net import Address, host_network
-from mcagent.model.objects import EndpointSlice, Kind, ServiceImport, ServicePort, Snapshot
+from mcagent.model.objects import EndpointSlice, Kind, Service, ServiceImport, ServicePort, Snapshot
 from mcagent.model.plan import Fragment
 from mcagent.model.problem import Problem, Severity, all_problems
 from mcagent.model.resources import NftChain, NftSet
 from mcagent.model.traffic import Traffic, read_traffic
 
-NEEDS = frozenset({Kind.SERVICE_IMPORT, Kind.ENDPOINT_SLICE})
+NEEDS = frozenset({Kind.SERVICE_IMPORT, Kind.SERVICE, Kind.ENDPOINT_SLICE})
 SLOTS = 1 << 16  # a share is rounded to one of these
 MAX_ENDPOINTS = 1000  # of a port: the map of a rule is one message of netlink
 _SEED = "0x6d63"  # the same on every Node: a client keeps its endpoint wherever it asks from
@@ -33,10 +33,15 @@ Socket = tuple[Address, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A ServiceImport, and the EndpointSlices that serve it."""
+    """A ServiceImport, the EndpointSlices that serve it, and the ClusterIPs of the Services that these are of.
+
+    An address that is no such ClusterIP is not the import's, whatever it says: who may write ServiceImports in one
+    namespace could take any other Service's connections. ClusterIPs are the API server's to give.
+    """
 
     object: ServiceImport
     slices: tuple[EndpointSlice, ...]
+    cluster_ips: frozenset[Address]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,21 +74,31 @@ class Steering:
 
 def steering(engine: Engine, snapshot: Snapshot, config: Config) -> Steering:
     """Return the shares of all imported Services as rules, and what is wrong."""
-    services = imported(snapshot.service_imports, snapshot.endpoint_slices)
+    services = imported(snapshot.service_imports, snapshot.services, snapshot.endpoint_slices)
     default = engine.cell("default traffic", read_traffic, config.imported_traffic)
     decided = engine.each("imported Services", decide, services, default, config.cluster_id)
     chains = engine.cell("fragment of imported Services", fragment, decided, config)
     return Steering(fragments=(chains,), problems=engine.cell("problems of imported Services", _problems, decided))
 
 
-def imported(imports: Mapping[str, ServiceImport], slices: Mapping[str, EndpointSlice]) -> dict[str, Imported]:
-    """Return the ServiceImports with the slices that serve them."""
+def imported(
+    imports: Mapping[str, ServiceImport], services: Mapping[str, Service], slices: Mapping[str, EndpointSlice]
+) -> dict[str, Imported]:
+    """Return the ServiceImports with the slices that serve them, and the Services of these."""
     found: dict[str, list[EndpointSlice]] = {key: [] for key in imports}
     for one in slices.values():
         serving = found.get(f"{one.meta.namespace}/{one.imported_name}") if one.source_cluster else None
         if serving is not None:
             serving.append(one)
-    return {key: Imported(object=one, slices=tuple(found[key])) for key, one in imports.items()}
+    return {
+        key: Imported(object=one, slices=tuple(found[key]), cluster_ips=_cluster_ips(services, found[key]))
+        for key, one in imports.items()
+    }
+
+
+def _cluster_ips(services: Mapping[str, Service], slices: Iterable[EndpointSlice]) -> frozenset[Address]:
+    owners = {f"{one.meta.namespace}/{one.service_name}" for one in slices}
+    return frozenset(address for key in owners if key in services for address in services[key].cluster_ips)
 
 
 def decide(service: Imported, default: Traffic, cluster_id: str) -> Decided:
@@ -114,7 +129,7 @@ def decide(service: Imported, default: Traffic, cluster_id: str) -> Decided:
                     shares=shares,
                 )
                 for address in said.ips
-                if address.version == 4
+                if address.version == 4 and address in service.cluster_ips
             ]
     return Decided(ports=tuple(ports), own=tuple(sorted(own, key=int)), problems=tuple(problems))
 

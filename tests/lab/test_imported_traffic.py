@@ -17,7 +17,7 @@ from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from mcagent.model.traffic import TRAFFIC_ANNOTATION
 
-ADDRESS = "10.96.200.200"  # of the imported Service: kube-proxy knows nothing of it
+ADDRESS = str(generate().clusters[0].service_cidr[200])  # of the imported Service: no kube-proxy knows it
 PORT = 8053
 CONNECTIONS = 400  # a share of 3/4 is off by 0.1 in less than one of 100,000 runs
 IN_TIME = 15.0  # seconds until a change counts
@@ -41,6 +41,14 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
                 "ips": [ADDRESS],
                 "ports": [{"name": "udp", "protocol": "UDP", "port": PORT}],
             },
+        }
+    )
+    api.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "antrea-mc-both", "namespace": "default"},
+            "spec": {"clusterIP": ADDRESS, "ports": [{"name": "udp", "protocol": "UDP", "port": PORT}]},
         }
     )
     api.create(endpoint_slice("east", [str(pod.address) for pod in pods(east)], POD_PORT))

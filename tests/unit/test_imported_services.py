@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mcagent.core.compile import compile_desired
 from mcagent.core.imported_services import MAX_ENDPOINTS, SLOTS, Decided, Imported, decide
 from mcagent.model.facts import DatapathType, Facts
-from mcagent.model.objects import Kind, ServiceImport
+from mcagent.model.objects import EndpointSlice, Kind, ServiceImport
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.plan import Desired
 from mcagent.model.resources import NftChain, NftSet
@@ -25,6 +25,7 @@ from tests.unit.core_inputs import (
     config,
     endpoint,
     imported_slice,
+    service,
     service_import,
     snapshot,
 )
@@ -86,12 +87,17 @@ def shares(found: Decided) -> dict[str, float]:
     return given_to
 
 
+def with_address(found: ServiceImport, slices: tuple[EndpointSlice, ...]) -> Imported:
+    """Return the import, with the addresses of the Service that stands for it."""
+    return Imported(object=found, slices=slices, cluster_ips=frozenset(found.ips))
+
+
 def decided(text: str, endpoints: Mapping[str, Iterable[str]], **more: Any) -> Decided:
     """Decide on a Service whose endpoints, by cluster, are ready."""
     slices = tuple(
         imported_slice(f"web-{cluster}", "web", cluster, map(endpoint, ips)) for cluster, ips in endpoints.items()
     )
-    return decide(Imported(object=service_import("web", **more), slices=slices), read_traffic(text), "home")
+    return decide(with_address(service_import("web", **more), slices), read_traffic(text), "home")
 
 
 def test_shares_are_those_of_clusters_not_of_endpoints() -> None:
@@ -111,7 +117,7 @@ def test_the_first_rank_with_a_ready_endpoint_has_everything() -> None:
         imported_slice("a", "web", "home", [endpoint("10.10.1.1", ready=False)]),
         imported_slice("b", "web", "east", [endpoint("10.97.0.1")]),
     )
-    found = decide(Imported(object=service_import("web"), slices=slices), read_traffic("local > *"), "home")
+    found = decide(with_address(service_import("web"), slices), read_traffic("local > *"), "home")
     assert shares(found) == {"10.97.0.1:80": 1.0}
 
 
@@ -154,9 +160,10 @@ def test_more_endpoints_than_fit_are_left_to_kube_proxy() -> None:
 
 
 def compiled(text: str, *objects: Any) -> Desired:
-    """Compile this for a worker."""
+    """Compile this for a worker; the imported Service is there."""
     facts = Facts(datapath=DatapathType.SYSTEM)
-    return compile_desired(snapshot(*HOME, *objects), facts, config("w1", imported_traffic=text)).desired
+    there = snapshot(*HOME, service("antrea-mc-web", "10.96.200.1", 80), *objects)
+    return compile_desired(there, facts, config("w1", imported_traffic=text)).desired
 
 
 def chains(found: Desired) -> dict[str, tuple[str, ...]]:
@@ -196,6 +203,17 @@ def test_an_annotation_stands_before_the_default() -> None:
     assert chains(compiled("local > *", left, *SLICES)) == {}
     assert chains(compiled("any", service_import("web"), *SLICES)) == {}
     assert chains(compiled("", own, *SLICES)) == {}
+
+
+def test_an_import_takes_no_address_but_its_own_services() -> None:
+    """Whoever may write ServiceImports and EndpointSlices in a namespace gets no other Service's connections."""
+    victim = service("dns", "10.96.0.10", 80)
+    liar = replace(service_import("web"), ips=(ip_address("10.96.0.10"),))
+    assert chains(compiled("local > *", victim, liar, *SLICES)) == {}
+    both = replace(liar, ips=(ip_address("10.96.0.10"), ip_address("10.96.200.1")))
+    assert "10.96.0.10" not in str(compiled("local > *", victim, both, *SLICES).fragments["imported"])
+    elsewhere = replace(service_import("web"), meta=replace(liar.meta, namespace="other"))
+    assert chains(compiled("local > *", elsewhere, *SLICES)) == {}
 
 
 def test_a_wrong_annotation_counts_as_none_and_is_reported() -> None:
