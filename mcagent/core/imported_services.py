@@ -74,7 +74,8 @@ class Steering:
 
 def steering(engine: Engine, snapshot: Snapshot, config: Config) -> Steering:
     """Return the shares of all imported Services as rules, and what is wrong."""
-    services = imported(snapshot.service_imports, snapshot.services, snapshot.endpoint_slices)
+    objects = (snapshot.service_imports, snapshot.services, snapshot.endpoint_slices)
+    services = engine.cell("imports with slices", imported, *objects)
     default = engine.cell("default traffic", read_traffic, config.imported_traffic)
     decided = engine.each("imported Services", decide, services, default, config.cluster_id)
     chains = engine.cell("fragment of imported Services", fragment, decided, config)

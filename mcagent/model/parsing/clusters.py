@@ -5,7 +5,9 @@ Other clusters write most of what is in them: a part that is wrong takes away no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from mcagent.model import labels as label_texts
 from mcagent.model.errors import InputError
@@ -28,10 +30,11 @@ from mcagent.model.parsing.fields import (
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
 from mcagent.model.parsing.kubernetes import service_ports
 from mcagent.model.problem import Problem, Severity
-from mcagent.model.traffic import TRAFFIC_ANNOTATION, Traffic, read_traffic
+from mcagent.model.traffic import TRAFFIC_ANNOTATION, read_traffic
 
 EXPORTERS_ANNOTATION = "mcagent.io/exporters"  # of a LabelIdentity: the clusters with such Pods, by commas
 MAX_GATEWAYS = 64  # gatewayInfos of one cluster
+_Value = TypeVar("_Value")
 
 
 def parse_gateway(meta: Meta, raw: Field, problems: list[Problem]) -> Gateway:
@@ -84,16 +87,22 @@ def _wireguard(field: Field, problems: list[Problem]) -> WireGuardInfo | None:
 
 
 def _granted(field: Field, problems: list[Problem]) -> dict[str, str]:
-    """Return when each claim was granted; an annotation that makes no sense is reported, and counts as none."""
+    """Return when each claim was granted."""
+    return _read(field, problems, lambda text: read_granted(text) if text else {}, {})
+
+
+def _read(field: Field, problems: list[Problem], read: Callable[[str], _Value], default: _Value) -> _Value:
+    """Return what an annotation says; one that makes no sense is reported, and counts as none."""
+    if field.absent:
+        return default
     try:
-        text = field.text("")
-        return read_granted(text) if text else {}
+        return read(field.text())
     except ValueError as error:
         wrong = field.error(str(error))
     except InputError as error:
         wrong = error
     problems.append(replace(problem_of(wrong), severity=Severity.WARNING))
-    return {}
+    return default
 
 
 def parse_label_identity(meta: Meta, raw: Field, problems: list[Problem]) -> LabelIdentity:  # noqa: ARG001
@@ -114,24 +123,11 @@ def parse_service_export(meta: Meta, raw: Field, problems: list[Problem]) -> Ser
 
 def parse_service_import(meta: Meta, raw: Field, problems: list[Problem]) -> ServiceImport:
     """ServiceImport: what is wrong about its traffic is reported, and counts as if nothing were said."""
-    spec = raw.get("spec")
+    spec, annotations = raw.get("spec"), raw.get("metadata").get("annotations")
     return ServiceImport(
         meta=meta,
         ips=tuple({item.address(): None for item in spec.get("ips").each() if item.value != ""}),
         ports=tuple(service_ports(spec)),
         client_ip_affinity=spec.get("sessionAffinity").text("None") == "ClientIP",
-        traffic=_traffic(raw.get("metadata").get("annotations").get(TRAFFIC_ANNOTATION), problems),
+        traffic=_read(annotations.get(TRAFFIC_ANNOTATION), problems, read_traffic, None),
     )
-
-
-def _traffic(field: Field, problems: list[Problem]) -> Traffic | None:
-    if field.absent:
-        return None
-    try:
-        return read_traffic(field.text())
-    except ValueError as error:
-        wrong = field.error(str(error))
-    except InputError as error:
-        wrong = error
-    problems.append(replace(problem_of(wrong), severity=Severity.WARNING))
-    return None
