@@ -205,6 +205,13 @@ class RunningLab:
         argv = self.agent_command(command[0], *self.agent_flags(node_name), *command[1:])
         return netns.execute(self.namespace(node_name), argv, check=check, env=environment()).stdout
 
+    def agents_file(self) -> Path:
+        """Write and return a list of all agents' sockets, for commands that ask several (`--agents`)."""
+        file = self.state.directory / "agents.yaml"
+        sockets = {one.name: self.directory(one.name) / "run" / "status.sock" for _, one in self.topology.nodes()}
+        file.write_text(yaml.safe_dump({name: f"unix:{path}" for name, path in sockets.items()}))
+        return file
+
     def http(self, node_name: str, path: str) -> tuple[int, str]:
         """GET a path of a Node's agent; (0, reason) when nothing answers."""
         return netns.call(self.namespace(node_name), lambda: get(10351, path))

@@ -75,10 +75,15 @@ class Settings:
         return kinds.listen_address(self.listen)
 
     @property
-    def status_socket(self) -> Path | None:
-        """Unix socket by which this Node's commands ask for the pages; None where `listen` does for them, too."""
+    def status_socket(self) -> Path:
+        """Unix socket, root's alone, by which this Node's commands ask for the pages."""
+        return Path(self.run_dir) / "status.sock"
+
+    @property
+    def asks_by_socket(self) -> bool:
+        """Whether this Node's commands need the socket: where `listen` asks for no token, that does for them."""
         open_to_all = self.metrics_authentication is Authentication.NONE
-        return None if open_to_all or is_loopback(self.listen_address[0]) else Path(self.run_dir) / "status.sock"
+        return not (open_to_all or is_loopback(self.listen_address[0]))
 
 
 def _key(path: str, attribute: str, value: Value, *, meaning: str, antrea: bool = False) -> Key:

@@ -115,7 +115,7 @@ def local_target(settings: Settings) -> Target:
 
     def progress(_since: datetime) -> Iterator[Mapping[str, Any]]:
         while True:
-            yield _drain(lambda: ask_agent(settings, ASK_TIMEOUT))
+            yield _drain(lambda: ask_agent(settings, timeout=ASK_TIMEOUT))
 
     return Target(name="this Node", set=put, progress=progress)
 
@@ -134,7 +134,7 @@ def _by_api(node: str, settings: Settings) -> Target:
         addresses = client.request("GET", path).get("status", {}).get("addresses", [])
         host = next((a["address"] for a in addresses if a.get("type") == "InternalIP"), "")
         while True:
-            direct = _drain(lambda: ask(host, settings.listen_address[1], ASK_TIMEOUT)) if host else {}
+            direct = _drain(lambda: ask(host, settings.listen_address[1], timeout=ASK_TIMEOUT)) if host else {}
             yield direct or _by_events(client, node, since)
 
     return Target(name=f"Node {node}", set=put, progress=progress)

@@ -20,6 +20,7 @@ COMMANDS = {
     "controller": "run the control plane of this cluster, as member or as leader",
     "openvswitch": "run Open vSwitch on a Node that has none",
     "status": "show how the agent of this Node is doing",
+    "page": "print a page of this Node's agent as JSON",
     "gateways": "show which gateways are used, live or why not, since when and who decided",
     "drain": "let other gateways take over from a Node, without losing a packet",
     "undrain": "let a drained Node be a gateway again",

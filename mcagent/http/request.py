@@ -39,6 +39,11 @@ class Head:
         """Return the target without its query. Nothing is unquoted or resolved: a page has one spelling."""
         return self.target.split("?", 1)[0]
 
+    @property
+    def query(self) -> str:
+        """Return what stands behind the "?", as sent; "" without one."""
+        return self.target.partition("?")[2]
+
     def length(self, most: int) -> int:
         """Return how long the body is, in bytes. Raises BadRequestError without a length, or above `most`."""
         text = self.headers.get("content-length", "")

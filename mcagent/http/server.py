@@ -10,6 +10,7 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 from mcagent.http.connection import Connection, Limits, Stage
@@ -32,7 +33,15 @@ class Page:
     content_type: str = "text/plain; charset=utf-8"
 
 
-Pages = Mapping[str, Callable[[], Page]]
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A page that is asked something: `answer` gets what stands behind the "?" of the request, as sent."""
+
+    answer: Callable[[str], Page]
+
+
+PlainPages = Mapping[str, Callable[[], Page]]
+Pages = Mapping[str, Callable[[], Page] | Query]
 # Whether a bearer token ("" for none) of a source may get a path: 200, or the HTTP status of the refusal.
 Guard = Callable[[str, str, str], int]
 
@@ -84,6 +93,8 @@ class HttpServer:
             status = self._guard(bearer(head.headers.get("authorization", "")), head.path, source)
             if status != 200:
                 return Page(body=f"{HTTPStatus(status).phrase}\n", status=status)
+        if isinstance(page, Query):
+            return answer_of(partial(page.answer, head.query))
         return answer_of(page)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mcagent.http.connection import Limits
 from mcagent.http.listening import Authentication, is_loopback
-from mcagent.http.server import Guard, HttpServer, Page, Pages, answer_of
+from mcagent.http.server import Guard, HttpServer, Page, Pages, Query, answer_of
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,8 @@ def serve_health(address: tuple[str, int], pages: Pages) -> HttpServer:
     Off the loopback only the status is shown: why something is not ready names objects and servers, which is
     nobody else's matter.
     """
-    found = {path: pages[path] for path in HEALTH_PATHS if path in pages}
+    wanted = {path: pages[path] for path in HEALTH_PATHS if path in pages}
+    found = {path: page for path, page in wanted.items() if not isinstance(page, Query)}
     if not is_loopback(address[0]):
         found = {path: _terse(page) for path, page in found.items()}
     return HttpServer(address, found, limits=HEALTH_LIMITS)

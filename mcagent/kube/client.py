@@ -66,6 +66,11 @@ class Client:
         """Close idle connections."""
         self._credentials.pool.clear()
 
+    @property
+    def credentials(self) -> Credentials:
+        """Who we are there, as read last."""
+        return self._credentials
+
     def request(
         self,
         method: str,

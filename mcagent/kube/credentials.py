@@ -1,14 +1,14 @@
 """Credentials of an API server by the official client's rules: kubeconfig, service account, TLS, proxies, tokens.
 
-The only importer of `kubernetes`. What is used of it: reading a configuration, its authorization header, and the
-connection pool that `kubernetes.client.rest` sets up for it.
+The only importer of `kubernetes`. What is used of it: reading a configuration, its authorization header, the
+connection pool that `kubernetes.client.rest` sets up for it, and its WebSockets.
 """
 
 from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,21 @@ class Credentials:
         if now - self._read_at >= _REREAD:
             self._header, self._read_at = _header(self._configuration), now
         return self._header
+
+    def token(self) -> str:
+        """Return our bearer token, "" where we have none. Raises SourceError."""
+        scheme, _, token = self.header().get("authorization", "").partition(" ")
+        return token if scheme.lower() == "bearer" else ""
+
+    def stream(self, path: str, query: Sequence[tuple[str, str]]) -> Any:
+        """Return an open `kubernetes.stream.ws_client.WSClient`. Raises OSError, ValueError, WebSocketException.
+
+        It has no deadline for opening: an API server that does not reach a kubelet says so after half a minute.
+        """
+        from kubernetes.stream import ws_client
+
+        url = ws_client.get_websocket_url(self.server + path, query)
+        return ws_client.WSClient(self._configuration, url, dict(self.header()), capture_all=False)
 
     def refused(self) -> None:
         """Take that the server did not accept the header: it is read anew for the next request."""

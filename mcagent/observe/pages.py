@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from mcagent.core.plan.render import problem_json, state_json
-from mcagent.http.server import Pages
+from mcagent.http.server import PlainPages
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import Role
 from mcagent.model.resources import PortStatistics, TunnelPort
@@ -68,7 +68,7 @@ def make_pages(
     alive: Callable[[], bool],
     pending: Callable[[], bool],
     dead: Callable[[], Sequence[str]] = dead_threads,
-) -> Pages:
+) -> PlainPages:
     """Return the pages by path. `dead` names threads that should run and do not, and says why."""
 
     def current_checks() -> tuple[Check, ...]:

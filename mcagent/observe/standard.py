@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from mcagent import supervised
-from mcagent.http.server import Page, Pages
+from mcagent.http.server import Page, PlainPages
 from mcagent.observe.families import by_word, counter, gauge, single
 from mcagent.observe.version import version
 
@@ -33,7 +33,7 @@ def standard_pages(
     failures: Callable[[], Sequence[str]],
     status: Callable[[], Mapping[str, object]],
     registry: CollectorRegistry,
-) -> Pages:
+) -> PlainPages:
     """Return the pages by path: alive while there are no `failures`, ready while all `checks` are good."""
 
     def healthz() -> Page:

@@ -190,7 +190,7 @@ def test_commands_of_the_node_ask_over_a_socket_of_root(tmp_path: Path) -> None:
     with pytest.raises(McagentError, match=r"status\.sock"):
         ask_agent(abroad)
     home = Settings(**more, listen="127.0.0.1:0")  # type: ignore[arg-type]
-    assert home.status_socket is None
+    assert not home.asks_by_socket
     opened = Settings(**more, listen="0.0.0.0:0", metrics_authentication=Authentication.NONE)  # type: ignore[arg-type]
     servers = Servers(opened, pages)
     with socket.create_connection(("127.0.0.1", servers.port)) as made:

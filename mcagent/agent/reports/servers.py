@@ -23,13 +23,11 @@ class Servers:
     def __init__(self, settings: Settings, pages: Pages) -> None:
         """Listen. Raises OSError when an address cannot be had, SourceError without usable credentials."""
         with ExitStack() as opened:
-            if settings.status_socket is not None:
-                try:
-                    opened.callback(HttpServer(settings.status_socket, pages).close)
-                except OSError as error:
-                    log.warning(
-                        "%s: commands of this Node cannot ask the agent: %s", settings.status_socket, error
-                    )
+            try:
+                opened.callback(HttpServer(settings.status_socket, pages).close)
+            except OSError as error:
+                level = logging.WARNING if settings.asks_by_socket else logging.INFO
+                log.log(level, "%s: commands cannot ask the agent there: %s", settings.status_socket, error)
             self._pages = serve_pages(
                 settings.listen_address,
                 pages,

@@ -1,36 +1,59 @@
-"""Asks the agent of this Node, or of another one, for its /status."""
+"""Asks one agent for a page: that of this Node, or one at an address. Knows of no API server."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import socket
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mcagent.agent.config import Settings
 from mcagent.model.errors import McagentError
+from mcagent.model.field import printable
 
 TIMEOUT = 10.0  # seconds
-_MAX_ANSWER = 64 * 1024 * 1024  # bytes
+MAX_ANSWER = 64 * 1024 * 1024  # bytes
+_SHOWN = 400  # characters of a refusal
+STATUS = "/status"
+_HINTS = {
+    401: "it does not know the token",
+    403: "the token's user may not (ClusterRole mcagent-metrics-reader)",
+    404: "it has no such page: is it of an older version?",
+    429: "it asks for less",
+}
 
 
-def ask_agent(settings: Settings, timeout: float = TIMEOUT) -> Mapping[str, Any]:
-    """Return /status of this Node's agent. Raises McagentError when none answers.
+def ask_agent(settings: Settings, page: str = STATUS, timeout: float = TIMEOUT) -> Mapping[str, Any]:
+    """Return a page of this Node's agent. Raises McagentError when none answers, or it refuses.
 
     Where the pages ask others for a token, the agent's own Node has a Unix socket, which is root's.
     """
-    if settings.status_socket is None:
-        return ask(*settings.listen_address, timeout)
-    return _ask(_UnixConnection(settings.status_socket, timeout), str(settings.status_socket))
+    if settings.asks_by_socket:
+        return ask_socket(settings.status_socket, page, timeout)
+    return ask(*settings.listen_address, page, timeout)
 
 
-def ask(host: str, port: int, timeout: float = TIMEOUT) -> Mapping[str, Any]:
-    """Return /status of the agent that listens there in clear text. Raises McagentError when none answers."""
+def ask(host: str, port: int, page: str = STATUS, timeout: float = TIMEOUT) -> Mapping[str, Any]:
+    """Return a page of the agent that listens there in clear text. Raises McagentError."""
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-    return _ask(http.client.HTTPConnection(host, port, timeout=timeout), f"{host}:{port}")
+    return _ask(http.client.HTTPConnection(host, port, timeout=timeout), f"{host}:{port}", page)
+
+
+def ask_tls(
+    host: str, port: int, page: str, *, token: str, context: ssl.SSLContext, timeout: float = TIMEOUT
+) -> Mapping[str, Any]:
+    """Return a page of the agent that listens there with TLS, as the token's user. Raises McagentError."""
+    connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+    return _ask(connection, f"{host}:{port}", page, {"Authorization": f"Bearer {token}"})
+
+
+def ask_socket(path: Path, page: str = STATUS, timeout: float = TIMEOUT) -> Mapping[str, Any]:
+    """Return a page of the agent whose Unix socket this is. Raises McagentError."""
+    return _ask(_UnixConnection(path, timeout), str(path), page)
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -45,17 +68,28 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def _ask(connection: http.client.HTTPConnection, where: str) -> Mapping[str, Any]:
+def _ask(
+    connection: http.client.HTTPConnection, where: str, page: str, headers: Mapping[str, str] | None = None
+) -> Mapping[str, Any]:
     try:
-        connection.request("GET", "/status")
-        text = connection.getresponse().read(_MAX_ANSWER + 1)
-        if len(text) > _MAX_ANSWER:
-            raise ValueError(f"more than {_MAX_ANSWER} bytes")
-        answer = json.loads(text)
+        connection.request("GET", page, headers=dict(headers or {}))
+        answer = connection.getresponse()
+        text = answer.read(MAX_ANSWER + 1)
+        if len(text) > MAX_ANSWER:
+            raise ValueError(f"more than {MAX_ANSWER} bytes")
+        if answer.status != http.HTTPStatus.OK:
+            said = printable(text.decode("utf-8", "replace").strip(), _SHOWN)
+            raise McagentError(f"the agent at {where}: {_HINTS.get(answer.status) or said or answer.status}")
+        return document(text, where)
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         raise McagentError(f"no agent answers at {where}: {error}") from None
     finally:
         connection.close()
+
+
+def document(text: str | bytes, where: str) -> Mapping[str, Any]:
+    """Return the JSON object of a page. Raises McagentError, ValueError, RecursionError."""
+    answer = json.loads(text)
     if not isinstance(answer, dict):
         raise McagentError(f"what answers at {where} is no agent")
     return answer

@@ -1,0 +1,297 @@
+"""Asks the agents of many Nodes for a page, each within a deadline: one that does not answer stops nobody else.
+
+Owns the ways to an agent: its Unix socket or an address (`--agents`), a command in its Pod by the API server
+(`pods/exec`), HTTPS with the kubeconfig's token. Knows nothing of what pages say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import ssl
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mcagent.cli.common.asking import MAX_ANSWER, STATUS, ask, ask_agent, ask_socket, ask_tls, document
+from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.model.errors import InputError, McagentError
+from mcagent.supervised import attempt
+
+if TYPE_CHECKING:
+    from mcagent.agent.config import Settings
+    from mcagent.kube.client import Client
+
+AT_ONCE = 16  # agents that are asked at the same time
+PORT = 10351
+_PATIENCE = 2.0  # seconds without a word to the user
+_SELECTOR = "app.kubernetes.io/name=mcagent,app.kubernetes.io/component=agent"
+_CONTAINER = "agent"
+_COMMAND = ("mcagent", "page")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a Node's agent said. `page` is None where it did not answer; `error` says why."""
+
+    node: str
+    page: Mapping[str, Any] | None = None
+    error: str = ""
+
+
+class Agents(Protocol):
+    """Agents that can be asked."""
+
+    def nodes(self) -> tuple[str, ...]:
+        """Return the Nodes whose agents there are, by name. Raises McagentError."""
+
+    def ask(self, node: str, page: str, timeout: float) -> Mapping[str, Any]:
+        """Return a page ("/status") of a Node's agent. May take longer. Raises McagentError. From any thread."""
+
+
+def ask_all(
+    agents: Agents,
+    pages: Mapping[str, str],
+    *,
+    timeout: float = 10.0,
+    told: Callable[[int, int], None] | None = None,
+) -> Iterator[Answer]:
+    """Yield the answer of each Node to its page, as they come; whoever has none after `timeout` seconds is late.
+
+    `told` is called with how many have answered, of how many, where it takes longer than two seconds.
+    """
+    waiting = deque(sorted(pages))
+    began, until, done = time.monotonic(), dict[str, float](), 0
+    answers = queue.SimpleQueue[Answer]()
+    while waiting or until:
+        while waiting and len(until) < AT_ONCE:
+            node = waiting.popleft()
+            until[node] = time.monotonic() + timeout
+            work = partial(_answer, agents, node, pages[node], timeout, answers)
+            threading.Thread(target=work, name=f"ask-{node}", daemon=True).start()
+        try:
+            answer = answers.get(timeout=max(0.0, min(until.values()) - time.monotonic()))
+        except queue.Empty:
+            late = min(until, key=lambda node: until[node])
+            answer = Answer(node=late, error=f"it did not answer within {timeout:g} s")
+        if until.pop(answer.node, None) is None:
+            continue  # it came after its time
+        done += 1
+        yield answer
+        if told is not None and time.monotonic() - began > _PATIENCE:
+            told(done, len(pages))
+
+
+def ask_nodes(
+    agents: Agents, page: str = STATUS, nodes: Iterable[str] | None = None, *, timeout: float = 10.0
+) -> dict[str, Answer]:
+    """Return every Node's answer to one page, in the order of their names; progress goes to stderr."""
+    names = agents.nodes() if nodes is None else tuple(nodes)
+    found = {one.node: one for one in ask_all(agents, dict.fromkeys(names, page), timeout=timeout, told=_tell)}
+    return dict(sorted(found.items()))
+
+
+def ask_node(agents: Agents, node: str, page: str = STATUS, *, timeout: float = 10.0) -> Mapping[str, Any]:
+    """Return a page of one Node's agent. Raises McagentError."""
+    (answer,) = ask_all(agents, {node: page}, timeout=timeout)
+    if answer.page is None:
+        raise McagentError(f"Node {node}: {answer.error}")
+    return answer.page
+
+
+def _answer(agents: Agents, node: str, page: str, timeout: float, answers: queue.SimpleQueue[Answer]) -> None:
+    def work() -> Answer:
+        try:
+            return Answer(node=node, page=agents.ask(node, page, timeout))
+        except McagentError as error:
+            return Answer(node=node, error=str(error))
+
+    found, bug = attempt(work)
+    answers.put(found or Answer(node=node, error=f"asking broke, which is a bug: {bug!r}"))
+
+
+def _tell(done: int, of: int) -> None:
+    print(f"{done} of {of} agents have answered", file=sys.stderr, flush=True)
+
+
+# --- the ways ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ThisNode:
+    """The agent of this Node alone."""
+
+    settings: Settings
+
+    def nodes(self) -> tuple[str, ...]:
+        """Return this Node's name."""
+        return (str(ask_agent(self.settings)["node"]),)
+
+    def ask(self, node: str, page: str, timeout: float) -> Mapping[str, Any]:
+        """Return a page."""
+        if node != str(ask_agent(self.settings, timeout=timeout)["node"]):
+            raise McagentError("it is asked through the API server only: give a kubeconfig (--kubeconfig)")
+        return ask_agent(self.settings, page, timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Agents at addresses: `unix:/PATH` of a socket, or `HOST:PORT` in clear text."""
+
+    addresses: Mapping[str, str]
+
+    def nodes(self) -> tuple[str, ...]:
+        """Return the Nodes of the list."""
+        return tuple(sorted(self.addresses))
+
+    def ask(self, node: str, page: str, timeout: float) -> Mapping[str, Any]:
+        """Return a page."""
+        address = self.addresses.get(node)
+        if address is None:
+            raise McagentError("it is not in the list of agents")
+        if address.startswith("unix:"):
+            return ask_socket(Path(address.removeprefix("unix:")), page, timeout)
+        host, _, port = address.rpartition(":")
+        return ask(host.strip("[]"), int(port), page, timeout)
+
+
+def read_list(file: Path) -> Listed:
+    """Return the agents that a YAML file lists, Node by Node. Raises InputError, OSError."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(str(file), "", f"cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise InputError(str(file), "", "must have a line NODE: ADDRESS for each agent")
+    for node, address in found.items():
+        known = isinstance(address, str) and (
+            address.startswith("unix:/") or address.rpartition(":")[2].isdecimal()
+        )
+        if not isinstance(node, str) or not known:
+            raise InputError(str(file), str(node), "must be unix:/PATH/status.sock or HOST:PORT")
+    return Listed(found)
+
+
+@dataclass(slots=True, kw_only=True)
+class OfCluster:
+    """The agents of a cluster: by a command in the agent's Pod; where that cannot be, by HTTPS.
+
+    `context`: how the certificates of agents are verified; None: HTTPS is not used.
+    """
+
+    client: Client
+    context: ssl.SSLContext | None = None
+    port: int = PORT
+    _pods: dict[str, tuple[str, str]] = field(default_factory=dict)  # namespace and name by Node
+    _addresses: dict[str, str] = field(default_factory=dict)  # by Node
+
+    def nodes(self) -> tuple[str, ...]:
+        """Return all Nodes of the cluster, with an agent's Pod or without. Raises SourceError."""
+        self._pods.clear()
+        self._addresses.clear()
+        found = self.client.request("GET", "/api/v1/pods", {"labelSelector": _SELECTOR, "limit": "20000"})
+        for pod in found.get("items") or ():
+            meta, node = pod["metadata"], pod.get("spec", {}).get("nodeName")
+            if node and pod.get("status", {}).get("phase") == "Running" and not meta.get("deletionTimestamp"):
+                self._pods[node] = (meta["namespace"], meta["name"])
+        for node in self.client.request("GET", "/api/v1/nodes", {"limit": "20000"}).get("items") or ():
+            addresses = node.get("status", {}).get("addresses") or ()
+            internal = (one["address"] for one in addresses if one.get("type") == "InternalIP")
+            self._addresses[node["metadata"]["name"]] = next(internal, "")
+        return tuple(sorted({*self._pods, *self._addresses}))
+
+    def ask(self, node: str, page: str, timeout: float) -> Mapping[str, Any]:
+        """Return a page."""
+        if not self._addresses:
+            self.nodes()
+        if node not in self._pods:
+            return self._by_https(node, page, timeout, "there is no running Pod of an agent")
+        try:
+            return self._by_exec(node, page, timeout)
+        except McagentError as error:
+            if getattr(error, "code", 0) != 403:
+                raise
+            return self._by_https(node, page, timeout, str(error))
+
+    def _by_exec(self, node: str, page: str, timeout: float) -> Mapping[str, Any]:
+        from mcagent.kube.execute import execute
+
+        namespace, pod = self._pods[node]
+        done = execute(
+            self.client,
+            namespace=namespace,
+            pod=pod,
+            container=_CONTAINER,
+            command=[*_COMMAND, page],
+            timeout=timeout,
+            most=MAX_ANSWER,
+        )
+        if done.code:
+            raise McagentError(f"in Pod {namespace}/{pod}: {done.err.strip() or f'exit code {done.code}'}")
+        try:
+            return document(done.out, f"Pod {namespace}/{pod}")
+        except (ValueError, RecursionError) as error:
+            raise McagentError(f"in Pod {namespace}/{pod}: no page: {error}") from None
+
+    def _by_https(self, node: str, page: str, timeout: float, why: str) -> Mapping[str, Any]:
+        token = self.client.credentials.token()
+        if self.context is None:
+            raise McagentError(f"{why}; for HTTPS give --agents-ca, which verifies its certificate")
+        if not token:
+            raise McagentError(f"{why}; HTTPS needs a bearer token, and the kubeconfig has none")
+        if not self._addresses.get(node):
+            raise McagentError(f"{why}; and the Node has no InternalIP")
+        address = self._addresses[node]
+        return ask_tls(address, self.port, page, token=token, context=self.context, timeout=timeout)
+
+
+# --- flags ------------------------------------------------------------------------------------------------
+
+
+def add_agent_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare how agents of other Nodes are reached. The cluster's own flags are `add_cluster_flags`'."""
+    group = parser.add_argument_group(
+        "the agents",
+        "With a kubeconfig agents are asked by a command in their Pods (pods/exec). Where there is no such Pod, "
+        "or that is not allowed: HTTPS to the Node's InternalIP with the kubeconfig's token, if --agents-ca is "
+        "given. Without a kubeconfig: the agent of this Node.",
+    )
+    group.add_argument(
+        "--agents", type=Path, metavar="FILE", help="YAML: for each Node unix:/PATH/status.sock or HOST:PORT"
+    )
+    group.add_argument(
+        "--agents-ca",
+        metavar="FILE",
+        help="CA of the agents' certificates (tlsCertDir); `insecure` verifies none: who answers gets the token",
+    )
+    group.add_argument("--agents-port", type=int, default=PORT, metavar="PORT", help="for HTTPS [%(default)s]")
+
+
+def open_agents(args: argparse.Namespace, settings: Callable[[], Settings]) -> Agents:
+    """Return the agents that the flags name. `settings`: of this Node. Raises InputError, SourceError, OSError."""
+    if args.agents is not None:
+        return read_list(args.agents)
+    kubeconfig = args.kubeconfig or usual_kubeconfig()
+    if not kubeconfig:
+        return ThisNode(settings())
+    from mcagent.kube.client import Client
+
+    context = _context(args.agents_ca) if args.agents_ca else None
+    return OfCluster(client=Client(kubeconfig, args.context), context=context, port=args.agents_port)
+
+
+def _context(authority: str) -> ssl.SSLContext:
+    if authority == "insecure":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    return ssl.create_default_context(cafile=authority)

@@ -1,0 +1,227 @@
+"""Agents of many Nodes are asked: over sockets, by a command in a Pod. One that does not answer stops nobody."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from mcagent.cli.common.agents import OfCluster, ask_node, ask_nodes, read_list
+from mcagent.cli.main import main
+from mcagent.http.server import HttpServer, Page, Query
+from mcagent.kube.client import Client
+from mcagent.kube.credentials import token_kubeconfig
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiTooLargeError, ApiUnreachableError
+from mcagent.kube.execute import execute
+from mcagent.model.errors import InputError, McagentError
+
+_WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
+
+
+def listed(directory: Path, lines: dict[str, str]) -> Path:
+    """Write the list of agents of these Nodes."""
+    file = directory / "agents.yaml"
+    file.write_text("".join(f"{node}: {address}\n" for node, address in lines.items()))
+    return file
+
+
+def test_one_agent_that_hangs_stops_nobody(tmp_path: Path) -> None:
+    """Every Node has its answer, or why there is none, within the deadline of one of them."""
+
+    def page(query: str) -> Page:
+        return Page(body=json.dumps({"asked": query}))
+
+    servers = [HttpServer(tmp_path / f"n{n}", {"/trace": Query(page)}) for n in range(40)]
+    lines = {f"n{n}": f"unix:{tmp_path}/n{n}" for n in range(40)}
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "silent"))
+        silent.listen()
+        hung = {f"hung{n}": f"unix:{tmp_path}/silent" for n in range(3)}
+        agents = read_list(listed(tmp_path, {**lines, **hung, "gone": f"unix:{tmp_path}/gone"}))
+        began = time.monotonic()
+        found = ask_nodes(agents, "/trace?a=1", timeout=1.0)
+        assert time.monotonic() - began < 5.0
+    for server in servers:
+        server.close()
+    assert [node for node, answer in found.items() if answer.page == {"asked": "a=1"}] == sorted(lines)
+    assert list(found) == sorted(found)
+    assert all("did not answer" in found[node].error or "timed out" in found[node].error for node in hung)
+    assert "No such file" in found["gone"].error
+
+
+def test_a_refusal_says_what_to_do(tmp_path: Path) -> None:
+    """A page that is not there and one that complains are errors with words."""
+    pages = {"/bad": Query(lambda query: Page(body=f"{query} is no address", status=400))}
+    server = HttpServer(tmp_path / "n", pages)
+    agents = read_list(listed(tmp_path, {"n": f"unix:{tmp_path}/n"}))
+    with pytest.raises(McagentError, match="older version"):
+        ask_node(agents, "n", "/trace")
+    with pytest.raises(McagentError, match="x is no address"):
+        ask_node(agents, "n", "/bad?x")
+    with pytest.raises(McagentError, match="not in the list"):
+        ask_node(agents, "m")
+    server.close()
+
+
+@pytest.mark.parametrize("text", ["n: 5", "- n", "n: status.sock", "1: unix:/a", "{", "n: host:port"])
+def test_a_list_that_makes_no_sense_is_refused(tmp_path: Path, text: str) -> None:
+    """The message names file and Node."""
+    file = tmp_path / "agents.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=r"agents\.yaml"):
+        read_list(file)
+
+
+@pytest.mark.parametrize("path", ["status", "/a b", "/" + "a" * 3000, "/\u00e4"])
+def test_only_paths_are_pages(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot stand in a request never gets into one."""
+    assert main(["page", path]) == 2
+    assert "must be a path" in capsys.readouterr().err
+
+
+# --- pods/exec: an API server's side of it ----------------------------------------------------------------
+
+
+def channel(number: int, text: str) -> bytes:
+    """Return a message of v4.channel.k8s.io as a WebSocket frame (RFC 6455, 5.2)."""
+    data = bytes([number]) + text.encode()
+    length = bytes([len(data)]) if len(data) < 126 else struct.pack("!BH", 126, len(data))
+    return b"\x82" + length + data
+
+
+def ended(code: int = 0) -> bytes:
+    """Return the last message and the close frame."""
+    failed = {"reason": "NonZeroExitCode", "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]}}
+    status = {"status": "Failure", **failed} if code else {"status": "Success"}
+    return channel(3, json.dumps(status)) + b"\x88\x02\x03\xe8"
+
+
+class ExecServer:
+    """Answers listings and one kind of exec; keeps what was asked."""
+
+    def __init__(self, answer: Callable[[list[str]], bytes]) -> None:
+        self._answer = answer
+        self.asked: list[dict[str, list[str]]] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._closing = threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def close(self) -> None:
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                made, _ = self._listening.accept()
+                threading.Thread(target=self._serve, args=(made,), daemon=True).start()
+
+    def _serve(self, made: socket.socket) -> None:
+        with made, contextlib.suppress(OSError):
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += made.recv(65536)
+            lines = head.decode().split("\r\n")
+            target = urlsplit(lines[0].split()[1])
+            headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:])}
+            if not target.path.endswith("/exec"):
+                text = json.dumps({"items": OBJECTS[target.path]}).encode()
+                made.sendall(
+                    b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(text) + text
+                )
+                return
+            asked = {**parse_qs(target.query), "authorization": [headers["authorization"]], "path": [target.path]}
+            self.asked.append(asked)
+            answer = self._answer(asked["command"])
+            if answer.startswith(b"HTTP"):
+                made.sendall(answer)
+                return
+            accepted = base64.b64encode(
+                hashlib.sha1(headers["sec-websocket-key"].encode() + _WEBSOCKET).digest()
+            ).decode()
+            made.sendall(
+                f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                f"Sec-WebSocket-Accept: {accepted}\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n".encode()
+            )
+            made.sendall(answer)
+            if not answer.endswith(b"\x88\x02\x03\xe8"):
+                self._closing.wait(30)
+
+
+OBJECTS = {
+    "/api/v1/pods": [
+        {
+            "metadata": {"namespace": "kube-system", "name": f"mcagent-agent-{node}"},
+            "spec": {"nodeName": node},
+            "status": {"phase": phase},
+        }
+        for node, phase in (("a", "Running"), ("b", "Pending"))
+    ],
+    "/api/v1/nodes": [{"metadata": {"name": node}, "status": {}} for node in "ab"],
+}
+
+
+@contextlib.contextmanager
+def serving(answer: Callable[[list[str]], bytes]) -> Iterator[tuple[ExecServer, Client]]:
+    """Serve exec, and give a client of it."""
+    server = ExecServer(answer)
+    client = Client(token_kubeconfig(server.url, b"", "our-token"))
+    try:
+        yield server, client
+    finally:
+        client.close()
+        server.close()
+
+
+def run(client: Client, *, timeout: float = 5.0, most: int = 1000) -> tuple[str, str, int]:
+    """Execute something; return what it printed, and its exit code."""
+    done = execute(client, namespace="n", pod="p", container="c", command=["a", "b c"], timeout=timeout, most=most)
+    return done.out, done.err, done.code
+
+
+def test_a_command_in_a_pod_gives_back_what_it_printed() -> None:
+    """Output comes in pieces, errors apart, and the exit code last; the request names us and the container."""
+    pieces = channel(1, "") + channel(1, "one ") + channel(2, "oh") + channel(1, "two\u00e4" + "x" * 200)
+    with serving(lambda _: pieces + ended(3)) as (server, client):
+        assert run(client) == ("one two\u00e4" + "x" * 200, "oh", 3)
+    (asked,) = server.asked
+    assert asked["command"] == ["a", "b c"]
+    assert asked["container"] == ["c"]
+    assert asked["path"] == ["/api/v1/namespaces/n/pods/p/exec"]
+    assert asked["authorization"] == ["Bearer our-token"]
+
+
+def test_a_command_that_goes_wrong_ends_in_words() -> None:
+    """Refused, too long, too late, cut off: each is an error of its own."""
+    refused = b'HTTP/1.1 403 Forbidden\r\nContent-Length: 33\r\n\r\n{"kind":"Status","message":"no!"}'
+    with serving(lambda _: refused) as (_, client), pytest.raises(ApiRefusalError, match="no!") as caught:
+        run(client)
+    assert caught.value.code == 403
+    with serving(lambda _: channel(1, "x" * 2000) + ended()) as (_, client), pytest.raises(ApiTooLargeError):
+        run(client)
+    with serving(lambda _: channel(1, "x")) as (_, client), pytest.raises(ApiUnreachableError, match="in time"):
+        run(client, timeout=0.3)
+    with serving(lambda _: b"\x88\x02\x03\xe8") as (_, client), pytest.raises(ApiGarbageError):
+        run(client)
+
+
+def test_agents_of_a_cluster_are_asked_in_their_pods() -> None:
+    """A Node without a running Pod is a row that says so, and what would help."""
+    with serving(lambda command: channel(1, json.dumps({"page": command[-1]})) + ended()) as (_, client):
+        found = ask_nodes(OfCluster(client=client), "/status", timeout=5.0)
+    assert found["a"].page == {"page": "/status"}
+    assert "no running Pod" in found["b"].error
+    assert "--agents-ca" in found["b"].error
