@@ -187,7 +187,8 @@ class Controller:
             certificate_expiry=lambda: self._keeper.expires if self._keeper is not None else 0.0,
             events=self._events.counts,
         )
-        pages = make_pages(self._process, registry(self._process))
+        self.registry = registry(self._process)
+        pages = make_pages(self._process, self.registry)
         self.servers = Servers(settings, pages, client)
 
     # --- any thread ---------------------------------------------------------------------------------------

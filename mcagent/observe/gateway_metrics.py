@@ -37,7 +37,9 @@ def liveness_metrics(live: LiveReport, counters: TunnelCounters) -> Iterator[Met
     text = "When a tunnel's peer was last taken into use or out of it."
     since = [(values, peer.since + live.epoch) for values, _, peer in found]
     yield gauge("mcagent_tunnel_state_change_timestamp_seconds", text, _LABELS, since)
-    text = "Part of the packets sent to the gateways of a cluster that this one got, since its tunnel exists."
+    text = (
+        "Part of the packets sent to a cluster's gateways that this one got, since its tunnel exists; with BFD's."
+    )
     shares = [
         (values, share)
         for values, port, _ in found
@@ -50,8 +52,8 @@ def liveness_metrics(live: LiveReport, counters: TunnelCounters) -> Iterator[Met
         for kind in PeerKind
         for cause in _LOSSES
     ]
-    text = "Times that a peer was taken out of use, by cause."
+    text = "Times that a peer was taken out of use, by cause: BFD, Node readiness, API, drain."
     yield counter("mcagent_failovers", text, ["peer_kind", "cause"], lost)
     phases = [([phase.name.lower()], live.draining.phase is phase) for phase in Phase]
-    text = "1 for the phase of handing over that this Node is in."
+    text = "1 for the phase of handing over that this Node is in: serving, remote, local, drained."
     yield gauge("mcagent_drain_phase", text, ["phase"], phases)

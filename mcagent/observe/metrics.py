@@ -73,20 +73,27 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
-        self._passes = Counter("mcagent_reconciles", "Passes of the loop.", ["result"], registry=registry)
+        self._passes = Counter(
+            "mcagent_reconciles",
+            "Passes of the loop, by result: unchanged, changed, failed, waiting.",
+            ["result"],
+            registry=registry,
+        )
         self._phases = Histogram(
             "mcagent_reconcile_duration_seconds",
-            "Time of each phase of a pass.",
+            "Time of each phase of a pass: facts, compile, observe, diff, and apply per facility.",
             ["phase"],
             buckets=_BUCKETS,
             registry=registry,
         )
         self._success = Gauge(
             "mcagent_reconcile_last_success_timestamp_seconds",
-            "When the dataplane was last known to equal the desired state.",
+            "When the dataplane was last known to equal the desired state; 0: never.",
             registry=registry,
         )
-        self._changes = Counter("mcagent_changes", "Changes to the dataplane.", ["kind", "op"], registry=registry)
+        self._changes = Counter(
+            "mcagent_changes", "Changes made to the dataplane.", ["kind", "op"], registry=registry
+        )
         self._drift = Counter(
             "mcagent_drift_corrections",
             "Changes that put back what somebody else had changed.",
@@ -94,7 +101,10 @@ class Metrics:
             registry=registry,
         )
         self._errors = Counter(
-            "mcagent_apply_errors", "Operations that a facility refused.", ["backend", "reason"], registry=registry
+            "mcagent_apply_errors",
+            "Operations refused, and facilities not reached.",
+            ["backend", "reason"],
+            registry=registry,
         )
         for result in RESULTS:
             self._passes.labels(result)
@@ -159,9 +169,11 @@ class StateCollector(Collector):
                 yield from policy_metrics(named, sources.rules())
             yield from wireguard_metrics(report.desired, sources.wireguard())
             yield from liveness_metrics(sources.live(), {name: port.counters for name, port in ports.items()})
-        text = "Packets that the pipeline dropped, by reason."
+        text = "Packets that the pipeline dropped, by reason (pipeline.md; over-limit: beyond newConnections)."
         yield counter("mcagent_dropped_packets", text, ["reason"], by_word(sources.drops()))
-        text = "Packets that our nft chains dropped, by reason."
+        text = (
+            "Packets that our nft chains dropped, by reason (operations.md); begins anew when a chain is changed."
+        )
         yield counter("mcagent_nft_dropped_packets", text, ["reason"], by_word(sources.nft_drops()))
 
 
@@ -186,7 +198,12 @@ def _of_informers(informers: Iterable[InformerState]) -> Iterator[Metric]:
     text = "Changes of a kind that were reported."
     yield counter("mcagent_informer_events", text, label, [([i.kind], i.events) for i in informers])
     restarts = [([i.kind, reason], n) for i in informers for reason, n in sorted(i.restarts.items())]
-    yield counter("mcagent_watch_restarts", "Watches begun again, by reason.", ["resource", "reason"], restarts)
+    yield counter(
+        "mcagent_watch_restarts",
+        "Watches begun again, by reason; object-… and bad-line: what could not be read.",
+        ["resource", "reason"],
+        restarts,
+    )
 
 
 def _of_desired(report: Report, desired: Desired) -> Iterator[Metric]:
@@ -194,7 +211,7 @@ def _of_desired(report: Report, desired: Desired) -> Iterator[Metric]:
     text = "Resources of the desired state, by kind."
     yield gauge("mcagent_objects", text, ["kind"], [([kind], counts[kind]) for kind in KINDS])
     found = Counts((problem.reason, str(problem.severity)) for problem in desired.problems)
-    text = "Findings in the input that take something away."
+    text = "Findings in the input that take something away, by reason (architecture.md) and severity."
     yield gauge("mcagent_problems", text, ["reason", "severity"], sorted(found.items()))
     active = desired.state.role is Role.GATEWAY
     yield single("mcagent_gateway_active", "1 when this Node is a gateway.", active)
@@ -207,7 +224,9 @@ def _of_tunnels(tunnels: Iterable[TunnelPort], ports: Mapping[str, PortStatistic
     labels = ["peer_kind", "peer", "tunnel"]
     found = [((str(one.peer_kind), one.peer, one.name), ports.get(one.name)) for one in tunnels]
     up = [(values, port is not None and port.link_up) for values, port in found]
-    yield gauge("mcagent_tunnel_up", "1 when a tunnel exists and its link is up.", labels, up)
+    yield gauge(
+        "mcagent_tunnel_up", "1 when a tunnel exists and its link is up, whatever its peer does.", labels, up
+    )
     for name, key, text in _STATISTICS:
         rows = [(values, port.counters.get(key, 0)) for values, port in found if port is not None]
         yield counter(f"mcagent_tunnel_{name}", text, labels, rows)

@@ -19,5 +19,7 @@ def policy_metrics(rules: Mapping[int, PolicyRuleName], packets: Mapping[int, in
     for place, (number, name) in enumerate(sorted(rules.items(), key=lambda item: item[1])):
         told = (name.policy, name.rule) if place < MOST_RULES else ("", "")
         counts[*told, name.direction, name.verdict] += packets.get(number, 0)
-    text = f"Packets that a rule of a policy decided on; beyond {MOST_RULES} rules together, without a name."
+    text = (
+        f"Requests' packets a policy's rule decided on here; beyond {MOST_RULES} rules together, without a name."
+    )
     yield counter("mcagent_policy_rule_packets", text, ["policy", "rule", "direction", "verdict"], counts.items())

@@ -68,8 +68,14 @@ def process_metrics(ready: bool, *, prefix: str = "mcagent") -> Iterator[Metric]
     """Yield the metrics of a process: version, readiness, threads that broke."""
     yield gauge("mcagent_build_info", "Version of mcagent.", ["version"], [([version()], 1)])
     yield single(f"{prefix}_ready", "1 when /readyz says so.", ready)
-    yield single("mcagent_threads_dead", "Threads that should run and do not.", len(supervised.dead()))
-    yield counter("mcagent_thread_restarts", "Threads begun again.", ["thread"], by_word(supervised.restarts()))
+    yield single(
+        "mcagent_threads_dead",
+        "Threads that should run and do not; /healthz fails and names them.",
+        len(supervised.dead()),
+    )
+    yield counter(
+        "mcagent_thread_restarts", "Threads begun again after a bug.", ["thread"], by_word(supervised.restarts())
+    )
 
 
 def rfc3339(at: float, *, digits: int = 0) -> str:

@@ -269,30 +269,6 @@ def test_rules_beyond_the_first_have_one_time_series_for_each_verdict() -> None:
     assert sum(sample.value for sample in family.samples) == 2 * len(rules)
 
 
-def test_the_documented_metrics_are_those_that_there_are(agent: Agent) -> None:
-    """docs/operations.md names every metric family, and none that does not exist."""
-    body = get(agent.port, "/metrics")[2]
-    families = {name for name, _ in re.findall(r"^# TYPE (\S+) (\S+)", body, re.MULTILINE)}
-    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
-    page = page.partition("## The controller")[0] + page.partition("## What the agent does")[2]
-    documented = set()
-    for cell in re.findall(r"^\| (`mcagent_.*?) \|", page, re.MULTILINE):
-        names = re.findall(r"`(\w[^`]*)`", cell)
-        documented |= {prefix + rest for name in names for prefix, rest in expanded(name)}
-    assert documented == families
-
-
-def expanded(name: str) -> list[tuple[str, str]]:
-    """Return the names that one with {a,b} or a leading _ in the table stands for."""
-    if name.startswith("_"):
-        return [("mcagent_informer", name)]
-    groups = re.split(r"\{([^}]*)\}", name)
-    found = [""]
-    for index, part in enumerate(groups):
-        found = [done + word for done in found for word in (part.split(",") if index % 2 else [part])]
-    return [("", word) for word in found]
-
-
 def test_unknown_paths_and_methods_are_refused(agent: Agent) -> None:
     """Nothing but reading the pages."""
     assert get(agent.port, "/etc/passwd")[0] == 404

@@ -34,7 +34,12 @@ class _Collector(Collector):
         process, engine = self._process, self._process.engine
         yield from process_metrics(process.ready(), prefix="mcagent_controller")
         yield single("mcagent_controller_is_leader", "1 when this replica holds the Lease.", process.leading())
-        yield counter("mcagent_controller_events", "Events, by result.", ["result"], by_word(process.events()))
+        yield counter(
+            "mcagent_controller_events",
+            "Events, by result: written, there already, failed, dropped.",
+            ["result"],
+            by_word(process.events()),
+        )
         yield from _work(engine)
         yield from _requests(engine)
         yield from _informers(engine)
@@ -51,7 +56,7 @@ class _Collector(Collector):
         )
         yield single(
             "mcagent_controller_webhook_certificate_expiry_timestamp_seconds",
-            "When the certificate of the webhook expires.",
+            "When the webhook's certificate expires; it is renewed after two thirds of its time. 0: none.",
             self._process.certificate_expiry(),
         )
 
@@ -67,7 +72,7 @@ def _work(engine: Engine) -> Iterator[Metric]:
     reconciles = [
         ([name, result], results.get((name, result), 0)) for name in sorted(depths) for result in RESULTS
     ]
-    text = "Keys reconciled, by result."
+    text = "Keys reconciled, by result: unchanged, changed, conflict, failed, away, not-leading, bug."
     yield counter("mcagent_controller_reconciles", text, ["reconciler", "result"], reconciles)
     durations: dict[tuple[str, ...], Durations] = {
         (name,): found for name, found in sorted(statistics.durations().items())
@@ -102,7 +107,7 @@ def _requests(engine: Engine) -> Iterator[Metric]:
         )
         yield single(
             "mcagent_controller_leader_changed_timestamp_seconds",
-            "When that last changed.",
+            "When the leader last began or ceased to answer.",
             leader.since if leader is not None else 0.0,
         )
 
@@ -121,4 +126,9 @@ def _informers(engine: Engine) -> Iterator[Metric]:
     events = [(values, state.events) for values, state in found]
     yield counter("mcagent_controller_informer_events", "Watch events.", labels, events)
     restarts = [([*values, reason], n) for values, state in found for reason, n in sorted(state.restarts.items())]
-    yield counter("mcagent_controller_informer_restarts", "Watches begun anew.", [*labels, "reason"], restarts)
+    yield counter(
+        "mcagent_controller_informer_restarts",
+        "Watches begun anew, by reason; object-… and bad-line: what could not be read.",
+        [*labels, "reason"],
+        restarts,
+    )

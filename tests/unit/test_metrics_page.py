@@ -1,0 +1,66 @@
+"""The reference page of metrics, and how many time series there are."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from mcagent.controller.config import Role
+from mcagent.model.objects import Kind
+from mcagent.observe.policies import MOST_RULES
+from tests.unit.core_inputs import HOME
+from tests.unit.metrics_page import LABELS, agent_rows, controller_rows, filled
+from tests.unit.metrics_world import Size, agent_metrics, controller_metrics, series
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+
+
+def test_the_page_is_current() -> None:
+    """`make docs` writes docs/reference/metrics.md; nobody forgets to."""
+    text = PAGE.read_text(encoding="utf-8")
+    assert filled(text) == text
+
+
+def test_every_label_is_explained_and_every_name_is_plain() -> None:
+    """No label is unexplained, or explained and nowhere; counters, and only they, end in _total."""
+    rows = [*agent_rows(), *controller_rows()]
+    assert {label for one in rows for label in one.labels} == set(LABELS)
+    for one in rows:
+        assert one.name.startswith("mcagent_")
+        assert one.name.endswith("_total") == (one.type == "counter"), one.name
+        assert one.meaning.endswith("."), one.name
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        Size(clusters=0, services=0, rules=0),
+        Size(clusters=250, gateways=2, nodes=300, services=300, rules=3 * MOST_RULES),
+        Size(clusters=30, gateways=16, nodes=5, services=1000),
+    ],
+    ids=["alone", "250 clusters", "many gateways"],
+)
+def test_time_series_stay_within_the_bounds_that_the_page_tells(size: Size) -> None:
+    """Each family, and so all together, with what a gateway of so many clusters really serves."""
+    gateways = size.clusters * size.gateways
+    tunnels = gateways + size.nodes + len([one for one in HOME if one.meta.kind is Kind.NODE]) - 1
+    numbers = {"T": tunnels, "G": gateways, "E": size.services, "K": len(Kind)}
+    bounds = {one.name.removesuffix("_total"): one.bound.of(numbers, one.factor) for one in agent_rows()}
+    found = series(agent_metrics(size).registry)
+    assert found["mcagent_tunnel_up"] == tunnels, "the world is not the one that was asked for"
+    assert {name: (count, bounds[name]) for name, count in found.items() if count > bounds[name]} == {}
+
+
+def test_controllers_have_no_time_series_of_objects() -> None:
+    """What is there before anything is read: reconcilers and kinds, whose number the program fixes."""
+    with tempfile.TemporaryDirectory() as directory:
+        for role in ("leader", "member"):
+            found = series(controller_metrics(Role(role), Path(directory)))
+            bounds = {
+                one.name.removesuffix("_total"): one.bound.of({"C": 20, "K": 2 * len(Kind)}, one.factor)
+                for one in controller_rows()
+            }
+            assert found["mcagent_controller_queue_depth"] <= 20
+            assert {name: count for name, count in found.items() if count > bounds[name]} == {}
