@@ -111,6 +111,7 @@ chart: setup ## The Helm chart: linted, rendered, its manifests compared (builds
 docs: setup ## Write the generated pages again (tests fail when they are stale)
 	@$(PY) -m devtools.pipeline_tables docs/pipeline.md
 	@$(PY) -m devtools.configuration_tables docs/configuration.md
+	@$(PY) -m devtools.doctor_page docs/doctor.md
 	@$(PY) -m tests.attacks.security_page docs/security.md
 	@$(PY) -m tests.unit.metrics_page docs/reference/metrics.md
 	@$(PY) -m devtools.chart_schema deploy/helm/mcagent/values.schema.json

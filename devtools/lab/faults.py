@@ -140,6 +140,26 @@ def loses_api(lab: Lab, name: str) -> Fault:
     return Fault(name="loses the API server", inject=inject, heal=heal)
 
 
+def port_blocked(lab: Lab, name: str, peer: str, port: int = 6081, *, one_way: bool = False) -> Fault:
+    """UDP to this port is lost between two Nodes, both ways or only from the first to the second."""
+    one, other = (str(lab.topology.node(node)[1].address) for node in (name, peer))
+    ways = [(one, other)] if one_way else [(one, other), (other, one)]
+    lines = [("from", f"ip saddr {source} ip daddr {to} udp dport {port} drop") for source, to in ways]
+    inject, heal = _rules(lab, _table(name, f"port_{port}_{peer}"), lines)
+    return Fault(name="UDP port blocked", inject=inject, heal=heal)
+
+
+def small_mtu(lab: Lab, name: str, peer: str, mtu: int) -> Fault:
+    """Packets between two Nodes of more than `mtu` bytes are lost, and nobody is told: a black hole."""
+    one, other = (str(lab.topology.node(node)[1].address) for node in (name, peer))
+    lines = [
+        ("from", f"ip saddr {source} ip daddr {to} ip length > {mtu} drop")
+        for source, to in ((one, other), (other, one))
+    ]
+    inject, heal = _rules(lab, _table(name, f"mtu_{peer}"), lines)
+    return Fault(name=f"MTU of {mtu} on the way", inject=inject, heal=heal)
+
+
 def _apart(lab: Lab, name: str, what: str, *addresses: str) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return how to keep a Node and some addresses from each other, and how to end that."""
     one, others = lab.topology.node(name)[1].address, ", ".join(addresses)

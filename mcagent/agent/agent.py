@@ -12,6 +12,7 @@ from mcagent.agent.control_loop.loop import Loop
 from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.control_loop.schedule import Timing
 from mcagent.agent.control_loop.startup import Startup
+from mcagent.agent.doctor import DoctorPage
 from mcagent.agent.objects import Objects
 from mcagent.agent.reports.counters import (
     drop_counts,
@@ -93,16 +94,15 @@ class Agent:
             source=settings.source,
             started_at=time.time(),
         )
-        self._http = Servers(
-            settings,
-            make_pages(
-                identity=identity,
-                metrics=metrics,
-                sources=sources,
-                alive=lambda: self.loop.alive,
-                pending=lambda: self.loop.pending,
-            ),
+        pages = make_pages(
+            identity=identity,
+            metrics=metrics,
+            sources=sources,
+            alive=lambda: self.loop.alive,
+            pending=lambda: self.loop.pending,
         )
+        doctor = DoctorPage(lambda: self.settings, pages["/status"])
+        self._http = Servers(settings, {**pages, "/doctor": doctor})
 
     def _sources(self) -> Sources:
         """Return what pages and metrics read when somebody asks."""

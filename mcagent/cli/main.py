@@ -22,6 +22,7 @@ COMMANDS = {
     "status": "show how the agent of this Node is doing",
     "page": "print a page of this Node's agent as JSON",
     "gateways": "show which gateways are used, live or why not, since when and who decided",
+    "doctor": "say what is wrong on a Node or in whole clusters, why, and what to type next",
     "drain": "let other gateways take over from a Node, without losing a packet",
     "undrain": "let a drained Node be a gateway again",
     "wireguard": "show the encryption between clusters, or change this Node's key without loss",

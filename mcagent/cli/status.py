@@ -12,6 +12,7 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 from mcagent.cli.common.tables import size, table
+from mcagent.core.doctor.catalogue import remedy
 
 _EPILOG = """\
 examples:
@@ -82,7 +83,9 @@ def text(status: Mapping[str, Any]) -> str:
         lines += [f"  {reason:<15} {count}" for reason, count in sorted(dropped.items())]
     if status["problemCount"]:
         lines += ["", f"{status['problemCount']} problems:"]
-        lines += [f"  {p['severity']}: {p['subject']} {p['path']}: {p['message']}" for p in status["problems"]]
+        for p in status["problems"]:
+            lines.append(f"  {p['severity']}: {p['subject']} {p['path']}: {p['message']}")
+            lines += [f"    what to do: {what}"] if (what := remedy(p.get("reason", ""))) else []
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -102,6 +104,20 @@ class Client:
         """Return an answer as it is. Raises as `request`; ApiTooLargeError after more than `most` bytes."""
         with self._send("GET", path, query, {"Accept": accept}, timeout, total=timeout) as stream:
             return stream.read(timeout, most)
+
+    def clock(self, *, timeout: float) -> float | None:
+        """Return by how many seconds the server's clock is ahead of ours; None: not told. Raises as `request`.
+
+        The header Date has whole seconds (RFC 9110, section 6.6.1).
+        """
+        began = time.time()
+        with self._send("GET", "/version", None, {"Accept": _JSON}, timeout, total=timeout) as stream:
+            date = stream.header("Date")
+        try:
+            told = parsedate_to_datetime(date).timestamp()
+        except ValueError:
+            return None
+        return told + 0.5 - (began + time.time()) / 2
 
     def watch(self, path: str, query: Mapping[str, str], *, inactivity: float) -> Stream:
         """Begin a watch, which fails after `inactivity` seconds without a byte. Raises as `request`."""

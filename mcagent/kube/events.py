@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
+from mcagent.core.doctor.catalogue import remedy
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.errors import SourceError
@@ -179,6 +180,8 @@ class EventRecorder:
 
 def _event_of(problem: Problem) -> Event:
     message = (f"{problem.path}: " if problem.path else "") + problem.message
+    if what := remedy(problem.reason):
+        message += f". What to do: {what}"
     return Event(subject=problem.subject, reason=problem.reason, message=message)
 
 

@@ -29,6 +29,10 @@ class Stream:
         with suppress(*failures()):
             self._response.close()
 
+    def header(self, name: str) -> str:
+        """Return a header of the answer, "" where it has none of that name."""
+        return str(self._response.headers.get(name) or "")
+
     def abort(self) -> None:
         """End the answer from another thread: a blocked read returns at once."""
         if self.socket is not None:

@@ -1,4 +1,4 @@
-"""TokenReview and SubjectAccessReview: whose a token is, and what somebody may. Stored nowhere.
+"""TokenReview, SubjectAccessReview and SelfSubjectAccessReview: whose a token is, who may what. Stored nowhere.
 
 Reference: authentication.k8s.io/v1 and authorization.k8s.io/v1. No `spec.audiences` but the server's.
 """
@@ -12,9 +12,11 @@ from devtools.apiserver.access.authorize import Attributes, Authorizer
 from devtools.apiserver.access.users import User
 from devtools.apiserver.errors import ApiError, Json, bad_request
 
+_SELF = "SelfSubjectAccessReview"
 _KINDS = {
     ("authentication.k8s.io", "tokenreviews"): "TokenReview",
     ("authorization.k8s.io", "subjectaccessreviews"): "SubjectAccessReview",
+    ("authorization.k8s.io", "selfsubjectaccessreviews"): _SELF,
 }
 
 
@@ -26,12 +28,16 @@ def is_review(steps: list[str]) -> bool:
 def review(accounts: Accounts, authorizer: Authorizer, user: User, steps: list[str], body: Any) -> Json:
     """Answer a review. Raises ApiError 400, 403."""
     group, plural = steps[1], steps[3]
-    authorizer.check(user, Attributes(verb="create", group=group, resource=plural))
+    if _KINDS[group, plural] != _SELF:  # every authenticated user may (ClusterRole system:basic-user)
+        authorizer.check(user, Attributes(verb="create", group=group, resource=plural))
     spec = body.get("spec") if isinstance(body, dict) else None
     if not isinstance(spec, dict):
         raise bad_request("a review needs a spec")
     kind = _KINDS[group, plural]
-    status = _token(accounts, spec) if kind == "TokenReview" else _access(authorizer, spec)
+    if kind == "TokenReview":
+        status = _token(accounts, spec)
+    else:
+        status = _access(authorizer, _user_of(spec) if kind != _SELF else user, spec)
     return {"kind": kind, "apiVersion": f"{group}/v1", "metadata": {}, "spec": spec, "status": status}
 
 
@@ -42,8 +48,11 @@ def _token(accounts: Accounts, spec: Json) -> Json:
     return {"authenticated": True, "user": found.as_json()}
 
 
-def _access(authorizer: Authorizer, spec: Json) -> Json:
-    user = User(name=str(spec.get("user", "")), groups=tuple(map(str, spec.get("groups") or ())))
+def _user_of(spec: Json) -> User:
+    return User(name=str(spec.get("user", "")), groups=tuple(map(str, spec.get("groups") or ())))
+
+
+def _access(authorizer: Authorizer, user: User, spec: Json) -> Json:
     path, resource = spec.get("nonResourceAttributes"), spec.get("resourceAttributes")
     try:
         if isinstance(path, dict):

@@ -51,12 +51,21 @@ def host_port_mtu(uplink_mtu: int, config: Config, gateways: tuple[LocalGateway,
     That is a tunnel between Nodes, and one between clusters, on the uplink or in WireGuard on it. What gateways of
     this cluster lead to is the same on all its Nodes: of IP's versions the one with the larger header.
     """
-    within = uplink_mtu - OVERHEAD[max((gateway.internal_ip.version for gateway in gateways), default=4)]
-    version = max((gateway.gateway_ip.version for gateway in gateways), default=4)
-    between = uplink_mtu - OVERHEAD[version]
+    within = max((gateway.internal_ip.version for gateway in gateways), default=4)
+    between = max((gateway.gateway_ip.version for gateway in gateways), default=4)
+    return config.mtu or largest_mtu(uplink_mtu, config, within=within, between=between)
+
+
+def largest_mtu(uplink_mtu: int, config: Config, *, within: int, between: int) -> int:
+    """Return the largest MTU in bytes of which every tunnel packet fits into the uplink.
+
+    `within`, `between`: the IP version of tunnels between Nodes of this cluster, and between clusters.
+    """
+    inside = uplink_mtu - OVERHEAD[within]
+    outside = uplink_mtu - OVERHEAD[between]
     if config.encrypts:
-        between = wireguard_mtu(uplink_mtu, config, version) - OVERHEAD[4]
-    return config.mtu or max(min(within, between), SMALLEST_MTU)
+        outside = wireguard_mtu(uplink_mtu, config, between) - OVERHEAD[4]
+    return max(min(inside, outside), SMALLEST_MTU)
 
 
 def wireguard_mtu(uplink_mtu: int, config: Config, version: int) -> int:

@@ -1,0 +1,159 @@
+"""The doctor on a Node: looks at everything from here, and judges it. Works best when things are broken.
+
+Needs neither agent nor Open vSwitch nor API server: each part that fails is a finding, and stops no other. Used by
+the agent's page /doctor and by `mcagent doctor` on the Node.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from mcagent.agent.config import Settings
+from mcagent.agent.dry_run import dry_run
+from mcagent.core.doctor.finding import Finding
+from mcagent.core.doctor.node import examine
+from mcagent.core.doctor.observed import AgentSeen, ApiSeen, KernelSeen, NodeSeen, SwitchSeen
+from mcagent.core.doctor.status import agent_seen, outer_addresses
+from mcagent.core.fragments.kernel import OVERHEAD, WIREGUARD_OVERHEAD, largest_mtu
+from mcagent.dataplane.doctor.filters import see_filters
+from mcagent.dataplane.doctor.kernel import own_address, reverse_path_drops, see_kernel
+from mcagent.dataplane.doctor.probe import probe_paths
+from mcagent.dataplane.doctor.switch import see_switch
+from mcagent.http.server import Page
+from mcagent.model.errors import McagentError
+from mcagent.model.net import Address
+from mcagent.model.resources import DEFAULT_PORTS, PeerKind
+
+FRESH = 5.0  # seconds for which the page's answer is given again
+_DRY_RUN = 5.0  # seconds in which objects must be listed where the agent does not answer
+Progress = Callable[[str], None]
+_ENDS_OF_TUNNELS = 240  # first byte of addresses that are none of the underlay (mcagent.core.addresses.underlay)
+
+
+def look(
+    settings: Settings,
+    status: Mapping[str, Any] | None,
+    error: str = "",
+    progress: Progress = lambda _: None,
+) -> NodeSeen:
+    """Look at this Node. `status`: the agent's /status; None where it does not answer, `error` says why then.
+
+    Raises nothing. Takes a few seconds at most, but for what the kernel and Open vSwitch themselves take.
+    """
+    core = settings.core
+    drops = reverse_path_drops()
+    progress("Open vSwitch")
+    switch = see_switch(settings.ovsdb, core.bridge)
+    agent = agent_seen(status) if status is not None else _without_agent(settings, error, progress)
+    progress("the API server")
+    api = ApiSeen(used=False)
+    if settings.source == "kube":
+        from mcagent.kube.doctor import see_api
+
+        api = see_api(settings.kubeconfig, policies=core.stretched_network_policy)
+    progress("the kernel")
+    outer = outer_addresses(status)
+    peers = _underlay(switch, outer)
+    versions = [address.version for address in peers]
+    within = max((one.remote.version for one in switch.tunnels if one.peer_kind != PeerKind.REMOTE), default=4)
+
+    def wanted(uplink_mtu: int) -> int:
+        between = max(versions, default=4)
+        return largest_mtu(uplink_mtu, replace(core, mtu=0), within=within, between=between)
+
+    kernel = see_kernel(core, peers, own_address(peers), wanted)
+    progress("netfilter and connections")
+    filters = see_filters(core.nft_table, [one.destination for one in kernel.routes])
+    progress("paths to other gateways and Nodes")
+    paths = probe_paths(_sizes(peers, kernel)) if kernel.host_mtu else ()
+    return NodeSeen(
+        node=core.node_name,
+        agent=agent,
+        switch=switch,
+        kernel=replace(kernel, reverse_path_drops=max(reverse_path_drops() - drops, 0)),
+        filters=filters,
+        api=api,
+        paths=paths,
+        outer=outer,
+        host_port=core.host_port,
+        tunnel_port=core.tunnel_port or DEFAULT_PORTS[core.tunnel_type],
+        route_table=core.route_table,
+        rule_priority=core.rule_priority,
+        mark_bit=core.ct_mark_bit,
+        encrypts=core.encrypts,
+    )
+
+
+def _without_agent(settings: Settings, error: str, progress: Progress) -> AgentSeen:
+    """Return what can be known without the agent: the problems that it would find in the input now."""
+    progress("the agent does not answer: objects are read in its place")
+    try:
+        desired, _ = dry_run(settings, offline=False, timeout=_DRY_RUN)
+    except (McagentError, OSError):
+        return AgentSeen(error=error)  # why that fails is the business of other checks
+    return AgentSeen(error=error, role=str(desired.state.role), problems=desired.problems)
+
+
+def _underlay(switch: SwitchSeen, outer: Mapping[Address, Address]) -> dict[Address, bool]:
+    """Return the addresses of peers, those of other clusters first, and whether WireGuard is between."""
+    found: dict[Address, bool] = {}
+    for tunnel in sorted(switch.tunnels, key=lambda one: one.peer_kind != PeerKind.REMOTE):
+        address = outer.get(tunnel.remote, tunnel.remote)
+        if address.version == 6 or address.packed[0] < _ENDS_OF_TUNNELS:
+            found.setdefault(address, address != tunnel.remote)
+    return found
+
+
+def _sizes(peers: Mapping[Address, bool], kernel: KernelSeen) -> list[tuple[Address, int]]:
+    """Return how large the IP packets are that tunnels send to each peer at most."""
+    found = []
+    for address, encrypted in peers.items():
+        size = kernel.host_mtu + OVERHEAD[4 if encrypted else address.version]
+        if encrypted:
+            size += WIREGUARD_OVERHEAD[address.version]
+        found.append((address, min(size, kernel.uplink_mtu or size)))
+    return found
+
+
+def report(seen: NodeSeen, findings: list[Finding], seconds: float) -> dict[str, Any]:
+    """Return what the page and `-o json` say of a Node."""
+    return {
+        "node": seen.node,
+        "agentVersion": seen.agent.version,
+        "seconds": round(seconds, 1),
+        "findings": [one.plain() for one in findings],
+    }
+
+
+def diagnose(
+    settings: Settings,
+    status: Mapping[str, Any] | None,
+    error: str = "",
+    progress: Progress = lambda _: None,
+) -> dict[str, Any]:
+    """Look and judge. See `look`."""
+    began = time.monotonic()
+    seen = look(settings, status, error, progress)
+    return report(seen, examine(seen), time.monotonic() - began)
+
+
+class DoctorPage:
+    """The page /doctor: one look at a time, and none more often than every few seconds."""
+
+    def __init__(self, settings: Callable[[], Settings], status: Callable[[], Page]) -> None:
+        self._settings, self._status = settings, status
+        self._lock = threading.Lock()
+        self._last: tuple[float, str] = (-FRESH, "")
+
+    def __call__(self) -> Page:
+        """Return the page."""
+        with self._lock:
+            if time.monotonic() - self._last[0] >= FRESH:
+                found = diagnose(self._settings(), json.loads(self._status().body))
+                self._last = (time.monotonic(), json.dumps(found) + "\n")
+            return Page(body=self._last[1], content_type="application/json")

@@ -1,0 +1,1 @@
+"""What `mcagent doctor` concludes from what was seen. Pure."""

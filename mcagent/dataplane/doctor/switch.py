@@ -1,0 +1,90 @@
+"""Open vSwitch as the doctor sees it: the database by a connection of its own, ovs-vswitchd by one request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from mcagent.core.doctor.observed import SwitchSeen, TunnelSeen
+from mcagent.dataplane.openflow.ofctl import Ofctl
+from mcagent.dataplane.ovsdb.ask import select
+from mcagent.dataplane.ovsdb.rows import BFD_SEEN, OWNER, PEER, PEER_KIND
+from mcagent.model.errors import BackendError
+from mcagent.model.net import parse_address
+
+_FLOWS = re.compile(r"\bflow_count=(\d+)")
+_COLUMNS = ("name", "type", "options", "bfd", "bfd_status", "statistics", "error", "external_ids")
+
+
+def see_switch(remote: str, bridge: str) -> SwitchSeen:
+    """Look at the database at "unix:PATH" and at our bridge. Raises nothing: what fails is in the result."""
+    ours = ["external_ids", "includes", ["map", [[OWNER, bridge]]]]
+    try:
+        root, bridges, interfaces = select(
+            remote,
+            "read",
+            {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["ovs_version"]},
+            {"op": "select", "table": "Bridge", "where": [ours], "columns": ["name", "datapath_type"]},
+            {"op": "select", "table": "Interface", "where": [ours], "columns": list(_COLUMNS)},
+        )
+        seen = SwitchSeen(
+            version=str(_optional(root[0]["ovs_version"]) if root else ""),
+            datapath=next((one["datapath_type"] or "system" for one in bridges), ""),
+            tunnels=tuple(sorted(_tunnels(interfaces), key=lambda one: one.name)),
+        )
+    except BackendError as error:
+        return SwitchSeen(error=str(error))
+    except (KeyError, TypeError, IndexError, ValueError) as error:
+        return SwitchSeen(error=f"ovsdb: {remote}: rows that make no sense: {error!r}")
+    directory = remote.removeprefix("unix:").rpartition("/")[0]
+    flows, refusal = _flows(f"unix:{directory}/{bridge}.mgmt") if seen.datapath else (None, "")
+    return SwitchSeen(
+        vswitchd_error=refusal, version=seen.version, datapath=seen.datapath, flows=flows, tunnels=seen.tunnels
+    )
+
+
+def _flows(socket: str) -> tuple[int | None, str]:
+    """Return how many flows the bridge has, or why nobody says."""
+    try:
+        done = Ofctl(socket).run("dump-aggregate", socket)
+    except BackendError as error:
+        return None, str(error)
+    found = _FLOWS.search(done.stdout)
+    if done.returncode or found is None:
+        return None, done.stderr.strip() or "ovs-ofctl says nothing of flows"
+    return int(found[1]), ""
+
+
+def _tunnels(rows: list[dict[str, Any]]) -> Iterator[TunnelSeen]:
+    for row in rows:
+        ids, options = _map(row["external_ids"]), _map(row["options"])
+        if PEER not in ids or "remote_ip" not in options:
+            continue
+        status, counters = _map(row["bfd_status"]), _map(row["statistics"])
+        yield TunnelSeen(
+            name=row["name"],
+            peer_kind=ids.get(PEER_KIND, ""),
+            peer=ids[PEER],
+            remote=parse_address(options["remote_ip"]),
+            error=str(_optional(row["error"])),
+            bfd=_map(row["bfd"]).get("enable") == "true",
+            seen=ids.get(BFD_SEEN) == "true",
+            state=status.get("state", ""),
+            forwarding=status.get("forwarding") == "true",
+            diagnostic=status.get("diagnostic", ""),
+            remote_state=status.get("remote_state", ""),
+            remote_diagnostic=status.get("remote_diagnostic", ""),
+            received=int(counters.get("rx_packets", 0)),
+            sent=int(counters.get("tx_packets", 0)),
+        )
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    """Read a map as RFC 7047, 5.1 writes it: ["map", [[key, value], ...]]."""
+    return dict(value[1])
+
+
+def _optional(value: Any) -> object:
+    """Read a value that may be missing: an empty set is ["set", []]."""
+    return "" if isinstance(value, list) else value
