@@ -33,6 +33,7 @@ unit: setup ## Unit and property tests: values only, no root
 	@$(STEP) -v "unit tests" -- $(PYTEST) $(MANY) tests/unit
 
 embedded: setup ## The control plane, informers and admin commands on embedded API servers, over the loopback
+	@tests/prometheus/find-prometheus --build >/dev/null || [ $$? -eq 1 ]
 	@$(STEP) -v "embedded API server tests" -- $(PYTEST) $(MANY) tests/embedded
 
 contract: setup ## Each backend against the real thing, in namespaces (root)
@@ -115,6 +116,7 @@ docs: setup ## Write the generated pages again (tests fail when they are stale)
 	@$(PY) -m tests.attacks.security_page docs/security.md
 	@$(PY) -m tests.unit.metrics_page docs/reference/metrics.md
 	@$(PY) -m devtools.chart_schema deploy/helm/mcagent/values.schema.json
+	@$(PY) -m devtools.dashboards deploy/helm/mcagent/files/monitoring/dashboards
 	@$(PY) deploy/generate
 
 lock: setup ## Resolve the locked versions anew (needs uv)

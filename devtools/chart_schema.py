@@ -146,6 +146,8 @@ def document() -> Json:
         "podMonitor": exactly(
             {"enabled": FLAG, "interval": {"type": "string", "pattern": "^[0-9]+(ms|s|m)$"}, "labels": TEXTS}
         ),
+        "prometheusRule": exactly({"enabled": FLAG, "labels": TEXTS}),
+        "grafanaDashboards": exactly({"enabled": FLAG, "labels": TEXTS}),
         "global": ANYTHING,  # Helm's own
     }
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "mcagent", **exactly(fields)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
@@ -22,6 +23,7 @@ from mcagent.model.facts import Facts
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.model.objects import ApiObject, Kind, WireGuardInfo
+from mcagent.model.problem import Problem, Severity
 from mcagent.model.resources import Backend, PortStatistics
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.gateways import LiveReport
@@ -66,7 +68,8 @@ def agent_metrics(size: Size) -> Metrics:
         number: PolicyRuleName(policy=f"P/{number}", rule="r", direction="ingress", verdict="Drop")
         for number in range(size.rules)
     }
-    desired = replace(desired, state=replace(desired.state, policy_rules=rules))
+    odd = Problem(subject="Gateway a/b", path="", reason="HostBitsSet", message="odd", severity=Severity.WARNING)
+    desired = replace(desired, state=replace(desired.state, policy_rules=rules), problems=(odd,))
     backends = tuple(BackendReport(name=name) for name in Backend)
     report = Report(desired=desired, converged=True, backends=backends)
     ports = {port.name: port for port in report.tunnels}
@@ -88,7 +91,8 @@ def agent_metrics(size: Size) -> Metrics:
             nft_drops=lambda: {"to-tunnel": 1},
             live=lambda: LiveReport(ports=ports, peers=peers),
             wireguard=lambda: WireGuardReport(
-                peers=tuple(WireGuardPeerStatus(public_key=one) for one in keys), key_created=1.0
+                peers=tuple(WireGuardPeerStatus(public_key=one, last_handshake=time.time()) for one in keys),
+                key_created=1.0,
             ),
         )
     )

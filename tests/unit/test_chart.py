@@ -75,6 +75,8 @@ def test_defaults_are_right() -> None:
         ("dns.coreDNS.namespace", ""),
         ("metricsReader.subjects", "prometheus"),
         ("podMonitor.interval", "often"),
+        ("prometheusRule.labels", ["release"]),
+        ("grafanaDashboards.enabled", "yes"),
         ("openvswitch.deploy", "sometimes"),
         ("openvswitch.directory", "run/openvswitch"),
     ],
