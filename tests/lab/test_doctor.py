@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,8 +75,21 @@ def test_a_healthy_lab_has_nothing_wrong(lab: Lab, settled: Settled) -> None:
         assert not bad, bad
         skipped = {one["check"] for one in found if one["level"] == "skipped"}
         assert not skipped, found
+        (switch,) = (one["seen"] for one in found if one["check"] == "openvswitch")
+        assert re.match(r"version \d+\.\d+", switch), switch
     pages = [json.loads(lab.http(node.name, "/doctor")[1])["findings"] for _, node in lab.topology.nodes()]
     assert [reasons(page) | reasons(page, "warning") for page in pages] == [set()] * len(pages)
+
+
+def test_the_whole_lab_is_asked_from_one_machine(lab: Lab, settled: Settled) -> None:
+    """`--all` reads a cluster's API and asks every agent; nothing is wrong."""
+    settled.wait()
+    node = lab.topology.clusters[0].gateways[0].name
+    text = lab.mcagent(node, "doctor", "--all", "--agents", str(lab.agents_file()), "-o", "json", check=False)
+    found = json.loads(text)
+    assert [one["node"] for one in found["nodes"]] == sorted(one.name for _, one in lab.topology.nodes())
+    every = [one for part in (*found["nodes"], *found["clusters"]) for one in part["findings"]]
+    assert found["worst"] in {"ok", "skipped"}, [one for one in every if one["level"] not in {"ok", "skipped"}]
 
 
 def test_a_blocked_port_is_named(lab: Lab, settled: Settled) -> None:

@@ -82,7 +82,7 @@ GOOD = ClusterSeen(
 
 def told(seen: ClusterSeen) -> dict[str, Level]:
     """Return the reasons of all findings that are not fine."""
-    return {one.reason or one.check: one.level for one in examine_cluster(seen, []) if one.level is not Level.OK}
+    return {one.reason or one.check: one.level for one in examine_cluster(seen) if one.level is not Level.OK}
 
 
 def crds(change: RawObject | None) -> ClusterSeen:
@@ -105,7 +105,7 @@ def older(*, fields: bool) -> RawObject:
 
 def test_a_good_cluster_is_fine() -> None:
     """There is a line for each check that does not need the Nodes' own words."""
-    found = examine_cluster(GOOD, [])
+    found = examine_cluster(GOOD)
     assert [one.check for one in found] == [c for c in CLUSTER_CHECKS if c not in {"cidrs", "input"}]
     assert worst(found) is Level.OK, found
 
@@ -175,6 +175,12 @@ def test_each_fault_is_named_and_nothing_beside_it(fault: str) -> None:
     """One fault in a good cluster gives its reason, and no other."""
     seen, reasons = FAULTS[fault]
     assert set(told(seen)) == reasons
+
+
+def test_agents_outside_of_pods_count() -> None:
+    """A Node whose agent answers needs no Pod."""
+    found = examine_cluster(replace(GOOD, pods=[]), answered=["n1"])
+    assert worst(found) is Level.OK, found
 
 
 def test_a_leader_is_judged_as_one() -> None:

@@ -76,9 +76,9 @@ def _of_node(answer: Answer) -> dict[str, Any]:
 def _of_cluster(
     context: str, client: Client, seen: ClusterSeen, settings: Settings, told: Iterable[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    asked = any(one["reason"] != "AgentNotAsked" for node in told for one in node["findings"])
-    more = [] if seen.error or asked else _input(client, _config(client, settings))
-    findings = examine_cluster(seen, more)
+    answered = [n["node"] for n in told if all(one["reason"] != "AgentNotAsked" for one in n["findings"])]
+    more = [] if seen.error or answered else _input(client, _config(client, settings))
+    findings = examine_cluster(seen, more, answered)
     name = context or client.server
     return {"cluster": name, "server": client.server, "findings": [one.plain() for one in findings]}
 

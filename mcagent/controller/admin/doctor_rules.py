@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from mcagent.controller.admin.doctor_view import ClusterSeen, wanted_crds
@@ -30,12 +30,18 @@ SYSTEMS = (
 )
 
 
-def examine_cluster(seen: ClusterSeen, more: list[Finding]) -> list[Finding]:
-    """Return all findings of a cluster; `more`: of its input, judged by whoever knows its configuration."""
+def examine_cluster(
+    seen: ClusterSeen, more: Iterable[Finding] = (), answered: Collection[str] = ()
+) -> list[Finding]:
+    """Return all findings of a cluster.
+
+    `more`: of its input, judged by whoever knows its configuration. `answered`: Nodes whose agents answer, which
+    need no Pod.
+    """
     if seen.error:
         return [found("ClusterAway", seen.error)]
     findings = [
-        *_agents(seen),
+        *_agents(seen, answered),
         *_crds(seen),
         *_permissions(seen),
         *_webhooks(seen),
@@ -66,13 +72,13 @@ def _component(obj: RawObject) -> str:
     return str((value_at(obj, "metadata", "labels") or {}).get("app.kubernetes.io/component", ""))
 
 
-def _agents(seen: ClusterSeen) -> Iterator[Finding]:
+def _agents(seen: ClusterSeen, answered: Collection[str]) -> Iterator[Finding]:
     agents = [one for one in seen.pods if _component(one) == "agent"]
-    if not agents:
-        yield found("NoAgents", "no Pod of an agent is there (agents outside of Pods are not seen)")
+    if not agents and not answered:
+        yield found("NoAgents", "no Pod of an agent is there, and no agent answers")
         return
-    namespace = {"namespace": namespace_of(agents[0])}
-    running = {text_at(one, "spec", "nodeName") for one in agents if _ready(one)}
+    namespace = {"namespace": namespace_of(agents[0]) if agents else "kube-system"}
+    running = {text_at(one, "spec", "nodeName") for one in agents if _ready(one)} | set(answered)
     missing = sorted({name_of(node) for node in seen.nodes} - running)
     for node in missing:
         states = [_state(one) for one in agents if text_at(one, "spec", "nodeName") == node]
@@ -83,7 +89,7 @@ def _agents(seen: ClusterSeen) -> Iterator[Finding]:
     if len(images) > 1:
         yield found("VersionsDiffer", ", ".join(sorted(images)), places=namespace)
     elif not missing:
-        yield fine("agents", f"{len(running)} Nodes, {', '.join(images)}")
+        yield fine("agents", f"{len(running)} Nodes, {', '.join(images) or 'none in a Pod'}")
 
 
 def _ready(pod: RawObject) -> bool:

@@ -21,7 +21,7 @@ from mcagent.model.net import Address, Network, NetworkSet
 
 MOST_CONNECTIONS = 50_000  # that are read: more take the memory that the agent's Pod has
 MOST_RULES = 20_000
-_LEGACY_TABLES = Path("/proc/net/ip_tables_names")
+_LEGACY_TABLES = Path("/proc/thread-self/net/ip_tables_names")
 _COUNT = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 _TABLE = re.compile(r"^table (\S+) (\S+) \{")
 _CHAIN = re.compile(r"^\tchain (\S+) \{")

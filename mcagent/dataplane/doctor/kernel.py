@@ -30,7 +30,7 @@ from mcagent.model.net import Address, Network
 MOST_ROUTES = 256  # networks whose lookup is tried
 _LOOKUP_TABLE = 0x1000  # RTM_F_LOOKUP_TABLE: say which table it was (linux/rtnetlink.h)
 _SYSCTL = Path("/proc/sys/net/ipv4")
-_NETSTAT = Path("/proc/net/netstat")
+_NETSTAT = Path("/proc/thread-self/net/netstat")  # of this thread's namespace; /proc/net is the process'
 
 
 def see_kernel(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mcagent.core.doctor.observed import SwitchSeen, TunnelSeen
@@ -14,6 +15,7 @@ from mcagent.model.errors import BackendError
 from mcagent.model.net import parse_address
 
 _FLOWS = re.compile(r"\bflow_count=(\d+)")
+_VERSION = re.compile(r"^Software: (\S+)", re.M)  # of ovs-vswitchd (OFPMP_DESC)
 _COLUMNS = ("name", "type", "options", "bfd", "bfd_status", "statistics", "error", "external_ids")
 
 
@@ -21,15 +23,13 @@ def see_switch(remote: str, bridge: str) -> SwitchSeen:
     """Look at the database at "unix:PATH" and at our bridge. Raises nothing: what fails is in the result."""
     ours = ["external_ids", "includes", ["map", [[OWNER, bridge]]]]
     try:
-        root, bridges, interfaces = select(
+        bridges, interfaces = select(
             remote,
             "read",
-            {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["ovs_version"]},
             {"op": "select", "table": "Bridge", "where": [ours], "columns": ["name", "datapath_type"]},
             {"op": "select", "table": "Interface", "where": [ours], "columns": list(_COLUMNS)},
         )
         seen = SwitchSeen(
-            version=str(_optional(root[0]["ovs_version"]) if root else ""),
             datapath=next((one["datapath_type"] or "system" for one in bridges), ""),
             tunnels=tuple(sorted(_tunnels(interfaces), key=lambda one: one.name)),
         )
@@ -38,22 +38,24 @@ def see_switch(remote: str, bridge: str) -> SwitchSeen:
     except (KeyError, TypeError, IndexError, ValueError) as error:
         return SwitchSeen(error=f"ovsdb: {remote}: rows that make no sense: {error!r}")
     directory = remote.removeprefix("unix:").rpartition("/")[0]
-    flows, refusal = _flows(f"unix:{directory}/{bridge}.mgmt") if seen.datapath else (None, "")
-    return SwitchSeen(
-        vswitchd_error=refusal, version=seen.version, datapath=seen.datapath, flows=flows, tunnels=seen.tunnels
-    )
+    if not seen.datapath:
+        return seen
+    socket = f"unix:{directory}/{bridge}.mgmt"
+    flows, refusal = _asked(socket, "dump-aggregate", _FLOWS)
+    version, refusal = _asked(socket, "dump-desc", _VERSION) if not refusal else ("", refusal)
+    return replace(seen, version=version, flows=int(flows) if flows else None, vswitchd_error=refusal)
 
 
-def _flows(socket: str) -> tuple[int | None, str]:
-    """Return how many flows the bridge has, or why nobody says."""
+def _asked(socket: str, request: str, wanted: re.Pattern[str]) -> tuple[str, str]:
+    """Return what ovs-vswitchd answers to a request, or why it does not."""
     try:
-        done = Ofctl(socket).run("dump-aggregate", socket)
+        done = Ofctl(socket).run(request, socket)
     except BackendError as error:
-        return None, str(error)
-    found = _FLOWS.search(done.stdout)
+        return "", str(error)
+    found = wanted.search(done.stdout)
     if done.returncode or found is None:
-        return None, done.stderr.strip() or "ovs-ofctl says nothing of flows"
-    return int(found[1]), ""
+        return "", done.stderr.strip() or f"ovs-ofctl {request}: an answer that makes no sense"
+    return found[1], ""
 
 
 def _tunnels(rows: list[dict[str, Any]]) -> Iterator[TunnelSeen]:

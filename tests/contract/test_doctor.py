@@ -1,0 +1,196 @@
+"""What the doctor looks at, against the real thing: probes, the kernel's lookups, conntrack, Open vSwitch."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import pytest
+
+from devtools.nodes import netns
+from devtools.nodes.ovs import OvsInstance
+from devtools.nodes.underlay import ipv6_sysctls, set_sysctl
+from mcagent.core.doctor.observed import KernelSeen, PathSeen
+from mcagent.dataplane.doctor import probe
+from mcagent.dataplane.doctor.filters import see_connections, see_filters
+from mcagent.dataplane.doctor.kernel import own_address, reverse_path_drops, see_kernel
+from mcagent.dataplane.doctor.switch import see_switch
+from mcagent.model.config import Config
+from tests.contract.conftest import _new_name
+
+pytestmark = pytest.mark.contract
+
+NEAR, FAR = ip_address("192.0.2.10"), ip_address("198.51.100.10")
+NEAR6, FAR6 = ip_address("2001:db8:1::10"), ip_address("2001:db8:2::10")
+
+
+@pytest.fixture
+def network() -> Iterator[tuple[str, str, str]]:
+    """Give a Node, a router and a peer behind it, with both families."""
+    node, router, peer = (_new_name() for _ in range(3))
+    for name in (node, router, peer):
+        netns.create(name)
+        set_sysctl(name, ipv6_sysctls(on=True))
+    try:
+        netns.add_veth("eth0", node, "near", router)
+        netns.add_veth("eth0", peer, "far", router)
+        set_sysctl(router, {"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"})
+        for name, device, address in (
+            (node, "eth0", f"{NEAR}/24"),
+            (router, "near", "192.0.2.1/24"),
+            (router, "far", "198.51.100.1/24"),
+            (peer, "eth0", f"{FAR}/24"),
+        ):
+            netns.add_address(name, device, address)
+        for name, device, address in (
+            (node, "eth0", f"{NEAR6}/64"),
+            (router, "near", "2001:db8:1::1/64"),
+            (router, "far", "2001:db8:2::1/64"),
+            (peer, "eth0", f"{FAR6}/64"),
+        ):
+            netns.ip(name, "address", "add", address, "dev", device, "nodad")
+        for name, via, via6 in ((node, "192.0.2.1", "2001:db8:1::1"), (peer, "198.51.100.1", "2001:db8:2::1")):
+            netns.ip(name, "route", "add", "default", "via", via)
+            netns.ip(name, "-6", "route", "add", "default", "via", via6)
+        yield node, router, peer
+    finally:
+        for name in (node, router, peer):
+            netns.delete(name)
+
+
+def nft(name: str, text: str) -> None:
+    """Load rules in a namespace."""
+    netns.execute(name, ["nft", "-f", "-"], stdin=text)
+
+
+def probed(node: str, *targets: tuple[object, int]) -> tuple[PathSeen, ...]:
+    """Probe from a namespace."""
+    return netns.call(node, lambda: probe.probe_paths(targets))  # type: ignore[arg-type]
+
+
+def test_what_passes_is_known_by_both_ways(network: tuple[str, str, str]) -> None:
+    """ICMP and UDP answer for both families, and what nobody has is not answered."""
+    for path in probed(network[0], (FAR, 1500), (FAR6, 1500)):
+        assert (path.small, path.full, path.ways) == (True, True, ("icmp", "udp")), path
+    (nobody,) = probed(network[0], (ip_address("198.51.100.99"), 1500))
+    assert not nobody.small
+
+
+def test_a_router_tells_its_mtu(network: tuple[str, str, str]) -> None:
+    """The largest size that passes is found, and the MTU that the router tells."""
+    node, router, _ = network
+    netns.ip(router, "link", "set", "far", "mtu", "1400")
+    for path in probed(node, (FAR, 1500), (FAR6, 1500)):
+        assert (path.small, path.full, path.passes, path.told) == (True, False, 1400, 1400), path
+
+
+def test_a_black_hole_is_found_without_a_word_of_it(network: tuple[str, str, str]) -> None:
+    """Large packets vanish, and nobody says so."""
+    node, router, _ = network
+    nft(router, "table ip t { chain c { type filter hook forward priority 0; ip length > 1380 drop; }; }")
+    (path,) = probed(node, (FAR, 1500))
+    assert (path.small, path.full, path.passes, path.told) == (True, False, 1380, 0)
+
+
+def test_either_way_is_enough(network: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where echoes are filtered UDP tells, also in an unprivileged Pod; where UDP is filtered, echoes do."""
+    node, router, _ = network
+    nft(router, "table ip t { chain c { type filter hook forward priority 0; icmp type echo-request drop; }; }")
+    (path,) = probed(node, (FAR, 1500))
+    assert (path.full, path.ways) == (True, ("udp",))
+    nft(router, "delete table ip t")
+    nft(router, "table ip t { chain c { type filter hook forward priority 0; udp dport 33434 drop; }; }")
+    (path,) = probed(node, (FAR, 1500))
+    assert (path.full, path.ways) == (True, ("icmp",))
+
+
+def kernel(node: str) -> KernelSeen:
+    """Look at a namespace as a Node whose only peer is FAR."""
+    config = Config(node_name="n")
+    return netns.call(node, lambda: see_kernel(config, [FAR], own_address([FAR]), lambda mtu: mtu - 50))
+
+
+def test_a_foreign_rule_before_ours_shows_in_the_lookup(network: tuple[str, str, str]) -> None:
+    """The kernel's own answer counts: our device while nothing comes before it, then the other one."""
+    node = network[0]
+    config = Config(node_name="n")
+    netns.add_veth("mc-gw0", node, "mc-gw0-p", node)
+    netns.ip(node, "link", "set", "mc-gw0", "mtu", "1450")
+    table, protocol = str(config.route_table), str(config.route_protocol)
+    netns.ip(node, "route", "add", "10.2.0.0/16", "dev", "mc-gw0", "table", table, "proto", protocol)
+    netns.ip(node, "rule", "add", "priority", "300", "table", table, "protocol", protocol)
+    seen = kernel(node)
+    assert (seen.host_mtu, seen.wanted_mtu, seen.uplink, seen.uplink_mtu) == (1450, 1450, "eth0", 1500)
+    assert [(str(r.destination), r.device) for r in seen.routes] == [("10.2.0.0/16", "mc-gw0")]
+    assert seen.our_rules == 1
+    assert seen.backs == ((FAR, "eth0"),)
+    netns.ip(node, "route", "add", "10.0.0.0/8", "dev", "eth0", "table", "99")
+    netns.ip(node, "rule", "add", "priority", "100", "fwmark", "0", "table", "99")
+    netns.ip(node, "rule", "add", "priority", "101", "fwmark", "0x1000/0x1000", "table", "98")
+    seen = kernel(node)
+    assert [(r.device, r.table) for r in seen.routes] == [("eth0", 99)]
+    assert (101, 0x1000) in {(rule.priority, rule.fwmask) for rule in seen.rules}
+
+
+def test_a_masqueraded_connection_is_found(network: tuple[str, str, str]) -> None:
+    """One whose source somebody translated is named; one that keeps it is only counted."""
+    node = network[0]
+    pod = _new_name()
+    netns.create(pod)
+    try:
+        netns.add_veth("eth0", pod, "pod", node)
+        netns.add_address(pod, "eth0", "10.1.1.2/24")
+        netns.add_address(node, "pod", "10.1.1.1/24")
+        netns.ip(pod, "route", "add", "default", "via", "10.1.1.1")
+        set_sysctl(node, {"net/ipv4/ip_forward": "1"})
+        nft(
+            node,
+            "table ip cni { chain post { type nat hook postrouting priority 100; udp dport 7 masquerade; }; }\n"
+            "table ip mcagent { set mct_pods { typeof ip daddr; flags interval; elements = { 10.1.1.0/24 }; }; }",
+        )
+
+        def send(port: int) -> None:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+                one.sendto(b"x", (str(FAR), port))
+
+        def look() -> tuple[int, list[tuple[str, ...]]]:
+            number, found = see_connections([ip_network("198.51.100.0/24")], [ip_network("10.1.1.0/24")])
+            return number, [tuple(map(str, one)) for one in found]
+
+        assert netns.call(node, look) == (0, [])
+        netns.call(pod, lambda: send(9))
+        assert netns.call(node, look) == (1, [])
+        netns.call(pod, lambda: send(7))
+        assert netns.call(node, look) == (2, [("10.1.1.2", str(FAR), str(NEAR))])
+        seen = netns.call(node, lambda: see_filters("mcagent", [ip_network("198.51.100.0/24")]))
+        assert not seen.error
+        assert [(str(one), one.priority) for one in seen.chains] == [("ip cni post", 100)]
+        assert list(map(str, seen.pods)) == ["10.1.1.0/24"]
+        assert len(seen.masqueraded) == 1
+    finally:
+        netns.delete(pod)
+
+
+def test_reverse_path_drops_are_counted(network: tuple[str, str, str]) -> None:
+    """A packet whose source the way back to leads elsewhere moves the kernel's counter."""
+    node, _, peer = network
+    set_sysctl(node, {"net/ipv4/conf/all/rp_filter": "1", "net/ipv4/conf/eth0/rp_filter": "1"})
+    before = netns.call(node, reverse_path_drops)
+    netns.add_veth("other", node, "other-p", node)
+    netns.ip(node, "route", "add", f"{FAR}/32", "dev", "other")
+
+    def send() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            one.sendto(b"x", (str(NEAR), 9))
+
+    netns.call(peer, send)
+    assert netns.call(node, reverse_path_drops) == before + 1
+
+
+def test_an_open_vswitch_without_us_and_one_that_is_dead(ovs: OvsInstance, tmp_path: Path) -> None:
+    """That our bridge is not there is no error; a database that is away is one."""
+    seen = see_switch(ovs.socket, "br-mc")
+    assert (seen.error, seen.datapath, seen.tunnels) == ("", "", ())
+    assert "No such file" in see_switch(f"unix:{tmp_path}/db.sock", "br-mc").error
