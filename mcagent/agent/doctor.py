@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from mcagent.model.net import Address
 from mcagent.model.resources import DEFAULT_PORTS, PeerKind
 
 FRESH = 5.0  # seconds for which the page's answer is given again
+_QUEUE = 4  # requests that are answered at the same time
 _DRY_RUN = 5.0  # seconds in which objects must be listed where the agent does not answer
 Progress = Callable[[str], None]
 _ENDS_OF_TUNNELS = 240  # first byte of addresses that are none of the underlay (mcagent.core.addresses.underlay)
@@ -47,15 +49,13 @@ def look(
     """
     core = settings.core
     drops = reverse_path_drops()
-    progress("Open vSwitch")
-    switch = see_switch(settings.ovsdb, core.bridge)
-    agent = agent_seen(status) if status is not None else _without_agent(settings, error, progress)
-    progress("the API server")
-    api = ApiSeen(used=False)
-    if settings.source == "kube":
-        from mcagent.kube.doctor import see_api
-
-        api = see_api(settings.kubeconfig, policies=core.stretched_network_policy)
+    with ThreadPoolExecutor(1, "doctor") as pool:  # an API server that is away takes its time
+        asked = pool.submit(_see_api, settings)
+        progress("Open vSwitch")
+        switch = see_switch(settings.ovsdb, core.bridge)
+        agent = agent_seen(status) if status is not None else _without_agent(settings, error, progress)
+        progress("the API server")
+        api = asked.result()
     progress("the kernel")
     outer = outer_addresses(status)
     peers = _underlay(switch, outer)
@@ -87,6 +87,14 @@ def look(
         mark_bit=core.ct_mark_bit,
         encrypts=core.encrypts,
     )
+
+
+def _see_api(settings: Settings) -> ApiSeen:
+    if settings.source != "kube":
+        return ApiSeen(used=False)
+    from mcagent.kube.doctor import see_api
+
+    return see_api(settings.kubeconfig, policies=settings.core.stretched_network_policy)
 
 
 def _without_agent(settings: Settings, error: str, progress: Progress) -> AgentSeen:
@@ -143,15 +151,23 @@ def diagnose(
 
 
 class DoctorPage:
-    """The page /doctor: one look at a time, and none more often than every few seconds."""
+    """The page /doctor: one look at a time, none more often than every few seconds, and a short queue for it."""
 
     def __init__(self, settings: Callable[[], Settings], status: Callable[[], Page]) -> None:
         self._settings, self._status = settings, status
-        self._lock = threading.Lock()
+        self._lock, self._queue = threading.Lock(), threading.BoundedSemaphore(_QUEUE)
         self._last: tuple[float, str] = (-FRESH, "")
 
     def __call__(self) -> Page:
-        """Return the page."""
+        """Return the page; 503 where too many wait for it: each holds one of the server's few connections."""
+        if not self._queue.acquire(blocking=False):
+            return Page(body="the doctor is busy: ask again in some seconds\n", status=503)
+        try:
+            return self._page()
+        finally:
+            self._queue.release()
+
+    def _page(self) -> Page:
         with self._lock:
             if time.monotonic() - self._last[0] >= FRESH:
                 found = diagnose(self._settings(), json.loads(self._status().body))

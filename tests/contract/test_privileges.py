@@ -18,6 +18,8 @@ WORK = """
 import ipaddress
 from pathlib import Path
 from mcagent.core.fragments.kernel import cluster_routes, device, netfilter, routing
+from mcagent.dataplane.doctor.filters import see_filters
+from mcagent.dataplane.doctor.kernel import see_kernel
 from mcagent.dataplane.facts import observe_facts
 from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.watch import NetlinkMonitor
@@ -51,6 +53,10 @@ for backend, wanted in (
     make(backend, wanted)
     assert backend.observe() == as_mapping(wanted)
     backend.close()
+seen = see_kernel(config, [node], None, int)
+assert (seen.error, seen.our_rules, [one.device for one in seen.routes]) == ("", 2, ["mc-gw0"]), seen
+rules = see_filters("mcagent", remote)
+assert (rules.error, rules.conntrack_error, len(rules.pods)) == ("", "", 1), rules
 monitor.stop()
 print("all done")
 """

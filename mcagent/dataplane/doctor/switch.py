@@ -16,6 +16,7 @@ from mcagent.model.net import parse_address
 
 _FLOWS = re.compile(r"\bflow_count=(\d+)")
 _VERSION = re.compile(r"^Software: (\S+)", re.M)  # of ovs-vswitchd (OFPMP_DESC)
+TIMEOUT = 3  # seconds for an answer of ovs-vswitchd
 _COLUMNS = ("name", "type", "options", "bfd", "bfd_status", "statistics", "error", "external_ids")
 
 
@@ -49,7 +50,7 @@ def see_switch(remote: str, bridge: str) -> SwitchSeen:
 def _asked(socket: str, request: str, wanted: re.Pattern[str]) -> tuple[str, str]:
     """Return what ovs-vswitchd answers to a request, or why it does not."""
     try:
-        done = Ofctl(socket).run(request, socket)
+        done = Ofctl(socket).run(request, socket, timeout=TIMEOUT)
     except BackendError as error:
         return "", str(error)
     found = wanted.search(done.stdout)

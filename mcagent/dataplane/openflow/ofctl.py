@@ -31,9 +31,9 @@ class Ofctl:
         self._held: subprocess.Popen[str] | None = None
         self._closed = False
 
-    def run(self, *args: str) -> Ended:
-        """Run a command to its end. Raises BackendError when that is not possible."""
-        return self._finish(self._start(args, subprocess.DEVNULL), TIMEOUT)
+    def run(self, *args: str, timeout: int = TIMEOUT) -> Ended:
+        """Run a command to its end, in so many seconds. Raises BackendError when that is not possible."""
+        return self._finish(self._start(args, subprocess.DEVNULL), timeout)
 
     def bundle(self, text: str, timeout: int) -> Ended:
         """Send the lines of a bundle file, by the process held for it if there is one. Raises BackendError.

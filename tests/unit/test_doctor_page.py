@@ -1,0 +1,63 @@
+"""The agent's page /doctor: asked often, it looks seldom; asked by many, it keeps nobody else out."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from devtools.waiting import wait_until
+from mcagent.agent import doctor
+from mcagent.agent.config import Settings, load
+from mcagent.http.server import Page
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Give a Node that has nothing: no Open vSwitch, objects from an empty directory."""
+    flags = {"nodeName": "n1", "ovsdb": f"unix:{tmp_path}/db.sock", "source": f"dir:{tmp_path}"}
+    return load(
+        None, {}, {**flags, "runDirectory": str(tmp_path), "hostPort": "mct-none0", "nftTable": "mct_none"}
+    )
+
+
+def test_a_node_that_has_nothing_is_looked_at(settings: Settings) -> None:
+    """No part that is missing stops another one."""
+    found = doctor.diagnose(settings, None, "no agent answers")
+    reasons = {one["reason"] for one in found["findings"]}
+    assert {"AgentSilent", "OvsdbAway"} <= reasons
+    assert {"routes", "forwarding", "marks", "api"} <= {one["check"] for one in found["findings"]}
+
+
+def test_many_requests_are_one_look(settings: Settings) -> None:
+    """Within a few seconds the same answer is given again; beyond a short queue the answer is 503."""
+    asked = threading.Event()
+    go = threading.Event()
+    statuses = 0
+
+    def status() -> Page:
+        nonlocal statuses
+        statuses += 1
+        asked.set()
+        assert go.wait(30)
+        return Page(body=json.dumps({"alive": True}))
+
+    page = doctor.DoctorPage(lambda: settings, status)
+    answers: list[Page] = []
+    threads = [threading.Thread(target=lambda: answers.append(page())) for _ in range(12)]
+    threads[0].start()
+    assert asked.wait(30)
+    for one in threads[1:]:
+        one.start()
+    wait_until(lambda: len(answers) == 8, "those that are too many to be told so")
+    go.set()
+    for one in threads:
+        one.join(30)
+    codes = sorted(one.status for one in answers)
+    assert codes.count(200) == 4
+    assert codes.count(503) == 8
+    assert statuses == 1
+    assert page().status == 200
+    assert statuses == 1
