@@ -7,16 +7,27 @@ import time
 from contextlib import closing
 
 from mcagent.agent.config import Settings
-from mcagent.agent.control_loop.reconciler import Reconciler
+from mcagent.agent.control_loop.reconciler import Reconciler, own_address
 from mcagent.agent.objects import Objects
 from mcagent.agent.wiring import facts_reader, make_facilities, make_live
 from mcagent.core.compile import compile_desired
+from mcagent.core.failover.liveness import Cause
+from mcagent.core.failover.observations import gateway_name
+from mcagent.core.imported_services import NEEDS
+from mcagent.core.local_cluster.topology import SERVICE_NEEDS
 from mcagent.core.plan.diff import diff
+from mcagent.core.whatif.assumptions import World
+from mcagent.dataplane.conntrack import may_be_translated, open_connections
 from mcagent.model.config import DatapathChoice
 from mcagent.model.errors import SourceError
 from mcagent.model.facts import DatapathType, Facts
-from mcagent.model.objects import Snapshot
+from mcagent.model.net import NetworkSet
+from mcagent.model.node_state import NodeState
+from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Plan
+from mcagent.model.resources import PeerKind
+
+SERVICES = NEEDS | SERVICE_NEEDS
 
 
 def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desired, Plan]:
@@ -28,8 +39,7 @@ def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desir
     changed = threading.Event()
     objects = Objects(settings, changed.set)
     if offline:
-        choice = settings.core.datapath
-        facts = Facts() if choice is DatapathChoice.AUTO else Facts(datapath=DatapathType(choice.value))
+        facts = _facts_offline(settings)
         listed = _listed(settings, objects, changed, facts, timeout)
         desired = compile_desired(listed, facts, settings.core).desired
         return desired, diff({}, desired)
@@ -44,10 +54,63 @@ def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desir
         ).preview(snapshot)
 
 
+def what_is(settings: Settings, *, offline: bool, timeout: float) -> World:
+    """Return what decisions on this Node follow from now; `offline`: without a look at the Node.
+
+    More is read than this Node's role needs: what is asked is about the whole cluster. Raises as `dry_run`.
+    """
+    changed = threading.Event()
+    objects = Objects(settings, changed.set)
+    if offline:
+        facts = _facts_offline(settings)
+        return World(snapshot=_listed(settings, objects, changed, facts, timeout, also=SERVICES), facts=facts)
+    with closing(make_facilities(settings)) as facilities:
+        read_facts = facts_reader(settings, facilities, objects.api_servers)
+        snapshot = _listed(settings, objects, changed, read_facts(None), timeout, also=SERVICES)
+        live = make_live(settings, facilities)
+        facts = read_facts(own_address(snapshot, settings.core.node_name))
+        facts = live.facts(facts, snapshot, settings.core, None)
+        report = live.report
+    lost = (name for name, peer in report.peers.items() if not peer.live and peer.cause is Cause.BFD)
+    ports = (report.ports[name] for name in lost if name in report.ports)
+    silent = frozenset(gateway_name(port) for port in ports if port.peer_kind is not PeerKind.NODE)
+    return World(snapshot=snapshot, facts=facts, silent=silent)
+
+
+def tracked_connections(settings: Settings, state: NodeState) -> dict[str, dict[str, int]]:
+    """Count this Node's open TCP connections by cluster: `opened` here, `translated` of these, `arrived`.
+
+    Raises BackendError.
+    """
+    found = open_connections((0, settings.core.ct_zone_base))
+    translated = set(may_be_translated(found, state))
+    counts = {}
+    for name, cluster in state.clusters.items():
+        there = NetworkSet(cluster.cidrs)
+        opened = [one for one in found if one.server in there]
+        counts[name] = {
+            "opened": len(opened),
+            "translated": len(translated.intersection(opened)),
+            "arrived": sum(one.client in there for one in found),
+        }
+    return counts
+
+
+def _facts_offline(settings: Settings) -> Facts:
+    choice = settings.core.datapath
+    return Facts() if choice is DatapathChoice.AUTO else Facts(datapath=DatapathType(choice.value))
+
+
 def _listed(
-    settings: Settings, objects: Objects, changed: threading.Event, facts: Facts, timeout: float
+    settings: Settings,
+    objects: Objects,
+    changed: threading.Event,
+    facts: Facts,
+    timeout: float,
+    *,
+    also: frozenset[Kind] = frozenset(),
 ) -> Snapshot:
-    """Return everything that this Node's role needs, listed once."""
+    """Return everything that this Node's role needs, and what is asked for beside that, listed once."""
     deadline = time.monotonic() + timeout
     objects.start(write=False)
     try:
@@ -55,8 +118,9 @@ def _listed(
             changed.clear()
             snapshot = objects.take()
             found = compile_desired(snapshot, facts, settings.core)
-            objects.want(found.needs, all_pods=found.desired.state.all_pods)
-            missing = found.needs - snapshot.synced
+            needs = found.needs | also
+            objects.want(needs, all_pods=found.desired.state.all_pods or bool(also))
+            missing = needs - snapshot.synced
             if not missing:
                 return snapshot
             if not changed.wait(max(0.0, deadline - time.monotonic())):

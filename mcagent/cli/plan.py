@@ -1,12 +1,19 @@
-"""`mcagent plan`: a dry run of one pass."""
+"""`mcagent plan`: a dry run of one pass, of what is, or of what would be if something were different."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
+
+if TYPE_CHECKING:
+    from mcagent.agent.config import Settings
+    from mcagent.core.snapshot import Upsert
 
 _EPILOG = """\
 examples:
@@ -14,9 +21,21 @@ examples:
   mcagent plan --node-name node-1 --source dir:/etc/mcagent/manifests -o json
   mcagent plan --node-name node-1 --source dir:/tmp/manifests --offline      # needs no Node, no root
   mcagent plan --node-name node-1 --exit-code && echo "the dataplane is as it should be"
+  mcagent plan --node-name node-1 --what-if 'gateway node-2 down'
+  mcagent plan --node-name node-1 --what-if 'node node-2 drained' --what-if 'cluster east removed' -o json
+  mcagent plan --node-name node-1 -f new-gateway.yaml --connections
 
 Reads the objects and the Node, and prints the steps that the agent would take now. Changes nothing; it may run
 beside the agent. With --offline the Node is not read: the plan is for one that has nothing yet.
+
+--what-if and -f tell instead who would lose what, which connections end and which only move, if that happened now,
+for all Nodes of this cluster, and how much the agent of this Node would change. What can be assumed:
+  gateway NAME down     a gateway of this cluster, or of another one by its gatewayIP, answers nobody any more
+  node NAME down        the same of any Node of this cluster
+  node NAME drained     the Node hands over to other gateways
+  cluster ID removed    the cluster leaves the ClusterSet
+Several happen together, after the manifests of -f were applied. Shares are of many connections: a hash decides
+which single ones these are. With --exit-code the end is 1 when anything would change.
 """
 
 
@@ -29,6 +48,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--desired", action="store_true", help="print the whole desired state instead of steps")
     parser.add_argument("--exit-code", action="store_true", help="end with 1 when there is something to change")
     parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="for listing objects [30]")
+    parser.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="what is assumed to happen, see below; may be repeated",
+    )
+    parser.add_argument(
+        "-f",
+        "--filename",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="PATH",
+        help="manifests that are assumed to be applied: a file, or a directory of these; may be repeated",
+    )
+    parser.add_argument(
+        "--connections",
+        action="store_true",
+        help="with these, count this Node's open connections (needs root)",
+    )
     add_setting_flags(parser)
 
 
@@ -38,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     from mcagent.core.plan import render
 
     settings = load_settings(args)
+    if args.what_if or args.filename:
+        return _what_if(args, settings)
     desired, plan = dry_run(settings, offline=args.offline, timeout=args.timeout)
     if args.output == "json":
         found = render.desired_json(desired) if args.desired else render.plan_json(plan)
@@ -50,3 +92,46 @@ def run(args: argparse.Namespace) -> int:
             print(f"{problem.severity}: {problem} [{problem.reason}]")
         print(render.plan_text(plan), end="")
     return exit_codes.FAILED if args.exit_code and plan.stages else exit_codes.OK
+
+
+def _what_if(args: argparse.Namespace, settings: Settings) -> int:
+    """Compare what is with what would be."""
+    from dataclasses import replace
+
+    from mcagent.agent.dry_run import tracked_connections, what_is
+    from mcagent.cli.common.what_if import answer_json, answer_text
+    from mcagent.core.snapshot import apply_changes
+    from mcagent.core.whatif.assumptions import assume, read_assumption
+    from mcagent.core.whatif.compare import compare
+    from mcagent.core.whatif.ways import view_of
+
+    changes = [*_manifests(args.filename, settings.core.namespace)]
+    now = what_is(settings, offline=args.offline, timeout=args.timeout)
+    then = replace(now, snapshot=apply_changes(now.snapshot, changes))
+    for text in args.what_if:
+        then = assume(then, read_assumption(text, then.snapshot, settings.core))
+    before = view_of(now, settings.core)
+    answer = compare(before, view_of(then, settings.core))
+    counts = tracked_connections(settings, before.desired.state) if args.connections else None
+    asked = [*(f"{path} applied" for path in args.filename), *args.what_if]
+    found = answer_json if args.output == "json" else answer_text
+    told = found(asked, answer, node=settings.core.node_name, silent=now.silent, counts=counts)
+    print(told if isinstance(told, str) else json.dumps(told, indent=1))
+    return exit_codes.FAILED if args.exit_code and not answer.nothing else exit_codes.OK
+
+
+def _manifests(paths: Sequence[Path], namespace: str) -> Iterator[Upsert]:
+    """Yield the objects that agents read. Raises SourceError that names the file."""
+    from mcagent.core.snapshot import ATTRIBUTE, Upsert
+    from mcagent.kube.sources.manifests import SUFFIXES, read_manifests
+    from mcagent.kube.trim import trim
+    from mcagent.model.errors import SourceError
+
+    for path in paths:
+        files = sorted(one for one in path.iterdir() if one.suffix in SUFFIXES) if path.is_dir() else [path]
+        for file in files:
+            try:
+                found = read_manifests(file, namespace or "default")
+            except SourceError as error:
+                raise SourceError(f"{file}: {error}") from None
+            yield from (Upsert(kind=kind, raw=trim(kind, raw)) for kind, raw in found if kind in ATTRIBUTE)

@@ -96,7 +96,7 @@ class Walk:
         return self._cell("local cluster with Pods", topology.with_pods, self._without_pods, self._pods)
 
     @cached_property
-    def _exported(self) -> tuple[Mapping[str, ExportedPort], tuple[Problem, ...]]:
+    def exported(self) -> tuple[Mapping[str, ExportedPort], tuple[Problem, ...]]:
         """The ports of exported Services, where they matter."""
         local, found = self.local, self._snapshot
         if not local.serves(self._facts.datapath):
@@ -111,7 +111,7 @@ class Walk:
     # --- the other clusters
 
     @cached_property
-    def _clusters(self) -> RemoteClusters:
+    def clusters(self) -> RemoteClusters:
         """What is used of the other clusters."""
         servers = services.api_servers(self._snapshot.endpoint_slices)
         judge = self._cell("judge", judge_of, self._without_pods, self._facts, self._config, servers)
@@ -127,7 +127,7 @@ class Walk:
     @cached_property
     def _encryption(self) -> wireguard.Encryption:
         """Which gateways are encrypted to."""
-        gateway, clusters = self._encrypting, self._clusters
+        gateway, clusters = self._encrypting, self.clusters
         if gateway is None:
             return wireguard.Encryption()
         facts, own = self._wireguard, endpoint_of(gateway.gateway_ip)
@@ -142,7 +142,7 @@ class Walk:
 
     @cached_property
     def _both(self) -> Mapping[str, tuple[AcceptedCluster, CheckedCluster]]:
-        clusters = self._clusters
+        clusters = self.clusters
         return self._cell("clusters, accepted and checked", joined, clusters.accepted, clusters.checked)
 
     # --- tunnels
@@ -157,7 +157,7 @@ class Walk:
         own = self.local.own_gateway_ip
         if self.local.role is not Role.GATEWAY or own is None:
             return {}
-        wanted = self._cell("clusters and ends", joined, self._clusters.accepted, self._encryption.ends)
+        wanted = self._cell("clusters and ends", joined, self.clusters.accepted, self._encryption.ends)
         return self._each("tunnels to clusters", cluster_tunnels, wanted, own, self._config)
 
     @cached_property
@@ -165,7 +165,7 @@ class Walk:
         return self._cell("path rules", path_state.path_rules, self.local, self._facts, self._config)
 
     @cached_property
-    def _paths(self) -> tuple[Paths, Paths]:
+    def paths(self) -> tuple[Paths, Paths]:
         """The state of the tunnels to Nodes of this cluster, and to other clusters."""
         facts = self._facts
         names = self._cell("names of tunnels", names_of, self._to_nodes, self._to_clusters)
@@ -185,31 +185,31 @@ class Walk:
     def _fragments(self) -> dict[str, Fragment]:
         """All fragments, by owner."""
         found = [self._base]
-        if self._env is not None and self.local.own is not None:
-            found += [self._guard, *self._node_fragments(self._env, self.local.own)]
-            found += self._cluster_fragments(self._env)
-            if self._env.identities:
+        if self.env is not None and self.local.own is not None:
+            found += [self._guard, *self._node_fragments(self.env, self.local.own)]
+            found += self._cluster_fragments(self.env)
+            if self.env.identities:
                 found += self._policies.fragments
             found += self._steering.fragments
             if self._facts.datapath is DatapathType.NETDEV:
-                ports = self._exported[0]
+                ports = self.exported[0]
                 found.append(self._cell("endpoints", build.endpoints_fragment, ports, self.local.own))
-            if self._env.gateway:
-                found += self._service_fragments(self._env)
+            if self.env.gateway:
+                found += self._service_fragments(self.env)
         return {one.owner: one for one in found}
 
     @cached_property
-    def _env(self) -> Env | None:
+    def env(self) -> Env | None:
         """What all flows share; None without a role."""
         if self.local.role is Role.NONE:
             return None
         shared = (wireguard.also_known_by(self._encryption), self._facts.datapath, self._config)
-        return self._cell("environment", build.environment, self.local, self._hops, *shared)
+        return self._cell("environment", build.environment, self.local, self.hops, *shared)
 
     @cached_property
-    def _hops(self) -> NextHopGroup:
+    def hops(self) -> NextHopGroup:
         """The gateways of this cluster to choose from."""
-        paths = tuple(path for found in self._paths[0].values() for path in found)
+        paths = tuple(path for found in self.paths[0].values() for path in found)
         return self._cell("next hops", path_state.next_hops, paths, self._rules)
 
     @cached_property
@@ -220,12 +220,12 @@ class Walk:
             self._cell("bridge", build.bridge, self._rules.order, facts.datapath, config),
             self._cell("host port", build.host_port, *ours, facts.uplink_mtu, config),
         ]
-        if self._env is not None:
+        if self.env is not None:
             encrypting: tuple[Resource, ...] = ()
             if self._encrypting is not None:
-                found = (self._encryption, self._clusters.accepted, self._encrypting, self._wireguard)
+                found = (self._encryption, self.clusters.accepted, self._encrypting, self._wireguard)
                 encrypting = self._cell("WireGuard", wireguard.wireguard_resources, *found, config)
-            flows = (local.own_pods, self._env, self._hops, encrypting)
+            flows = (local.own_pods, self.env, self.hops, encrypting)
             parts.append(self._cell("base flows", build.base, *flows, config))
         return self._cell("base", build.fragment, ("base", *parts))
 
@@ -239,7 +239,7 @@ class Walk:
 
     def _node_fragments(self, env: Env, own: LocalPeer) -> Iterable[Fragment]:
         """Return those of this Node, and of those that it has tunnels to."""
-        paths = self._paths[0]
+        paths = self.paths[0]
         ids = self._cell("Node IDs", assign_ids, (own.name, *(p.name for p in self.local.peers)), NODES)
         there = {peer.name: peer for peer in self.local.peers if peer.name in paths}
         wanted = {name: (peer, ids[name], paths[name][0].ofport) for name, peer in there.items() if env.gateway}
@@ -251,15 +251,15 @@ class Walk:
 
     @cached_property
     def _cluster_ids(self) -> Mapping[str, int]:
-        return self._cell("cluster IDs", assign_ids, tuple(self._clusters.accepted), CLUSTERS)
+        return self._cell("cluster IDs", assign_ids, tuple(self.clusters.accepted), CLUSTERS)
 
     @cached_property
     def _service_ids(self) -> Mapping[str, int]:
-        return self._cell("Service IDs", assign_ids, tuple(self._exported[0]), SERVICES)
+        return self._cell("Service IDs", assign_ids, tuple(self.exported[0]), SERVICES)
 
     def _cluster_fragments(self, env: Env) -> Iterable[Fragment]:
         """Return those of the other clusters."""
-        config, accepted, paths = self._config, self._clusters.accepted, self._paths[1]
+        config, accepted, paths = self._config, self.clusters.accepted, self.paths[1]
         own = self.local.own_gateway_ip if env.gateway else None
         meters = self._cell("meter IDs", assign_ids, tuple(accepted), METERS)
         seen = self._cell("clusters and paths", joined, accepted, self._cluster_ids, meters, paths)
@@ -279,21 +279,21 @@ class Walk:
     @cached_property
     def _policies(self) -> policy_steps.Enforced:
         """What policies want of this Node, where they count."""
-        if self._env is None or not self._env.identities:
+        if self.env is None or not self.env.identities:
             return policy_steps.Enforced()
-        return policy_steps.enforced(self._engine, self._snapshot, self._env, self._config, self._cluster_ids)
+        return policy_steps.enforced(self._engine, self._snapshot, self.env, self._config, self._cluster_ids)
 
     @cached_property
     def _steering(self) -> imported_services.Steering:
         """What imported Services want of this Node, where they are steered."""
-        if not self._config.imported_traffic or self._env is None:
+        if not self._config.imported_traffic or self.env is None:
             return imported_services.Steering()
         return imported_services.steering(self._engine, self._snapshot, self._config)
 
     def _service_fragments(self, env: Env) -> Iterable[Fragment]:
         """Return those of exported Services."""
-        exported = self._exported[0]
-        watched = self._cell("watched Nodes", build.watched_nodes, self._paths[0])
+        exported = self.exported[0]
+        watched = self._cell("watched Nodes", build.watched_nodes, self.paths[0])
         tunnels = self._each("tunnels to endpoints", build.endpoint_tunnels, exported, watched)
         known = joined(exported, self._service_ids, tunnels)
         flows = self._each("flows of Services", build.service_flows, known, env)
@@ -313,7 +313,7 @@ class Walk:
         found = topology.uplink_problems(self.local, facts) if self.local.role else ()
         if facts.silent:
             said = (facts.silent, facts.datapath, self._config)
-            clusters = ("clusters", self._to_clusters, self._clusters.checked)
+            clusters = ("clusters", self._to_clusters, self.clusters.checked)
             for name, tunnels, known in (("Nodes", self._to_nodes, self._nodes), clusters):
                 each = self._each(f"silent {name}", path_state.silent_problems, joined(tunnels, known), *said)
                 found += self._cell(f"problems of silent {name}", all_problems, each)
@@ -323,7 +323,7 @@ class Walk:
     def _problems(self) -> tuple[Problem, ...]:
         found = (
             *(self._snapshot.problems, self._gateways[1], self._without_pods.problems, self._source[1]),
-            *(self._exported[1], self._clusters.problems, self._unreached, self._policies.problems),
+            *(self.exported[1], self.clusters.problems, self._unreached, self._policies.problems),
         )
         return self._cell("problems", in_order, *found, self._encryption.problems, self._steering.problems)
 
@@ -339,10 +339,10 @@ class Walk:
             why=local.why,
             all_pods=local.role is Role.GATEWAY and Kind.POD in local.needs,
             gateways=local.gateways,
-            tunnels=sum(len(found) for paths in self._paths for found in paths.values()),
-            clusters=self._clusters.accepted,
+            tunnels=sum(len(found) for paths in self.paths for found in paths.values()),
+            clusters=self.clusters.accepted,
             cluster_ids=self._cluster_ids,
-            services=self._exported[0],
+            services=self.exported[0],
             service_ids=self._service_ids,
             published_pods=local.published_pods,
             policy_rules=self._policies.names,
