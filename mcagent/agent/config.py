@@ -283,7 +283,7 @@ KEYS: tuple[Key, ...] = (
     _key("logLevel", "log_level", kinds.choice(LogLevel),
         meaning="Least severity that is logged."),
     _key("logFormat", "log_format", kinds.choice(LogFormat),
-        meaning="Form of log lines."),
+        meaning="Form of log lines. Of `json`, `object` has kind, namespace and name of what a line is about."),
     _key("runDirectory", "run_dir", kinds.text(_PATH, "an absolute path"),
         meaning="Directory of the lock that keeps a second agent off the Node."),
 )  # fmt: skip

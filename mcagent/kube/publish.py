@@ -89,7 +89,8 @@ class Publisher:
         path = object_path(Kind.GATEWAY, meta.namespace, meta.name)
         change = {"wireGuard": published(wanted)}
         found = self._client.request("PATCH", path, body=change, content_type="application/merge-patch+json")
-        log.info("published in %s: %s", meta.subject, wanted.public_key if wanted is not None else "no key")
+        key = wanted.public_key if wanted is not None else "no key"
+        log.info("published in %s: %s", meta.subject, key, extra={"about": meta})
         try:
             value = parse_object(found, Kind.GATEWAY).value
         except InputError as error:
@@ -99,6 +100,7 @@ class Publisher:
                 "%s: the API server keeps only a part of what is published of WireGuard (is its "
                 "CustomResourceDefinition an older one?): keys are not changed without loss",
                 meta.subject,
+                extra={"about": meta},
             )
             with self._lock:
                 self._kept[wanted] = value.wireguard

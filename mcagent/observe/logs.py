@@ -8,8 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import time
+from typing import Protocol, runtime_checkable
+
+from mcagent.model.problem import Problem
 
 _PLAIN = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error", "CRITICAL": "error"}
 CLIENT_LIBRARIES = ("kubernetes", "urllib3", "pyroute2", "asyncio", "ovs")
@@ -43,16 +47,67 @@ class TextFormatter(logging.Formatter):
         return "\n".join([line, *(f"  {_one_line(part)}" for part in trace)])
 
 
+@runtime_checkable
+class Named(Protocol):
+    """What names an object of the API, as `Meta` and the controllers' `Ref` do."""
+
+    @property
+    def kind(self) -> str:
+        """Its kind."""
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace; "" for a cluster-scoped one."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+# What a problem says it is about: "Gateway kube-system/node-1". A file of manifests is no object.
+_SUBJECT = re.compile(r"([A-Z]\w*) (?:([^/\s]+)/)?([^/\s]+)( \(leader\))?")
+
+
+def _about(record: logging.LogRecord) -> dict[str, object]:
+    """Return the fields that name what a line is about: `extra`'s, or its first argument that names an object."""
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    for argument in (getattr(record, "about", None), *arguments):
+        if isinstance(argument, Problem):
+            found: dict[str, object] = {
+                "reason": argument.reason,
+                **({"field": argument.path} if argument.path else {}),
+            }
+            if named := _SUBJECT.fullmatch(argument.subject):
+                return {"object": _named(*named.groups("")[:3]), **found}
+            return found
+        if isinstance(argument, Named):
+            side = getattr(argument, "side", None)
+            return {
+                "object": _named(argument.kind, argument.namespace, argument.name),
+                **({"side": str(side)} if side is not None else {}),
+            }
+    return {}
+
+
+def _named(kind: str, namespace: str, name: str) -> dict[str, str]:
+    return {"kind": str(kind), **({"namespace": namespace} if namespace else {}), "name": name}
+
+
 class JsonFormatter(logging.Formatter):
-    """One object per line: time, level, logger, message, and exception where there is one."""
+    """One object per line: time, level, logger, message; the object of the API that it is about; exception.
+
+    `object` has kind, namespace and name. Of a problem also `reason` and `field`; of a controller's, `side`: whose
+    API server has it.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        entry = {
+        entry: dict[str, object] = {
             "time": _stamp(record),
             "level": _PLAIN.get(record.levelname, record.levelname),
             "logger": record.name,
             "message": record.getMessage(),
+            **_about(record),
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)

@@ -17,6 +17,7 @@ import pytest
 
 from mcagent.agent.lock import BusyError, node_lock
 from mcagent.cli.status import text
+from mcagent.controller.machinery.reconciler import Ref, Side
 from mcagent.http.server import HttpServer, Page
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import ExportedPort, NodeState, PolicyRuleName, Role
@@ -30,6 +31,7 @@ from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.policies import MOST_RULES, policy_metrics
 from mcagent.observe.report import BackendReport, PassReport, Report
 from mcagent.observe.systemd import Notifier
+from tests.unit.agentworld import World, gateway
 
 TUNNEL = TunnelPort(
     bridge="br-mc",
@@ -313,6 +315,55 @@ def test_json_logs_are_one_object_a_line() -> None:
     assert "\n" not in line
     shown = json.loads(line)
     assert (shown["level"], shown["message"]) == ("warning", 'a "quoted"\nthing')
+
+
+@pytest.mark.parametrize(
+    ("argument", "fields"),
+    [
+        (
+            Problem(subject="Gateway mc/n1", path="gatewayIP", reason="NotUnicast", message="no"),
+            {
+                "object": {"kind": "Gateway", "namespace": "mc", "name": "n1"},
+                "reason": "NotUnicast",
+                "field": "gatewayIP",
+            },
+        ),
+        (
+            Problem(subject="Node n1", path="", reason="NoUsableAddress", message="no"),
+            {"object": {"kind": "Node", "name": "n1"}, "reason": "NoUsableAddress"},
+        ),
+        (
+            Problem(subject="/etc/a b.yaml", path="", reason="UnreadableManifest", message="no"),
+            {"reason": "UnreadableManifest"},
+        ),
+        (
+            Ref(side=Side.LEADER, kind=Kind.RESOURCE_EXPORT, namespace="mcs", name="east-web"),
+            {"object": {"kind": "ResourceExport", "namespace": "mcs", "name": "east-web"}, "side": "leader"},
+        ),
+        ("Gateway mc/n1", {}),
+    ],
+)
+def test_json_logs_carry_the_object(argument: object, fields: dict[str, object]) -> None:
+    """What a line is about can be searched by kind, namespace and name; the message stays as people read it."""
+    about = record("")
+    about.msg, about.args = "service-export: %s: %s", (argument, 3)
+    shown = json.loads(JsonFormatter().format(about))
+    assert {key: shown[key] for key in shown if key not in ("time", "level", "logger", "message")} == fields
+    assert shown["message"] == f"service-export: {argument}: 3"
+
+
+def test_json_logs_of_the_agent_carry_the_object_of_each_problem(caplog: pytest.LogCaptureFixture) -> None:
+    """A ClusterInfoImport that the loop refuses: the line of the log names it."""
+    world = World()
+    world.list_all(gateways=[gateway(number=1), {**gateway("b2", 2), "gatewayIP": "224.0.0.1"}])
+    world.start()
+    try:
+        world.wait(world.settled)
+    finally:
+        world.stop()
+    lines = [json.loads(JsonFormatter().format(one)) for one in caplog.records]
+    named = [line["object"] for line in lines if line.get("reason") and line["level"] == "warning"]
+    assert {"kind": "Gateway", "namespace": "kube-system", "name": "b2"} in named
 
 
 def test_systemd_is_told_ready_once_and_the_watchdog_each_turn(tmp_path: Path) -> None:
