@@ -26,6 +26,7 @@ from mcagent.dataplane.doctor.kernel import own_address, reverse_path_drops, see
 from mcagent.dataplane.doctor.probe import probe_paths
 from mcagent.dataplane.doctor.switch import see_switch
 from mcagent.http.server import Page
+from mcagent.model.config import DatapathChoice
 from mcagent.model.errors import McagentError
 from mcagent.model.net import Address
 from mcagent.model.resources import DEFAULT_PORTS, PeerKind
@@ -86,6 +87,7 @@ def look(
         rule_priority=core.rule_priority,
         mark_bit=core.ct_mark_bit,
         encrypts=core.encrypts,
+        userspace_chosen=core.datapath is DatapathChoice.NETDEV,
     )
 
 

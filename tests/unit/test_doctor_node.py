@@ -112,6 +112,9 @@ FAULTS = {
     "userspace without need": (
         replace(GOOD, switch=replace(GOOD.switch, datapath="netdev")), {"UserspaceDatapath"}
     ),
+    "userspace by choice": (
+        replace(GOOD, switch=replace(GOOD.switch, datapath="netdev"), userspace_chosen=True), set()
+    ),
     "no API server": (replace(GOOD, api=ApiSeen(error="refused")), {"ApiAway", "permissions"}),
     "lost watches": (replace(GOOD, agent=replace(GOOD.agent, lost_kinds=("Node: cut",))), {"ApiAway"}),
     "a clock that is off": (replace(GOOD, api=replace(GOOD.api, clock=-42.0)), {"ClockOff"}),

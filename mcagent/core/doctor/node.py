@@ -99,10 +99,11 @@ def _datapath(seen: NodeSeen) -> Iterator[Finding]:
         yield skipped("datapath", "there is no bridge")
     elif datapath == "system" and not kernel and not seen.kernel.error:
         yield found("NoKernelDatapath", "the kernel has no Open vSwitch datapath")
-    elif datapath == "netdev" and kernel:
+    elif datapath == "netdev" and kernel and not seen.userspace_chosen:
         yield found("UserspaceDatapath", "the bridge is on the userspace datapath (netdev)")
     elif not outside:
-        yield fine("datapath", "the kernel's" if datapath == "system" else "userspace: this kernel has none")
+        chosen = "as configured" if seen.userspace_chosen else "this kernel has none"
+        yield fine("datapath", "the kernel's" if datapath == "system" else f"userspace: {chosen}")
     for one in outside:
         yield of_problem(one)
 

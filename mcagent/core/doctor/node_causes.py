@@ -56,8 +56,8 @@ NODE_CAUSES: Mapping[str, Cause] = {
         "modprobe openvswitch; where there is no such module: datapath: netdev in the configuration",
     ),
     "UserspaceDatapath": Cause(
-        "datapath", "warning", "the kernel has Open vSwitch's datapath, which is many times faster",
-        "datapath: auto in the configuration",
+        "datapath", "warning", "the kernel has Open vSwitch's datapath now, which is many times faster",
+        "restart the agent when a short loss does no harm: it changes the datapath of the bridge",
     ),
     "ApiAway": Cause(
         "api", "failed",

@@ -180,3 +180,4 @@ class NodeSeen:
     rule_priority: int = 300
     mark_bit: int = 12
     encrypts: bool = False
+    userspace_chosen: bool = False  # datapath: netdev
