@@ -78,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
     if args.bundle is not None:
         from mcagent.cli.common.bundle import write_bundle
 
-        size = write_bundle(args.bundle, told, settings, context=args.context, progress=progress)
+        size = write_bundle(
+            args.bundle, told, settings, context=args.context, agents=args.agents, progress=progress
+        )
         print(f"{args.bundle}: {size} bytes; look through it before you hand it on", file=sys.stderr)
     return exit_codes.FAILED if worst(findings) is Level.FAILED else exit_codes.OK
 

@@ -30,7 +30,7 @@ MARKED = "(contract or lab) and not failover"  # those have a target of their ow
 ELSEWHERE = frozenset(
     f"tests/contract/test_{name}.py"
     for name in (
-        "fake", "k8s_traces", "lab_ovs", "lifelines", "netlink", "netlink_monitor", "nft", "nft_packets",
+        "doctor", "fake", "k8s_traces", "lab_ovs", "lifelines", "netlink", "netlink_monitor", "nft", "nft_packets",
         "nft_reject", "privileges", "text_roundtrip",
     )
 )  # fmt: skip

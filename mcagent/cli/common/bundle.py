@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mcagent.agent.config import KEYS, Settings
-from mcagent.cli.common.agents import OfCluster, ask_nodes
+from mcagent.cli.common.agents import OfCluster, ask_nodes, read_list
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.cluster_flags import usual_kubeconfig
 from mcagent.core.doctor.scrub import public_keys, scrub_object, scrub_text, scrub_value
@@ -47,16 +47,17 @@ def write_bundle(
     settings: Settings,
     *,
     context: Sequence[str],
+    agents: Path | None,
     progress: Callable[[str], None],
 ) -> int:
-    """Write the bundle and return its size in bytes. `found`: what the doctor said.
+    """Write the bundle and return its size in bytes. `found`: what the doctor said; `agents`: a list of them.
 
     Raises FileExistsError rather than overwrite; OSError.
     """
     parts: list[_Part] = [("doctor.json", dict(found)), ("configuration.json", _configuration(settings))]
     if found["clusters"]:
         for name in context or [""]:
-            parts += _of_cluster(settings, name, progress)
+            parts += _of_cluster(settings, name, agents, progress)
     else:
         parts += _of_node(settings, progress)
     data = packed(parts)
@@ -118,7 +119,9 @@ def _of_node(settings: Settings, progress: Callable[[str], None]) -> Iterator[_P
             client.close()
 
 
-def _of_cluster(settings: Settings, context: str, progress: Callable[[str], None]) -> Iterator[_Part]:
+def _of_cluster(
+    settings: Settings, context: str, listed: Path | None, progress: Callable[[str], None]
+) -> Iterator[_Part]:
     folder = f"clusters/{context or 'current'}"
     client = Client(settings.kubeconfig or usual_kubeconfig(), context, user_agent="mcagent-doctor")
     try:
@@ -126,7 +129,8 @@ def _of_cluster(settings: Settings, context: str, progress: Callable[[str], None
         progress("logs")
         yield from _logs(client, f"{folder}/logs")
         progress("the agents' status")
-        for answer in ask_nodes(OfCluster(client=client), timeout=_TIMEOUT).values():
+        agents = read_list(listed) if listed is not None else OfCluster(client=client)
+        for answer in ask_nodes(agents, timeout=_TIMEOUT).values():
             yield f"{folder}/status/{answer.node}.json", dict(answer.page) if answer.page else answer.error
     except McagentError as error:
         yield f"{folder}/error.txt", str(error)
