@@ -80,6 +80,18 @@ def test_a_good_node_is_fine_in_every_check() -> None:
     assert worst(found) is Level.OK
 
 
+def test_a_node_with_nothing_to_do_is_fine() -> None:
+    """Without any gateway there is a bare bridge: no flows, no tunnels, no device, and nothing wrong with that."""
+    seen = replace(
+        GOOD,
+        agent=replace(GOOD.agent, role="none"),
+        switch=replace(GOOD.switch, flows=0, tunnels=()),
+        kernel=replace(GOOD.kernel, host_mtu=0, routes=(), backs=()),
+        paths=(),
+    )
+    assert told(seen) == {}
+
+
 def tunnel(**change: object) -> NodeSeen:
     """Return a Node whose tunnel is another one, and whose peer answers probes."""
     return replace(GOOD, switch=replace(GOOD.switch, tunnels=(replace(TUNNEL, **change),)))  # type: ignore[arg-type]
@@ -116,6 +128,14 @@ FAULTS = {
         replace(GOOD, switch=replace(GOOD.switch, datapath="netdev"), userspace_chosen=True), set()
     ),
     "no API server": (replace(GOOD, api=ApiSeen(error="refused")), {"ApiAway", "permissions"}),
+    "no API server since the start": (
+        replace(
+            GOOD,
+            api=ApiSeen(error="refused"),
+            agent=replace(GOOD.agent, checks=(("listed", "x"), ("dataplane", "y"))),
+        ),
+        {"ApiAway", "permissions"},
+    ),
     "lost watches": (replace(GOOD, agent=replace(GOOD.agent, lost_kinds=("Node: cut",))), {"ApiAway"}),
     "a clock that is off": (replace(GOOD, api=replace(GOOD.api, clock=-42.0)), {"ClockOff"}),
     "a missing right": (

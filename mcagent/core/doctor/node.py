@@ -13,6 +13,7 @@ from mcagent.core.doctor import netfilter, paths
 from mcagent.core.doctor.catalogue import NODE_CHECKS
 from mcagent.core.doctor.finding import Finding, Level, complete, fine, found, of_problem, skipped
 from mcagent.core.doctor.observed import NodeSeen
+from mcagent.model.node_state import Role
 from mcagent.model.problem import Severity
 
 CLOCK_WARNING, CLOCK_FAILED = 5.0, 300.0  # seconds; Kerberos and many tokens tolerate five minutes
@@ -61,6 +62,7 @@ def _agent(seen: NodeSeen) -> Iterator[Finding]:
         yield found("Draining", agent.draining)
     # What has a check of its own is not told twice.
     elsewhere = {"connected"} if seen.api.used else set()
+    elsewhere |= {"listed", "dataplane"} if seen.api.error else set()
     elsewhere |= {"backend ovsdb", "backend openflow", "dataplane"} if _no_switch(seen) else set()
     missing = [(name, text) for name, text in agent.checks if name not in elsewhere]
     if missing:
@@ -83,13 +85,18 @@ def _openvswitch(seen: NodeSeen) -> Iterator[Finding]:
         return
     if not switch.datapath:
         yield found("BridgeMissing", "the database has no bridge of ours")
-    elif not switch.flows:
+    elif not switch.flows and not _bare(seen):
         yield found("NoFlows", "the bridge has no flow")
     numbers = tuple(int(one) for one in re.findall(r"\d+", switch.version)[:2])
     if numbers and numbers < OLDEST:
         yield found("VersionOld", f"version {switch.version}")
-    elif switch.datapath and switch.flows:
+    elif switch.datapath and (switch.flows or _bare(seen)):
         yield fine("openvswitch", f"version {switch.version}, {switch.flows} flows, {len(switch.tunnels)} tunnels")
+
+
+def _bare(seen: NodeSeen) -> bool:
+    """Tell whether the Node has nothing to do, and its bridge no flow and no tunnel for that reason."""
+    return seen.agent.role == Role.NONE and not seen.switch.tunnels
 
 
 def _datapath(seen: NodeSeen) -> Iterator[Finding]:

@@ -79,8 +79,12 @@ def _counted(tunnel: TunnelSeen) -> str:
 def mtu(seen: NodeSeen) -> Iterator[Finding]:
     """Judge what the tunnels assume of the underlay, against what passes."""
     kernel = seen.kernel
-    if kernel.error or not kernel.host_mtu:
-        yield skipped("path-mtu", kernel.error or f"there is no device {seen.host_port}")
+    if kernel.error:
+        yield skipped("path-mtu", kernel.error)
+        return
+    if not kernel.host_mtu:
+        text = f"there is no device {seen.host_port}"
+        yield skipped("path-mtu", text) if seen.switch.tunnels else fine("path-mtu", f"{text}, and no tunnel")
         return
     bad = False
     if kernel.wanted_mtu and kernel.host_mtu > kernel.wanted_mtu:
