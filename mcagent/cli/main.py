@@ -21,6 +21,7 @@ COMMANDS = {
     "openvswitch": "run Open vSwitch on a Node that has none",
     "status": "show how the agent of this Node is doing",
     "page": "print a page of this Node's agent as JSON",
+    "top": "show the traffic between clusters as it flows",
     "gateways": "show which gateways are used, live or why not, since when and who decided",
     "doctor": "say what is wrong on a Node or in whole clusters, why, and what to type next",
     "drain": "let other gateways take over from a Node, without losing a packet",

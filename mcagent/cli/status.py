@@ -5,20 +5,23 @@ from __future__ import annotations
 import argparse
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
+from mcagent.cli.common.live import every, interval_of, show
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 from mcagent.cli.common.tables import size, table
 from mcagent.core.doctor.catalogue import remedy
+from mcagent.model.errors import McagentError
 
 _EPILOG = """\
 examples:
   mcagent status
   mcagent status --listen 127.0.0.1:10351
   mcagent status -o json | jq .tunnels
+  mcagent status --watch --interval 5      # again and again; Ctrl-C ends it
 
 The exit code is 0 when the agent is ready, 1 when it is not or does not answer.
 """
@@ -29,14 +32,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Show how the agent of this Node is doing."
     parser.epilog = _EPILOG
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
+    parser.add_argument("-w", "--watch", action="store_true", help="show it again and again")
+    parser.add_argument("--interval", default="2", metavar="SECONDS", help="of --watch [%(default)s]")
     add_setting_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask and print."""
-    status = ask_agent(load_settings(args, node_needed=False))
-    print(json.dumps(status, indent=2) if args.output == "json" else text(status))
-    return exit_codes.OK if status.get("ready") else exit_codes.FAILED
+    settings = load_settings(args, node_needed=False)
+
+    def picture() -> tuple[bool, str]:
+        status = ask_agent(settings)
+        as_json = args.output == "json"
+        return bool(status.get("ready")), json.dumps(status, indent=2) if as_json else text(status)
+
+    if args.watch:
+        show(_tried(picture) for _ in every(interval_of(args.interval)))
+    ready, told = picture()
+    print(told)
+    return exit_codes.OK if ready else exit_codes.FAILED
+
+
+def _tried(picture: Callable[[], tuple[bool, str]]) -> str:
+    """Return what an agent says, or that it does not: one that is restarted ends no watch."""
+    try:
+        return picture()[1]
+    except McagentError as error:
+        return f"{error}"
 
 
 def text(status: Mapping[str, Any]) -> str:

@@ -1,0 +1,186 @@
+"""`mcagent top`: what goes through the tunnels now, from two readings of the agents' /status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mcagent.cli.common import exit_codes
+from mcagent.cli.common.agents import Agents, Answer, ThisNode, add_agent_flags, ask_nodes, open_agents
+from mcagent.cli.common.cluster_flags import add_cluster_flags
+from mcagent.cli.common.live import every, interval_of, show
+from mcagent.cli.common.setting_flags import load_settings
+from mcagent.cli.common.tables import size, table
+from mcagent.model.errors import McagentError
+
+if TYPE_CHECKING:
+    from mcagent.agent.config import Settings
+
+_EPILOG = """\
+examples:
+  mcagent top                              # this Node; Ctrl-C ends it
+  mcagent top --all --by cluster --interval 5
+  mcagent top --once -o json | jq '.rows[] | select(.dropsPerSecond > 0)'
+  mcagent top --agents agents.yaml --by node
+
+Traffic of tunnels with other clusters' gateways, and (--local) with Nodes of this cluster, in both directions. IN
+is what came from there. DROPS are packets that Open vSwitch could neither send nor take. A counter that begins
+anew with its tunnel counts from nothing. Without a terminal one table follows the other.
+The exit code is 1 when no agent answers.
+"""
+_COUNTERS = {
+    "inBytes": ("rx_bytes",),
+    "outBytes": ("tx_bytes",),
+    "inPackets": ("rx_packets",),
+    "outPackets": ("tx_packets",),
+    "drops": ("rx_dropped", "tx_dropped", "rx_errors", "tx_errors"),
+}
+_BY = {"tunnel": ("node", "cluster", "gateway"), "cluster": ("cluster",), "node": ("node",)}
+_HEADS = ("IN/s", "OUT/s", "PKT IN/s", "PKT OUT/s", "DROPS/s", "UP")
+
+Key = tuple[str, str, str]  # Node, cluster ("": this one), the gateway's or Node's address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The counters of one tunnel, and whether its peer is used."""
+
+    counters: Mapping[str, int]
+    live: bool
+
+
+Readings = Mapping[Key, Reading]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what is shown and how often, and how agents are reached."""
+    parser.description = "Show the traffic between clusters as it flows: bytes, packets and drops a second."
+    parser.epilog = _EPILOG
+    parser.add_argument("--by", choices=[*_BY], default="tunnel", help="what a line is about [%(default)s]")
+    parser.add_argument("--local", action="store_true", help="tunnels to Nodes of this cluster, too")
+    parser.add_argument("--interval", default="2", metavar="SECONDS", help="between two readings [%(default)s]")
+    parser.add_argument("--once", action="store_true", help="one table, after one interval")
+    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="json: a line each time")
+    parser.add_argument("--all", action="store_true", help="all Nodes of the kubeconfig's cluster [this Node]")
+    add_cluster_flags(parser)
+    add_agent_flags(parser)
+    parser.add_argument("--config", metavar="FILE", help="the agent's configuration, of this Node's agent")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read and show until it is interrupted."""
+    seconds = interval_of(args.interval)
+    show(_pictures(args, _agents(args), seconds), whole=args.output == "text")
+    return exit_codes.OK
+
+
+def _agents(args: argparse.Namespace) -> Agents:
+    def settings() -> Settings:
+        return load_settings(args, node_needed=False)
+
+    if args.all or args.agents or args.kubeconfig or args.context:
+        return open_agents(args, settings)
+    return ThisNode(settings())
+
+
+def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Iterator[str]:
+    before: tuple[float, Readings] | None = None
+    names = agents.nodes()
+    for _ in every(seconds):
+        answers = ask_nodes(agents, nodes=names)
+        if not any(answer.page is not None for answer in answers.values()):
+            raise McagentError("; ".join(f"Node {one.node}: {one.error}" for one in answers.values()))
+        now = time.monotonic(), readings(answers, local=args.local)
+        if before is not None:
+            rows = rates(before[1], now[1], now[0] - before[0], by=_BY[args.by])
+            late = {one.node: one.error for one in answers.values() if one.page is None}
+            yield json.dumps({"rows": rows, "late": late}) if args.output == "json" else text(rows, late, args.by)
+            if args.once:
+                return
+        before = now
+
+
+def readings(answers: Mapping[str, Answer], *, local: bool) -> dict[Key, Reading]:
+    """Return the counters of all tunnels that the answers tell of; `local`: those inside a cluster, too."""
+    found = {}
+    for answer in answers.values():
+        page = answer.page or {}
+        live = {one["tunnel"]: one["live"] for group in page.get("gateways", ()) for one in group["gateways"]}
+        for tunnel in page.get("tunnels", ()):
+            remote = tunnel["peerKind"] == "remote"
+            if not remote and not local:
+                continue
+            counted = tunnel["statistics"]
+            found[answer.node, tunnel["peer"] if remote else "", _end(tunnel)] = Reading(
+                counters={name: sum(counted.get(one, 0) for one in ones) for name, ones in _COUNTERS.items()},
+                live=bool(live.get(tunnel["name"], tunnel["up"] is not False and tunnel["exists"])),
+            )
+    return found
+
+
+def _end(tunnel: Mapping[str, Any]) -> str:
+    return str(tunnel["remoteIP"] if tunnel["peerKind"] == "remote" else tunnel["peer"])
+
+
+def rates(
+    before: Readings, after: Readings, seconds: float, *, by: tuple[str, ...] = _BY["tunnel"]
+) -> list[dict[str, Any]]:
+    """Return a row for each value of the keys `by`, the busiest first.
+
+    A tunnel that was not there before has no rate yet. A counter that is less than before began anew.
+    """
+    places = [("node", "cluster", "gateway").index(name) for name in by]
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for key, reading in after.items():
+        group = tuple(key[place] for place in places)
+        row = rows.setdefault(group, {**dict(zip(by, group, strict=True)), "tunnels": 0, "live": 0})
+        row["tunnels"] += 1
+        row["live"] += reading.live
+        last = before.get(key)
+        for name, count in reading.counters.items():
+            was = count if last is None else last.counters[name]
+            gone = count - was if count >= was else count
+            row[f"{name}PerSecond"] = row.get(f"{name}PerSecond", 0.0) + gone / seconds
+    order = sorted(rows.items(), key=lambda item: (-_bytes(item[1]), item[0]))
+    return [row for _, row in order]
+
+
+def _bytes(row: Mapping[str, Any]) -> float:
+    return float(row["inBytesPerSecond"] + row["outBytesPerSecond"])
+
+
+def text(rows: list[dict[str, Any]], late: Mapping[str, str], by: str, width: int = 0) -> str:
+    """Return a table for people that is no wider than the terminal: long names are cut."""
+    names = _BY[by]
+    cells = [[*(str(row[name]) or "(own)" for name in names), *_numbers(row)] for row in rows]
+    head = [*(name.upper() for name in names), *_HEADS]
+    taken = sum(max(len(line[n]) for line in (head, *cells)) + 2 for n in range(len(names), len(head)))
+    room = max(((width or shutil.get_terminal_size().columns) - taken) // len(names) - 1, 6)
+    cut = [[*(_cut(cell, room) for cell in line[: len(names)]), *line[len(names) :]] for line in cells]
+    lines = (
+        table(head, cut) if rows else ["no tunnel to another cluster: workers have none (--local shows others)"]
+    )
+    total = sum(map(_bytes, rows))
+    lines += ["", f"{len(rows)} lines, {size(round(total))}/s in all, {time.strftime('%H:%M:%S')}"]
+    lines += [f"Node {node} does not answer: {error}" for node, error in sorted(late.items())]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cut(name: str, room: int) -> str:
+    return name if len(name) <= room else f"{name[: room - 1]}~"
+
+
+def _numbers(row: Mapping[str, Any]) -> list[str]:
+    return [
+        size(round(row["inBytesPerSecond"])),
+        size(round(row["outBytesPerSecond"])),
+        f"{row['inPacketsPerSecond']:.0f}",
+        f"{row['outPacketsPerSecond']:.0f}",
+        f"{row['dropsPerSecond']:.0f}",
+        f"{row['live']}/{row['tunnels']}",
+    ]

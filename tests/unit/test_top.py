@@ -1,0 +1,153 @@
+"""`mcagent top` and `mcagent status --watch`: rates from two readings, in words that fit a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcagent.cli import top
+from mcagent.cli.common.agents import Answer
+from mcagent.cli.common.live import interval_of, show
+from mcagent.cli.main import main
+from mcagent.http.server import HttpServer, Page, Query
+from mcagent.model.errors import InputError
+
+COUNTERS = ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_dropped", "tx_errors")
+
+
+def tunnel(kind: str, peer: str, ip: str, **statistics: int) -> dict[str, Any]:
+    """Return a tunnel as /status has it."""
+    known = {"exists": True, "up": True, "statistics": statistics}
+    return {"name": f"mc-{peer}-{ip}", "peerKind": kind, "peer": peer, "remoteIP": ip, **known}
+
+
+def page(*tunnels: dict[str, Any]) -> dict[str, Any]:
+    """Return what is read of /status."""
+    return {"node": "n1", "gateways": [], "tunnels": [*tunnels]}
+
+
+def read(*tunnels: dict[str, Any], node: str = "n1", local: bool = False) -> dict[top.Key, top.Reading]:
+    """Return the readings of one Node."""
+    return top.readings({node: Answer(node=node, page=page(*tunnels))}, local=local)
+
+
+def test_rates_are_differences_by_time() -> None:
+    """Both directions, per second; what one cluster's gateways have goes together where it is asked for."""
+    before = read(tunnel("remote", "east", "192.0.2.1", rx_bytes=1000), tunnel("remote", "east", "192.0.2.2"))
+    after = read(
+        tunnel("remote", "east", "192.0.2.1", rx_bytes=5000, tx_packets=20, rx_dropped=2),
+        tunnel("remote", "east", "192.0.2.2", rx_bytes=100, tx_errors=4),
+    )
+    (row,) = top.rates(before, after, 2.0, by=("cluster",))
+    assert (row["cluster"], row["tunnels"], row["live"]) == ("east", 2, 2)
+    assert (row["inBytesPerSecond"], row["outPacketsPerSecond"], row["dropsPerSecond"]) == (2050.0, 10.0, 3.0)
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from(COUNTERS), st.integers(0, 2**40)), min_size=2, max_size=2),
+    st.floats(0.2, 60),
+)
+def test_no_rate_is_negative_and_standing_still_is_none(counted: list[dict[str, int]], seconds: float) -> None:
+    """A counter that begins anew counts from nothing; one that stands still has no rate."""
+    first, second = (read(tunnel("remote", "east", "192.0.2.1", **one)) for one in counted)
+    for before, after in ((first, second), (first, first), ({}, second)):
+        (row,) = top.rates(before, after, seconds)
+        found = [value for name, value in row.items() if name.endswith("PerSecond")]
+        assert all(value >= 0 for value in found)
+        assert before is not after or not any(found)
+        assert before or not any(found)
+
+
+def test_tunnels_inside_the_cluster_are_asked_for() -> None:
+    """They are named by their Node, and no part of the traffic between clusters."""
+    every = tunnel("gateway", "g1", "192.0.2.9"), tunnel("remote", "east", "192.0.2.1")
+    assert {key[1] for key in read(*every)} == {"east"}
+    assert {key[1:] for key in read(*every, local=True)} == {("east", "192.0.2.1"), ("", "g1")}
+
+
+def test_a_table_fits_a_terminal_of_80_columns() -> None:
+    """Names that are too long are cut; numbers never are."""
+    long = "cluster-" + "x" * 60
+    before = read(tunnel("remote", long, "2001:db8:1:2:3:4:5:6"), node="node-" + "y" * 60)
+    after = read(
+        tunnel("remote", long, "2001:db8:1:2:3:4:5:6", rx_bytes=10**12, tx_packets=10**9), node="node-" + "y" * 60
+    )
+    told = top.text(top.rates(before, after, 1.0), {}, "tunnel", width=80)
+    assert max(map(len, told.splitlines())) <= 80
+    assert "931.3 GiB" in told
+    assert "1000000000" in told
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "soon", "1e9"])
+def test_an_interval_that_makes_no_sense_is_refused(text: str) -> None:
+    """What would be right is told."""
+    with pytest.raises(InputError, match="must be seconds from"):
+        interval_of(text)
+
+
+def serve(directory: Path, name: str, answer: Callable[[], dict[str, Any]]) -> tuple[HttpServer, str]:
+    """Serve a /status at a socket; return the line of the list of agents."""
+    server = HttpServer(directory / name, {"/status": Query(lambda _: Page(body=json.dumps(answer())))})
+    return server, f"{name}: unix:{directory}/{name}\n"
+
+
+def test_the_command_reads_all_agents_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row for each Node's tunnel, and who does not answer; without any answer it fails."""
+    count = iter(range(1000))
+    server, line = serve(
+        tmp_path, "n1", lambda: page(tunnel("remote", "east", "192.0.2.1", rx_bytes=1000 * next(count)))
+    )
+    agents = tmp_path / "agents.yaml"
+    agents.write_text(f"{line}n2: unix:{tmp_path}/n2\n", encoding="utf-8")
+    arguments = ["top", "--agents", str(agents), "--once", "--interval", "0.2"]
+    assert main([*arguments, "-o", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (row,) = told["rows"]
+    assert (row["node"], row["cluster"], row["gateway"]) == ("n1", "east", "192.0.2.1")
+    assert row["inBytesPerSecond"] > 0
+    assert "No such file" in told["late"]["n2"]
+    assert main(arguments) == 0
+    assert "Node n2 does not answer" in capsys.readouterr().out
+    server.close()
+    assert main(arguments) == 1
+    assert "n1" in capsys.readouterr().err
+
+
+def test_a_terminal_is_drawn_over_and_a_file_is_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a terminal one picture takes the place of the last; elsewhere they follow each other, without codes."""
+    show(["one", "two"])
+    assert capsys.readouterr().out == "one\n\ntwo\n"
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        show(["one", "two"])
+        monkeypatch.undo()
+        drawn = os.read(master, 1000).decode()
+    os.close(master)
+    assert drawn.count("\x1b[H\x1b[2J") == 2
+
+
+def test_status_is_watched_through_a_restart_of_the_agent(tmp_path: Path) -> None:
+    """An agent that does not answer is told, and the watch goes on until it is interrupted."""
+    config = tmp_path / "agent.yaml"
+    config.write_text(f"nodeName: n1\nrunDirectory: {tmp_path}\nlisten: 127.0.0.1:1\n", encoding="utf-8")
+    command = [sys.executable, "-m", "mcagent.cli.main", "status", "--watch", "--interval", "0.2"]
+    with subprocess.Popen([*command, "--config", str(config)], stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        told = [watching.stdout.readline() for _ in range(3)]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=20) == 130
+    assert sum("no agent answers" in line for line in told) == 2
