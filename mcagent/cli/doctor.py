@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Look and print."""
-    settings = load_settings(args, node_needed=False)
+    settings = _settings(args)
     if args.bundle is not None and args.bundle.exists():
         print(f"mcagent doctor: {args.bundle} exists: it is not overwritten", file=sys.stderr)
         return exit_codes.USAGE
@@ -85,6 +87,17 @@ def run(args: argparse.Namespace) -> int:
     return exit_codes.FAILED if worst(findings) is Level.FAILED else exit_codes.OK
 
 
+def _settings(args: argparse.Namespace) -> Settings:
+    """Return the configuration, where it names no Node with the machine's name. Raises ConfigError."""
+    from mcagent.config.reader import ConfigError
+
+    try:
+        return load_settings(args)
+    except ConfigError:  # perhaps only for want of the Node's name
+        settings = load_settings(args, node_needed=False)
+        return replace(settings, core=replace(settings.core, node_name=socket.gethostname().lower()))
+
+
 def this_node(settings: Settings, progress: Callable[[str], None]) -> dict[str, Any]:
     """Return what is found on this Node."""
     from mcagent.agent.doctor import diagnose
@@ -98,10 +111,7 @@ def this_node(settings: Settings, progress: Callable[[str], None]) -> dict[str, 
     except McagentError as failure:
         error = str(failure)
     found = diagnose(settings, status, error, progress)
-    return {
-        **found,
-        "node": str((status or {}).get("node") or os.environ.get("MCAGENT_NODE_NAME") or found["node"]),
-    }
+    return {**found, "node": str((status or {}).get("node") or found["node"])}
 
 
 def _wants_clusters(args: argparse.Namespace, settings: Settings) -> bool:

@@ -144,6 +144,9 @@ def test_an_overlapping_cidr_is_named(lab: Lab, settled: Settled) -> None:
         assert one["check"] == "cidrs"
         assert name in one["subject"]
         assert str(east.pod_cidr) in one["seen"]
+        with injected(faults.agent_killed(lab, east.gateways[0].name)):  # then the doctor reads the objects itself
+            found = findings(lab, east.gateways[0].name)
+            assert reasons(found) == {"AgentSilent", "OverlapsLocal"}, found
     finally:
         lab.api(east.name).patch("ClusterInfoImport", name, {"spec": {"podCIDRs": spec["podCIDRs"]}}, NAMESPACE)
     settled.wait()

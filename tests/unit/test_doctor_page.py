@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from devtools.waiting import wait_until
 from mcagent.agent import doctor
 from mcagent.agent.config import Settings, load
+from mcagent.cli.main import main
 from mcagent.http.server import Page
 
 
@@ -61,3 +63,22 @@ def test_many_requests_are_one_look(settings: Settings) -> None:
     assert statuses == 1
     assert page().status == 200
     assert statuses == 1
+
+
+def test_the_node_has_the_name_of_its_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no agent answers: what is computed in its place is for that very Node."""
+    monkeypatch.delenv("MCAGENT_NODE_NAME", raising=False)
+    file = tmp_path / "agent.yaml"
+    text = (
+        f"source: dir:{tmp_path}\novsdb: unix:{tmp_path}/db.sock\nrunDirectory: {tmp_path}\nlisten: 127.0.0.1:9\n"
+    )
+    for more, name in (("nodeName: n7\n", "n7"), ("", socket.gethostname().lower())):
+        file.write_text(text + more)
+        assert main(["doctor", "--config", str(file), "-o", "json"]) == 1
+        (node,) = json.loads(capsys.readouterr().out)["nodes"]
+        assert node["node"] == name
+    file.write_text(text + "mtu: 1\n")
+    assert main(["doctor", "--config", str(file)]) == 2
+    assert "mtu: must be" in capsys.readouterr().err
