@@ -40,6 +40,7 @@ contract: setup ## Each backend against the real thing, in namespaces (root)
 	@$(STEP) -v "contract tests" -- $(PYTEST) -n auto --dist loadfile tests/contract
 
 lab: setup ## Packets through labs of namespaces with real agents (root)
+	@tests/prometheus/find-prometheus --build >/dev/null || [ $$? -eq 1 ]
 	@$(STEP) -v "lab tests" -- $(PYTEST) -n auto --dist loadfile -m "not failover" tests/lab
 
 attacks: setup ## What hostile clusters, Pods and users try (docs/security.md): packets, API servers, HTTP (root)

@@ -150,6 +150,17 @@ GATEWAY = Dashboard(
             ],
         ),
         Panel(
+            title="New connections to exported Services",
+            unit="cps",
+            queries=[
+                (
+                    f"topk(20, sum by (export) ({_rate('mcagent_exported_connections_total', NODE)}))",
+                    "{{export}}",
+                )
+            ],
+            about="The twenty Services with most of them.",
+        ),
+        Panel(
             title="Endpoints of exported Services",
             queries=[(f"mcagent_exported_endpoints{{{NODE}}}", "{{export}}")],
         ),

@@ -19,6 +19,7 @@ from mcagent.agent.reports.counters import (
     nft_drop_counts,
     port_statistics,
     rule_counts,
+    service_counts,
     wireguard_report,
 )
 from mcagent.agent.reports.policy_log import PolicyLog
@@ -115,6 +116,7 @@ class Agent:
             drops=lambda: drop_counts(facilities.openflow),
             nft_drops=lambda: nft_drop_counts(facilities.nft),
             rules=lambda: rule_counts(facilities.openflow),
+            services=lambda: service_counts(facilities.openflow),
             live=lambda: self.live.report,
             wireguard=lambda: wireguard_report(facilities.wireguard),
         )

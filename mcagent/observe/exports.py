@@ -7,13 +7,16 @@ ones. The hash of a Service is the same on gateways that know the same endpoints
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.core import Metric
 
 from mcagent.model.node_state import ExportedPort, NodeState, Role
-from mcagent.observe.families import gauge
+from mcagent.observe.families import counter, gauge
+
+MOST_COUNTED = 1000  # Services that have a time series of their own; those beyond, by name, are counted together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +41,20 @@ def exports_of(state: NodeState | None) -> dict[str, ExportedEndpoints]:
     return found
 
 
-def export_metrics(state: NodeState) -> Iterator[Metric]:
-    """Yield the metrics of exported Services."""
+def export_metrics(state: NodeState, opened: Mapping[int, int]) -> Iterator[Metric]:
+    """Yield the metrics of exported Services; `opened`: connections begun, by the ID of a Service's port."""
     found, label = exports_of(state), ["export"]  # a target's own label is often "service"
     text = "Endpoints of an exported Service that this gateway chooses from."
     yield gauge("mcagent_exported_endpoints", text, label, [([key], one.endpoints) for key, one in found.items()])
     text = "Hash of these endpoints: the same on all gateways of a cluster that know the same ones."
     yield gauge("mcagent_exported_endpoints_hash", text, label, [([key], one.hash) for key, one in found.items()])
+    counts: Counter[str] = Counter()
+    places = {service: place for place, service in enumerate(found)}
+    for name, number in state.service_ids.items():
+        if (place := places.get(service := name.rpartition(":")[0])) is not None:
+            counts[service if place < MOST_COUNTED else ""] += opened.get(number, 0)
+    text = (
+        "Connections to an exported Service that this gateway gave an endpoint; a first packet sent again counts "
+        f"again. Beyond {MOST_COUNTED} Services together, without a name."
+    )
+    yield counter("mcagent_exported_connections", text, label, [([key], n) for key, n in sorted(counts.items())])

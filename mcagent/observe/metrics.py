@@ -63,6 +63,7 @@ class Sources:
     drops: Callable[[], Mapping[str, int]]  # packets by reason
     nft_drops: Callable[[], Mapping[str, int]] = dict
     rules: Callable[[], Mapping[int, int]] = dict  # packets by the number of the rule
+    services: Callable[[], Mapping[int, int]] = dict  # connections by the ID of an exported Service's port
     live: Callable[[], LiveReport] = LiveReport
     wireguard: Callable[[], WireGuardReport] = WireGuardReport
 
@@ -164,7 +165,9 @@ class StateCollector(Collector):
             ports = sources.ports()
             yield from _of_desired(report, report.desired)
             yield from _of_tunnels(report.tunnels, ports)
-            yield from export_metrics(report.desired.state)
+            state = report.desired.state
+            exports = state.role is Role.GATEWAY and state.services
+            yield from export_metrics(state, sources.services() if exports else {})
             if named := report.desired.state.policy_rules:
                 yield from policy_metrics(named, sources.rules())
             yield from wireguard_metrics(report.desired, sources.wireguard())

@@ -84,6 +84,7 @@ class Agent:
             drops=lambda: {"NoRoute": 5},
             nft_drops=lambda: {"to-tunnel": 7, "forged-tunnel": 0},
             rules=lambda: {7: 4, 8: 1},
+            services=lambda: {4: 2, 5: 7, 6: 1},
         )
         self.metrics.watch(sources)
         identity = Identity(node="n1", cluster_id="west", source="kube", started_at=0.0)
@@ -205,7 +206,9 @@ def test_gateways_that_know_other_endpoints_can_be_told_apart(agent: Agent) -> N
             nodes=nodes,
         )
         services = {port.name: port, "shop/web:81/tcp": replace(port, name="shop/web:81/tcp", port=81)}
-        state = NodeState(role=role, services=services)
+        state = NodeState(
+            role=role, services=services, service_ids={name: n for n, name in enumerate(services, 4)}
+        )
         agent.report = replace(GOOD, desired=replace(DESIRED, state=state))
         lines = get(agent.port, "/metrics")[2].splitlines()
         found = text(json.loads(get(agent.port, "/status")[2]))
@@ -213,6 +216,7 @@ def test_gateways_that_know_other_endpoints_can_be_told_apart(agent: Agent) -> N
         return {line for line in lines if line.startswith("mcagent_exported")}, "".join(said)
 
     metrics, said = shown("10.1.0.1", "10.1.0.2", nodes=("a", "b"))
+    assert 'mcagent_exported_connections_total{export="shop/web"} 9.0' in metrics
     assert 'mcagent_exported_endpoints{export="shop/web"} 4.0' in metrics
     assert "Services: 1, endpoints: 4, hash: " in said
     assert shown("10.1.0.1", "10.1.0.2", nodes=("a", "c")) == (metrics, said)

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from flows.pipeline.declaration import COOKIES, DROP_POLICY, FOR_POLICY, PIPELINE
+from flows.pipeline.declaration import COOKIES, DROP_POLICY, FOR_POLICY, FOR_SERVICE, PIPELINE
 from flows.pipeline.registers import ORIGIN_NODE, ORIGIN_REMOTE
-from flows.pipeline.tables import SOURCE
+from flows.pipeline.tables import SERVICE, SOURCE
 from mcagent.core.failover.draining import Packets
 from mcagent.core.fragments import kernel, tunnel_guard
 from mcagent.model.errors import BackendError
@@ -37,6 +37,8 @@ DROP_COOKIES = f"cookie={COOKIES.owner << 48 | 0x80 << 40:#x}/{0xFFFF << 48 | 0x
 RULE_COOKIES = tuple(
     f"cookie={COOKIES.cookie(category):#x}/{0xFFFFFF << 40:#x}" for category in (FOR_POLICY, DROP_POLICY)
 )
+# Of an exported Service, what gives a connection its endpoint; what else it has is in other tables.
+SERVICE_FLOWS = f"table={SERVICE.number},cookie={COOKIES.cookie(FOR_SERVICE):#x}/{0xFFFFFF << 40:#x}"
 OVER_LIMIT = "over-limit"  # by meters: more new connections than `newConnections` of one cluster
 
 
@@ -71,6 +73,15 @@ def rule_counts(openflow: OpenFlowBackend) -> Mapping[int, int]:
     for cookie, packets in (item for stats in found for item in stats.items()):
         counts[cookie & 0xFFFFFFFF] += packets
     return counts
+
+
+def service_counts(openflow: OpenFlowBackend) -> Mapping[int, int]:
+    """Return how many packets were given an endpoint of each port of an exported Service, by the port's ID.
+
+    Those are the first packets of connections, since the port's flows were added: conntrack knows the others.
+    """
+    found = _read(lambda: openflow.flow_stats(SERVICE_FLOWS)) or {}
+    return {cookie & 0xFFFFFFFF: packets for cookie, packets in found.items()}
 
 
 def handed_packets(openflow: OpenFlowBackend) -> Packets | None:
