@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from mcagent.core.doctor.observed import ApiSeen
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
+from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import AGENT_KINDS, KINDS
 from mcagent.model.objects import Kind
@@ -38,7 +39,7 @@ _OF_POLICIES = frozenset(
 )
 
 
-def see_api(kubeconfig: str, *, policies: bool) -> ApiSeen:
+def see_api(kubeconfig: str | RawObject, *, policies: bool) -> ApiSeen:
     """Look at the API server that a Node's agent uses, as that agent. Raises nothing."""
     try:
         client = Client(kubeconfig, user_agent="mcagent-doctor")

@@ -1,0 +1,71 @@
+"""The doctor's questions to an API server: rights of the agent's account, the clock, a whole cluster."""
+
+from __future__ import annotations
+
+import yaml
+
+from mcagent.controller.admin import manifests
+from mcagent.controller.admin.doctor_rules import examine_cluster
+from mcagent.controller.admin.doctor_view import read_cluster
+from mcagent.controller.admin.manifests import Part, Site
+from mcagent.core.doctor.finding import Level
+from mcagent.kube.doctor import needs, see_api
+from tests.apiservers import Cluster
+
+
+def test_the_shipped_role_is_all_that_the_agent_needs(cluster: Cluster) -> None:
+    """Without it every right is named as missing; with it none is; the clock is told."""
+    accounts = cluster.path("serviceaccounts")
+    cluster.client.request("POST", accounts, body={"metadata": {"name": "mcagent-agent"}})
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    answer = cluster.client.request("POST", f"{accounts}/mcagent-agent/token", body=asked)
+    config = yaml.safe_load(cluster.server.kubeconfig.read_text())
+    for user in config["users"]:
+        user["user"] = {"token": answer["status"]["token"]}
+    before = see_api(config, policies=True)
+    assert (before.error, before.review_error) == ("", "")
+    assert len(before.forbidden) == before.asked == len(list(needs(policies=True)))
+    assert before.clock is not None
+    assert abs(before.clock) < 5
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    shipped = manifests.objects({Part.AGENT}, Site(namespace=cluster.namespace))
+    (role,) = (one for one in shipped if one["kind"] == "ClusterRole")
+    (binding,) = (one for one in shipped if one["kind"] == "ClusterRoleBinding")
+    name = f"{cluster.namespace}-agent"
+    role["metadata"]["name"] = binding["metadata"]["name"] = binding["roleRef"]["name"] = name
+    cluster.client.request("POST", f"{rbac}/clusterroles", body=role)
+    cluster.client.request("POST", f"{rbac}/clusterrolebindings", body=binding)
+    try:
+        assert see_api(config, policies=True).forbidden == ()
+    finally:
+        cluster.client.request("DELETE", f"{rbac}/clusterrolebindings/{name}")
+        cluster.client.request("DELETE", f"{rbac}/clusterroles/{name}")
+
+
+def test_a_cluster_is_read(cluster: Cluster) -> None:
+    """Every list is answered; the CRDs are those of this version; an account without its role is named."""
+    labels = {"app.kubernetes.io/name": "mcagent", "app.kubernetes.io/component": "member"}
+    container = {"name": "member", "image": "mcagent:0"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    path = cluster.path("deployments", group="apps")
+    cluster.client.request(
+        "POST",
+        path,
+        body={
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "mcagent-member", "labels": labels},
+            "spec": {"selector": {"matchLabels": labels}, "template": template},
+        },
+    )
+    try:
+        seen = read_cluster(cluster.client, lambda _: None)
+    finally:
+        cluster.client.request("DELETE", f"{path}/mcagent-member")
+    assert (seen.error, dict(seen.unread)) == ("", {})
+    found = {one.check: one for one in examine_cluster(seen)}
+    assert found["crds"].level is Level.OK, found["crds"]
+    assert found["permissions"].reason == "AccountForbidden"
+    assert f"system:serviceaccount:{cluster.namespace}:mcagent-member" in found["permissions"].subject
+    assert found["controller"].reason == "ControllerAway"
+    assert seen.asked > 50
