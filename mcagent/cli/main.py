@@ -38,6 +38,7 @@ COMMANDS = {
     "dns": "have CoreDNS answer names of shared Services, or not any more",
     "migrate": "say what a change from Antrea's multi-cluster controller asks for",
     "get": "show the objects of a ClusterSet: who is a member, what is exported, what conflicts",
+    "completion": "print what makes a shell complete commands and flags",
     "version": "print the version",
 }
 
@@ -78,24 +79,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["--version"]:
         arguments[0] = "version"
+    if arguments[:1] == ["__complete"]:  # what shells ask: see `mcagent completion`
+        from mcagent.cli.common.completing import answer
+
+        return answer(arguments[1:])
     if not arguments or arguments[0] not in COMMANDS:
         parser = _parser()
         parser.add_argument("command", choices=[*COMMANDS], help=argparse.SUPPRESS)
         parser.parse_args(arguments[:1])  # prints help, or says what is wrong, and leaves
-    name, rest = arguments[0], arguments[1:]
+    return run_command(command_of(arguments[0]), f"mcagent {arguments[0]}", arguments[1:])
+
+
+def command_of(name: str) -> Command:
+    """Return the module of one of `COMMANDS`."""
     module = f"mcagent.cli.{'admin.' if name in ADMIN else ''}{name}"
-    return run_command(cast(Command, importlib.import_module(module)), f"mcagent {name}", rest)
+    return cast(Command, importlib.import_module(module))
 
 
-def run_command(command: Command, program: str, argv: Sequence[str]) -> int:
-    """Run one command with its arguments; return the exit code. `program` is what its messages call it."""
+def parser_of(command: Command, program: str) -> argparse.ArgumentParser:
+    """Return the parser of a command's arguments. `program` is what its messages call it."""
     parser = argparse.ArgumentParser(
         prog=program, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     command.add_arguments(parser)
     if exit_codes.EXPLAINED not in (parser.epilog or ""):
         parser.epilog = f"{parser.epilog or ''}\n{exit_codes.EXPLAINED}\n"
-    args = parser.parse_args(argv)
+    return parser
+
+
+def run_command(command: Command, program: str, argv: Sequence[str]) -> int:
+    """Run one command with its arguments; return the exit code. `program` is what its messages call it."""
+    args = parser_of(command, program).parse_args(argv)
     try:
         return command.run(args)
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
