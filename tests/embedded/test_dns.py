@@ -127,3 +127,19 @@ def test_without_coredns_it_says_what_is_missing(site: Site) -> None:
     assert code != 0
     assert "ConfigMap kube-system/other is not there" in said
     assert site.run("remove", "--configmap", "other")[0] == 0
+
+
+def test_uninstall_takes_the_names_out(site: Site) -> None:
+    """--dry-run says so and changes nothing; a leader alone leaves them; repeated, nothing is left to do."""
+    kubeconfig = ("--kubeconfig", str(site.kubeconfig))
+    assert site.run("apply")[0] == 0
+    applied = site.corefile
+    assert main(["uninstall", "--dry-run", *kubeconfig]) == 0
+    assert "what mcagent dns has put in would be taken out" in site.capsys.readouterr().err
+    assert main(["uninstall", "--role", "leader", *kubeconfig]) == 0
+    assert site.corefile == applied != COREFILE
+    assert main(["uninstall", *kubeconfig]) == 0
+    assert "clusterset.local taken out" in site.capsys.readouterr().err
+    assert site.corefile == COREFILE
+    assert main(["uninstall", *kubeconfig]) == 0
+    assert "nothing of role member is here" in site.capsys.readouterr().err

@@ -66,6 +66,12 @@ def remove(cluster: Cluster, coredns: CoreDns) -> bool:
     return True
 
 
+def is_applied(cluster: Cluster, coredns: CoreDns) -> bool:
+    """Tell whether what `apply` puts in is there. Raises SourceError."""
+    old = text_at(cluster.find_any(_path(coredns)) or {}, "data", KEY)
+    return corefile.restored(old) != old
+
+
 def _config_map(cluster: Cluster, coredns: CoreDns) -> RawObject:
     found = cluster.find_any(_path(coredns))
     if found is None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 
-from mcagent.controller.admin import cluster_sets, manifests, node_cleanup
+from mcagent.controller.admin import cluster_sets, dns, manifests, node_cleanup
 from mcagent.controller.admin.cluster import AdminError, Cluster, shown
 from mcagent.controller.admin.deployment import is_ours, release_of
 from mcagent.controller.admin.manifests import CRD, NAMESPACE, OURS, Part, Role, Site
 from mcagent.controller.contract.conditions import TRUE
 from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.leader.cluster_set import is_leader_set
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
@@ -55,6 +57,7 @@ def uninstall(cluster: Cluster, removal: Removal, *, dry_run: bool, timeout: flo
         if _MEMBERS in removal.roles and removal.nodes
         else []
     )
+    named = _MEMBERS in removal.roles and _undo_dns(cluster, dry_run=dry_run)
     if dry_run:
         _tell(cluster, removal, sets, nodes, gone)
     else:
@@ -71,7 +74,7 @@ def uninstall(cluster: Cluster, removal: Removal, *, dry_run: bool, timeout: flo
         raise AdminError("--crds: the controllers need them until Helm has removed the release; repeat this then")
     if removal.crds:
         _remove_crds(cluster, dry_run=dry_run, timeout=timeout)
-    if not (sets or nodes or gone or helms or removal.crds):
+    if not (sets or nodes or gone or helms or named or removal.crds):
         cluster.report(
             f"nothing of role {removal.role} is here (--role, --namespace, --leader-namespace say where to look)"
         )
@@ -175,6 +178,23 @@ def _tell(
         cluster.report(f"Node {node} would be cleaned: mcagent cleanup in namespace {removal.site.namespace}")
     for obj in gone:
         cluster.report(f"{shown(obj)} would be deleted")
+
+
+def _undo_dns(cluster: Cluster, *, dry_run: bool) -> bool:
+    """Take back what `mcagent dns apply` did; tell whether there was any. What may not be done is told instead."""
+    coredns = dns.CoreDns()
+    try:
+        if not dns.is_applied(cluster, coredns):
+            return False
+        if dry_run:
+            cluster.report(f"{coredns.shown}: what mcagent dns has put in would be taken out")
+            return True
+        return dns.remove(cluster, coredns)
+    except ApiRefusalError as error:
+        if error.code != HTTPStatus.FORBIDDEN:
+            raise
+        cluster.report(f"{coredns.shown} is left as it is: {error}; let an administrator run: mcagent dns remove")
+        return False
 
 
 def _remove(cluster: Cluster, gone: Sequence[RawObject], timeout: float) -> None:
