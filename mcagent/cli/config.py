@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Check a configuration, or show the one in force with file, environment and flags put together."
     )
     parser.epilog = _EPILOG
-    parser.add_argument("action", choices=["check", "show"])
+    parser.add_argument("action", choices=["check", "show"], help="whether it is right, or what is in force")
     parser.add_argument("file", nargs="?", metavar="FILE", help="the same as --config FILE")
     parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of `show`")
     add_setting_flags(parser)

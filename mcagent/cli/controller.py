@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Run the control plane of a cluster: as a member of a ClusterSet, or as the leader of one."
     )
     parser.epilog = _EPILOG
-    parser.add_argument("role", choices=[str(role) for role in Role])
+    parser.add_argument("role", choices=[str(role) for role in Role], help="what this cluster is")
     add_setting_flags(parser, SCHEMA)
 
 

@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="of the database, which must outlive the container",
     )
-    parser.add_argument("--log-format", choices=("text", "json"), default="text")
+    parser.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="of log lines [%(default)s]"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

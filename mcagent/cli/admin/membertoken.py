@@ -55,12 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     get = actions.add_parser("get", help="which tokens there are")
     get.add_argument("name", nargs="?", default="", metavar="NAME", help="[all]")
-    get.add_argument("-o", "--output", choices=["table", "json", "yaml"], default="table")
+    get.add_argument("-o", "--output", choices=["table", "json", "yaml"], default="table", help="[%(default)s]")
     get.add_argument(
         "--secret-file", type=Path, metavar="FILE", help="write the Secret for the member here, once more"
     )
     delete = actions.add_parser("delete", help="delete what `create` made: the cluster has no access any more")
-    delete.add_argument("name", metavar="NAME")
+    delete.add_argument("name", metavar="NAME", help="of all three")
     for action in (create, get, delete):
         action.add_argument("-n", "--namespace", required=True, help="the Common Area")
         add_cluster_flags(action)

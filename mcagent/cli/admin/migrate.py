@@ -25,15 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the action and its flags."""
     parser.description = "Say what a change from Antrea's multi-cluster controller to ours asks for, and changes."
     parser.epilog = _EPILOG
-    parser.add_argument("action", choices=["check"])
-    parser.add_argument("role", choices=[*_NAMESPACES])
+    parser.add_argument("action", choices=["check"], help="what to do")
+    parser.add_argument("role", choices=[*_NAMESPACES], help="what the cluster is")
     parser.add_argument(
         "--namespace",
         default="",
         metavar="NAMESPACE",
         help="of Antrea's controller [antrea-multicluster, kube-system]",
     )
-    parser.add_argument("-o", "--output", choices=["text", "json"], default="text")
+    parser.add_argument("-o", "--output", choices=["text", "json"], default="text", help="form of the answer")
     add_cluster_flags(parser)
 
 
