@@ -22,6 +22,7 @@ from mcagent.agent.reports.counters import (
     service_counts,
     wireguard_report,
 )
+from mcagent.agent.reports.links import LinkReader
 from mcagent.agent.reports.policy_log import PolicyLog
 from mcagent.agent.reports.reporter import Reporter, TurnRecorder
 from mcagent.agent.reports.servers import Servers
@@ -36,9 +37,12 @@ from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.model.resources import Backend
+from mcagent.observe.browser import browser_pages
 from mcagent.observe.metrics import Metrics, Sources
 from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.report import Report
+from mcagent.observe.topology import node_topology, page_of
+from mcagent.observe.version import version
 from mcagent.supervised import Supervised
 
 log = logging.getLogger(__name__)
@@ -56,13 +60,17 @@ class Agent:
         self.settings = settings
         self._facilities = make_facilities(settings)
         self._objects = Objects(settings, self._input_changed)
-        self._recorder = TurnRecorder(settings.core.node_name, self._objects.api)
         self._watching = False
         self._began = time.monotonic()
         self._monitor = make_monitor(settings, self._facilities, self._kernel_changed)
         self._wireguard = WireGuardWatch(self._facilities.wireguard, self._wireguard_changed)
         self._prober = make_prober(settings, self._facilities)
         self.live = make_live(settings, self._facilities, self._prober.gateway_lost)
+        self._recorder = TurnRecorder(
+            settings.core.node_name,
+            self._objects.api,
+            LinkReader(lambda: self.live.report, lambda: port_statistics(self._facilities.ovsdb)),
+        )
         reconciler = Reconciler(
             backends=self._facilities.by_name,
             read_facts=facts_reader(settings, self._facilities, self._objects.api_servers),
@@ -102,8 +110,9 @@ class Agent:
             alive=lambda: self.loop.alive,
             pending=lambda: self.loop.pending,
         )
+        browser = browser_pages(lambda: _topology(identity, sources))
         doctor = DoctorPage(lambda: self.settings, pages["/status"])
-        self._http = Servers(settings, {**pages, "/doctor": doctor})
+        self._http = Servers(settings, {**pages, **browser, "/doctor": doctor})
 
     def _sources(self) -> Sources:
         """Return what pages and metrics read when somebody asks."""
@@ -190,7 +199,7 @@ class Agent:
             gc.collect()
             gc.freeze()  # what start-up made stays, and is not looked at with every generation
             gc.enable()
-        self._recorder.turned(report, self.live.report.draining)
+        self._recorder.turned(report, self.live.report)
 
     def _watch(self) -> None:
         """Begin to watch the facilities: what changed before is reported at once then."""
@@ -206,3 +215,16 @@ class Agent:
             self._monitor.start()
         except BackendError as error:
             log.error("%s: changes in the kernel are found every %g s only", error, self.settings.resync_period)
+
+
+def _topology(identity: Identity, sources: Sources) -> Mapping[str, object]:
+    """Return what /topology says of this Node."""
+    desired = sources.report().desired
+    found = node_topology(
+        identity.cluster_id,
+        desired.state if desired is not None else None,
+        sources.live(),
+        sources.ports(),
+        desired.problems if desired is not None else (),
+    )
+    return page_of("node", identity.node, version(), time.time(), (found,))

@@ -26,6 +26,7 @@ from mcagent.model.problem import Problem
 
 if TYPE_CHECKING:
     from mcagent.kube.events import EventRecorder
+    from mcagent.kube.links import LinkPublisher
     from mcagent.kube.publish import Publisher
     from mcagent.kube.source import Source
 
@@ -79,10 +80,11 @@ class SnapshotStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """What writes to the API: Events of problems, and this Node's key; and where the API server is."""
+    """What writes to the API: Events of problems, this Node's key and links; and where the API server is."""
 
     events: EventRecorder
     publisher: Publisher
+    links: LinkPublisher
     servers: Callable[[], tuple[Address, ...]]
 
 
@@ -96,13 +98,13 @@ class Objects:
         self._source, self.api = _source(settings, self._store, changed)
         self._store.source_problems = self._source.problems
         self._wanted: tuple[frozenset[Kind], Mapping[Kind, str]] = (ALWAYS_NEEDED, {})
-        self._writers: tuple[EventRecorder | Publisher, ...] = ()
+        self._writers: tuple[EventRecorder | Publisher | LinkPublisher, ...] = ()
 
     def start(self, *, write: bool) -> None:
         """Begin to read and, if wanted, to write."""
         self._source.start(sorted(ALWAYS_NEEDED))
         if self.api is not None and write:
-            self._writers = (self.api.events, self.api.publisher)
+            self._writers = (self.api.events, self.api.publisher, self.api.links)
             for writer in self._writers:
                 writer.start()
 
@@ -146,6 +148,7 @@ def _source(settings: Settings, store: SnapshotStore, changed: Callable[[], None
         return DirectorySource(path, store, namespace=namespace, changed=changed), None
     from mcagent.kube.client import Client
     from mcagent.kube.events import EventRecorder
+    from mcagent.kube.links import LinkPublisher
     from mcagent.kube.publish import Publisher
     from mcagent.kube.sources.apiserver import ApiServerSource
 
@@ -153,6 +156,7 @@ def _source(settings: Settings, store: SnapshotStore, changed: Callable[[], None
     api = Api(
         events=EventRecorder(client, node=settings.core.node_name),
         publisher=Publisher(client),
+        links=LinkPublisher(client),
         servers=lambda: client.addresses,
     )
     return ApiServerSource(client, store, namespace=namespace), api

@@ -33,6 +33,7 @@ from mcagent.controller.settings import MemberLimits
 from mcagent.controller.webhook.keeper import DirectoryKeeper, Keeper, SecretKeeper
 from mcagent.controller.webhook.lookup import NEEDED, ClusterLookup
 from mcagent.controller.webhook.server import Review, WebhookServer
+from mcagent.http.server import Pages
 from mcagent.kube.client import Client
 from mcagent.kube.events import EventRecorder
 from mcagent.model.backoff import Backoff
@@ -40,7 +41,9 @@ from mcagent.model.errors import McagentError, SourceError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
+from mcagent.observe.browser import browser_pages
 from mcagent.observe.systemd import Notifier
+from mcagent.observe.topology import page_of
 from mcagent.observe.version import version
 
 log = logging.getLogger(__name__)
@@ -188,8 +191,16 @@ class Controller:
             events=self._events.counts,
         )
         self.registry = registry(self._process)
-        pages = make_pages(self._process, self.registry)
+        pages: Pages = make_pages(self._process, self.registry)
+        if role is Role.LEADER:
+            pages = {**pages, **browser_pages(self._topology)}
         self.servers = Servers(settings, pages, client)
+
+    def _topology(self) -> Mapping[str, object]:
+        from mcagent.controller.leader.topology import topologies
+
+        led = topologies(self.engine.view, self.namespace or None)
+        return page_of("clusterset", self.identity, version(), time.time(), led)
 
     # --- any thread ---------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """A small HTTP server for GET: path to page. Knows nothing of what the pages say.
 
-One request for each connection. With a guard every page needs a bearer token that the guard accepts; a path
-without a page is not found, and the guard is not asked.
+One request for each connection. With a guard every page needs a bearer token that the guard accepts, but for those
+that are `Public`. A path without a page is not found, and the guard is not asked.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Page:
     body: str
     status: int = 200
     content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()  # more of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,15 @@ class Query:
     answer: Callable[[str], Page]
 
 
+@dataclass(frozen=True, slots=True)
+class Public:
+    """A page that needs no token, since it says nothing of what is going on."""
+
+    answer: Callable[[], Page]
+
+
 PlainPages = Mapping[str, Callable[[], Page]]
-Pages = Mapping[str, Callable[[], Page] | Query]
+Pages = Mapping[str, Callable[[], Page] | Query | Public]
 # Whether a bearer token ("" for none) of a source may get a path: 200, or the HTTP status of the refusal.
 Guard = Callable[[str, str, str], int]
 
@@ -89,6 +97,8 @@ class HttpServer:
         page = self._pages.get(head.path)
         if page is None:
             return Page(body="not found\n", status=404)
+        if isinstance(page, Public):
+            return answer_of(page.answer)
         if self._guard is not None:
             status = self._guard(bearer(head.headers.get("authorization", "")), head.path, source)
             if status != 200:
@@ -116,13 +126,14 @@ def encoded(page: Page, *, body: bool = True) -> bytes:
     """Return the answer as it is sent; the connection ends with it."""
     text = page.body.encode()
     more = {401: 'WWW-Authenticate: Bearer realm="mcagent"\r\n', 429: "Retry-After: 1\r\n"}
+    headers = "".join(f"{name}: {value}\r\n" for name, value in page.headers)
     head = (
         f"HTTP/1.1 {page.status} {HTTPStatus(page.status).phrase}\r\n"
         f"Content-Type: {page.content_type}\r\n"
         f"Content-Length: {len(text)}\r\n"
         "Cache-Control: no-store\r\n"
         "X-Content-Type-Options: nosniff\r\n"
-        f"{more.get(page.status, '')}"
+        f"{headers}{more.get(page.status, '')}"
         "Connection: close\r\n\r\n"
     )
     return head.encode() + (text if body else b"")

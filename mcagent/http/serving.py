@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mcagent.http.connection import Limits
 from mcagent.http.listening import Authentication, is_loopback
-from mcagent.http.server import Guard, HttpServer, Page, Pages, Query, answer_of
+from mcagent.http.server import Guard, HttpServer, Page, Pages, Public, Query, answer_of
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def serve_health(address: tuple[str, int], pages: Pages) -> HttpServer:
     nobody else's matter.
     """
     wanted = {path: pages[path] for path in HEALTH_PATHS if path in pages}
-    found = {path: page for path, page in wanted.items() if not isinstance(page, Query)}
+    found = {path: page for path, page in wanted.items() if not isinstance(page, Query | Public)}
     if not is_loopback(address[0]):
         found = {path: _terse(page) for path, page in found.items()}
     return HttpServer(address, found, limits=HEALTH_LIMITS)

@@ -53,7 +53,7 @@ def test_manifests_are_well_formed(manifest: dict[str, Any]) -> None:
 
 
 def test_rights_are_those_that_are_used() -> None:
-    """Reading what is read, creating Events, a Gateway's key: nothing else, no wildcards, no other writes."""
+    """Reading what is read, creating Events, a Gateway's key and status: nothing else, no wildcards, no other writes."""
     allowed = {
         (info.group, info.plural): {"get", "list", "watch"} for kind, info in KINDS.items() if kind in AGENT_KINDS
     }
@@ -61,6 +61,7 @@ def test_rights_are_those_that_are_used() -> None:
     allowed |= {("authentication.k8s.io", "tokenreviews"): {"create"}}
     allowed |= {("authorization.k8s.io", "subjectaccessreviews"): {"create"}}
     allowed["multicluster.crd.antrea.io", "gateways"].add("patch")
+    allowed |= {("multicluster.crd.antrea.io", "gateways/status"): {"patch"}}
     granted: dict[tuple[str, str], set[str]] = {}
     for rule in one("ClusterRole")["rules"]:
         assert rule.keys() == {"apiGroups", "resources", "verbs"}

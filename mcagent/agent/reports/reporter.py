@@ -17,10 +17,12 @@ from mcagent.agent.objects import Api
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.plan.render import resource_text
 from mcagent.model.event import Event
+from mcagent.model.links import Link
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Op, Step
 from mcagent.model.problem import Problem
 from mcagent.model.resources import Backend
+from mcagent.observe.gateways import LiveReport
 from mcagent.observe.metrics import Metrics
 from mcagent.observe.report import BackendReport, PassReport, Report
 from mcagent.observe.systemd import Notifier
@@ -173,25 +175,30 @@ def _cut(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 class TurnRecorder:
-    """Records what a turn of the loop changed. `api` is None where there is no API server."""
+    """Records what a turn of the loop changed. `api` is None where there is no API server.
 
-    def __init__(self, node: str, api: Api | None) -> None:
-        self._api = api
+    `links` tells, when it is called, how this gateway reaches other clusters.
+    """
+
+    def __init__(self, node: str, api: Api | None, links: Callable[[], Sequence[Link]]) -> None:
+        self._api, self._links = api, links
         self._events = NodeRecorder(node, api.events.record) if api is not None else None
         self._notifier = Notifier()
         self._problems: tuple[Problem, ...] = ()
 
-    def turned(self, report: Report, drain: Draining) -> None:
+    def turned(self, report: Report, live: LiveReport) -> None:
         """Take in the state after a turn of the loop."""
         if self._events is not None:
-            self._events.turned(report, drain)
+            self._events.turned(report, live.draining)
         desired = report.desired
         if self._api is not None and desired is not None:
             if desired.problems != self._problems:
                 self._problems = desired.problems
                 self._api.events.problems(self._problems)
-            if (found := desired.state.encryption.publication) is not None:
+            found = desired.state.encryption.publication
+            if found is not None:
                 self._api.publisher.want(found.meta, found.there, found.wanted)
+            self._api.links.want(found.meta if found is not None else None, self._links, live.peers)
         if not dead():  # else the watchdog ends the process
             self._notifier.turn(ready=report.converged, status=_status(report)[:500])
 

@@ -2,18 +2,20 @@
 
 A heartbeat has the time at which its period began, so there is one write a period however often the key is
 reconciled; clusters are spread over the period by their IDs. The object is not watched: the watch would bring
-those of all members. With it goes what of the ClusterSet's policies is not applied here.
+those of all members. With it go what of the ClusterSet's policies is not applied here, and how well this cluster
+reaches the others: a tunnel that goes up or down is told at once, traffic with the next heartbeat.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.contract.policies import CARRIED
+from mcagent.controller.contract.raw import value_at
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -34,7 +36,10 @@ from mcagent.controller.member.policies import cluster_policies, kubernetes_poli
 from mcagent.controller.member.policies.cluster_policies import ANTREA, POLICIES
 from mcagent.controller.member.policies.kubernetes_policies import KUBERNETES_POLICIES
 from mcagent.controller.settings import MemberSettings
+from mcagent.kube.source import RawObject
+from mcagent.model import links
 from mcagent.model.event import Event
+from mcagent.model.links import Link
 from mcagent.model.objects import Kind
 
 KEY = "announce"
@@ -47,7 +52,9 @@ class Announce:
 
     name = "announce"
     needs_leader = False
-    reads = Access(local={Kind.CLUSTER_SET, Kind.NAMESPACE, *ANTREA, *CARRIED}, leader={Kind.RESOURCE_IMPORT})
+    reads = Access(
+        local={Kind.CLUSTER_SET, Kind.GATEWAY, Kind.NAMESPACE, *ANTREA, *CARRIED}, leader={Kind.RESOURCE_IMPORT}
+    )
     writes = Access(leader={Kind.MEMBER_CLUSTER_ANNOUNCE})
     indexes = (POLICIES, KUBERNETES_POLICIES)
 
@@ -55,7 +62,9 @@ class Announce:
         self._period = settings.heartbeat_period
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:  # noqa: ARG002
-        """Return the one key when membership or connection changed."""
+        """Return the one key when membership or connection changed, or a link went up or down."""
+        if change.kind is Kind.GATEWAY:
+            return [KEY] if _states(change.old) != _states(change.new) else []
         return [KEY] if concerns_membership(change) else []
 
     def all_keys(self, view: View) -> Iterable[str]:  # noqa: ARG002
@@ -71,6 +80,7 @@ class Announce:
         beat = (now - offset) // self._period * self._period + offset
         ref = announce_ref(leader)
         notes: dict[str, str | None] = {names.HEARTBEAT_ANNOTATION: time_text(beat)}
+        notes[links.ANNOTATION] = _links(view)
         if leader.synced:  # else nothing is known of policies
             notes[names.POLICY_PROBLEMS_ANNOTATION] = _policy_problems(view)
         body = {
@@ -92,6 +102,21 @@ def _policy_problems(view: View) -> str | None:
     """Return which policies are not applied here, and why, as JSON by name; None: all are."""
     found = sorted({**cluster_policies.report(view), **kubernetes_policies.report(view)}.items())
     return json.dumps({name: why[:SHOWN] for name, why in found[:MAX_REPORTED]}) if found else None
+
+
+def _links(view: View) -> str | None:
+    """Return how this cluster's gateways together reach the others; None: there is nothing to tell."""
+    gateways = view.list(Kind.GATEWAY, namespace=view.namespace)
+    found = links.most_telling(links.merged(_reported(raw) for raw in gateways))
+    return links.as_text(found) if found else None
+
+
+def _reported(gateway: RawObject | None) -> Sequence[Link]:
+    return links.read(value_at(gateway, "status", "links"))
+
+
+def _states(gateway: RawObject | None) -> object:
+    return [(link.cluster, link.live, link.tunnels) for link in _reported(gateway)]
 
 
 def announce_ref(leader: Leader) -> Ref:

@@ -249,6 +249,10 @@ def test_agents_write_the_key_of_their_own_node(policed: Cluster, name: str) -> 
             policed, "kube-system", name, "PATCH", "node-1", wireGuard=key, **changes
         )
     assert "changes the field wireGuard" in as_account(policed, "kube-system", name, "POST", "node-1")
+    told = {"status": {"links": [{"clusterID": "west", "live": 1, "tunnels": 2}]}}
+    assert as_account(policed, "kube-system", name, "PATCH", "node-1", part="/status", **told) == ""
+    refused = as_account(policed, "kube-system", name, "PATCH", "node-2", part="/status", **told)
+    assert "of that Node only" in refused
 
 
 @pytest.mark.parametrize(
@@ -269,11 +273,12 @@ def as_account(cluster: Cluster, namespace: str, name: str, method: str, node: s
 def as_user(cluster: Cluster, user: str, method: str, node: str = "", **fields: Any) -> str:
     """Try something by impersonation, as somebody who may do everything; return "" or why it was refused."""
     path, kind, dry = cluster.gateways, "application/json", fields.pop("dry", True)
+    part = fields.pop("part", "")
     body = gateway() | {"apiVersion": "multicluster.crd.antrea.io/v1alpha1"}
     if method == "PATCH":
         if refusal(cluster.client, "GET", f"{path}/node-1") is not None:
             assert as_account(cluster, "kube-system", "mcagent-controller", "POST", dry=False) == ""
-        path, kind, body = f"{path}/node-1", "application/merge-patch+json", fields
+        path, kind, body = f"{path}/node-1{part}", "application/merge-patch+json", fields
     config = yaml.safe_load(cluster.server.kubeconfig.read_text())
     (where,) = (item["cluster"] for item in config["clusters"])
     headers = {

@@ -1,0 +1,134 @@
+"""How well this cluster reaches another one: what gateways report, members pass on, and the leader shows.
+
+Owns the form in the API: `status.links` of a Gateway, and the annotation `mcagent.io/links` of a
+MemberClusterAnnounce, which comes from other clusters and is not trusted. Knows no tunnel and no page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mcagent.model.errors import InputError
+from mcagent.model.field import Field, printable
+from mcagent.model.parsing.document import decode
+
+ANNOTATION = "mcagent.io/links"
+MAX_REPORTED = 64  # links that a member reports to the leader: those that tell most
+MAX_READ = 1024  # of a Gateway; more than clusters in a ClusterSet
+MAX_TEXT = 32 * 1024  # characters of the annotation that are read
+MAX_WHY = 160
+_MAX_RATE = 10**15
+_MAX_TUNNELS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """The way to another cluster. `since`: when a tunnel last went up or down (RFC 3339, UTC; "" if not known).
+
+    `bytes_per_second` is of both directions together, and only about right: it is written rarely.
+    """
+
+    cluster: str
+    live: int
+    tunnels: int
+    since: str = ""
+    why: str = ""  # a tunnel that is not live: what is the matter
+    bytes_per_second: int = 0
+
+    @property
+    def up(self) -> bool:
+        """Whether all tunnels are live, and there is one."""
+        return 0 < self.live == self.tunnels
+
+
+def to_json(link: Link) -> dict[str, object]:
+    """Return a link as the API has it."""
+    found: dict[str, object] = {"clusterID": link.cluster, "live": link.live, "tunnels": link.tunnels}
+    if link.since:
+        found["since"] = link.since
+    if link.why:
+        found["why"] = link.why[:MAX_WHY]
+    if link.bytes_per_second:
+        found["bytesPerSecond"] = link.bytes_per_second
+    return found
+
+
+def read(items: object, limit: int = MAX_READ) -> tuple[Link, ...]:
+    """Return the links of a JSON value, the first `limit`. What is wrong is left out; nothing is raised."""
+    found: dict[str, Link] = {}
+    for item in items[:limit] if isinstance(items, list) else ():
+        try:
+            link = _link(Field("link", item))
+        except InputError:
+            continue
+        found.setdefault(link.cluster, link)
+    return tuple(found.values())
+
+
+def read_text(text: str) -> tuple[Link, ...]:
+    """Return the links of the annotation, which another cluster wrote. Nothing is raised."""
+    if not text or len(text) > MAX_TEXT:
+        return ()
+    try:
+        return read(decode(text), MAX_REPORTED)
+    except ValueError:
+        return ()
+
+
+def as_text(links: Iterable[Link]) -> str:
+    """Return the annotation: the same for equal links."""
+    return json.dumps([to_json(link) for link in links], separators=(",", ":"))
+
+
+def merged(reports: Iterable[Sequence[Link]]) -> tuple[Link, ...]:
+    """Return what several gateways of a cluster report together: a link for each other cluster, by name."""
+    by_cluster: dict[str, list[Link]] = {}
+    for report in reports:
+        for link in report:
+            by_cluster.setdefault(link.cluster, []).append(link)
+    return tuple(_one(cluster, links) for cluster, links in sorted(by_cluster.items()))
+
+
+def most_telling(links: Iterable[Link], limit: int = MAX_REPORTED) -> tuple[Link, ...]:
+    """Return at most `limit` links, by name: first those that are not up, then those with most traffic."""
+    ranked = sorted(links, key=lambda link: (link.up, -link.bytes_per_second, link.cluster))
+    return tuple(sorted(ranked[:limit], key=lambda link: link.cluster))
+
+
+def settled(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    """Return rates by cluster that change only when they changed by more than half: each change is a write."""
+    return {cluster: _settled(before.get(cluster, 0), rate) for cluster, rate in now.items()}
+
+
+def _settled(before: int, now: int) -> int:
+    if abs(now - before) <= before / 2:
+        return before
+    digits = max(0, len(str(now)) - 2)  # two significant digits
+    return round(now, -digits)
+
+
+def _one(cluster: str, links: list[Link]) -> Link:
+    worst = min(links, key=lambda link: (link.live - link.tunnels, link.why))
+    return Link(
+        cluster=cluster,
+        live=sum(link.live for link in links),
+        tunnels=sum(link.tunnels for link in links),
+        since=max(link.since for link in links),
+        why=worst.why,
+        bytes_per_second=sum(link.bytes_per_second for link in links),
+    )
+
+
+def _link(field: Field) -> Link:
+    rate = field.get("bytesPerSecond")
+    tunnels = field.get("tunnels").integer(0, _MAX_TUNNELS)
+    return Link(
+        cluster=field.get("clusterID").name(),
+        live=field.get("live").integer(0, tunnels),
+        tunnels=tunnels,
+        since=field.get("since").timestamp(),
+        why=printable(field.get("why").text(""), MAX_WHY),
+        bytes_per_second=0 if rate.absent else rate.integer(0, _MAX_RATE),
+    )
