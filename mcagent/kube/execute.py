@@ -73,11 +73,13 @@ def execute(
 
 def _read(stream: Any, where: str, end: float, most: int) -> Executed:
     found = {_STDOUT: "", _STDERR: "", _ERROR: ""}
-    while stream.is_open():
+    going = True
+    while going:
         left = end - time.monotonic()
         if left <= 0:
             raise ApiUnreachableError(f"{where}: it did not end in time")
         stream.update(timeout=left)
+        going = stream.is_open()  # asked before reading, which takes in more: nothing comes after the end
         for channel in found:
             found[channel] += stream.read_channel(channel)
         if sum(map(len, found.values())) > most:
