@@ -26,6 +26,7 @@ from mcagent.agent.reports.links import LinkReader
 from mcagent.agent.reports.policy_log import PolicyLog
 from mcagent.agent.reports.reporter import Reporter, TurnRecorder
 from mcagent.agent.reports.servers import Servers
+from mcagent.agent.trace import TracePage
 from mcagent.agent.wiring import (
     facts_reader,
     make_facilities,
@@ -34,6 +35,7 @@ from mcagent.agent.wiring import (
     make_prober,
 )
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
+from mcagent.http.server import Query
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.model.resources import Backend
@@ -112,7 +114,8 @@ class Agent:
         )
         browser = browser_pages(lambda: _topology(identity, sources))
         doctor = DoctorPage(lambda: self.settings, pages["/status"])
-        self._http = Servers(settings, {**pages, **browser, "/doctor": doctor})
+        trace = TracePage(settings.core.node_name, settings.ovsdb, settings.core.bridge)
+        self._http = Servers(settings, {**pages, **browser, "/doctor": doctor, "/trace": Query(trace)})
 
     def _sources(self) -> Sources:
         """Return what pages and metrics read when somebody asks."""

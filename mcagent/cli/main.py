@@ -20,6 +20,7 @@ COMMANDS = {
     "controller": "run the control plane of this cluster, as member or as leader",
     "openvswitch": "run Open vSwitch on a Node that has none",
     "status": "show how the agent of this Node is doing",
+    "trace": "show the way of a packet between clusters, hop by hop, and why it ends",
     "page": "print a page of this Node's agent as JSON",
     "top": "show the traffic between clusters as it flows",
     "gateways": "show which gateways are used, live or why not, since when and who decided",

@@ -1,0 +1,159 @@
+"""What `ofproto/trace` (ovs-vswitchd(8)) says of a packet, mapped back to the words of our pipeline. Pure.
+
+Owns the reading of that text and the likely causes of drops. The packet is the first of its connection: a trace
+does not look into conntrack.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address
+
+from flows.pipeline import declaration as d
+from flows.pipeline import registers as r
+from flows.pipeline import tables as t
+
+_FLOW = re.compile(r" *(\d+)\. (?:(.*), )?priority \d+(?:, cookie (0x[0-9a-f]+))?$")
+_OUTPUT = re.compile(r" +(?:output:|-> output port is )(\d+)$")
+_BRIDGE = re.compile(r' *bridge\("(.*)"\)$')
+_STATE = re.compile(r" *(?:Modified flow|Flow): (.*)$")
+_ETH_DST = re.compile(r" +set_field:(\S+)->eth_dst$")
+_TABLES = {table.number: table.name for table in t.TABLES}
+_CATEGORIES = {category.number: category for category in d.PIPELINE.categories}
+_REJECTS = {t.EGRESS_REJECT.number, t.REJECT_STATE.number}
+MACS = {"plain": r.MAC_PLAIN, "translated": r.MAC_TRANSLATED, "reply": r.MAC_REPLY}
+
+# What is probably wrong, and what to look at next, by the reason of a drop.
+CAUSES: Mapping[str, tuple[str, str]] = {
+    "miss": ("no rule knows such a packet: is the agent ready?", "mcagent status"),
+    "spoofed": ("the source is not the sender's own: is it of the Node's podCIDR?", "kubectl get nodes -o yaml"),
+    "spoofed-remote": (
+        "the source is in no CIDR that its cluster has announced, or one was refused",
+        "kubectl get clusterinfoimports -A -o yaml",
+    ),
+    "not-published": ("Pods are not open to others (enablePodToPodConnectivity)", "mcagent config show"),
+    "not-exported": ("no ServiceExport of this Service, or of another port", "kubectl get serviceexports -A"),
+    "no-endpoint": ("the exported Service has no ready endpoint", "kubectl get endpointslices -A"),
+    "no-state": ("a reply of a connection that this gateway does not know", "mcagent gateways --history"),
+    "invalid": ("conntrack does not take the packet for part of a connection", "mcagent status"),
+    "no-route": ("no other cluster has this address", "kubectl get clusterinfoimports -A -o yaml"),
+    "no-gateway": ("no gateway of that cluster can be used", "mcagent gateways --history"),
+    "no-node": ("no Node of this cluster has this address", "kubectl get pods -A -o wide"),
+    "refused": ("the reset of a client that the agent has asked", "mcagent status"),
+    "policy": ("a rule of a policy forbids it", "mcagent policy explain --from WHO --to WHO --port PORT"),
+    "isolated": ("a NetworkPolicy isolates the Pod, and none allows this", "mcagent policy list"),
+    "unknown-identity": (
+        "policies choose clients of this Pod by labels, and the sender's are not known",
+        "kubectl get labelidentities",
+    ),
+}  # fmt: skip
+
+
+class Outcome(StrEnum):
+    """What becomes of a packet on one Node."""
+
+    HOST = "to this Node's kernel"
+    TUNNEL = "to a tunnel"
+    REJECTED = "rejected"
+    DROPPED = "dropped"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A packet as it comes in by a port of the bridge. `mac`: what our tunnels say of it (`MACS`)."""
+
+    in_port: int
+    source: IPv4Address
+    destination: IPv4Address
+    protocol: str
+    source_port: int
+    port: int
+    mac: str = "plain"
+
+    def text(self) -> str:
+        """Return it as ofproto/trace takes it: made of numbers and known words alone."""
+        mac = ":".join(re.findall("..", f"{MACS[self.mac]:012x}"))
+        parts = f"in_port={self.in_port},{self.protocol},dl_src=0a:6d:63:00:00:01,dl_dst={mac}"
+        parts += f",nw_src={self.source},nw_dst={self.destination},nw_ttl=64"
+        if self.protocol == "icmp":
+            return f"{parts},icmp_type=8,icmp_code=0"
+        flags = ",tcp_flags=syn" if self.protocol == "tcp" else ""
+        return f"{parts},tp_src={self.source_port},tp_dst={self.port}{flags}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walk:
+    """The way through one bridge. `reason` is the drop's name, `number` what its cookie tells beside it."""
+
+    tables: tuple[str, ...]
+    outcome: Outcome
+    out_port: int | None = None
+    reason: str = ""
+    table: str = ""  # where it was decided
+    rule: str = ""  # what the deciding flow matches
+    number: int = 0
+    source: str = ""
+    destination: str = ""
+    source_port: int = 0
+    port: int = 0
+    mac: str = "plain"
+
+
+def read(text: str, bridge: str, probe: Probe) -> Walk:
+    """Return what a trace of the probe says. Total: whatever the text, there is a verdict."""
+    ours, tables, rule, cookie = True, list[int](), "", 0
+    outputs, state, mac, dead = list[int](), dict[str, str](), probe.mac, False
+    for line in text.splitlines():
+        if found := _BRIDGE.match(line):
+            ours = found[1] == bridge  # the tunnel's own packets pass other bridges
+        elif found := _STATE.match(line):
+            state |= dict(part.partition("=")[::2] for part in found[1].split(","))
+        elif not ours:
+            continue
+        elif found := _FLOW.match(line):
+            tables.append(int(found[1]))
+            rule, cookie = found[2] or "", int(found[3] or "0", 16)
+        elif found := _OUTPUT.match(line):
+            outputs.append(int(found[1]))
+        elif found := _ETH_DST.match(line):
+            named = {f"{number:012x}": name for name, number in MACS.items()}
+            mac = named.get(found[1].replace(":", ""), mac)
+        elif "no live bucket" in line:
+            dead = True
+    outcome, reason, number = _verdict(tables, outputs, cookie, dead=dead)
+    return Walk(
+        tables=tuple(_TABLES.get(one, str(one)) for one in tables),
+        outcome=outcome,
+        out_port=outputs[-1] if outputs else None,
+        reason=reason,
+        table=_TABLES.get(tables[-1], str(tables[-1])) if tables else "",
+        rule=rule,
+        number=number,
+        source=state.get("nw_src", str(probe.source)),
+        destination=state.get("nw_dst", str(probe.destination)),
+        source_port=_number(state.get("tp_src"), probe.source_port),
+        port=_number(state.get("tp_dst"), probe.port),
+        mac=mac,
+    )
+
+
+def _verdict(tables: list[int], outputs: list[int], cookie: int, *, dead: bool) -> tuple[Outcome, str, int]:
+    parts = d.COOKIES.split(cookie)
+    category = _CATEGORIES.get(parts[0]) if parts is not None else None
+    if tables and tables[-1] in _REJECTS:
+        return Outcome.REJECTED, "policy", 0
+    if outputs:
+        return (Outcome.HOST if outputs[-1] == r.HOST_OFPORT else Outcome.TUNNEL), "", 0
+    if category is not None and category.drops and parts is not None:
+        return Outcome.DROPPED, category.name, parts[1]
+    if dead:
+        return Outcome.DROPPED, d.DROP_NO_GATEWAY.name, 0
+    return Outcome.UNKNOWN, "", 0
+
+
+def _number(text: str | None, otherwise: int) -> int:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 6 else otherwise
