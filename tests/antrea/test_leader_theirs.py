@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.antrea.conftest import UNPROVEN
 from tests.antrea.suite import (
     test_a_gateway_moves,
     test_a_member_leaves_and_joins_again,
@@ -13,7 +12,7 @@ from tests.antrea.suite import (
 )
 
 LEADER = "theirs"
-pytestmark = [pytest.mark.timeout(300), UNPROVEN]
+pytestmark = pytest.mark.timeout(300)
 
 __all__ = [
     "test_a_gateway_moves",

@@ -120,7 +120,7 @@ def test_there_and_back(
     rest = [text for text in held if text != names.MEMBER_FINALIZER] or None
     b.patch(Kind.CLUSTER_SET, SET, HOME, {"metadata": {"finalizers": rest}})
     port = free_port()
-    b.install(VERSION, "member", port)
+    b.install(VERSION, "member", port, crds=False)  # ours stay: what is stored as v1beta1 has to be served
     b.run(VERSION, "member", port, program(VERSION))
     follows(a, b, "last-a")
     again = uids(b, leader=False)
