@@ -53,7 +53,7 @@ def test_manifests_are_well_formed(manifest: dict[str, Any]) -> None:
 
 
 def test_rights_are_those_that_are_used() -> None:
-    """Reading what is read, creating Events, a Gateway's key and status: nothing else, no wildcards, no other writes."""
+    """Reading what is read, creating Events, a Gateway's key and status: no wildcards, no other writes."""
     allowed = {
         (info.group, info.plural): {"get", "list", "watch"} for kind, info in KINDS.items() if kind in AGENT_KINDS
     }
