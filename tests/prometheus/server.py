@@ -79,9 +79,10 @@ class Prometheus:
         try:
             return netns.call(self._namespace, ask) if self._namespace else ask()
         except urllib.error.HTTPError as error:
-            if error.code == 503:  # it is starting
-                return None
-            raise AssertionError(f"{parameters}: {error.read().decode()}") from error
+            with error:  # it holds the connection
+                if error.code == 503:  # it is starting
+                    return None
+                raise AssertionError(f"{parameters}: {error.read().decode()}") from error
         except OSError:
             return None
 
