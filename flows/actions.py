@@ -114,7 +114,27 @@ class Conjunction:
     of: int
 
 
-Action = Output | OutputBits | Goto | Resubmit | SetField | Move | DecTtl | Ct | ToGroup | Meter | Conjunction
+@dataclass(frozen=True, slots=True)
+class ToController:
+    """Hand the packet to whoever listens on the bridge's management socket, as a packet-in."""
+
+    length: int  # bytes of it at most
+
+
+Action = (
+    Output
+    | OutputBits
+    | Goto
+    | Resubmit
+    | SetField
+    | Move
+    | DecTtl
+    | Ct
+    | ToGroup
+    | Meter
+    | Conjunction
+    | ToController
+)
 Actions = tuple[Action, ...]
 DROP: Actions = ()
 

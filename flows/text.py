@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from flows import actions as act
 from flows.errors import FlowError
 from flows.fields import (
+    ETH_DST,
     ETH_TYPE,
     FLAG_BITS,
     FRAG_ANY,
@@ -102,8 +103,6 @@ def value_text(field: Field, value: int, mask: int) -> str:
 
 
 def _term_text(term: Term) -> str:
-    if term.field is ETH_TYPE:
-        return SHORTHAND.get((term.value, None)) or f"dl_type=0x{term.value:04x}"
     return f"{term.field.name}={value_text(term.field, term.value, term.mask)}"
 
 
@@ -111,22 +110,33 @@ def match_text(match: Match) -> str:
     """Return the match as `ovs-ofctl dump-flows` prints it, without the priority."""
     parts: list[str] = []
     ether = 0
+    kind = ""  # an Ethernet type without a word of its own stands after the MAC addresses
     protocol = ""  # one without a word of its own stands after the addresses
     for term in match.terms:
         field = term.field
+        if kind and field.order > ETH_DST.order:
+            parts.append(kind)
+            kind = ""
         if field is ETH_TYPE:
             ether = term.value
-        elif field is IP_PROTO:
+            if word := SHORTHAND.get((ether, None)):
+                parts.append(word)
+            else:
+                kind = f"dl_type=0x{ether:04x}"
+            continue
+        if field is IP_PROTO:
             word = SHORTHAND.get((ether, term.value))
             if word:
                 parts[-1] = word  # the Ethernet type stands directly before: see the order of fields
             else:
                 protocol = f"nw_proto={term.value}"
             continue
-        elif protocol and field.order > IPV6_DST.order:
+        if protocol and field.order > IPV6_DST.order:
             parts.append(protocol)
             protocol = ""
         parts.append(_term_text(term))
+    if kind:
+        parts.append(kind)
     if protocol:
         parts.append(protocol)
     return ",".join(parts)
@@ -173,6 +183,7 @@ _RENDER: dict[type, Callable[..., str]] = {
     act.Ct: _ct,
     act.ToGroup: lambda a: f"group:{a.group_id}",
     act.Meter: lambda a: f"meter:{a.meter_id}",
+    act.ToController: lambda a: f"CONTROLLER:{a.length}",
     act.Conjunction: lambda a: f"conjunction({a.conj_id},{a.clause}/{a.of})",
 }
 

@@ -197,6 +197,8 @@ def _action(text: str, ports: Mapping[str, int]) -> act.Action:
         return act.ToGroup(number(name, value))
     if name == "meter":
         return act.Meter(number(name, value))
+    if name == "CONTROLLER":
+        return act.ToController(number(name, value))
     if name == "goto_table":
         return act.Goto(number(name, value))
     if name == "load":

@@ -27,6 +27,7 @@ from flows.fields import (
     IP_PROTO,
     IP_TTL,
     IPV6_DST,
+    PORT_CONTROLLER,
     PORT_IN_PORT,
     Bits,
     Field,
@@ -211,6 +212,8 @@ class _Walker:
                     self.table(number, copy, depth + 1)
                 case act.Output(port):
                     self.output(port, copy)
+                case act.ToController():
+                    self.output(PORT_CONTROLLER, copy)
                 case act.OutputBits(bits):
                     self.output(_read(copy.state, bits), copy)
                 case act.ToGroup(number):

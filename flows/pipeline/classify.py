@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from flows.actions import set_bits
-from flows.fields import IN_PORT, IP_PROTO, IP_TCP, IP_TOS, PORT_CONTROLLER, exact, tcp_flags
+from flows.actions import ToController, set_bits
+from flows.fields import ETH_TYPE, IN_PORT, IP_PROTO, IP_TCP, IP_TOS, PORT_CONTROLLER, exact, tcp_flags
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
@@ -26,7 +26,15 @@ def base(env: Env) -> Iterator[Flow]:
         for port in env.local_gateways:
             gateway = (e.UNMARKED, set_bits(r.ORIGIN, r.ORIGIN_GATEWAY), set_bits(r.INGRESS_PORT, port))
             yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *gateway, e.goto(t.SOURCE))
+    yield from _told(env)
     yield from _probes(env)
+
+
+def _told(env: Env) -> Iterator[Flow]:
+    """What the agents of this cluster's gateways tell is for the agent here; from nobody else does it pass."""
+    for port in env.local_gateways:
+        terms = (exact(IN_PORT, port), exact(ETH_TYPE, r.ETHERTYPE_AGENTS))
+        yield e.flow(t.CLASSIFY, d.NORMAL, terms, ToController(r.AGENTS_FRAME))
 
 
 def _probes(env: Env) -> Iterator[Flow]:

@@ -33,6 +33,11 @@ MAC_REPLY = 0xAABBCCDDEEF2  # Node to gateway: a reply to a connection from anot
 # (RFC 2474, section 6).
 TOS_PROBE = 0b101011 << 2
 
+# What a gateway's agent tells the agents of its cluster (`mcagent.core.failover.reachability`): an Ethernet type
+# for local use (IEEE Std 802-2014, 9.2.3), and how much of a frame they are handed.
+ETHERTYPE_AGENTS = 0x88B5
+AGENTS_FRAME = 1500  # bytes
+
 # With MAC_TRANSLATED, the source MAC holds the Service in its lower 32 bits. Unicast, locally administered, and
 # never the MAC of a host port, since numbers of Services have 24 bits.
 MAC_SERVICE = 0x0A6D00000000

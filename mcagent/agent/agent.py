@@ -14,6 +14,7 @@ from mcagent.agent.control_loop.schedule import Timing
 from mcagent.agent.control_loop.startup import Startup
 from mcagent.agent.doctor import DoctorPage
 from mcagent.agent.objects import Objects
+from mcagent.agent.reachability import Reachability
 from mcagent.agent.reports.counters import (
     drop_counts,
     nft_drop_counts,
@@ -67,7 +68,8 @@ class Agent:
         self._monitor = make_monitor(settings, self._facilities, self._kernel_changed)
         self._wireguard = WireGuardWatch(self._facilities.wireguard, self._wireguard_changed)
         self._prober = make_prober(settings, self._facilities)
-        self.live = make_live(settings, self._facilities, self._prober.gateway_lost)
+        self._reachability = Reachability(send=self._facilities.openflow.send_out, changed=self._heard)
+        self.live = make_live(settings, self._facilities, self._prober.gateway_lost, self._reachability)
         self._recorder = TurnRecorder(
             settings.core.node_name,
             self._objects.api,
@@ -147,6 +149,7 @@ class Agent:
         """Begin to read objects and to reconcile."""
         self._policy_log.start()
         self._objects.start(write=True)
+        self._reachability.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -156,6 +159,7 @@ class Agent:
         self._objects.stop()
         self._policy_log.stop()
         self._thread.join()
+        self._reachability.stop()
         self._http.close()
         self._monitor.stop()
         self._wireguard.stop()
@@ -184,6 +188,9 @@ class Agent:
     def _input_changed(self) -> None:
         self.loop.changed()
 
+    def _heard(self) -> None:
+        self.loop.live_changed()
+
     def _kernel_changed(self) -> None:
         self.loop.suspect(Backend.NETLINK)
         self.loop.suspect(Backend.NFT)
@@ -210,7 +217,9 @@ class Agent:
         # With ovs-vswitchd all flows go; on the userspace datapath the host port and its routes, too.
         lost = (Backend.OPENFLOW, Backend.OVSDB, Backend.NETLINK)
         self._facilities.openflow.watch(
-            lambda: self.loop.suspect(Backend.OPENFLOW), lambda: self.loop.restarted(*lost)
+            lambda: self.loop.suspect(Backend.OPENFLOW),
+            lambda: self.loop.restarted(*lost),
+            on_packet=self._reachability.heard,
         )
         try:
             if self.settings.core.encrypts:

@@ -175,7 +175,8 @@ KEYS: tuple[Key, ...] = (
     _key("importedTraffic", "imported_traffic", kinds.traffic(),
         meaning="Which clusters get new connections to imported Services whose ServiceImport has no annotation "
                 "`mcagent.io/traffic` ([multicluster.md](multicluster.md#where-traffic-goes)). any: all endpoints "
-                'alike, as kube-proxy chooses. "": the same, and annotations are not read.'),
+                "alike, as kube-proxy chooses. Clusters that no gateway reaches are left. \"\": kube-proxy alone "
+                "chooses, and annotations are not read."),
     _key("newConnections", "new_connections", kinds.integer(0, 1_000_000),
         meaning="New connections that each other cluster may open to this Node in a second, or twice as many at "
                 "once; what is over that is dropped. 0: any number."),

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from mcagent.agent.reachability import Reachability
 from mcagent.core.failover import draining, liveness
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Packets, Phase
 from mcagent.core.failover.liveness import Cause, Damping, Peer
@@ -50,13 +51,19 @@ class Failover:
         counters: Callable[[], Mapping[str, PortStatistics]],
         damping: Damping,
         drain_timeout: float,
+        reachability: Reachability | None = None,
         gateway_lost: Callable[[int, Desired | None], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`gateway_lost` is called with the port of a tunnel to a gateway of this cluster, and what is desired."""
+        """`gateway_lost` is called with the port of a tunnel to a gateway of this cluster, and what is desired.
+
+        `reachability` tells and hears what gateways reach; without it all is taken for reached.
+        """
         self._state, self._packets, self._counters = state, packets, counters
         self._damping, self._drain_timeout, self._clock = damping, drain_timeout, clock
         self._gateway_lost = gateway_lost
+        self._reachability = reachability
+        self._wanted: tuple[TunnelPort, ...] = ()  # the tunnels that there are
         self._advance = liveness.advance({}, (), clock(), damping)
         self._draining: Draining | None = None
         self._lingering = Lingering()
@@ -77,7 +84,8 @@ class Failover:
         drain = self._draining or Draining()
         if drain.phase is Phase.DRAINED and self._leaving:
             return -math.inf  # nothing keeps this Node a gateway any more
-        return min(self._advance.wake, drain.wake, self._lingering.wakes, self._silence.wake)
+        heard = math.inf if self._reachability is None else self._reachability.wake
+        return min(self._advance.wake, drain.wake, self._lingering.wakes, self._silence.wake, heard)
 
     @property
     def handed_over(self) -> bool:
@@ -112,6 +120,9 @@ class Failover:
         if moved or now >= self._advance.wake:
             self._inputs = inputs
             self._look(state, snapshot, config, desired, now)
+        unreachable: frozenset[int] = frozenset()
+        if self._reachability is not None:
+            unreachable = self._reachability.look(self._wanted, self._advance.peers)
         self._draining = drain = self._drain(state, snapshot, config.node_name, desired, now)
         order = self._order or ()
         self.report = LiveReport(
@@ -133,6 +144,7 @@ class Failover:
             drain=drain.tells,
             isolated=self._isolated,
             active_order=order,
+            unreachable=unreachable,
         )
 
     def _listen(self, state: BridgeState, now: float) -> None:
@@ -164,6 +176,7 @@ class Failover:
                 "is asked not to use" if alone else "may use",
             )
         ports = {port.name: port for port, _ in tunnels}
+        self._wanted = tuple(ports.values())
         every = {**self._ports, **ports}
         self._ports = {name: every[name] for name in self._advance.peers if name in every}
         for peer in self._advance.changed:

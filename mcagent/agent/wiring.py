@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mcagent.agent.config import Settings, WireGuardChoice
 from mcagent.agent.failover import Failover
+from mcagent.agent.reachability import Reachability
 from mcagent.agent.reports.counters import handed_packets
 from mcagent.core.failover.liveness import Damping
 from mcagent.dataplane.base import DataplaneBackend
@@ -146,8 +147,9 @@ def make_live(
     settings: Settings,
     facilities: Facilities,
     gateway_lost: Callable[[int, Desired | None], None] = lambda *_: None,
+    reachability: Reachability | None = None,
 ) -> Failover:
-    """Return what knows of BFD and drain on this Node; `gateway_lost`: see there."""
+    """Return what knows of BFD and drain on this Node; `gateway_lost`, `reachability`: see there."""
 
     return Failover(
         state=facilities.ovsdb.liveness,
@@ -156,6 +158,7 @@ def make_live(
         damping=Damping(initial=settings.damping_initial, longest=settings.damping_max),
         drain_timeout=settings.drain_timeout,
         gateway_lost=gateway_lost,
+        reachability=reachability,
     )
 
 

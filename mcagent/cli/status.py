@@ -69,6 +69,7 @@ def text(status: Mapping[str, Any]) -> str:
         f"  version   {status['version']}, running since {status['startedAt']}",
         f"  role      {summary.get('role', 'unknown')}{_because(summary)}",
         f"  cluster   {status['clusterID'] or '(no ID)'}, objects from {status['source']}",
+        *_unreachable(summary),
         *_exports(status.get("exports", {})),
         f"  passes    {status['passes']}, {status['driftCorrections']} corrections of drift",
         *(f"  not ready: {check['name']}: {check['text']}" for check in status["checks"] if not check["good"]),
@@ -134,6 +135,15 @@ def _exports(exports: Mapping[str, Any]) -> list[str]:
     whole = zlib.crc32(b"".join(one["hash"].to_bytes(4) for one in exports.values()))
     what = f"Services: {len(exports)}, endpoints: {endpoints}, hash: {whole:08x}"
     return [f"  exports   {what} (the same on gateways that know the same)"]
+
+
+def _unreachable(summary: Mapping[str, Any]) -> list[str]:
+    """Return the clusters that new connections to imported Services leave; none while all are reached."""
+    found = summary.get("unreachable", [])
+    if not found:
+        return []
+    why = "no gateway of this cluster reaches them: new connections to imported Services go elsewhere"
+    return [f"  left      {', '.join(found)} ({why})"]
 
 
 def _because(summary: Mapping[str, Any]) -> str:

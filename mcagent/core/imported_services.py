@@ -1,7 +1,8 @@
 """Imported Services: which endpoint a new connection to one gets, by clusters, in front of kube-proxy.
 
 Owns how the ranks and weights of `mcagent.model.traffic` become shares of endpoints, and the rules of nft that
-give connections these shares. Where nothing is said of a Service, or nothing of it is ready, kube-proxy decides.
+give connections these shares. Where nothing is said of a Service, or nothing of it is ready, kube-proxy decides,
+unless some of its endpoints are in a cluster that no gateway reaches.
 Knows nothing of tunnels and flows: an endpoint in another cluster is an address like any other.
 
 The kernel asks the chains of nft and iptables that translate destinations one after the other, by priority, and
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from mcagent.core.addresses.rules import merged
 from mcagent.core.engine import Engine
+from mcagent.core.failover.reachability import named
 from mcagent.model.config import Config
 from mcagent.model.net import Address, host_network
 from mcagent.model.objects import EndpointSlice, Kind, Service, ServiceImport, ServicePort, Snapshot
@@ -70,16 +72,24 @@ class Steering:
 
     fragments: tuple[Fragment, ...] = ()
     problems: tuple[Problem, ...] = ()
+    unreachable: tuple[str, ...] = ()  # clusters that new connections leave
 
 
-def steering(engine: Engine, snapshot: Snapshot, config: Config) -> Steering:
-    """Return the shares of all imported Services as rules, and what is wrong."""
+def steering(
+    engine: Engine, snapshot: Snapshot, unreachable: frozenset[int], clusters: Iterable[str], config: Config
+) -> Steering:
+    """Return the shares of all imported Services as rules, and what is wrong.
+
+    `unreachable`: those of the remote clusters that no gateway of this cluster reaches, by number.
+    """
+    left = engine.cell("unreachable clusters", named, unreachable, tuple(clusters))
     objects = (snapshot.service_imports, snapshot.services, snapshot.endpoint_slices)
     services = engine.cell("imports with slices", imported, *objects)
     default = engine.cell("default traffic", read_traffic, config.imported_traffic)
-    decided = engine.each("imported Services", decide, services, default, config.cluster_id)
+    decided = engine.each("imported Services", decide, services, default, config.cluster_id, left)
     chains = engine.cell("fragment of imported Services", fragment, decided, config)
-    return Steering(fragments=(chains,), problems=engine.cell("problems of imported Services", _problems, decided))
+    problems = engine.cell("problems of imported Services", _problems, decided)
+    return Steering(fragments=(chains,), problems=problems, unreachable=tuple(sorted(left)))
 
 
 def imported(
@@ -102,17 +112,25 @@ def _cluster_ips(services: Mapping[str, Service], slices: Iterable[EndpointSlice
     return frozenset(address for key in owners if key in services for address in services[key].cluster_ips)
 
 
-def decide(service: Imported, default: Traffic, cluster_id: str) -> Decided:
-    """Return the shares of a Service's endpoints, none where kube-proxy is to choose; `cluster_id` is ours."""
+def decide(
+    service: Imported, default: Traffic, cluster_id: str, unreachable: frozenset[str] = frozenset()
+) -> Decided:
+    """Return the shares of a Service's endpoints, none where kube-proxy is to choose; `cluster_id` is ours.
+
+    Endpoints of unreachable clusters have none, unless nothing else may have any: it may be a false alarm.
+    """
     said = service.object
     traffic = said.traffic or default
-    if not traffic.ranks:
+    if not traffic.ranks and unreachable.isdisjoint(one.source_cluster for one in service.slices):
         return Decided()
     ports: list[PortShares] = []
     own: set[Address] = set()
     problems: list[Problem] = []
     for place, port in enumerate(said.ports):
         ready = _ready(service.slices, port)
+        reached = {cluster: sockets for cluster, sockets in ready.items() if cluster not in unreachable}
+        if not traffic.ranks and len(reached) in (0, len(ready)):
+            continue
         own.update(address for address, _ in ready.get(cluster_id, ()))
         if (count := sum(map(len, ready.values()))) > MAX_ENDPOINTS:
             reason = f"has {count} endpoints, of which {MAX_ENDPOINTS} can be weighed: kube-proxy chooses"
@@ -120,7 +138,8 @@ def decide(service: Imported, default: Traffic, cluster_id: str) -> Decided:
                 said.meta.problem(f"spec.ports[{place}]", "TooManyEndpoints", reason, Severity.WARNING)
             )
             continue
-        if shares := tuple(_shares(ready, traffic, cluster_id)):
+        shares = tuple(_shares(reached, traffic, cluster_id)) or tuple(_shares(ready, traffic, cluster_id))
+        if shares:
             ports += [
                 PortShares(
                     address=address,
@@ -155,7 +174,9 @@ def _ready(slices: tuple[EndpointSlice, ...], port: ServicePort) -> dict[str, tu
 
 def _shares(ready: Mapping[str, tuple[Socket, ...]], traffic: Traffic, own: str) -> Iterator[tuple[int, Socket]]:
     """Yield the endpoints of the first rank that has any, each with the end of its share."""
-    weights = next(filter(None, traffic.weights(ready, own)), {})
+    weights = {cluster: len(sockets) for cluster, sockets in ready.items()}  # as kube-proxy chooses
+    if traffic.ranks:
+        weights = next(filter(None, traffic.weights(ready, own)), {})
     total, before, done = sum(weights.values()), 0, 0
     for cluster in sorted(weights):
         sockets = ready[cluster]

@@ -142,8 +142,7 @@ class Walk:
 
     @cached_property
     def _both(self) -> Mapping[str, tuple[AcceptedCluster, CheckedCluster]]:
-        clusters = self.clusters
-        return self._cell("clusters, accepted and checked", joined, clusters.accepted, clusters.checked)
+        return self._cell("clusters, accepted and checked", joined, self.clusters.accepted, self.clusters.checked)
 
     # --- tunnels
 
@@ -288,7 +287,8 @@ class Walk:
         """What imported Services want of this Node, where they are steered."""
         if not self._config.imported_traffic or self.env is None:
             return imported_services.Steering()
-        return imported_services.steering(self._engine, self._snapshot, self._config)
+        known = (self._snapshot, self._facts.unreachable, self.clusters.accepted, self._config)
+        return imported_services.steering(self._engine, *known)
 
     def _service_fragments(self, env: Env) -> Iterable[Fragment]:
         """Return those of exported Services."""
@@ -330,9 +330,8 @@ class Walk:
     @cached_property
     def _state(self) -> NodeState:
         local, config = self.local, self._config
-        published = None
-        if local.role is Role.GATEWAY:
-            published = wireguard.publication(self._snapshot.gateways, self._wireguard, config)
+        said = (self._snapshot.gateways, self._wireguard, config)
+        published = wireguard.publication(*said) if local.role is Role.GATEWAY else None
         known = (self._encryption, published, local.own_gateway_ip, self._wireguard)
         return NodeState(
             role=local.role,
@@ -346,5 +345,6 @@ class Walk:
             service_ids=self._service_ids,
             published_pods=local.published_pods,
             policy_rules=self._policies.names,
+            unreachable=self._steering.unreachable,
             encryption=wireguard.encryption_state(*known, config),
         )

@@ -46,6 +46,9 @@ class Facts:
     (Node names of this cluster, addresses of other clusters') in the order in which they are tried, so that one
     that returns does not take its traffic back; those not in it come after, in the API's order.
 
+    `unreachable` are the clusters that no gateway of this cluster reaches, as numbers
+    (`mcagent.core.failover.reachability`).
+
     `wireguard` is what this Node can encrypt with (None: nothing, or encryption is off), `wireguard_public_key`
     the key it does so with, and `wireguard_next_key` the one it has announced to use next ("": none).
     """
@@ -66,6 +69,7 @@ class Facts:
     drain: Drain = Drain.NONE
     isolated: bool = False
     active_order: tuple[str, ...] = ()
+    unreachable: frozenset[int] = frozenset()
     wireguard: WireGuardImplementation | None = None
     wireguard_public_key: str = ""
     wireguard_next_key: str = ""

@@ -149,4 +149,5 @@ class NodeState:
     service_ids: Mapping[str, int] = field(default_factory=dict)
     published_pods: tuple[Network, ...] = ()
     policy_rules: Mapping[int, PolicyRuleName] = field(default_factory=dict)  # by the number in their cookies
+    unreachable: tuple[str, ...] = ()  # remote clusters that no gateway of this cluster reaches
     encryption: EncryptionState = field(default_factory=EncryptionState)

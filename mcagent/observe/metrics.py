@@ -216,6 +216,8 @@ def _of_desired(report: Report, desired: Desired) -> Iterator[Metric]:
     found = Counts((problem.reason, str(problem.severity)) for problem in desired.problems)
     text = "Findings in the input that take something away, by reason (architecture.md) and severity."
     yield gauge("mcagent_problems", text, ["reason", "severity"], sorted(found.items()))
+    text = "Clusters that no gateway of this one reaches, and that imported Services leave (importedTraffic)."
+    yield single("mcagent_unreachable_clusters", text, len(desired.state.unreachable))
     active = desired.state.role is Role.GATEWAY
     yield single("mcagent_gateway_active", "1 when this Node is a gateway.", active)
 

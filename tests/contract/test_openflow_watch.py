@@ -12,11 +12,14 @@ import pytest
 
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
+from flows.pipeline.registers import AGENTS_FRAME, ETHERTYPE_AGENTS
+from mcagent.core.failover.reachability import MOST, frame, read_frame
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from mcagent.dataplane.openflow.ofctl import PIPE_SIZE, Ofctl
 from mcagent.dataplane.openflow.watch import QUIET
 from mcagent.model.resources import Resource
 from tests.contract.inside import adds, as_mapping, make, steps_to
+from tests.contract.ovs_values import DATAPATH
 from tests.contract.test_openflow import COOKIE, flow, group, make_bridge
 
 pytestmark = pytest.mark.contract
@@ -184,3 +187,33 @@ def test_a_process_whose_agent_dies_changes_nothing(watched: Watched) -> None:
     held.stdin.close()
     assert held.wait(5) == 0
     assert watched.backend.observe() == as_mapping(HELD)
+
+
+def test_what_a_gateway_tells_is_heard_by_the_port_it_came_in_by_and_nothing_else(ovs: OvsInstance) -> None:
+    """A frame that one bridge sends out by ports reaches the agent of another where a flow hands it over."""
+    far, told = "br-far", frame(range(MOST))
+    backend = OpenFlowBackend(make_bridge(ovs))
+    ovs.vsctl("--may-exist", "add-br", far, "--", "set", "bridge", far, f"datapath_type={DATAPATH}")
+    for number, other in ((21, 31), (22, 32)):
+        for bridge, mine, theirs in (("br-mc", number, other), (far, other, number)):
+            options = ("type=patch", f"ofport_request={mine}", f"options:peer=patch{theirs}")
+            ovs.vsctl("add-port", bridge, f"patch{mine}", "--", "set", "interface", f"patch{mine}", *options)
+    heard: list[tuple[int, bytes]] = []
+    answered: list[int] = []
+    backend.watch(lambda: answered.append(1), lambda: None, on_packet=lambda *found: heard.append(found))
+    try:
+        wait_until(lambda: answered, "first word of the connection")
+        match = f"in_port=22,dl_type=0x{ETHERTYPE_AGENTS:04x}"
+        make(backend, [flow(1, table=0, match=match, actions=f"CONTROLLER:{AGENTS_FRAME}")])
+        sender = OpenFlowBackend(ovs.mgmt(far))
+        sender.send_out([31, 32], told)
+        sender.send_out([32], told.replace(b"\x88\xb5", b"\x88\xb6", 1))
+        sender.send_out([31] * 150 + [32], frame(()))  # in more than one message
+        wait_until(lambda: len(heard) == 2, "both that come by port 22")
+        assert [port for port, _ in heard] == [22, 22]
+        assert [read_frame(found) for _, found in heard] == [frozenset(range(MOST)), frozenset()]
+    finally:
+        backend.close()
+        ovs.vsctl("del-br", far)
+        for number in (21, 22):
+            ovs.vsctl("del-port", "br-mc", f"patch{number}")

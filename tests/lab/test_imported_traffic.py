@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from devtools.errors import LabError
+from devtools.lab import faults
 from devtools.lab.api import Json
 from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Cluster, Pod, generate
@@ -146,6 +148,26 @@ def test_an_endpoint_reaches_itself_and_affinity_holds(lab: Lab) -> None:
         "one endpoint for the client",
         timeout=IN_TIME,
     )
+
+
+def test_a_cluster_that_no_gateway_reaches_is_left_in_the_time_of_bfd_and_returns(lab: Lab) -> None:
+    """Its objects stay what they are; who has lost it gets its connections elsewhere, and nobody else notices."""
+    east, west = lab.topology.clusters
+    client, node = lab.namespace(east.workers[0].pods[0]), east.workers[0].name
+    say(lab, "*")
+    becomes(lab, client, "east", "west")
+    lost = faults.link_cut(lab, *(one.name for one in west.gateways))
+    lost.inject()
+    try:
+        began = time.monotonic()
+        there = str(west.services[0].cluster_ip)
+        wait_until(lambda: there not in listed(lab, node), "the cluster to be left", timeout=5.0)
+        print(f"\nleft {time.monotonic() - began:.2f} s after its loss")
+        assert set(answered(lab, client, 40)) == {"east"}
+        assert "no gateway of this cluster reaches them" in lab.mcagent(node, "status", check=False)
+    finally:
+        lost.heal()
+    becomes(lab, client, "east", "west")
 
 
 def test_what_is_left_to_kube_proxy_has_no_rules(lab: Lab) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.compile import compile_desired
+from mcagent.core.failover.reachability import number_of
 from mcagent.core.imported_services import MAX_ENDPOINTS, SLOTS, Decided, Imported, decide
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import EndpointSlice, Kind, ServiceImport
@@ -29,6 +30,7 @@ from tests.unit.core_inputs import (
     service_import,
     snapshot,
 )
+from tests.unit.core_inputs import cluster as remote
 
 
 @pytest.mark.parametrize(
@@ -159,9 +161,9 @@ def test_more_endpoints_than_fit_are_left_to_kube_proxy() -> None:
     assert [(one.path, one.reason) for one in found.problems] == [("spec.ports[0]", "TooManyEndpoints")]
 
 
-def compiled(text: str, *objects: Any) -> Desired:
+def compiled(text: str, *objects: Any, unreachable: frozenset[int] = frozenset()) -> Desired:
     """Compile this for a worker; the imported Service is there."""
-    facts = Facts(datapath=DatapathType.SYSTEM)
+    facts = Facts(datapath=DatapathType.SYSTEM, unreachable=unreachable)
     there = snapshot(*HOME, service("antrea-mc-web", "10.96.200.1", 80), *objects)
     return compile_desired(there, facts, config("w1", imported_traffic=text)).desired
 
@@ -229,3 +231,44 @@ def test_a_wrong_annotation_counts_as_none_and_is_reported() -> None:
     (problem,) = found.problems
     assert problem.path == "metadata.annotations.mcagent.io/traffic"
     assert '"East" is not a cluster' in problem.message
+
+
+def left(text: str, endpoints: Mapping[str, Iterable[str]], *unreachable: str) -> Decided:
+    """Decide where clusters are not reached."""
+    slices = tuple(
+        imported_slice(f"web-{cluster}", "web", cluster, map(endpoint, ips)) for cluster, ips in endpoints.items()
+    )
+    service = with_address(service_import("web"), slices)
+    return decide(service, read_traffic(text), "home", frozenset(unreachable))
+
+
+def test_new_connections_leave_a_cluster_that_nobody_reaches() -> None:
+    """All others share alike where kube-proxy chose; a policy takes it for a cluster without endpoints."""
+    endpoints = {"home": ["10.10.1.1", "10.10.1.2"], "east": ["10.97.0.1"], "west": ["10.98.0.1"]}
+    assert not left("any", endpoints).ports
+    assert not left("any", endpoints, "north").ports
+    found = shares(left("any", endpoints, "east"))
+    assert found.keys() == {"10.10.1.1:80", "10.10.1.2:80", "10.98.0.1:80"}
+    assert max(found.values()) - min(found.values()) < 1e-4
+    assert shares(left("east > west > *", endpoints, "east")) == {"10.98.0.1:80": 1.0}
+
+
+def test_all_stays_as_it_is_where_nothing_else_may_have_a_connection() -> None:
+    """It may be a false alarm: then they arrive."""
+    endpoints = {"east": ["10.97.0.1"], "west": ["10.98.0.1"]}
+    assert not left("any", endpoints, "east", "west").ports
+    assert shares(left("east > west", endpoints, "east", "west")) == {"10.97.0.1:80": 1.0}
+    assert shares(left("east, *=0", endpoints, "east")) == {"10.97.0.1:80": 1.0}
+
+
+def test_a_worker_leaves_the_clusters_that_its_gateways_tell_of() -> None:
+    """By their number; nothing follows of clusters that nobody knows, or where Services are not steered."""
+    numbers = frozenset({number_of("east"), number_of("elsewhere")})
+    east = remote("east", "10.97.0.0/16", "172.18.1.1")
+    found = compiled("any", service_import("web"), *SLICES, east, unreachable=numbers)
+    (rule,) = chains(found)["mct_import_out"][1:]
+    assert rule.endswith("map { 0-65535 : 10.10.3.5 . 80 }")
+    assert found.state.unreachable == ("east",)
+    assert chains(compiled("any", service_import("web"), *SLICES, east)) == {}
+    off = compiled("", service_import("web"), *SLICES, east, unreachable=numbers)
+    assert (chains(off), off.state.unreachable) == ({}, ())

@@ -118,6 +118,8 @@ class Reporter:
             before = self.report.desired.problems if self.report.desired is not None else ()
             if outcome.desired.problems is not before:
                 _log_problems(before, outcome.desired.problems)
+            known = self.report.desired.state.unreachable if self.report.desired is not None else ()
+            _log_reach(set(known), set(outcome.desired.state.unreachable))
 
     def _log_backend(self, name: Backend, outcome: Outcome, retries: Mapping[Backend, Retry]) -> None:
         """Log what is new: contention, errors, and that there are none any more."""
@@ -145,6 +147,14 @@ def _log_problems(before: tuple[Problem, ...], now: tuple[Problem, ...]) -> None
         log.warning("and %d more problems: see /status", len(fresh) - NAMED)
     if gone := len(known.difference(now)):
         log.info("%d problems are gone", gone)
+
+
+def _log_reach(before: set[str], now: set[str]) -> None:
+    for name in sorted(now - before):
+        text = "no gateway of this cluster reaches cluster %s: new connections to imported Services leave it"
+        log.warning(text, name)
+    for name in sorted(before - now):
+        log.info("cluster %s is reached again, or not known any more: imported Services use it as before", name)
 
 
 def _result(outcome: Outcome, error: str) -> str:

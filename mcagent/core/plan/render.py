@@ -158,6 +158,7 @@ def state_json(state: NodeState) -> dict[str, Json]:
         "clusterIDs": plain(state.cluster_ids),
         "services": len(state.services) if state.role is Role.GATEWAY else 0,
         "publishedPodCIDRs": plain(state.published_pods),
+        "unreachable": plain(state.unreachable),
     }
 
 

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from flows.errors import FlowError
+from flows.fields import PORT_CONTROLLER
 from mcagent.dataplane.openflow import observe as printed
 from mcagent.dataplane.openflow.apply import (
     Placed,
@@ -26,12 +27,13 @@ from mcagent.dataplane.openflow.apply import (
 from mcagent.dataplane.openflow.connection import Message, OpenFlowConnection, meter_message, packet_out
 from mcagent.dataplane.openflow.observe import OURS
 from mcagent.dataplane.openflow.ofctl import TIMEOUT, Ofctl
-from mcagent.dataplane.openflow.watch import BridgeWatch
+from mcagent.dataplane.openflow.watch import BridgeWatch, OnPacket
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import ApplyResult, Op, Step
 from mcagent.model.resources import Backend, GroupEntry, MeterEntry, OpenFlowResource, Resource, ResourceKey
 
 STEPS_PER_SECOND = 1000  # a run of ovs-ofctl may take one second longer for each so many lines
+PORTS_AT_ONCE = 100  # of one packet-out: what a tunnel needs is of bounded size (64 KiB of actions)
 REFUSALS_MAX = 32  # steps found bad in one stage before the rest is given up
 _NO_METERS = re.compile(r"\bmax_meter:0\b")
 _FLOWS = re.compile(r"\bflow_count=[1-9]")
@@ -141,14 +143,27 @@ class OpenFlowBackend:
             reason = f"{len(errors)} of {len(frames)} were refused"
             raise BackendError("openflow", "send packets", self.socket, reason)
 
-    def watch(self, on_change: Callable[[], None], on_restart: Callable[[], None]) -> None:
+    def send_out(self, ports: Sequence[int], frame: bytes) -> None:
+        """Send a frame out by each of these ports, past the flows; from any thread. Raises BackendError."""
+        batches = (ports[at : at + PORTS_AT_ONCE] for at in range(0, len(ports), PORTS_AT_ONCE))
+        if self._request("send packets", [packet_out(PORT_CONTROLLER, frame, batch) for batch in batches]):
+            raise BackendError("openflow", "send packets", self.socket, "some ports were refused")
+
+    def watch(
+        self,
+        on_change: Callable[[], None],
+        on_restart: Callable[[], None],
+        *,
+        on_packet: OnPacket = lambda *_: None,
+    ) -> None:
         """Call `on_change`, in a thread, when flows or groups are no longer as last applied. Once only.
 
         Also when the bridge first answers: nothing was noticed before that. And `on_restart` when ovs-vswitchd or
-        the bridge went away or came back. From now on a process is held ready for the next bundle.
+        the bridge went away or came back. `on_packet` takes what flows hand to the agent. From now on a process is
+        held ready for the next bundle.
         """
         path = self.socket.removeprefix("unix:")
-        self._watch = BridgeWatch(path, on_change, on_restart, self._ofctl.hold)
+        self._watch = BridgeWatch(path, on_change, on_restart, self._ofctl.hold, on_packet)
 
     def close(self) -> None:
         """End the watch; flows and groups stay."""

@@ -1,9 +1,10 @@
 """OpenFlow 1.5 on a bridge's management socket: the few messages that no run of ovs-ofctl(8) sends.
 
-They watch flows and groups, change meters and give packets to the flows. Sources: OpenFlow Switch Specification
-1.5.1, sections 7.1.1 (header), 7.3.2 (configuration), 7.3.4.5 (meters), 7.3.5.18 (flow monitor), 7.3.6
-(packet-out), 7.3.7 (barrier), 7.3.10 (asynchronous messages) and 7.4.6 (request forward). Open vSwitch forwards
-requests to connections of its management socket only if they have set a miss_send_len (ofproto/connmgr.c,
+They watch flows and groups, change meters, give packets to the flows or to ports, and take what flows hand to the
+agent. Sources: OpenFlow Switch Specification 1.5.1, sections 7.1.1 (header), 7.2.3 (matches), 7.3.2
+(configuration), 7.3.4.5 (meters), 7.3.5.18 (flow monitor), 7.3.6 (packet-out), 7.3.7 (barrier), 7.3.10
+(asynchronous messages), 7.4.1 (packet-in) and 7.4.6 (request forward). Open vSwitch sends packets and requests to
+connections of its management socket only if they have set a miss_send_len (ofproto/connmgr.c,
 ofconn_receives_async_msg).
 """
 
@@ -21,7 +22,7 @@ TIMEOUT = 5.0  # seconds for each answer
 BATCH = 128  # messages; ovs-vswitchd does other things in between
 
 _VERSION = 6  # OpenFlow 1.5
-HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, SET_CONFIG = 0, 1, 2, 3, 9
+HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, SET_CONFIG, PACKET_IN = 0, 1, 2, 3, 9, 10
 PACKET_OUT, BARRIER_REQUEST, BARRIER_REPLY = 13, 20, 21
 MULTIPART_REQUEST, MULTIPART_REPLY, SET_ASYNC, METER_MOD, REQUESTFORWARD = 18, 19, 28, 29, 32
 
@@ -35,14 +36,17 @@ ADDED, REMOVED, MODIFIED, ABBREV, PAUSED, RESUMED = range(1, 7)  # events of a f
 _MONITOR_ADD, _MONITOR_REMOVED, _MONITOR_MODIFY = 1 << 1, 1 << 2, 1 << 3
 _PROPERTY = struct.Struct("!HHI")  # type, length, reasons
 _ASYNC_PROPERTIES = 12  # kinds of message, each for slaves (even) and for others (odd)
-_FORWARD_TO_MASTER = 11
-_GROUP_MOD = 1 << 0
+_PACKET_TO_MASTER, _FORWARD_TO_MASTER = 1, 11
+# Reasons: apply_action, and packet_out where another bridge of the same ovs-vswitchd sent it; group_mod.
+_BY_ACTION, _GROUP_MOD = 1 << 1 | 1 << 5, 1 << 0
 _UPDATE = struct.Struct("!HH")  # length, event
 _COOKIE = struct.Struct("!16xQ")  # in an update of a flow
 _PACKET_OUT = struct.Struct("!IH2x")  # buffer, length of actions
 _NO_BUFFER = 0xFFFFFFFF
 _IN_PORT = struct.Struct("!HHIIxxxx")  # a match: type OXM, its length, the field's header, the port; padding
 _OXM_IN_PORT = 0x80000004  # class basic, field 0, 4 bytes
+_PACKET_IN = struct.Struct("!IHBBQ HH")  # buffer, length, reason, table, cookie; of the match: type, length
+_OXM = struct.Struct("!I")
 _OUTPUT = struct.Struct("!HHIH6x")  # type, length, port, length for a controller
 _METER_COMMANDS = {Op.ADD: 0, Op.REPLACE: 1, Op.DELETE: 2}
 _METER = struct.Struct("!HHI")  # command, flags, number
@@ -66,11 +70,32 @@ def message(kind: int, body: bytes = b"", xid: int = 0) -> bytes:
     return _HEADER.pack(_VERSION, kind, _HEADER.size + len(body), xid) + body
 
 
-def packet_out(in_port: int, frame: bytes) -> bytes:
-    """Return the message that gives a frame to the flows as if it had come in by a port."""
+def packet_out(in_port: int, frame: bytes, ports: Sequence[int] = (_PORT_TABLE,)) -> bytes:
+    """Return the message that sends a frame out by ports, or gives it to the flows as if it came by a port."""
     match = _IN_PORT.pack(1, 12, _OXM_IN_PORT, in_port)
-    output = _OUTPUT.pack(0, _OUTPUT.size, _PORT_TABLE, 0)
-    return message(PACKET_OUT, _PACKET_OUT.pack(_NO_BUFFER, len(output)) + match + output + frame)
+    outputs = b"".join(_OUTPUT.pack(0, _OUTPUT.size, port, 0) for port in ports)
+    return message(PACKET_OUT, _PACKET_OUT.pack(_NO_BUFFER, len(outputs)) + match + outputs + frame)
+
+
+def packet_in(report: Message) -> tuple[int, bytes]:
+    """Return the port by which a packet came in that a flow hands to the agent, and its frame.
+
+    Raises OSError if it makes no sense.
+    """
+    body = report.body
+    try:
+        *_, length = _PACKET_IN.unpack_from(body)
+        at, end = _PACKET_IN.size, _PACKET_IN.size - 4 + length
+        while at < end:
+            (header,) = _OXM.unpack_from(body, at)
+            at += _OXM.size
+            if header == _OXM_IN_PORT:
+                # The match is padded to 8 bytes, and two more keep what is in the frame aligned.
+                return _OXM.unpack_from(body, at)[0], body[_PACKET_IN.size - 4 + (length + 7) // 8 * 8 + 2 :]
+            at += header & 0xFF
+    except struct.error:
+        pass
+    raise OSError("a packet without a port")
 
 
 def meter_message(step: Step, xid: int) -> bytes:
@@ -82,8 +107,8 @@ def meter_message(step: Step, xid: int) -> bytes:
 
 
 def subscribe() -> bytes:
-    """Return the messages that ask for every change of a flow or group from now on, and for nothing else."""
-    wanted = {_FORWARD_TO_MASTER: _GROUP_MOD}
+    """Return the messages that ask for every change of a flow or group, and for packets to the agent."""
+    wanted = {_FORWARD_TO_MASTER: _GROUP_MOD, _PACKET_TO_MASTER: _BY_ACTION}
     properties = (_PROPERTY.pack(kind, _PROPERTY.size, wanted.get(kind, 0)) for kind in range(_ASYNC_PROPERTIES))
     kinds = _MONITOR_ADD | _MONITOR_REMOVED | _MONITOR_MODIFY
     monitor = _MONITOR.pack(1, _ANY, _ANY, kinds, _ALL_TABLES, 0, 1, 4)  # match: type OXM, length without padding

@@ -3,7 +3,7 @@
 Owns one OpenFlow connection to a bridge's management socket. ovs-vswitchd reports on it every flow and group that
 is changed (flow monitor and request forward of OpenFlow 1.4 and later; "monitor" in ovs-ofctl(8)); the kernel ends
 it the moment the daemon dies. While nothing changes it costs nothing: no process, no polling, however many flows
-there are.
+there are. Packets that flows hand to the agent come by it, too.
 
 Our own changes go by other connections, so they are reported as well. They are counted: as many as were made are
 expected, one more or less is somebody else's.
@@ -27,18 +27,22 @@ RETRY = 0.05  # seconds between attempts to connect while there is no bridge
 QUIET = 2.0  # seconds between two reports of changed flows: reading all of them may take a good part of a second
 
 Action = Callable[[], None]
+OnPacket = Callable[[int, bytes], None]  # the port by which it came in, and the frame
 
 
 class BridgeWatch:
     """Calls `on_change`, in its own thread, when somebody changed flows or groups; first when the bridge answers.
 
     `on_restart` is called there whenever the bridge went away or came back, and `on_idle` after each of our own
-    bundles and when the bridge came (back).
+    bundles and when the bridge came (back). `on_packet` takes what flows hand to the agent.
     """
 
-    def __init__(self, path: str, on_change: Action, on_restart: Action, on_idle: Action) -> None:
+    def __init__(
+        self, path: str, on_change: Action, on_restart: Action, on_idle: Action, on_packet: OnPacket
+    ) -> None:
         self._path = path
         self._on_change, self._on_restart, self._on_idle = on_change, on_restart, on_idle
+        self._on_packet = on_packet
         self._on_answer = on_change
         self._closed = threading.Event()
         self._due: float | None = None  # when `on_change` is to be called for changed flows
@@ -111,6 +115,9 @@ class BridgeWatch:
                 self._on_restart()
 
     def _take(self, report: openflow.Message) -> None:
+        if report.kind == openflow.PACKET_IN:
+            self._on_packet(*openflow.packet_in(report))
+            return
         with self._lock:
             if report.kind == openflow.ECHO_REPLY:
                 self._echoes -= 1
