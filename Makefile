@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit embedded kube antrea contract lab attacks test-failover test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there \
-	conformance conformance-if-there bench image sbom chart docs lock clean
+	conformance bench image sbom chart docs lock clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -76,25 +76,23 @@ k8s-demo: setup ## mcagent on two such clusters: installed, joined, asked, a gat
 	@devtools/mck8s setup
 	@devtools/mck8s demo
 
-e2e: setup ## The user guide and faults on two clusters of real Kubernetes, installed with the chart (root; builds once)
-	@devtools/mck8s setup
+# The suite is not this project's: a clone of kubernetes-sigs/mcs-api makes it, `go -C conformance test -c`.
+SUITE := $(or $(MCS_CONFORMANCE),$(firstword $(wildcard ../shared/conformance/conformance.test ../shared/conformance/conformance.test.xz)))
+export MCS_CONFORMANCE := $(SUITE)
+
+e2e: setup ## The user guide, conformance and faults on two clusters of real Kubernetes, installed with the chart (root; builds once)
+	@devtools/mck8s setup $(if $(SUITE),--conformance)
 	@tests/helm/find-helm --build >/dev/null
 	@$(STEP) -v "end to end" -- $(PYTEST) -o faulthandler_timeout=400 tests/e2e
 
 # Where the programs are already; the image is of this tree, so it is built.
 e2e-if-there: setup
-	@devtools/k8s/find-programs >/dev/null 2>&1 && devtools/k8s/find-image --build >/dev/null || true
+	@! devtools/k8s/find-programs >/dev/null 2>&1 || devtools/mck8s setup $(if $(SUITE),--conformance) >/dev/null
 	@$(STEP) -v "end to end" -- $(PYTEST) -o faulthandler_timeout=400 tests/e2e
 
-# The suite is not this project's: a clone of kubernetes-sigs/mcs-api makes it, `go -C conformance test -c`.
-SUITE := $(or $(MCS_CONFORMANCE),$(firstword $(wildcard ../shared/conformance/conformance.test ../shared/conformance/conformance.test.xz)))
 conformance: setup ## The MCS API's conformance suite on two clusters of real Kubernetes (MCS_CONFORMANCE=its program; root)
 	@[ -z "$(SUITE)" ] || devtools/mck8s setup --conformance
-	@MCS_CONFORMANCE="$(SUITE)" devtools/mck8s conformance --optional $(CONFORMANCE)
-
-# Where its programs are already (`make e2e-if-there` builds the image): for a pipeline of one's own.
-conformance-if-there: setup
-	@MCS_CONFORMANCE="$(SUITE)" devtools/mck8s conformance --optional $(CONFORMANCE)
+	@devtools/mck8s conformance --optional $(CONFORMANCE)
 
 bench: setup ## Measurements: printed, not asserted (root)
 	@for b in tests/bench/*.py; do b=$${b%.py}; echo "==> $$b"; $(PY) -m "$${b//\//.}" || exit 1; done

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from devtools.errors import LabError
-from devtools.k8s import chart, workloads
+from devtools.k8s import chart, mcs_suite, workloads
 from devtools.k8s.demo import Demo
 from devtools.k8s.lab import STATE, K8sLab, Plan
 from devtools.k8s.node import K8sCni, ProxyMode
 from devtools.k8s.programs import mcagent_images, require
 from devtools.lab.progress import Progress
 from tests.e2e.guide import INSTALL, Guide
-from tests.e2e.world import World, dataplane_of
+from tests.e2e.world import Suite, World, dataplane_of
 
 ROOT = Path(__file__).parents[2]
 EVIDENCE = ROOT / ".cache/e2e"
@@ -44,13 +44,24 @@ def helm() -> Path:
 
 
 @pytest.fixture(scope="session")
-def world(helm: Path) -> Iterator[World]:
+def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
+    """Give the conformance suite with what its images need."""
+    try:
+        program = mcs_suite.find(None)
+        made = mcs_suite.write_images(tmp_path_factory.mktemp("images"), mcs_suite.tools())
+    except LabError as error:
+        return Suite(missing=f"LEFT OUT: {error}")
+    return Suite(program=program, archives=tuple(map(str, made)))
+
+
+@pytest.fixture(scope="session")
+def world(helm: Path, suite: Suite) -> Iterator[World]:
     """Give the clusters: all Nodes gateways, Service web of the last one exported, clients on all other Nodes."""
     if os.geteuid():
         pytest.skip("needs root: it makes namespaces, mounts and cgroups")
     try:
         require()
-        archives = mcagent_images()
+        archives = (*mcagent_images(), *suite.archives)
     except LabError as error:
         pytest.skip(str(error))
     cnis, modes = (K8sCni.FLANNEL, K8sCni.BRIDGE), (ProxyMode.IPTABLES, ProxyMode.NFTABLES)

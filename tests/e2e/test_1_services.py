@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from devtools.k8s import chart, workloads
+from devtools.k8s import workloads
 from devtools.k8s.demo import URL
 from tests.e2e.world import World, until
 
 ASKED = 60
-NAMED = "http://web.default.svc.clusterset.local"
 
 
 @pytest.mark.parametrize("app", ["client", "host-client"])
@@ -19,23 +18,6 @@ def test_a_service_of_the_other_cluster_answers_by_its_name(world: World, app: s
         found = client.ask(ASKED, URL)
         assert (found.answered, dict(found.errors)) == (ASKED, {}), client.node
         assert len(found.answers) == 2
-
-
-def test_names_of_the_mcs_api_are_answered_by_coredns(world: World) -> None:
-    """As long as it is told to; names under cluster.local stay those of the cluster's own Services."""
-    before = world.corefile(world.asking)
-    world.demo.mcagent(world.asking, "dns", "apply", "--coredns-version", chart.coredns_version())
-    try:
-        world.lab.kubectl(world.asking, "-n", "kube-system", "rollout", "restart", "deployment/coredns")
-        world.lab.rolled_out(world.asking, "kube-system", "deployment/coredns")
-        for client in world.clients():
-            until(lambda c=client: c.ask(1, NAMED).answered, f"an answer of {NAMED}")  # type: ignore[misc]
-            found = client.ask(ASKED, NAMED)
-            assert (found.answered, dict(found.errors)) == (ASKED, {}), client.node
-            assert not client.ask(1, NAMED.replace("clusterset.local", "cluster.local")).answered
-    finally:
-        world.demo.mcagent(world.asking, "dns", "remove")
-    assert world.corefile(world.asking) == before
 
 
 def test_pods_reach_pods_with_their_own_addresses(world: World) -> None:

@@ -30,6 +30,15 @@ LOOKS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """The MCS API's conformance suite and the archives of its images; or no program, and what is missing."""
+
+    program: Path | None = None
+    archives: tuple[str, ...] = ()
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """The clusters as the tests use them. `bare`: what was on each Node before mcagent was installed."""
 
