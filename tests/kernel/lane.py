@@ -26,13 +26,21 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MARKED = "(contract or lab) and not failover"  # those have a target of their own: `make test-failover`
-# Without Open vSwitch's datapath: `make contract` says the same of them.
+# `make contract` and `make lab` say the same of them: what they are about does not depend on the datapath.
 ELSEWHERE = frozenset(
-    f"tests/contract/test_{name}.py"
-    for name in (
-        "doctor", "fake", "k8s_traces", "lab_ovs", "lifelines", "netlink", "netlink_monitor", "nft", "nft_packets",
-        "nft_reject", "privileges", "text_roundtrip",
-    )
+    f"tests/{directory}/test_{name}.py"
+    for directory, names in {
+        "contract": (
+            "agent_process", "doctor", "facts", "fake", "k8s_traces", "lab_ovs", "lifelines", "netlink",
+            "netlink_monitor", "nft", "nft_packets", "nft_reject", "openflow_watch", "ovsdb", "privileges",
+            "text_roundtrip",
+        ),
+        "lab": (
+            "dead_endpoints", "demo", "doctor", "imported_traffic", "lab", "monitoring", "real_api",
+            "silent_peer", "user_guide",
+        ),
+    }.items()
+    for name in names
 )  # fmt: skip
 MODULES = ("openvswitch", "geneve", "vxlan", "vport_geneve", "vport_vxlan")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--datapath=system")
