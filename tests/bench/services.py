@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
@@ -32,11 +33,18 @@ from devtools.realapi import find
 from devtools.waiting import wait_until
 from mcagent.agent.objects import SnapshotStore
 from mcagent.controller.contract import names
+from mcagent.controller.leader.exports import read_header
+from mcagent.controller.leader.merge import Offer, merge
+from mcagent.controller.leader.payloads import read_backends, read_definition
+from mcagent.controller.leader.service_imports import service_imports
+from mcagent.controller.machinery.apply import Verb, plan
+from mcagent.controller.machinery.reconciler import Wanted
 from mcagent.core.engine import Engine
 from mcagent.core.imported_services import NEEDS, steering
 from mcagent.kube.client import Client
 from mcagent.kube.sources.apiserver import ApiServerSource
 from mcagent.model.config import Config
+from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind, Snapshot
 from tests.bench.control import (
     AREA,
@@ -52,6 +60,8 @@ from tests.bench.control import (
     show,
 )
 from tests.controllers import Api, Controller, Json, api_server, controller, memory, processor
+from tests.unit.control_view import Api as MemoryApi
+from tests.unit.control_view import Clock, MemoryView, timestamp
 from tests.unit.leader_world import announce, cluster_info, endpoints, service
 
 MOST = 255  # clusters, each with a network 10.N.0.0/16
@@ -63,12 +73,17 @@ def address(cluster: int, number: int) -> str:
     return f"10.{cluster}.0.{number}"
 
 
+def shared(cluster: str, number: int, each: int) -> tuple[Json, Json]:
+    """Return a cluster's two exports of one of the Services that all clusters have."""
+    target = f"{SHOP}/s{each}"
+    return service(cluster, target), endpoints(cluster, [address(number, each % 200 + 1)], target)
+
+
 def exports(cluster: str, number: int, services: int) -> list[Json]:
-    """Return all that a cluster tells the leader: its networks, and the Services that all clusters have."""
+    """Return all that a cluster tells the leader: its networks, and the Services."""
     found = [cluster_info(cluster, f"{address(number, 0)}/16")]
     for each in range(services):
-        target = f"{SHOP}/s{each}"
-        found += [service(cluster, target), endpoints(cluster, [address(number, each % 200 + 1)], target)]
+        found += shared(cluster, number, each)
     return found
 
 
@@ -140,8 +155,8 @@ class Phase:
         return {"seconds": seconds / times, **{name: value for name, value in sorted(found.items()) if value}}
 
 
-def measure(kind: str, directory: Path, clusters: int, services: int, changes: int) -> Json:
-    """Measure with so many exporting clusters, of which one comes last."""
+def measure(kind: str, directory: Path, clusters: int, services: int, changes: int, *, led: bool) -> Json:
+    """Measure with so many exporting clusters. `led`: by a leader, and one more cluster comes in the end."""
     everybody = members(clusters + 1)
     found: Json = {"clusters": clusters, "services": services}
     with ExitStack() as stack:
@@ -152,38 +167,89 @@ def measure(kind: str, directory: Path, clusters: int, services: int, changes: i
         west.join(north, "west", area=AREA, home=HOME)
         work = [announce(cluster, time.time(), AREA, "set") for cluster in everybody]
         for number, cluster in enumerate(everybody[:clusters]):
-            work += exports(cluster, number, services)
+            work += exports(cluster, number, services if led else 0)
         in_parallel(north, map(creation, work))
         found["agent_before"] = agent(west)
 
-        leads = controller("leader", north.kubeconfig, AREA, directory, heartbeatTimeout="1h")
-        imports = clusters + 2 * services
-        found["leader"] = world.settle("leader", leads, Kind.RESOURCE_IMPORT, imports, stack)
+        with ExitStack() as leading:
+            leads = controller("leader", north.kubeconfig, AREA, directory, heartbeatTimeout="1h")
+            imports = clusters + (2 * services if led else 0)
+            found["leader"] = world.settle("leader", leads, Kind.RESOURCE_IMPORT, imports, leading)
+            if led:
+                stack.push(leading.pop_all())
+        if not led:
+            in_parallel(north, [partial(write, one) for one in merged(everybody[:clusters], services)])
         own = {"serviceCIDR": OWN_SERVICES, "podCIDRs": [OWN_PODS]}
         member = partial(controller, "member", west.kubeconfig, HOME, directory, **own)
         with ExitStack() as first:
             found["member"] = world.settle("member", member(), Kind.ENDPOINT_SLICE, clusters * services, first)
         found["member_again"] = world.settle("member", member(), Kind.ENDPOINT_SLICE, clusters * services, stack)
-        found["change"] = change(world, changes)
-        phase = Phase(world)
-        in_parallel(north, map(creation, exports(everybody[clusters], clusters, services)))
-        world.wait("member", Kind.ENDPOINT_SLICE, (clusters + 1) * services)
-        wait_until(world.controllers["leader"].idle, "the leader to come to rest", timeout=SETTLING)
-        found["newcomer"] = phase.end()
+        found["change"] = change(world, changes, exported if led else imported)
+        if led:
+            phase = Phase(world)
+            in_parallel(north, map(creation, exports(everybody[clusters], clusters, services)))
+            world.wait("member", Kind.ENDPOINT_SLICE, (clusters + 1) * services)
+            wait_until(world.controllers["leader"].idle, "the leader to come to rest", timeout=SETTLING)
+            found["newcomer"] = phase.end()
         found["agent_after"] = agent(west)
     return found
 
 
-def change(world: World, count: int) -> Json:
-    """Give the first cluster's Service another endpoint, again and again."""
+def merged(everybody: Sequence[str], services: int) -> Iterator[Wanted]:
+    """Yield the ResourceImports of all Services as a leader makes them."""
+    view = MemoryView(MemoryApi(Clock()), namespace=AREA)
+    made = {"creationTimestamp": timestamp(0)}
+    for each in range(services):
+        offers = []
+        for number, cluster in enumerate(everybody):
+            both = shared(cluster, number, each)
+            raw, backends = ({**one, "metadata": {**one["metadata"], **made}} for one in both)
+            offer = Offer(
+                header=read_header(raw),
+                definition=read_definition(raw),
+                backends=read_backends(backends, lambda _address: "", 1),
+            )
+            offers.append(offer)
+        own = {"namespace": SHOP, "name": f"s{each}"}
+        for step in service_imports(view, AREA, own, merge(offers), 0.0):
+            if isinstance(step, Wanted):
+                yield step
+
+
+def write(wanted: Wanted, client: Client) -> None:
+    """Write an object and its status, as controllers do."""
+    present = None
+    while (next_write := plan(wanted, present)) is not None:
+        ref, creates = next_write.ref, next_write.verb is Verb.CREATE
+        path = object_path(ref.kind, ref.namespace, "" if creates else ref.name)
+        path += "/status" if next_write.verb is Verb.STATUS else ""
+        method, form = ("POST", "json") if creates else ("PATCH", "merge-patch+json")
+        present = client.request(method, path, body=next_write.body, content_type=f"application/{form}")
+
+
+def exported(world: World, now: str) -> None:
+    """Let the first cluster export another endpoint."""
     name = names.endpoints_export(members(1)[0], SHOP, "s1")
+    body = {"spec": {"endpoints": endpoints("", [now])["spec"]["endpoints"]}}
+    world.north.patch(Kind.RESOURCE_EXPORT, name, AREA, body)
+
+
+def imported(world: World, now: str) -> None:
+    """Write the first cluster's endpoint into the merged import, as a leader does."""
+    name = names.endpoints_import(SHOP, "s1")
+    spec = world.north.get(Kind.RESOURCE_IMPORT, name, AREA)["spec"]
+    spec["endpoints"]["subsets"][0]["addresses"] = [{"ip": now}]
+    world.north.patch(Kind.RESOURCE_IMPORT, name, AREA, {"spec": spec})
+
+
+def change(world: World, count: int, how: Callable[[World, str], None]) -> Json:
+    """Give the first cluster's Service another endpoint, again and again."""
     slices, spent = Slices(world.west), list[float]()
     phase = Phase(world)
     for number in range(count):
         now = address(0, 201 + number % 50)
-        body = {"spec": {"endpoints": endpoints("", [now])["spec"]["endpoints"]}}
         begun = time.perf_counter()
-        world.north.patch(Kind.RESOURCE_EXPORT, name, AREA, body)
+        how(world, now)
         slices.wait("s1", now)
         spent.append(time.perf_counter() - begun)
     for one in world.controllers.values():
@@ -247,6 +313,9 @@ def main() -> None:
     parser.add_argument("--clusters", type=int, default=250)
     parser.add_argument("--services", type=int, default=100, help="that every cluster exports")
     parser.add_argument("--changes", type=int, default=50)
+    parser.add_argument(
+        "--without-leader", action="store_true", help="its imports are written: the half that is quick"
+    )
     parser.add_argument("--json", action="store_true", help="print the numbers for a program")
     parser.add_argument("--agent", metavar="KUBECONFIG", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -258,7 +327,7 @@ def main() -> None:
     kind = args.api or ("real" if find() else "embedded")
     directory = Path(tempfile.mkdtemp(prefix="mcb"))
     found = {"api": kind, "load_average": list(os.getloadavg())}
-    found |= measure(kind, directory, args.clusters, args.services, args.changes)
+    found |= measure(kind, directory, args.clusters, args.services, args.changes, led=not args.without_leader)
     found["load_average_after"] = list(os.getloadavg())
     shutil.rmtree(directory)
     if args.json:
