@@ -13,7 +13,7 @@ import subprocess
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,10 +40,10 @@ def free_port() -> int:
 
 
 class Api:
-    """A running API server with the CRDs in it. `client` is the administrator's."""
+    """A running API server with the CRDs in it. `client` is the administrator's, `pids` are its programs'."""
 
-    def __init__(self, kubeconfig: Path) -> None:
-        self.kubeconfig = kubeconfig
+    def __init__(self, kubeconfig: Path, pids: Mapping[str, int]) -> None:
+        self.kubeconfig, self.pids = kubeconfig, pids
         self.client = Client(str(kubeconfig), user_agent="bench")
         config = yaml.safe_load(kubeconfig.read_text())
         self.url = str(config["clusters"][0]["cluster"]["server"])
@@ -102,6 +102,7 @@ def api_server(kind: str, directory: Path, service_cidr: str = "10.96.0.0/16") -
         if kind == "real":
             real = stack.enter_context(RealApiServer(directory / "real", service_cidr=service_cidr))
             real.write_kubeconfig(kubeconfig)
+            pids = real.pids()
         else:
             argv = ["-m", "devtools.apiserver", "--kubeconfig", str(kubeconfig), "--service-cidr", service_cidr]
             argv += ["--tls", str(directory / "pki"), "--token-file", str(directory / "token"), "--rbac"]
@@ -109,7 +110,8 @@ def api_server(kind: str, directory: Path, service_cidr: str = "10.96.0.0/16") -
             process = stack.enter_context(_process(argv, directory / "apiserver.log", out=subprocess.PIPE))
             assert process.stdout is not None
             process.stdout.readline()
-        api = Api(kubeconfig)
+            pids = {"apiserver": process.pid}
+        api = Api(kubeconfig, pids)
         stack.callback(api.client.close)
         yield api
 
@@ -186,16 +188,26 @@ class Controller:
         return bool(page) and not any(self.metric(name, page=page) for name in names)
 
     def memory(self, name: str = "VmRSS") -> float:
-        """Return resident memory in MiB (proc(5), status)."""
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) / 1024
-        raise AssertionError(name)
+        """Return resident memory in MiB."""
+        return memory(self.process.pid, name)
 
     def processor(self) -> float:
-        """Return the processor time spent so far, in seconds (proc(5), stat: utime and stime)."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Return the processor time spent so far, in seconds."""
+        return processor(self.process.pid)
+
+
+def memory(pid: int, name: str = "VmRSS") -> float:
+    """Return a process's resident memory in MiB, at its largest with VmHWM (proc(5), status)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(name)
+
+
+def processor(pid: int) -> float:
+    """Return the processor time that a process has spent so far, in seconds (proc(5), stat: utime and stime)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager

@@ -42,16 +42,19 @@ _HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 
 
 class Cluster:
-    """A cluster: its API server, its objects, and the controllers that run in it, by role."""
+    """A cluster: its API server, its objects, and the controllers that run in it, by role.
 
-    def __init__(self, number: int, directory: Path) -> None:
+    `controllers` of Kubernetes run beside those that it needs in any case.
+    """
+
+    def __init__(self, number: int, directory: Path, controllers: Iterable[str] = ()) -> None:
         self.number, self.directory = number, directory
         directory.mkdir(parents=True, exist_ok=True)
         self.service_cidr, self.pod_cidr = f"10.{96 + number}.0.0/16", f"10.{200 + number}.0.0/16"
         # A cluster mirrors Endpoints, which Antrea writes, and collects garbage.
         more = ("endpointslice-mirroring-controller", "garbage-collector-controller")
         self.api = RealApiServer(
-            directory / "api", service_cidr=self.service_cidr, controllers=(*CONTROLLERS, *more)
+            directory / "api", service_cidr=self.service_cidr, controllers=(*CONTROLLERS, *more, *controllers)
         )
         self._running: dict[str, ExitStack] = {}
         self.ours: dict[str, Controller] = {}  # those of our controllers that have run last

@@ -21,6 +21,7 @@ from mcagent.controller.member import member_reconcilers
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
+from tests.unit import leader_world
 from tests.unit.control_clusters import CIDRS
 from tests.unit.member_world import conditions_of, export_of, node, service, settings, slice_of
 from tests.waiting import until
@@ -164,6 +165,39 @@ def test_export_import_change_unexport(world: World) -> None:
     west.remove(Kind.SERVICE_EXPORT, "web")
     until(lambda: east.imported() == west.imported() == {})
     until(lambda: set(world.north.objects.names(Kind.RESOURCE_IMPORT)) == {"east-clusterinfo", "west-clusterinfo"})
+
+
+def test_one_endpoint_change_writes_the_same_however_many_clusters_export(world: World) -> None:
+    """Of one cluster's endpoint: one object by the leader, one EndpointSlice in each importing cluster."""
+    north, members = world.north, world.members.values()
+    written: list[dict[str, list[str]]] = []
+    for there, count in ((0, 5), (5, 20)):
+        for number in range(there, count):
+            north.put(leader_world.announce(f"c{number}"))
+            north.put(leader_world.cluster_info(f"c{number}", f"10.{100 + number}.0.0/16"))
+            north.put(leader_world.service(f"c{number}", f"{SHOP}/many"))
+            north.put(leader_world.endpoints(f"c{number}", [f"10.{100 + number}.0.1"], f"{SHOP}/many"))
+        until(lambda: all(len(one.imported().get("many", ())) == count for one in members))  # noqa: B023
+        until(world.idle)
+        for cluster in (north, *members):
+            cluster.api.requests.clear()
+        changed = leader_world.endpoints("c0", [f"10.100.0.{count}"], f"{SHOP}/many")
+        north.objects.change(
+            Kind.RESOURCE_EXPORT,
+            changed["metadata"]["name"],
+            lambda old: {**old, "spec": changed["spec"]},  # noqa: B023
+            COMMON_AREA,
+        )
+        until(lambda: all(f"10.100.0.{count}" in one.imported()["many"] for one in members))  # noqa: B023
+        until(world.idle)
+        written.append(
+            {
+                cluster.name: [w.partition("-c0-")[0] for w in cluster.objects.writes() if "announce" not in w]
+                for cluster in (north, *members)
+            }
+        )
+    assert written[0] == written[1]
+    assert {name: len(writes) for name, writes in written[1].items()} == {"north": 1, "east": 1, "west": 1}
 
 
 def test_all_that_a_service_is_reaches_the_other_clusters(world: World) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from mcagent.controller.contract import names
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.leader.cluster_set import is_leader_set
+from mcagent.controller.machinery.reconciler import Index, ObjectChange, Side
+from mcagent.controller.machinery.view import DeclaredView
 from mcagent.controller.settings import LeaderSettings
+from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.unit.control_view import START, Controller, MemoryView
 from tests.unit.leader_world import (
@@ -24,6 +29,47 @@ from tests.unit.leader_world import (
 
 HOUR = 3600.0
 KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
+
+
+class Counting(MemoryView):
+    """Counts the exports and imports that are handed out in numbers."""
+
+    handed = 0
+
+    def list(self, kind: Kind, side: Side = Side.LOCAL, namespace: str | None = None) -> Sequence[RawObject]:
+        """Return all objects of a kind."""
+        return self._counted(super().list(kind, side, namespace))
+
+    def indexed(self, index: Index, value: str) -> Sequence[RawObject]:
+        """Return the objects that an index files under a value."""
+        return self._counted(super().indexed(index, value))
+
+    def _counted(self, found: Sequence[RawObject]) -> Sequence[RawObject]:
+        self.handed += sum(raw["kind"] in ("ResourceExport", "ResourceImport") for raw in found)
+        return found
+
+
+def test_a_heartbeat_and_a_write_about_an_export_lead_past_all_other_exports() -> None:
+    """Leaders have 50,000 exports, and see heartbeats and their own writes all the time: routing looks at none."""
+    members = ("east", "west", "south")
+    leader = Leader(*members)
+    for number, member in enumerate(members):
+        leader.put(service(member), endpoints(member, [f"10.{number}.0.1"]))
+    view = Counting(leader.api, namespace=AREA)
+    written = leader.api.get(Kind.RESOURCE_EXPORT, AREA, "east-default-nginx-endpoints")
+    assert written is not None
+    changes = {
+        Kind.MEMBER_CLUSTER_ANNOUNCE: (announce("east", START), announce("east", START + 10)),
+        Kind.RESOURCE_EXPORT: ({**written, "status": {}}, written),
+    }
+    keys: dict[str, list[str]] = {}
+    for kind, (old, new) in changes.items():
+        change = ObjectChange(side=Side.LOCAL, kind=kind, old=old, new=new)
+        for one in leader.controller.reconcilers:
+            if kind in one.reads.on(Side.LOCAL):
+                keys[f"{one.name} {kind}"] = list(one.keys(change, DeclaredView(view, one)))
+    assert keys["service-merge ResourceExport"] == [f"{AREA}/default/nginx"]
+    assert view.handed == 0
 
 
 def test_an_announcement_gets_the_finalizer_of_the_contract() -> None:

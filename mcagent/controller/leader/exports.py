@@ -119,6 +119,10 @@ def _by_import(obj: RawObject) -> Iterable[str]:
     return [f"{namespace_of(obj)}/{name}"]
 
 
+def _by_target(obj: RawObject) -> Iterable[str]:
+    return [target_key(obj)] if text_at(obj, "spec", "kind") in SERVICE_KINDS else []
+
+
 def _by_kind(obj: RawObject) -> Iterable[str]:
     return [by_kind(namespace_of(obj), cluster_of(obj), text_at(obj, "spec", "kind"))]
 
@@ -157,6 +161,15 @@ def by_cluster(area: str, cluster_id: str) -> str:
     return f"{area}/{cluster_id}"
 
 
+def target_key(raw: RawObject) -> str:
+    """Return the Service that an export names, as "area/namespace/name"; "area//export" if it names none."""
+    area = namespace_of(raw)
+    namespace, name = text_at(raw, "spec", "namespace"), text_at(raw, "spec", "name")
+    if names.is_label(namespace) and names.is_label(name):
+        return f"{area}/{namespace}/{name}"
+    return f"{area}//{name_of(raw)}"
+
+
 def by_kind(area: str, cluster_id: str, kind: str) -> str:
     """Return the value under which BY_KIND files a cluster's exports of a kind."""
     return f"{area}/{cluster_id}/{kind}"
@@ -168,6 +181,9 @@ BY_CLUSTER = Index(
 BY_IMPORT = Index(
     name="exports-by-import", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_import
 )  # Service and Endpoints exports, under "area/namespace-name": what their ResourceImports' names begin with
+BY_TARGET = Index(
+    name="exports-by-target", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_target
+)  # Service and Endpoints exports, under target_key(export)
 BY_KIND = Index(
     name="exports-by-kind", kind=Kind.RESOURCE_EXPORT, side=Side.LOCAL, values=_by_kind
 )  # under by_kind(area, cluster ID, kind)

@@ -110,9 +110,10 @@ class PolicyCopies:
             before, after = _problems(change.old), _problems(change.new)
             area = namespace_of(change.new or change.old)
             touched = {name for name in {**before, **after} if before.get(name) != after.get(name)}
+            if not touched or not self._settings.covers(area):  # every heartbeat comes by here
+                return []
             known = {key.partition("/")[2]: key for key in self.all_keys(view) if key.startswith(f"{area}/")}
-            reported = [key for name, key in known.items() if self._form.report_name(name) in touched]
-            return reported if touched and self._settings.covers(area) else []
+            return [key for name, key in known.items() if self._form.report_name(name) in touched]
         found = [o for o in (change.old, change.new) if o is not None and self._is_ours(o)]
         return dict.fromkeys(_key(o) for o in found if self._settings.covers(namespace_of(o)))
 

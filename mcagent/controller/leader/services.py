@@ -8,12 +8,13 @@ else the older export. Which exports take part is decided in `offers`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import SERVICE_KINDS, ExportKind
 from mcagent.controller.contract.ranges import blocks_of
-from mcagent.controller.contract.raw import age, annotation, is_deleting, name_of, namespace_of, text_at
+from mcagent.controller.contract.raw import age, annotation, is_deleting, namespace_of, text_at
 from mcagent.controller.leader.announces import announces
 from mcagent.controller.leader.bounds import ACCOUNTS_BY_CLUSTER, ACCOUNTS_BY_NAMESPACE, named_namespaces, said
 from mcagent.controller.leader.export_status import export_ref, failed, released, succeeded
@@ -23,10 +24,12 @@ from mcagent.controller.leader.exports import (
     BY_IMPORT,
     BY_KIND,
     BY_NAMESPACE,
+    BY_TARGET,
     Header,
     by_cluster,
     by_kind,
     cluster_of,
+    target_key,
 )
 from mcagent.controller.leader.granted_networks import GRANTS
 from mcagent.controller.leader.merge import Merged, MergeResult, merge
@@ -46,6 +49,8 @@ from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
+_DASH = re.compile("-")
+
 
 class ServiceMerge:
     """Merges what clusters export of one Service."""
@@ -61,6 +66,7 @@ class ServiceMerge:
         BY_CLUSTER,
         BY_KIND,
         BY_NAMESPACE,
+        BY_TARGET,
         BY_BLOCK,
         GRANTS,
         ACCOUNTS_BY_CLUSTER,
@@ -110,7 +116,7 @@ class ServiceMerge:
         """Return all Services that are exported or imported."""
         area = self._settings.namespace or None
         found = {
-            _key(raw): None
+            target_key(raw): None
             for raw in view.list(Kind.RESOURCE_EXPORT, namespace=area)
             if text_at(raw, "spec", "kind") in SERVICE_KINDS
         }
@@ -125,7 +131,7 @@ class ServiceMerge:
             ref = Ref(kind=Kind.RESOURCE_EXPORT, namespace=area, name=name)
             return self._nameless(view.get(ref), view, now)
         found = view.indexed(BY_IMPORT, f"{area}/{namespace}-{name}")
-        exports = [self._offers.read(view, raw, _key(raw)) for raw in found]
+        exports = [self._offers.read(view, raw, target_key(raw)) for raw in found]
         mine = [export for export in exports if export.key == key]
         holder = _holder(exports)
         if holder is not None and holder.target != f"{namespace}/{name}":
@@ -160,7 +166,7 @@ class ServiceMerge:
             return DesiredObjects()
         if is_deleting(raw):
             return DesiredObjects(steps=[step for step in (released(raw),) if step])
-        export = self._offers.read(view, raw, _key(raw))
+        export = self._offers.read(view, raw, target_key(raw))
         if export.header is None and export.refused is not None:
             return DesiredObjects(steps=[failed(raw, export.refused.note, now)])
         return DesiredObjects()  # it has come to name one since, and has another key
@@ -169,20 +175,20 @@ class ServiceMerge:
 # --- which keys a change touches --------------------------------------------------------------------------
 
 
-def _key(raw: RawObject) -> str:
-    area = namespace_of(raw)
-    namespace, name = text_at(raw, "spec", "namespace"), text_at(raw, "spec", "name")
-    if names.is_label(namespace) and names.is_label(name):
-        return f"{area}/{namespace}/{name}"
-    return f"{area}//{name_of(raw)}"
-
-
 def _with_rivals(view: View, exports: Iterable[RawObject]) -> Iterable[str]:
-    """Yield the keys of exports, and of those that want the same ResourceImports."""
+    """Yield the keys of exports, and of Services that want the same ResourceImports: those of the same letters.
+
+    A Service may have a thousand exporters, and each write about one comes by here, so none of them is looked at.
+    """
     for raw in exports:
-        yield _key(raw)
-        for value in BY_IMPORT.values(raw):
-            yield from map(_key, view.indexed(BY_IMPORT, value))
+        own = target_key(raw)
+        yield own
+        area, namespace, name = own.split("/", 2)
+        both = f"{namespace}-{name}"
+        for place in (found.start() for found in _DASH.finditer(both)):
+            key = f"{area}/{both[:place]}/{both[place + 1 :]}"
+            if key != own and view.count(BY_TARGET, key):
+                yield key
 
 
 def _of_cluster(view: View, area: str, cluster_id: str) -> Iterable[RawObject]:
