@@ -136,6 +136,8 @@ class TunnelProbes:
             if one is None or one.ofport != port:
                 return
             before = one.known
+            if not before.answers:  # those before it were perhaps not answered yet: that is no loss
+                self._sent = {which: each for which, each in self._sent.items() if each.name != sent.name}
             one.known = probes.answered(before, now - sent.at, full=sent.full)
             if sent.full:
                 one.full_due = now + probes.full_period(one.known, self._usual)

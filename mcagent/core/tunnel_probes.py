@@ -20,7 +20,7 @@ from statistics import median
 from flows.pipeline.registers import ETHERTYPE_PROBE, HOST_MAC, MAC_ANSWER, MAC_PROBE
 
 EVERY = 1.0  # seconds between probes of a tunnel
-MOST = 50  # probes a second by one Node; with more tunnels than that, each is probed more rarely
+MOST = 50  # probes a second by one Node, about; with more tunnels than that, each is probed more rarely
 TIMEOUT = 2.0  # seconds after which a probe counts as lost
 RARELY = 60.0  # seconds between probes of who does not answer
 TRIES = 5  # probes until somebody counts as not answering at first

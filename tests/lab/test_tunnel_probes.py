@@ -1,11 +1,14 @@
-"""What gateways measure through their tunnels: round trip, loss, and whether the largest packets pass."""
+"""What is measured through tunnels: by gateways round trip, loss and MTU; throughput by `mcagent benchmark`."""
 
 from __future__ import annotations
 
 import heapq
+import json
 import re
 import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -63,7 +66,8 @@ def test_both_ends_measure_a_healthy_tunnel(lab: Lab) -> None:
     """Nothing is lost, the largest packets pass, and the bridges take little time."""
 
     def complete() -> bool:
-        return all((probed(lab, name) or {}).get("fullSizePasses") for name in ends(lab))
+        every = [probed(lab, name) or {} for name in ends(lab)]
+        return all(one.get("fullSizePasses") and one["of"] >= 5 for one in every)
 
     wait_until(complete, "probes of all sizes", timeout=30)
     for name in ends(lab):
@@ -71,6 +75,22 @@ def test_both_ends_measure_a_healthy_tunnel(lab: Lab) -> None:
         assert found["answers"]
         assert found["roundTripSeconds"] < DELAY
         assert found["lossRatio"] < 0.2
+
+
+def test_a_benchmark_measures_from_pod_to_pod(lab: Lab) -> None:
+    """Its ends, as its Pods run them: no more than the limit is sent, and nearly that; round trips are told."""
+    clients, servers = (cluster.workers[0].pods[0] for cluster in lab.topology.clusters)
+    mcagent = ["env", "MCAGENT_BENCHMARK_TOKEN=lab", sys.executable, "-m", "mcagent.cli.main", "benchmark"]
+    address, bounds = str(servers.address), ["--seconds", "3"]
+    server = subprocess.Popen(netns.command(lab.namespace(servers), [*mcagent, "serve", address, *bounds]))
+    try:
+        argv = [*mcagent, "send", address, *bounds, "--limit", "20Mbit"]
+        found = json.loads(netns.execute(lab.namespace(clients), argv).stdout)
+    finally:
+        server.kill()
+        server.wait()
+    assert 5e6 < found["bits_per_second"] < 1.2 * 20e6
+    assert 0 < found["round_trip_p50"] <= found["round_trip_p99"]
 
 
 class Slow:

@@ -150,6 +150,21 @@ def test_only_gateways_of_other_clusters_are_probed() -> None:
     assert wire.probes.report() == report
 
 
+def test_what_was_sent_before_the_first_answer_is_not_lost() -> None:
+    """The other end may just have begun to answer."""
+    wire = Wire()
+    ports = (tunnel_port(3, "east", PeerKind.REMOTE),)
+    wire.probes.look(ports, peers(ports), 1400)
+    wire.probes.start()
+    try:
+        wait_until(lambda: len(wire.sent) == 2, "probes that nobody answers", timeout=10)
+        wire.answering = {3}
+        wait_until(lambda: (wire.probes.report().get("mc-3") or Probed()).sent >= 3, "answers", timeout=15)
+    finally:
+        wire.probes.stop()
+    assert wire.probes.report()["mc-3"].lost == 0
+
+
 def test_who_switches_probes_off_sends_none() -> None:
     """tunnelProbes: false."""
     off = TunnelProbes(send=lambda _: pytest.fail("sent"), on=False)
