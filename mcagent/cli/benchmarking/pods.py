@@ -148,8 +148,7 @@ class Pods:
         container = {
             "name": "benchmark",
             "image": self.image,
-            "command": ["mcagent", "benchmark"],
-            "args": list(arguments),
+            "args": ["benchmark", *arguments],
             "env": [address, {"name": "MCAGENT_BENCHMARK_TOKEN", "value": self.token}],
             "terminationMessagePath": _MESSAGE_FILE,
             "securityContext": {
