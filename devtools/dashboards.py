@@ -167,6 +167,9 @@ GATEWAY = Dashboard(
     ),
 )  # fmt: skip
 
+_PROBES = "mcagent_tunnel_probes"
+_ROUND_TRIPS = _rate("mcagent_tunnel_probe_round_trip_seconds_bucket", PAIR)
+
 CLUSTER_PAIR = Dashboard(
     name="cluster-pair",
     title="mcagent / Cluster pair",
@@ -198,6 +201,33 @@ CLUSTER_PAIR = Dashboard(
             title="Share of each gateway there",
             unit="percentunit",
             queries=[(f"mcagent_gateway_share_ratio{{{PAIR}}}", "{{instance}} → {{tunnel}}")],
+        ),
+        Panel(
+            title="Round trip, median and 99 %",
+            unit="s",
+            queries=[
+                (
+                    f"histogram_quantile({part}, sum by (instance, tunnel, le) ({_ROUND_TRIPS}))",
+                    f"{{{{instance}}}} {{{{tunnel}}}} {part}",
+                )
+                for part in (0.5, 0.99)
+            ],
+            about="Of probes through the tunnel; none where the other end answers none (Antrea, older versions).",
+        ),
+        Panel(
+            title="Probes lost",
+            unit="percentunit",
+            queries=[
+                (
+                    f"{_rate(f'{_PROBES}_lost_total', PAIR)} / {_rate(f'{_PROBES}_total', PAIR)}",
+                    "{{instance}} {{tunnel}}",
+                )
+            ],
+        ),
+        Panel(
+            title="Largest packets pass",
+            kind="state-timeline",
+            queries=[(f"mcagent_tunnel_full_size_passes{{{PAIR}}}", "{{instance}} → {{tunnel}}")],
         ),
         Panel(
             title="Age of the last WireGuard handshake",

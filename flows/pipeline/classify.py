@@ -7,8 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from flows.actions import ToController, set_bits
-from flows.fields import ETH_TYPE, IN_PORT, IP_PROTO, IP_TCP, IP_TOS, PORT_CONTROLLER, exact, tcp_flags
+from flows.actions import Meter, Output, ToController, set_bits, set_whole
+from flows.fields import (
+    ETH_DST,
+    ETH_TYPE,
+    IN_PORT,
+    IP_PROTO,
+    IP_TCP,
+    IP_TOS,
+    PORT_CONTROLLER,
+    PORT_IN_PORT,
+    exact,
+    tcp_flags,
+)
 from flows.flow import Flow
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
@@ -64,6 +75,16 @@ def cluster(env: Env, c: RemoteCluster, hops: Iterable[NextHop]) -> Iterator[Flo
         who = (set_bits(r.ORIGIN, r.ORIGIN_REMOTE), set_bits(r.CLUSTER, c.id), set_bits(r.INGRESS_PORT, port))
         for family in r.FAMILIES:
             yield e.flow(t.CLASSIFY, d.NORMAL, (exact(IN_PORT, port), family), *begin, *who, e.goto(t.SOURCE))
+        if c.probe_meter is not None:
+            yield from _tunnel_probes(port, Meter(c.probe_meter))
+
+
+def _tunnel_probes(port: int, meter: Meter) -> Iterator[Flow]:
+    """A probe goes back the way it came, once and no larger; an answer goes to the agent. Within the meter."""
+    found = (exact(IN_PORT, port), exact(ETH_TYPE, r.ETHERTYPE_PROBE))
+    back = (set_whole(ETH_DST, r.MAC_ANSWER), Output(PORT_IN_PORT))
+    yield e.flow(t.CLASSIFY, d.NORMAL, (*found, e.mac(r.MAC_PROBE)), meter, *e.FOREIGN, *back)
+    yield e.flow(t.CLASSIFY, d.NORMAL, (*found, e.mac(r.MAC_ANSWER)), meter, ToController(r.PROBE_HEAD))
 
 
 def node(n: LocalNode) -> Iterator[Flow]:

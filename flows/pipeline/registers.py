@@ -38,6 +38,13 @@ TOS_PROBE = 0b101011 << 2
 ETHERTYPE_AGENTS = 0x88B5
 AGENTS_FRAME = 1500  # bytes
 
+# Probes through tunnels between clusters (`mcagent.core.tunnel_probes`): the other Ethernet type for local use.
+# The bridge of the gateway that is asked turns the first destination into the second and sends the frame back;
+# what has the second is an answer, of which the agent that asked is handed the head.
+ETHERTYPE_PROBE = 0x88B6
+MAC_PROBE, MAC_ANSWER = 0xAABBCCDDEEF3, 0xAABBCCDDEEF4
+PROBE_HEAD = 64  # bytes
+
 # With MAC_TRANSLATED, the source MAC holds the Service in its lower 32 bits. Unicast, locally administered, and
 # never the MAC of a host port, since numbers of Services have 24 bits.
 MAC_SERVICE = 0x0A6D00000000

@@ -18,7 +18,8 @@ CLASSIFY = Table(
     name="Classify",
     purpose="By port: who sent it. Only IP passes; from the host only what is addressed to the virtual next hop. "
     "What the agent asks clients goes the way of replies; a client that refuses is not heard. What the agents of "
-    "this cluster's gateways tell goes to the agent here.",
+    "this cluster's gateways tell goes to the agent here. Probes of other clusters' gateways go back where they "
+    "came from, and answers to this one's to the agent.",
     fields=(f.IN_PORT, f.ETH_TYPE, f.ETH_DST, f.IP_PROTO, f.IP_TOS, f.TCP_FLAGS),
     next=(10, 26, 40),
 )

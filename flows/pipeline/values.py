@@ -68,7 +68,8 @@ class RemoteCluster:
     `snat`: connections from here to there take the address of the gateway they leave by, or `snat_address`
     (one of `Env.own_gateway_ips`) where that cluster knows the gateway by another one.
     `ordered`: see `NextHopGroup`.
-    `meter`: that of the connections which it opens here; None: there is no limit.
+    `meter`: that of the connections which it opens here; None: there is no limit. `probe_meter`: of probes through
+    the tunnels to it; None: no probe is answered, and no answer heard.
     """
 
     id: int
@@ -78,6 +79,7 @@ class RemoteCluster:
     snat_address: Address | None = None
     ordered: bool = False
     meter: int | None = None
+    probe_meter: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from mcagent.agent.reports.policy_log import PolicyLog
 from mcagent.agent.reports.reporter import Reporter, TurnRecorder
 from mcagent.agent.reports.servers import Servers
 from mcagent.agent.trace import TracePage
+from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.agent.wiring import (
     facts_reader,
     make_facilities,
@@ -35,6 +36,7 @@ from mcagent.agent.wiring import (
     make_monitor,
     make_prober,
 )
+from mcagent.core.tunnel_probes import is_probe
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.http.server import Query
 from mcagent.model.errors import BackendError
@@ -69,7 +71,12 @@ class Agent:
         self._wireguard = WireGuardWatch(self._facilities.wireguard, self._wireguard_changed)
         self._prober = make_prober(settings, self._facilities)
         self._reachability = Reachability(send=self._facilities.openflow.send_out, changed=self._heard)
-        self.live = make_live(settings, self._facilities, self._prober.gateway_lost, self._reachability)
+        self._probes = TunnelProbes(
+            send=self._facilities.openflow.send_each, on=settings.tunnel_probes, changed=self._heard
+        )
+        self.live = make_live(
+            settings, self._facilities, self._prober.gateway_lost, self._reachability, self._probes
+        )
         self._recorder = TurnRecorder(
             settings.core.node_name,
             self._objects.api,
@@ -132,6 +139,7 @@ class Agent:
             rules=lambda: rule_counts(facilities.openflow),
             services=lambda: service_counts(facilities.openflow),
             live=lambda: self.live.report,
+            probes=self._probes.report,
             wireguard=lambda: wireguard_report(facilities.wireguard),
         )
 
@@ -150,6 +158,7 @@ class Agent:
         self._policy_log.start()
         self._objects.start(write=True)
         self._reachability.start()
+        self._probes.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -160,6 +169,7 @@ class Agent:
         self._policy_log.stop()
         self._thread.join()
         self._reachability.stop()
+        self._probes.stop()
         self._http.close()
         self._monitor.stop()
         self._wireguard.stop()
@@ -191,6 +201,9 @@ class Agent:
     def _heard(self) -> None:
         self.loop.live_changed()
 
+    def _handed(self, port: int, frame: bytes) -> None:
+        (self._probes if is_probe(frame) else self._reachability).heard(port, frame)
+
     def _kernel_changed(self) -> None:
         self.loop.suspect(Backend.NETLINK)
         self.loop.suspect(Backend.NFT)
@@ -219,7 +232,7 @@ class Agent:
         self._facilities.openflow.watch(
             lambda: self.loop.suspect(Backend.OPENFLOW),
             lambda: self.loop.restarted(*lost),
-            on_packet=self._reachability.heard,
+            on_packet=self._handed,
         )
         try:
             if self.settings.core.encrypts:
@@ -238,5 +251,6 @@ def _topology(identity: Identity, sources: Sources) -> Mapping[str, object]:
         sources.live(),
         sources.ports(),
         desired.problems if desired is not None else (),
+        probed=sources.probes(),
     )
     return page_of("node", identity.node, version(), time.time(), (found,))

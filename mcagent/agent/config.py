@@ -64,6 +64,7 @@ class Settings:
     drain_timeout: float = 10.0
     damping_initial: float = 1.0
     damping_max: float = 60.0
+    tunnel_probes: bool = True
 
     def value(self, key: Key) -> object:
         """Return what this says for a key."""
@@ -260,6 +261,8 @@ KEYS: tuple[Key, ...] = (
         meaning="A tunnel that was lost is on standby this long after its return; each further loss doubles it."),
     _key("damping.max", "damping_max", kinds.duration(0, 3600),
         meaning="The longest time that a tunnel is kept on standby, and in which losses count together."),
+    _key("tunnelProbes", "tunnel_probes", kinds.boolean(),
+        meaning="A gateway probes its tunnels to other clusters each second: round trip, loss, MTU."),
     _key("source", "source", kinds.text(rf"kube|dir:{_PATH}", '"kube" or "dir:" and an absolute path'),
         meaning="Where objects come from: the API server (kube), or YAML manifests in a directory (dir:/path)."),
     _key("kubeconfig", "kubeconfig", kinds.text(rf"|{_PATH}", "an absolute path"),

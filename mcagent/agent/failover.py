@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from mcagent.agent.reachability import Reachability
+from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core.failover import draining, liveness
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Packets, Phase
 from mcagent.core.failover.liveness import Cause, Damping, Peer
@@ -34,7 +35,7 @@ from mcagent.model.facts import Facts
 from mcagent.model.node_state import Role
 from mcagent.model.objects import Snapshot
 from mcagent.model.plan import Desired
-from mcagent.model.resources import PeerKind, PortStatistics, TunnelPort
+from mcagent.model.resources import HostPort, PeerKind, PortStatistics, TunnelPort
 from mcagent.observe.gateways import LiveReport
 
 log = logging.getLogger(__name__)
@@ -52,17 +53,20 @@ class Failover:
         damping: Damping,
         drain_timeout: float,
         reachability: Reachability | None = None,
+        probes: TunnelProbes | None = None,
         gateway_lost: Callable[[int, Desired | None], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`gateway_lost` is called with the port of a tunnel to a gateway of this cluster, and what is desired.
 
-        `reachability` tells and hears what gateways reach; without it all is taken for reached.
+        `reachability` tells and hears what gateways reach; without it all is taken for reached. `probes` measures
+        the tunnels to other clusters.
         """
         self._state, self._packets, self._counters = state, packets, counters
         self._damping, self._drain_timeout, self._clock = damping, drain_timeout, clock
         self._gateway_lost = gateway_lost
         self._reachability = reachability
+        self._probes = probes
         self._wanted: tuple[TunnelPort, ...] = ()  # the tunnels that there are
         self._advance = liveness.advance({}, (), clock(), damping)
         self._draining: Draining | None = None
@@ -123,6 +127,9 @@ class Failover:
         unreachable: frozenset[int] = frozenset()
         if self._reachability is not None:
             unreachable = self._reachability.look(self._wanted, self._advance.peers)
+        narrow: frozenset[str] = frozenset()
+        if self._probes is not None:
+            narrow = self._probes.look(self._wanted, self._advance.peers, _largest_packet(desired))
         self._draining = drain = self._drain(state, snapshot, config.node_name, desired, now)
         order = self._order or ()
         self.report = LiveReport(
@@ -145,6 +152,7 @@ class Failover:
             isolated=self._isolated,
             active_order=order,
             unreachable=unreachable,
+            narrow=narrow,
         )
 
     def _listen(self, state: BridgeState, now: float) -> None:
@@ -242,6 +250,12 @@ class Failover:
                 if going or node is None or not node.drain:
                     return ""
         return "no other gateway of this cluster is live that could take over"
+
+
+def _largest_packet(desired: Desired | None) -> int:
+    """Return the bytes of the largest IP packet that the host port takes; 0: there is none yet."""
+    every = desired.fragments["base"].resources if desired is not None and "base" in desired.fragments else ()
+    return next((one.mtu for one in every if isinstance(one, HostPort)), 0)
 
 
 def _lost(peer: Peer) -> bool:

@@ -11,6 +11,7 @@ from mcagent.agent.config import Settings, WireGuardChoice
 from mcagent.agent.failover import Failover
 from mcagent.agent.reachability import Reachability
 from mcagent.agent.reports.counters import handed_packets
+from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core.failover.liveness import Damping
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.dataplane.conntrack import Prober, open_connections
@@ -148,8 +149,9 @@ def make_live(
     facilities: Facilities,
     gateway_lost: Callable[[int, Desired | None], None] = lambda *_: None,
     reachability: Reachability | None = None,
+    probes: TunnelProbes | None = None,
 ) -> Failover:
-    """Return what knows of BFD and drain on this Node; `gateway_lost`, `reachability`: see there."""
+    """Return what knows of BFD and drain on this Node; `gateway_lost`, `reachability`, `probes`: see there."""
 
     return Failover(
         state=facilities.ovsdb.liveness,
@@ -159,6 +161,7 @@ def make_live(
         drain_timeout=settings.drain_timeout,
         gateway_lost=gateway_lost,
         reachability=reachability,
+        probes=probes,
     )
 
 

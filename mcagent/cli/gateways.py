@@ -20,12 +20,14 @@ examples:
 
 DECIDED BY says whose word counts: BFD (measured), Node readiness, API, drain, or damping (it flaps).
 SENT and RECEIVED count packets of the tunnel, BFD's own included. SHARE is its part of what was sent to all
-gateways of that cluster.
+gateways of that cluster. RTT and LOSS are those of the last 60 probes through the tunnel; "no answer": the other
+end (Antrea, an older version) answers none. "all of N bytes": the largest packets do not pass, small ones do.
 The exit code is 1 when a cluster has gateways and none is live.
 """
 
 _HEAD = (
-    "CLUSTER", "GATEWAY", "ADDRESS", "STATE", "DECIDED BY", "SINCE", "FLAPS", "SENT", "RECEIVED", "SHARE", "WHY",
+    "CLUSTER", "GATEWAY", "ADDRESS", "STATE", "DECIDED BY", "SINCE", "FLAPS", "SENT", "RECEIVED", "SHARE", "RTT",
+    "LOSS", "WHY",
 )  # fmt: skip
 
 
@@ -93,8 +95,22 @@ def _row(cluster: str, gateway: Mapping[str, Any]) -> tuple[str, ...]:
         str(gateway["packetsSent"]) if gateway["tunnel"] else "-",
         str(gateway["packetsReceived"]) if gateway["tunnel"] else "-",
         f"{100 * share:.0f} %" if share is not None else "-",
+        *_probed(gateway.get("probes")),
         gateway["why"],
     )
+
+
+def _probed(probes: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return round trip and loss; an agent of an older version tells neither."""
+    if probes is None:
+        return "-", "-"
+    if not probes["answers"]:
+        return "no answer", "-"
+    seconds, loss = probes["roundTripSeconds"], probes["lossRatio"]
+    text = f"{100 * loss:.0f} %" if loss is not None else "-"
+    if probes["fullSizePasses"] is False:
+        text += f", all of {probes['fullSizeBytes']} bytes"
+    return f"{1000 * seconds:.1f} ms" if seconds is not None else "-", text
 
 
 def _drain(drain: Mapping[str, Any]) -> str:

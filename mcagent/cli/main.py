@@ -23,6 +23,7 @@ COMMANDS = {
     "trace": "show the way of a packet between clusters, hop by hop, and why it ends",
     "page": "print a page of this Node's agent as JSON",
     "top": "show the traffic between clusters as it flows",
+    "benchmark": "measure throughput and round trips between two clusters, and between their Nodes",
     "gateways": "show which gateways are used, live or why not, since when and who decided",
     "doctor": "say what is wrong on a Node or in whole clusters, why, and what to type next",
     "drain": "let other gateways take over from a Node, without losing a packet",

@@ -6,8 +6,9 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
@@ -27,10 +28,13 @@ examples:
   mcagent top --all --by cluster --interval 5
   mcagent top --once -o json | jq '.rows[] | select(.dropsPerSecond > 0)'
   mcagent top --agents agents.yaml --by node
+  mcagent top --all --by service           # connections to exported Services, as gateways give them an endpoint
 
 Traffic of tunnels with other clusters' gateways, and (--local) with Nodes of this cluster, in both directions. IN
 is what came from there. DROPS are packets that Open vSwitch could neither send nor take. A counter that begins
 anew with its tunnel counts from nothing. Without a terminal one table follows the other.
+By service: connections that other clusters, all together, open to exported Services, gateway by gateway. Bytes are
+counted by tunnel alone: one flow carries what belongs to the connections of all Services.
 The exit code is 1 when no agent answers.
 """
 _COUNTERS = {
@@ -41,6 +45,7 @@ _COUNTERS = {
     "drops": ("rx_dropped", "tx_dropped", "rx_errors", "tx_errors"),
 }
 _BY = {"tunnel": ("node", "cluster", "gateway"), "cluster": ("cluster",), "node": ("node",)}
+SERVICE = "service"
 _HEADS = ("IN/s", "OUT/s", "PKT IN/s", "PKT OUT/s", "DROPS/s", "UP")
 
 Key = tuple[str, str, str]  # Node, cluster ("": this one), the gateway's or Node's address
@@ -55,13 +60,16 @@ class Reading:
 
 
 Readings = Mapping[Key, Reading]
+Exported = Mapping[tuple[str, str], int]  # connections begun, by Service and gateway
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what is shown and how often, and how agents are reached."""
     parser.description = "Show the traffic between clusters as it flows: bytes, packets and drops a second."
     parser.epilog = _EPILOG
-    parser.add_argument("--by", choices=[*_BY], default="tunnel", help="what a line is about [%(default)s]")
+    parser.add_argument(
+        "--by", choices=[*_BY, SERVICE], default="tunnel", help="what a line is about [%(default)s]"
+    )
     parser.add_argument("--local", action="store_true", help="tunnels to Nodes of this cluster, too")
     parser.add_argument("--interval", default="2", metavar="SECONDS", help="between two readings [%(default)s]")
     parser.add_argument("--once", action="store_true", help="one table, after one interval")
@@ -89,17 +97,25 @@ def _agents(args: argparse.Namespace) -> Agents:
 
 
 def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Iterator[str]:
-    before: tuple[float, Readings] | None = None
+    before: tuple[float, Readings, Exported] | None = None
+    rows: list[dict[str, Any]]
+    shown: Callable[[list[dict[str, Any]], Mapping[str, str]], str]
     names = agents.nodes()
     for _ in every(seconds):
         answers = ask_nodes(agents, nodes=names)
         if not any(answer.page is not None for answer in answers.values()):
             raise McagentError("; ".join(f"Node {one.node}: {one.error}" for one in answers.values()))
-        now = time.monotonic(), readings(answers, local=args.local)
+        now = time.monotonic(), readings(answers, local=args.local), exported(answers)
         if before is not None:
-            rows = rates(before[1], now[1], now[0] - before[0], by=_BY[args.by])
             late = {one.node: one.error for one in answers.values() if one.page is None}
-            yield json.dumps({"rows": rows, "late": late}) if args.output == "json" else text(rows, late, args.by)
+            spent = now[0] - before[0]
+            if args.by == SERVICE:
+                rows = connections(before[2], now[2], spent)
+                shown = services_text
+            else:
+                rows = rates(before[1], now[1], spent, by=_BY[args.by])
+                shown = partial(text, by=args.by)
+            yield json.dumps({"rows": rows, "late": late}) if args.output == "json" else shown(rows, late)
             if args.once:
                 return
         before = now
@@ -150,6 +166,53 @@ def rates(
     return [row for _, row in order]
 
 
+def exported(answers: Mapping[str, Answer]) -> dict[tuple[str, str], int]:
+    """Return the connections to exported Services that gateways have counted; an older version's count none."""
+    return {
+        (service, answer.node): int(found.get("connections", 0))
+        for answer in answers.values()
+        for service, found in (answer.page or {}).get("exports", {}).items()
+    }
+
+
+def connections(before: Exported, after: Exported, seconds: float) -> list[dict[str, Any]]:
+    """Return a row for each Service, the busiest first. A count that is less than before began anew."""
+    rows: dict[str, dict[str, Any]] = {}
+    for (service, node), count in after.items():
+        row = rows.setdefault(
+            service, {"service": service, "connectionsPerSecond": 0.0, "connections": 0, "byGateway": {}}
+        )
+        was = before.get((service, node), count)
+        rate = (count - was if count >= was else count) / seconds
+        row["connectionsPerSecond"] += rate
+        row["connections"] += count
+        row["byGateway"][node] = rate
+    return sorted(rows.values(), key=lambda row: (-row["connectionsPerSecond"], row["service"]))
+
+
+def services_text(rows: list[dict[str, Any]], late: Mapping[str, str]) -> str:
+    """Return a table of Services for people."""
+    cells = [
+        (
+            row["service"],
+            f"{row['connectionsPerSecond']:.1f}",
+            str(row["connections"]),
+            ", ".join(f"{node} {rate:.1f}" for node, rate in sorted(row["byGateway"].items())),
+        )
+        for row in rows
+    ]
+    head = ("SERVICE", "CONN/s", "SO FAR", "BY GATEWAY")
+    lines = table(head, cells) if rows else ["nothing is exported here: only gateways count connections to it"]
+    total = sum(row["connectionsPerSecond"] for row in rows)
+    lines += ["", *_foot(f"{len(rows)} Services, {total:.1f} connections/s in all", late)]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _foot(total: str, late: Mapping[str, str]) -> list[str]:
+    missing = [f"Node {node} does not answer: {error}" for node, error in sorted(late.items())]
+    return [f"{total}, {time.strftime('%H:%M:%S')}", *missing]
+
+
 def _bytes(row: Mapping[str, Any]) -> float:
     return float(row["inBytesPerSecond"] + row["outBytesPerSecond"])
 
@@ -166,8 +229,7 @@ def text(rows: list[dict[str, Any]], late: Mapping[str, str], by: str, width: in
         table(head, cut) if rows else ["no tunnel to another cluster: workers have none (--local shows others)"]
     )
     total = sum(map(_bytes, rows))
-    lines += ["", f"{len(rows)} lines, {size(round(total))}/s in all, {time.strftime('%H:%M:%S')}"]
-    lines += [f"Node {node} does not answer: {error}" for node, error in sorted(late.items())]
+    lines += ["", *_foot(f"{len(rows)} lines, {size(round(total))}/s in all", late)]
     return "\n".join(line.rstrip() for line in lines)
 
 

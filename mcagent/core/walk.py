@@ -311,12 +311,12 @@ class Walk:
         """What is known of peers that packets do not reach."""
         facts = self._facts
         found = topology.uplink_problems(self.local, facts) if self.local.role else ()
-        if facts.silent:
-            said = (facts.silent, facts.datapath, self._config)
+        if facts.silent or facts.narrow:
+            said = (facts.silent, facts.narrow, facts.datapath, self._config)
             clusters = ("clusters", self._to_clusters, self.clusters.checked)
             for name, tunnels, known in (("Nodes", self._to_nodes, self._nodes), clusters):
-                each = self._each(f"silent {name}", path_state.silent_problems, joined(tunnels, known), *said)
-                found += self._cell(f"problems of silent {name}", all_problems, each)
+                each = self._each(f"unreached {name}", path_state.problems, joined(tunnels, known), *said)
+                found += self._cell(f"problems of unreached {name}", all_problems, each)
         return found
 
     @cached_property

@@ -47,7 +47,8 @@ class Facts:
     that returns does not take its traffic back; those not in it come after, in the API's order.
 
     `unreachable` are the clusters that no gateway of this cluster reaches, as numbers
-    (`mcagent.core.failover.reachability`).
+    (`mcagent.core.failover.reachability`). `narrow` are the tunnel ports that small packets pass and the largest
+    do not (`mcagent.core.tunnel_probes`).
 
     `wireguard` is what this Node can encrypt with (None: nothing, or encryption is off), `wireguard_public_key`
     the key it does so with, and `wireguard_next_key` the one it has announced to use next ("": none).
@@ -70,6 +71,7 @@ class Facts:
     isolated: bool = False
     active_order: tuple[str, ...] = ()
     unreachable: frozenset[int] = frozenset()
+    narrow: frozenset[str] = frozenset()
     wireguard: WireGuardImplementation | None = None
     wireguard_public_key: str = ""
     wireguard_next_key: str = ""

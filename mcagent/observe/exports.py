@@ -41,6 +41,14 @@ def exports_of(state: NodeState | None) -> dict[str, ExportedEndpoints]:
     return found
 
 
+def connections_of(state: NodeState | None, opened: Mapping[int, int]) -> Counter[str]:
+    """Return the connections begun to each exported Service, by "namespace/name"; `opened`: by a port's ID."""
+    counts: Counter[str] = Counter()
+    for name, number in state.service_ids.items() if state is not None else ():
+        counts[name.rpartition(":")[0]] += opened.get(number, 0)
+    return counts
+
+
 def export_metrics(state: NodeState, opened: Mapping[int, int]) -> Iterator[Metric]:
     """Yield the metrics of exported Services; `opened`: connections begun, by the ID of a Service's port."""
     found, label = exports_of(state), ["export"]  # a target's own label is often "service"
@@ -50,9 +58,9 @@ def export_metrics(state: NodeState, opened: Mapping[int, int]) -> Iterator[Metr
     yield gauge("mcagent_exported_endpoints_hash", text, label, [([key], one.hash) for key, one in found.items()])
     counts: Counter[str] = Counter()
     places = {service: place for place, service in enumerate(found)}
-    for name, number in state.service_ids.items():
-        if (place := places.get(service := name.rpartition(":")[0])) is not None:
-            counts[service if place < MOST_COUNTED else ""] += opened.get(number, 0)
+    for service, number in connections_of(state, opened).items():
+        if (place := places.get(service)) is not None:
+            counts[service if place < MOST_COUNTED else ""] += number
     text = (
         "Connections to an exported Service that this gateway gave an endpoint; a first packet sent again counts "
         f"again. Beyond {MOST_COUNTED} Services together, without a name."

@@ -1,20 +1,39 @@
-"""Metrics of liveness: BFD, flaps, failovers and the share of each gateway. Read at scrape time."""
+"""Metrics of liveness: BFD, flaps, failovers, the share of each gateway, and probes. Read at scrape time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
 from mcagent.core.failover.draining import Phase
 from mcagent.core.failover.liveness import Cause
 from mcagent.core.failover.observations import group_of
+from mcagent.core.tunnel_probes import Probed
 from mcagent.model.resources import PeerKind
-from mcagent.observe.families import counter, gauge
+from mcagent.observe.families import counter, gauge, histogram
 from mcagent.observe.gateways import LiveReport, TunnelCounters, share_of
 
 _LABELS = ["peer_kind", "peer", "tunnel"]
 _LOSSES = (Cause.BFD, Cause.NODE, Cause.API, Cause.DRAIN)
+
+
+def probe_metrics(live: LiveReport, probed: Mapping[str, Probed]) -> Iterator[Metric]:
+    """Yield what probes say of the tunnels to other clusters; nothing of those whose other end answers none."""
+    found = [
+        ((str(live.ports[name].peer_kind), live.ports[name].peer, name), one)
+        for name, one in sorted(probed.items())
+        if name in live.ports and one.answers
+    ]
+    text = "Round trip of probes through a tunnel to another cluster's gateway and back, by both Open vSwitches."
+    yield histogram("mcagent_tunnel_probe_round_trip_seconds", text, _LABELS, dict(found))
+    text = "Probes through a tunnel that were answered or lost; none where the other end answers no probes."
+    yield counter("mcagent_tunnel_probes", text, _LABELS, [(values, one.sent) for values, one in found])
+    text = "Probes through a tunnel that were not answered within two seconds."
+    yield counter("mcagent_tunnel_probes_lost", text, _LABELS, [(values, one.lost) for values, one in found])
+    text = "1 while the largest packets that the host port takes pass a tunnel, 0 while only small ones do."
+    full = [(values, one.full) for values, one in found if one.full is not None]
+    yield gauge("mcagent_tunnel_full_size_passes", text, _LABELS, full)
 
 
 def liveness_metrics(live: LiveReport, counters: TunnelCounters) -> Iterator[Metric]:

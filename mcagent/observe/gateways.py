@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from mcagent.core.failover.draining import Draining, Phase
 from mcagent.core.failover.liveness import Cause, Peer
 from mcagent.core.failover.observations import OWN_CLUSTER, gateway_name, group_of
+from mcagent.core.tunnel_probes import Probed
 from mcagent.model.resources import PeerKind, TunnelPort
 from mcagent.observe.standard import rfc3339
 
@@ -35,11 +36,17 @@ class LiveReport:
 
 
 def gateways_of(
-    live: LiveReport, counters: TunnelCounters, *, own_gateway: str, ends: Mapping[str, str] | None = None
+    live: LiveReport,
+    counters: TunnelCounters,
+    *,
+    own_gateway: str,
+    ends: Mapping[str, str] | None = None,
+    probed: Mapping[str, Probed] | None = None,
 ) -> list[dict[str, object]]:
     """Return the clusters with their gateways; `own_gateway` is this Node's name if it is one.
 
-    `ends` has the gatewayIP of each tunnel endpoint that is another address (encryption).
+    `ends` has the gatewayIP of each tunnel endpoint that is another address (encryption); `probed` what probes say
+    of tunnels.
     """
     groups: dict[str, list[TunnelPort]] = {}
     for port in sorted(live.ports.values(), key=lambda one: (one.peer, str(one.remote_ip), one.name)):
@@ -53,7 +60,10 @@ def gateways_of(
             "own": group == OWN_CLUSTER,
             "gateways": [
                 *([_own(live, own_gateway)] if group == OWN_CLUSTER and own_gateway else []),
-                *(_gateway(live, port, counters, ports, ends or {}) for port in ports),
+                *(
+                    {**_gateway(live, port, counters, ports, ends or {}), "probes": _probes(probed, port)}
+                    for port in ports
+                ),
             ],
         }
         for group, ports in sorted(groups.items(), key=lambda item: (item[0] != OWN_CLUSTER, item[0]))
@@ -118,6 +128,21 @@ def _gateway(
     }
 
 
+def _probes(probed: Mapping[str, Probed] | None, port: TunnelPort) -> dict[str, object] | None:
+    """Return what probes say of a tunnel; None where there are none: within this cluster, and before the first."""
+    one = (probed or {}).get(port.name)
+    if one is None:
+        return None
+    return {
+        "answers": bool(one.answers),
+        "roundTripSeconds": one.round_trip,
+        "lossRatio": one.loss,
+        "of": len(one.recent),
+        "fullSizePasses": one.full,
+        "fullSizeBytes": one.mtu,
+    }
+
+
 def _own(live: LiveReport, name: str) -> dict[str, object]:
     state = live.draining
     serving = state.phase is Phase.SERVING
@@ -144,4 +169,5 @@ def _own(live: LiveReport, name: str) -> dict[str, object]:
         "packetsReceived": 0,
         "share": None,
         "transitions": [],
+        "probes": None,
     }

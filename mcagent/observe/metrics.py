@@ -16,13 +16,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from mcagent.core.tunnel_probes import Probed
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import Role
 from mcagent.model.plan import Desired
 from mcagent.model.resources import Backend, PeerKind, PortStatistics, Resource, TunnelPort
 from mcagent.observe.exports import export_metrics
 from mcagent.observe.families import by_word, counter, gauge, single
-from mcagent.observe.gateway_metrics import liveness_metrics
+from mcagent.observe.gateway_metrics import liveness_metrics, probe_metrics
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.policies import policy_metrics
 from mcagent.observe.report import BackendReport, Report
@@ -65,6 +66,7 @@ class Sources:
     rules: Callable[[], Mapping[int, int]] = dict  # packets by the number of the rule
     services: Callable[[], Mapping[int, int]] = dict  # connections by the ID of an exported Service's port
     live: Callable[[], LiveReport] = LiveReport
+    probes: Callable[[], Mapping[str, Probed]] = dict  # by tunnel
     wireguard: Callable[[], WireGuardReport] = WireGuardReport
 
 
@@ -172,7 +174,11 @@ class StateCollector(Collector):
                 yield from policy_metrics(named, sources.rules())
             yield from wireguard_metrics(report.desired, sources.wireguard())
             yield from liveness_metrics(sources.live(), {name: port.counters for name, port in ports.items()})
-        text = "Packets that the pipeline dropped, by reason (pipeline.md; over-limit: beyond newConnections)."
+            yield from probe_metrics(sources.live(), sources.probes())
+        text = (
+            "Packets that the pipeline dropped, by reason (pipeline.md; over-limit: beyond newConnections, or "
+            "tunnel probes of one cluster beyond 100 a second)."
+        )
         yield counter("mcagent_dropped_packets", text, ["reason"], by_word(sources.drops()))
         text = (
             "Packets that our nft chains dropped, by reason (operations.md); begins anew when a chain is changed."

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from mcagent.core.plan.render import problem_json, state_json
 from mcagent.http.server import PlainPages
 from mcagent.model.informer_state import InformerState
-from mcagent.model.node_state import Role
+from mcagent.model.node_state import NodeState, Role
 from mcagent.model.resources import PortStatistics, TunnelPort
-from mcagent.observe.exports import exports_of
+from mcagent.observe.exports import connections_of, exports_of
 from mcagent.observe.gateways import drain_of, gateways_of
 from mcagent.observe.metrics import COUNTERS, Metrics, Sources
 from mcagent.observe.report import PassReport, Report
@@ -103,7 +103,7 @@ def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *,
         "checks": [asdict(check) for check in found],
         "summary": state_json(state) if state is not None else {},
         "tunnels": [_tunnel(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels],
-        "exports": {key: asdict(found) for key, found in exports_of(state).items()},
+        "exports": _exports(state, sources),
         "nftDrops": dict(sources.nft_drops()),
         "encryption": encryption_of(encryption, sources.wireguard()),
         "drain": drain_of(live),
@@ -112,6 +112,7 @@ def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *,
             {name: port.counters for name, port in ports.items()},
             own_gateway=identity.node if state is not None and state.role is Role.GATEWAY else "",
             ends=ends_of(encryption),
+            probed=sources.probes(),
         ),
         "problems": [problem_json(problem) for problem in problems[:SHOWN_PROBLEMS]],
         "problemCount": len(problems),
@@ -125,6 +126,12 @@ def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *,
         "lastPass": _pass(report.last_pass),
         "lastChange": _pass(report.last_change),
     }
+
+
+def _exports(state: NodeState | None, sources: Sources) -> dict[str, dict[str, object]]:
+    exports = exports_of(state)
+    opened = connections_of(state, sources.services()) if exports else {}
+    return {key: {**asdict(found), "connections": opened.get(key, 0)} for key, found in exports.items()}
 
 
 def _tunnel(tunnel: TunnelPort, port: PortStatistics | None) -> dict[str, object]:

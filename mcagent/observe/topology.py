@@ -6,9 +6,10 @@ The leader's is `mcagent.controller.leader.topology`. Everything is bounded, sin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from mcagent.core.failover.liveness import Peer
+from mcagent.core.tunnel_probes import Probed
 from mcagent.model.field import printable
 from mcagent.model.links import Link
 from mcagent.model.node_state import NodeState, Role
@@ -51,6 +52,8 @@ class ShownLink:
     why: str = ""
     bytes_per_second: int | None = None
     bytes: int | None = None
+    round_trip_seconds: float | None = None  # by probes, of the slowest tunnel; only the Node's own page has it
+    loss_ratio: float | None = None  # of the worst one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,17 +121,32 @@ def node_topology(
     live: LiveReport,
     ports: Mapping[str, PortStatistics],
     problems: tuple[Problem, ...],
+    *,
+    probed: Mapping[str, Probed],
 ) -> Topology:
     """Return the clusters as one Node sees them: on a gateway their links, on a worker that to its gateways."""
     carried = bytes_by_cluster(live, {name: port.counters for name, port in ports.items()})
     return Topology(
         name="",
         clusters=_clusters(own, state, live),
-        links=tuple(shown(own, link, carried.get(link.cluster, 0)) for link in links_of(live, {})),
+        links=tuple(
+            _with_probes(shown(own, link, carried.get(link.cluster, 0)), live, probed)
+            for link in links_of(live, {})
+        ),
         changes=_changes(own, live),
         problems=tuple(_problem(problem) for problem in problems[:MAX_PROBLEMS]),
         problem_count=len(problems),
         policies=len({rule.policy for rule in state.policy_rules.values()}) if state is not None else None,
+    )
+
+
+def _with_probes(link: ShownLink, live: LiveReport, probed: Mapping[str, Probed]) -> ShownLink:
+    ports = [port for port in live.ports.values() if (port.peer_kind, port.peer) == (PeerKind.REMOTE, link.target)]
+    found = [probed[port.name] for port in ports if port.name in probed]
+    return replace(
+        link,
+        round_trip_seconds=max((one.round_trip for one in found if one.round_trip is not None), default=None),
+        loss_ratio=max((one.loss for one in found if one.loss is not None), default=None),
     )
 
 

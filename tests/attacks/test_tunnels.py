@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import time
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
+from typing import Any
 
+from devtools.lab.topology import Node
 from devtools.nodes import netns
 from devtools.nodes.node import pod_device
+from flows.pipeline.registers import ETHERTYPE_PROBE, MAC_ANSWER
+from mcagent.core import tunnel_probes
 from mcagent.core.addresses.underlay import endpoint_of
+from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from tests.attacks import tunnel_packets as packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.tunnel_packets import BFD, GENEVE, VXLAN
@@ -17,6 +24,7 @@ from tests.attacks.tunnel_range import NOTHING, Range, encrypted, plain, six, v4
 __all__ = ["encrypted", "plain", "six"]
 
 WIREGUARD = 51821
+FLOOD = 2000  # probes, or answers that nobody asked for
 FORWARD = "the guard of tunnels (nft, hook forward): nothing that a Node forwards goes to a peer's tunnel port"
 SOURCES = "the guard of tunnels (nft, hook prerouting): a peer's packet comes by a device that leads to that peer"
 
@@ -421,3 +429,48 @@ def test_clear_geneve_from_the_uplink(encrypted: Range) -> None:
         assert encrypted.attempt(encrypted.gateway, send) == NOTHING
         with encrypted.counting(encrypted.gateway, "clear-tunnel"):
             encrypted.attempt(encrypted.gateway, send)
+
+
+@attack(
+    Group.TUNNELS,
+    Attacker.MEMBER,
+    wants="have a gateway send more than it gets, or keep its agent busy, by a flood of probes and false answers",
+    stopped_by="a meter for each remote cluster; a probe goes back once, as large as it was, where it came from, "
+    "and an answer has to have the token of a probe",
+)
+def test_a_flood_of_probes(plain: Range) -> None:
+    """Few of thousands are answered; no false answer counts, and no frame gets to a Pod."""
+    lab, near = plain.lab, plain.gateway
+    here, bridge = plain.far_gateway.name, lab.ovs(plain.far_gateway.name).mgmt("br-mc")
+    tunnels: Any = lab.status(here)["tunnels"]
+    (ofport,) = (one["ofport"] for one in tunnels if one["peerKind"] == "remote")
+    backend = OpenFlowBackend(bridge)
+    began = time.monotonic()
+    before = _probes(plain, near), _answers(plain)
+
+    def send(token: bytes) -> None:
+        probe = tunnel_probes.frame(token[:8])
+        for frame in (probe, MAC_ANSWER.to_bytes(6) + probe[6:]):
+            for _ in range(FLOOD // 100):
+                backend.send_out([ofport] * 100, frame)
+
+    outcome = plain.attempt(plain.far_gateway, send)
+    # As many as the burst lets pass and a second's worth for each second; both agents' own are among them.
+    allowed = 200 + 110 * (time.monotonic() - began)
+    assert outcome.arrived == 0
+    assert 0 < _answers(plain) - before[1] <= allowed
+    assert _probes(plain, near) - before[0] <= time.monotonic() - began + 5
+
+
+def _answers(plain: Range) -> int:
+    """Return how many answers to probes the gateway of the second cluster was sent."""
+    ovs = plain.lab.ovs(plain.far_gateway.name)
+    match = f"table=0,dl_type={ETHERTYPE_PROBE:#x},dl_dst={MAC_ANSWER.to_bytes(6).hex(':')}"
+    text = ovs.ofctl("dump-aggregate", ovs.mgmt("br-mc"), match)
+    return int(re.search(r"packet_count=(\d+)", text)[1])  # type: ignore[index]
+
+
+def _probes(plain: Range, node: Node) -> float:
+    """Return how many probes a gateway's agent counts."""
+    page = plain.lab.http(node.name, "/metrics")[1]
+    return sum(map(float, re.findall(r"^mcagent_tunnel_probes_total\{.*\} (\S+)$", page, re.MULTILINE)))

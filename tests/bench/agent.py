@@ -7,6 +7,7 @@ of their own. Prints a table and, with --json, the numbers; it judges nothing.
 - restart: the same for an agent that finds everything as it should be
 - change: from the request to the API server until ovs-vswitchd has the flow (its own flow monitor says when)
 - processor: time that the agent itself spent, which another load of the machine does not lengthen much
+- idle: what part of a processor it takes while nothing changes
 - memory: resident, after the cold start and after the changes
 """
 
@@ -36,6 +37,7 @@ from devtools.waiting import wait_until
 
 NODE = "gw1"
 API = "127.0.0.1"
+IDLE = 30.0  # seconds
 READY = "the dataplane is as it should be"
 _CRD = "multicluster.crd.antrea.io/v1alpha1"
 Json = dict[str, Any]
@@ -247,6 +249,9 @@ def measure(clusters: int, count: int, pause: float) -> Json:
             "resident_mib": cold.memory(),
             "peak_resident_mib": cold.memory("VmHWM"),
         }
+        before, begun = cold.processor(), time.monotonic()
+        time.sleep(IDLE)
+        found["idle_processor_ratio"] = (cold.processor() - before) / (time.monotonic() - begun)
         before = cold.processor()
         spent = changes(world, clusters, count, pause)
         last = world.status()["lastChange"]["phases"]

@@ -228,6 +228,17 @@ def test_the_largest_packet_fills_the_wire_and_is_not_cut(lab: Lab, wire: Wire) 
     assert ping(mtu + 1) != 0
 
 
+def test_probes_measure_the_encrypted_way(lab: Lab, wire: Wire) -> None:
+    """Each gateway's probes are answered through WireGuard, the largest ones as well."""
+
+    def passing() -> bool:
+        pages: list[Any] = [lab.status(g.name)["gateways"] for c in lab.topology.clusters for g in c.gateways]
+        far = [one["probes"] for page in pages for group in page if not group["own"] for one in group["gateways"]]
+        return all(one and one["fullSizePasses"] and one["lossRatio"] < 0.5 for one in far)
+
+    wait_until(passing, "answered probes of all sizes", timeout=60)
+
+
 def test_a_device_that_somebody_removes_comes_back(lab: Lab, wire: Wire, load: Load) -> None:
     """Without the device nothing leaves; the agent makes it again, with the same key, in seconds."""
     east = lab.topology.clusters[0]

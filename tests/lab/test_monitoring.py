@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from devtools.lab import faults
 from devtools.lab.faults import Settled
@@ -40,6 +41,8 @@ def test_prometheus_sees_a_cluster_that_is_lost(make_lab: Callable[..., Lab], tm
         for _ in range(CONNECTIONS):
             traffic.tcp(client, west.services[0].cluster_ip, 80)
         wait_until(lambda: opened(lab) == before + CONNECTIONS, "the connections to be counted", timeout=10)
+        exports: Any = lab.status(west.gateways[0].name)["exports"]  # what `mcagent top --by service` reads
+        assert sum(one["connections"] for one in exports.values()) == opened(lab)
         targets = {"agent": "127.0.0.1:10351"}
         server = Prometheus(tmp_path, targets, port=9090, namespace=lab.namespace(here))
         try:

@@ -17,6 +17,7 @@ from mcagent.controller.run import Controller
 from mcagent.core.compile import compile_desired
 from mcagent.core.failover.liveness import Cause, Peer
 from mcagent.core.failover.observations import group_of
+from mcagent.core.tunnel_probes import Probed
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.facts import Facts
@@ -24,7 +25,7 @@ from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.model.objects import ApiObject, Kind, WireGuardInfo
 from mcagent.model.problem import Problem, Severity
-from mcagent.model.resources import Backend, PortStatistics
+from mcagent.model.resources import Backend, PeerKind, PortStatistics
 from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.metrics import COUNTERS, Metrics, Sources
@@ -41,6 +42,9 @@ from tests.unit.core_inputs import (
     service,
     snapshot,
 )
+
+REMOTE = PeerKind.REMOTE
+PROBED = Probed(answers=True, sent=10, full=True, counts=(0, 10, *Probed().counts[2:]), total=0.02)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,7 @@ def agent_metrics(size: Size) -> Metrics:
             drops=lambda: {"miss": 1},
             nft_drops=lambda: {"to-tunnel": 1},
             live=lambda: LiveReport(ports=ports, peers=peers),
+            probes=lambda: dict.fromkeys((one.name for one in ports.values() if one.peer_kind is REMOTE), PROBED),
             wireguard=lambda: WireGuardReport(
                 peers=tuple(WireGuardPeerStatus(public_key=one, last_handshake=time.time()) for one in keys),
                 key_created=1.0,

@@ -187,15 +187,35 @@ def test_each_cluster_has_a_meter_of_its_new_connections() -> None:
     """On gateways and workers, in front of every new entry of conntrack; with newConnections: 0 there is none."""
     for on, tables in (("g1", {23, 71}), ("w1", {71})):
         found = compiled(EAST, WEST, on=on, new_connections=300)
-        meters = {name: of(MeterEntry, resources(found, f"cluster/{name}")) for name in ("east", "west")}
-        assert [(m.rate, m.burst) for (m,) in meters.values()] == [(300, 600)] * 2
-        assert len({m.meter_id for (m,) in meters.values()}) == 2
-        for name, (meter,) in meters.items():
+        every = {name: of(MeterEntry, resources(found, f"cluster/{name}")) for name in ("east", "west")}
+        meters = {name: meter for name, each in every.items() for meter in each if meter.rate == 300}
+        assert len({m.meter_id for each in every.values() for m in each}) == (4 if on == "g1" else 2)
+        assert {m.burst for m in meters.values()} == {600}
+        for name, meter in meters.items():
             flows = of(FlowEntry, resources(found, f"cluster/{name}"))
             assert {f.table for f in flows if f"meter:{meter.meter_id}," in f.actions} == tables
         none = resources(compiled(EAST, WEST, on=on, new_connections=0))
         assert not of(MeterEntry, none)
         assert not any("meter:" in flow.actions for flow in of(FlowEntry, none))
+
+
+def test_only_gateways_answer_probes_and_within_a_meter() -> None:
+    """A probe goes back by the tunnel that it came by; of an answer the head goes to the agent."""
+    found = resources(compiled(EAST), "cluster/east")
+    (meter,) = (one for one in of(MeterEntry, found) if one.rate == 100)
+    flows = {(one.match, one.actions) for one in of(FlowEntry, found) if "dl_type=0x88b6" in one.match}
+    ports = [one.ofport for one in of(TunnelPort, found)]
+    assert len(flows) == 2 * len(ports) > 0
+    for port in ports:
+        actions = {text: done for text, done in flows if text.startswith(f"in_port={port},")}
+        (asked,) = (done for text, done in actions.items() if "ee:f3" in text)
+        (answer,) = (done for text, done in actions.items() if "ee:f4" in text)
+        assert asked.startswith(f"meter:{meter.meter_id},")
+        assert asked.endswith(",IN_PORT")
+        assert answer.startswith(f"meter:{meter.meter_id},")
+        assert "controller" in answer.lower()
+    for other in (compiled(EAST, on="w1"), compiled(EAST, new_connections=0)):
+        assert not any("0x88b6" in one.match for one in of(FlowEntry, resources(other)))
 
 
 def test_tunnel_settings() -> None:

@@ -242,6 +242,15 @@ def test_the_mtu_to_set_is_told() -> None:
     assert "mtu: 1350 in the configuration" in one.do
 
 
+def test_what_the_agents_probes_found_is_told_where_the_doctor_measured_nothing() -> None:
+    """Behind WireGuard, or where no ICMP passes; what the doctor measured itself says more."""
+    problem = Problem("ClusterInfoImport kube-system/w", "spec.gatewayInfos", "PathMtu", "x", Severity.WARNING)
+    agent = replace(GOOD.agent, problems=(problem,))
+    assert told(replace(GOOD, agent=agent))["PathMtu"] is Level.WARNING
+    narrow = replace(GOOD, agent=agent, paths=(replace(PATH, full=False, passes=1400),))
+    assert "PathMtu" not in told(narrow)
+
+
 def test_problems_keep_their_severity_and_have_words() -> None:
     """A refused CIDR is ✗ in its own check; a silent peer that the doctor explains itself is not told twice."""
     problems = (

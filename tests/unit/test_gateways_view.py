@@ -12,9 +12,10 @@ from mcagent.cli import gateways as command
 from mcagent.core.failover.draining import NO_GATEWAY, Draining, Phase
 from mcagent.core.failover.liveness import Advance, Damping, Observation, Peers, advance
 from mcagent.core.failover.observations import group_of
+from mcagent.core.tunnel_probes import Probed
 from mcagent.model.event import Event
 from mcagent.model.resources import PeerKind
-from mcagent.observe.gateway_metrics import liveness_metrics
+from mcagent.observe.gateway_metrics import liveness_metrics, probe_metrics
 from mcagent.observe.gateways import LiveReport, drain_of, gateways_of
 from mcagent.observe.report import PassReport, Report
 from tests.unit.core_inputs import tunnel_port
@@ -61,6 +62,24 @@ def test_each_gateway_is_told_with_cause_time_and_share(live: LiveReport) -> Non
     assert (good["live"], good["decidedBy"], good["share"], good["packetsReceived"]) == (True, "BFD", 0.75, 7)
     assert (bad["live"], bad["since"], bad["flaps"]) == (False, "1970-01-12T13:46:52.000Z", 1)
     assert [t["decidedBy"] for t in bad["transitions"]] == ["BFD"]
+
+
+def test_probes_are_shown_beside_the_tunnel(live: LiveReport) -> None:
+    """Round trip, loss and what is not answered, in the table, the values and the metrics."""
+    lossy = replace(Probed(answers=True, sent=2, lost=1, recent=(0.0204, None)), mtu=1400, full=False)
+    probed = {"mc-3": lossy, "mc-4": Probed(answers=False)}
+    groups = json.loads(json.dumps(gateways_of(live, COUNTERS, own_gateway="", probed=probed)))
+    (near,), (good, bad) = (group["gateways"] for group in groups)
+    assert (near["probes"], bad["probes"]["lossRatio"]) == (None, None)
+    assert (good["probes"]["roundTripSeconds"], good["probes"]["lossRatio"]) == (0.0204, 0.5)
+    shown = command.text({"node": "n", "role": "gateway", "drain": drain_of(live), "clusters": groups})
+    assert "20.4 ms    50 %, all of 1400 bytes  " in shown
+    assert "no answer" in shown
+    samples = [one for family in probe_metrics(live, probed) for one in family.samples]
+    assert {one.labels["tunnel"] for one in samples} == {"mc-3"}
+    found = {one.name: one.value for one in samples}
+    assert found["mcagent_tunnel_probes_lost_total"] == 1
+    assert found["mcagent_tunnel_full_size_passes"] == 0
 
 
 def test_the_table_is_for_people(live: LiveReport) -> None:

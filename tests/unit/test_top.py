@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,33 @@ def test_no_rate_is_negative_and_standing_still_is_none(counted: list[dict[str, 
         assert all(value >= 0 for value in found)
         assert before is not after or not any(found)
         assert before or not any(found)
+
+
+def exporting(**counts: int) -> Answer:
+    """Return the answer of a gateway that counts connections, and of an older one that counts none."""
+    exports = {name.replace("_", "/"): {"endpoints": 1, "hash": 7, "connections": n} for name, n in counts.items()}
+    return Answer(node="g", page={**page(), "exports": {**exports, "shop/old": {"endpoints": 1, "hash": 7}}})
+
+
+def test_services_have_connections_by_gateway() -> None:
+    """The busiest Service first; a gateway that began anew counts from nothing, a new one has no rate yet."""
+    before = {"g1": exporting(shop_web=100, shop_api=5), "g2": exporting(shop_web=90)}
+    after = {"g1": exporting(shop_web=110, shop_api=45), "g2": exporting(shop_web=4), "g3": exporting(shop_api=8)}
+    both = [
+        top.exported({node: replace(one, node=node) for node, one in each.items()}) for each in (before, after)
+    ]
+    rows = top.connections(both[0], both[1], 2.0)
+    assert [(row["service"], row["connectionsPerSecond"]) for row in rows] == [
+        ("shop/api", 20.0),
+        ("shop/web", 7.0),
+        ("shop/old", 0.0),
+    ]
+    assert (rows[1]["connections"], rows[1]["byGateway"]) == (114, {"g1": 5.0, "g2": 2.0})
+    shown = top.services_text(rows, {"g4": "gone"}).splitlines()
+    assert shown[1].split()[:3] == ["shop/api", "20.0", "53"]
+    assert shown[2].endswith("g1 5.0, g2 2.0")
+    assert shown[-1] == "Node g4 does not answer: gone"
+    assert "nothing is exported" in top.services_text([], {})
 
 
 def test_tunnels_inside_the_cluster_are_asked_for() -> None:

@@ -16,6 +16,7 @@ from mcagent.controller.leader.topology import topologies
 from mcagent.controller.member.announce import Announce
 from mcagent.core.failover.liveness import Advance, Damping, Observation, Peers, advance
 from mcagent.core.failover.observations import group_of
+from mcagent.core.tunnel_probes import Probed
 from mcagent.http.server import Public
 from mcagent.kube import links as publishing
 from mcagent.kube.links import LinkPublisher
@@ -47,6 +48,11 @@ PORTS = {
         tunnel_port(5, "south", PeerKind.REMOTE),
         tunnel_port(6, "worker", PeerKind.NODE),
     )
+}
+PROBED = {
+    "mc-3": Probed(answers=True, recent=(0.03,)),
+    "mc-4": Probed(answers=True, recent=(0.02, None)),
+    "mc-5": Probed(answers=False),
 }
 SINCE = "1970-01-12T13:46:52Z"  # second 12 of the clock of `live`
 
@@ -308,13 +314,15 @@ def test_the_leader_shows_clusters_links_and_problems() -> None:
 
 
 def test_a_node_shows_what_it_sees() -> None:
-    """Its links with counters, what its tunnels went through, its problems up to a bound."""
+    """Its links with counters and probes, what its tunnels went through, its problems up to a bound."""
     problems = tuple(Problem(subject="Service a/b", path="", reason="Bad", message=str(n)) for n in range(150))
-    found = node_topology("east", NodeState(), live("mc-3", "mc-4"), carried(100), problems)
+    found = node_topology("east", NodeState(), live("mc-3", "mc-4"), carried(100), problems, probed=PROBED)
     assert [(link.target, link.live, link.tunnels, link.bytes) for link in found.links] == [
         ("south", 1, 1, 200),
         ("west", 0, 2, 400),
     ]
+    probed = [(link.round_trip_seconds, link.loss_ratio) for link in found.links]
+    assert probed == [(None, None), (0.03, 0.5)]  # of the slowest and of the worst tunnel
     assert {change.target for change in found.changes if not change.good} == {"west"}
     assert (len(found.problems), found.problem_count) == (MAX_PROBLEMS, 150)
 

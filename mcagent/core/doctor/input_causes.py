@@ -103,6 +103,11 @@ INPUT_CAUSES: Mapping[str, Cause] = {
         "open the tunnels' UDP port (geneve 6081) between the two gateways; mcagent doctor says in which "
         "direction it is closed",
     ),
+    "PathMtu": Cause(
+        "path-mtu", "warning",
+        "large packets to that gateway are lost, so connections hang as soon as they carry more than a little",
+        "mcagent doctor, on this gateway, measures what passes; set mtu to it in all clusters, or repair the path",
+    ),
     "NotEncrypted": Cause(
         "wireguard", "failed",
         "what cannot be encrypted is dropped, unless encryptionFallback is allowClear",

@@ -177,8 +177,11 @@ def _wireguard(seen: NodeSeen) -> Iterator[Finding]:
 def _problems(seen: NodeSeen) -> Iterator[Finding]:
     """Yield the problems of the input, but those that other checks tell."""
     looked = any(one.level in {Level.WARNING, Level.FAILED} for one in paths.tunnels(seen))
+    narrow = any(path.small and not path.full for path in seen.paths)  # MtuTooLarge, with what passes
     for problem in seen.agent.problems:
         if problem.reason == "UplinkOutside" or (problem.reason == "PeerSilent" and looked):
+            continue
+        if problem.reason == "PathMtu" and narrow:
             continue
         if problem.reason == "NotEncrypted" and problem.severity is Severity.WARNING:
             continue  # ReachedInClear

@@ -15,6 +15,7 @@ from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState
 from mcagent.core.fragments.tunnel_guard import Peers, guard
+from mcagent.core.ids import PROBE_METERS
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
 from mcagent.core.wireguard import peer_resources
@@ -26,6 +27,8 @@ from mcagent.model.plan import Fragment
 from mcagent.model.resources import Bridge, FlowEntry, GroupEntry, HostPort, MeterEntry, Resource, TunnelPort
 
 Resources = tuple[Resource, ...]
+
+PROBES = 100  # a second through the tunnels to one cluster, answers included: that of 50 gateways there
 
 
 def fragment(parts: tuple[str, *tuple[Resources | None, ...]]) -> Fragment:
@@ -155,13 +158,14 @@ def remote_cluster(
         snat_address=next((end.source for end in ends if end is not None and not end.own_key), None),
         ordered=config.gateways is GatewayMode.ACTIVE_STANDBY,
         meter=meter if config.new_connections else None,
+        probe_meter=PROBE_METERS + meter if config.new_connections and paths else None,
     )
 
 
 def cluster_flows(cluster: pipeline.RemoteCluster, env: pipeline.Env, config: Config) -> Resources:
-    """Return the flows of a remote cluster, and the meter of the connections that it opens."""
-    rate = config.new_connections
-    meters = () if cluster.meter is None else (MeterEntry(meter_id=cluster.meter, rate=rate, burst=2 * rate),)
+    """Return the flows of a remote cluster, with its meters: of the connections that it opens, and of probes."""
+    rates = ((cluster.meter, config.new_connections), (cluster.probe_meter, PROBES))
+    meters = (MeterEntry(meter_id=one, rate=rate, burst=2 * rate) for one, rate in rates if one is not None)
     return (*meters, *entries(pipeline.cluster(env, cluster)))
 
 

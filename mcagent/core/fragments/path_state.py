@@ -193,16 +193,23 @@ def _path(said: Said, rules: PathRules, *, standby: bool = False, rank: int = 0)
     )
 
 
-def silent_problems(
+def problems(
     peer: tuple[tuple[Tunnel, ...], CheckedNode | CheckedCluster],
     silent: frozenset[str],
+    narrow: frozenset[str],
     datapath: DatapathType,
     config: Config,
 ) -> tuple[Problem, ...]:
-    """Return the problems of a peer's tunnels from which nothing ever came."""
+    """Return the problems of a peer's tunnels from which nothing ever came, or that only small packets pass."""
     tunnels, checked = peer
     found = []
     for tunnel in tunnels:
+        if tunnel.name in narrow:
+            message = (
+                f"small packets pass the tunnel to {tunnel.gateway}, the largest that {config.host_port} takes do "
+                f"not: the path MTU is smaller than mtu says"
+            )
+            found.append(checked.meta.problem("spec.gatewayInfos", "PathMtu", message, Severity.WARNING))
         if tunnel.name not in silent:
             continue
         remote = tunnel.peer_kind is PeerKind.REMOTE

@@ -71,6 +71,17 @@ class BridgeWatch:
                 with contextlib.suppress(OSError):  # its thread will see
                     self._connection.sendall(openflow.message(openflow.ECHO_REQUEST))
 
+    def send(self, messages: bytes) -> bool:
+        """Send messages that are answered by nothing but errors, which nobody hears. False: not connected."""
+        with self._lock:
+            if self._connection is None:
+                return False
+            try:
+                self._connection.sendall(messages)
+            except OSError:  # its thread will see
+                return False
+        return True
+
     def close(self) -> None:
         """End the thread."""
         self._closed.set()

@@ -67,6 +67,8 @@ function took(answer) {
 const clock = (time) => new Date(time).toLocaleTimeString();
 const moment = (time) => (time ? new Date(time).toLocaleString() : "not known");
 
+const fraction = (value, times, unit) => (typeof value === "number" ? `${+(value * times).toFixed(1)} ${unit}` : "");
+
 const counted = (count, one, several = `${one}s`) => `${count} ${count === 1 ? one : several}`;
 
 function rate(bytes) {
@@ -269,7 +271,8 @@ function details(set, ways, states) {
     byId("details-title").textContent = `Link ${pair.ends.join(" – ")}`;
     const sides = pair.sides.map((side) => element("div", {}, element("h3", {}, `Seen from ${side.source}`),
       entries([["State", stateText(stateOf(side))], ["Tunnels", `${side.live} of ${side.tunnels} live`],
-        ["Last change", moment(side.since)], ["Why", side.why], ["Traffic", rate(side.traffic)]])));
+        ["Last change", moment(side.since)], ["Why", side.why], ["Traffic", rate(side.traffic)],
+        ["Round trip", fraction(side.round_trip_seconds, 1000, "ms")], ["Probes lost", fraction(side.loss_ratio, 100, "%")]])));
     const [a, b] = pair.ends;
     body.replaceChildren(...sides, element("h3", {}, "Ask further"),
       command(`mcagent trace --context ${a} --from NAMESPACE/POD --to SERVICE.NAMESPACE.svc.clusterset.local`),

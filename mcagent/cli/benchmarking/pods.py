@@ -1,0 +1,204 @@
+"""The Pods of a measurement: what they are, how one becomes ready, what it says at its end, that none is left.
+
+A Pod ends by itself when its time is over (`activeDeadlineSeconds`), whatever becomes of who made it, and has no
+token of the API. It leaves what it measured as its termination message, so that nobody needs `pods/exec`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
+from mcagent.model.errors import McagentError, SourceError
+from mcagent.model.field import printable
+from mcagent.model.kinds import object_path
+from mcagent.model.objects import Kind
+
+LABEL = "app.kubernetes.io/name=mcagent-benchmark"
+AGENTS = "app.kubernetes.io/name=mcagent,app.kubernetes.io/component=agent"
+READY = 60.0  # seconds until a Pod runs
+_LOOK = 0.3
+_NOBODY = 65534
+_SHOWN = 300  # characters of what a Pod says
+_GONE = 404
+_MESSAGE_FILE = "/dev/termination-log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A Pod that runs: its name, its Node and its address."""
+
+    name: str
+    node: str
+    address: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Pods:
+    """The Pods of one measurement in one cluster. `image` "": the agent's."""
+
+    client: Client
+    cluster: str
+    namespace: str
+    token: str
+    run: str  # in the names of its Pods
+    life: int  # seconds
+    image: str = ""
+    made: list[str] = field(default_factory=list)
+    secrets: Sequence[Mapping[str, str]] = ()
+
+    def prepare(self) -> None:
+        """Find out the image, and remove what an earlier measurement left. Raises McagentError."""
+        left = self._list(LABEL)
+        if any((one.get("status") or {}).get("phase") in {"Pending", "Running"} for one in left):
+            raise McagentError(
+                f"{self.cluster}: a benchmark runs in namespace {self.namespace} already: "
+                f"wait for its end, or kubectl delete pod -n {self.namespace} -l {LABEL}"
+            )
+        for pod in left:
+            self._delete(pod["metadata"]["name"])
+        if self.image:
+            return
+        for pod in self._list(AGENTS):
+            spec = pod["spec"]
+            self.image = next((one["image"] for one in spec["containers"] if one["name"] == "agent"), "")
+            self.secrets = spec.get("imagePullSecrets") or ()
+            if self.image:
+                return
+        raise McagentError(
+            f"{self.cluster}: no Pod of an agent is in {self.namespace}: give its --namespace, or an --image"
+        )
+
+    def start(self, what: str, arguments: Sequence[str], *, node: str = "", host: bool = False) -> str:
+        """Create a Pod that runs `mcagent benchmark` with these arguments; return its name. Raises SourceError."""
+        body = self._pod(what, arguments, node, host)
+        name = str(body["metadata"]["name"])
+        self.made.append(name)  # before: who is interrupted meanwhile does not know whether it is there
+        self.client.request("POST", object_path(Kind.POD, self.namespace), body=body)
+        return name
+
+    def wait_running(self, name: str) -> Running:
+        """Return a Pod once it runs and has an address. Raises McagentError with what keeps it."""
+        end = time.monotonic() + READY
+        while True:
+            pod = self._get(name)
+            status = pod.get("status") or {}
+            if status.get("phase") in {"Failed", "Succeeded"}:
+                raise McagentError(f"{self.cluster}: Pod {name} has ended: {_last_words(pod)}")
+            node, address = (pod.get("spec") or {}).get("nodeName"), status.get("podIP")
+            if status.get("phase") == "Running" and node and address:
+                return Running(name=name, node=node, address=address)
+            if time.monotonic() >= end:
+                raise McagentError(f"{self.cluster}: Pod {name} does not run after {READY:g} s: {_obstacle(pod)}")
+            time.sleep(_LOOK)
+
+    def wait_result(self, name: str, seconds: float) -> tuple[str, Mapping[str, Any]]:
+        """Return a Pod's Node, and what it measured, once it has ended. Raises McagentError."""
+        end = time.monotonic() + READY + seconds
+        while True:
+            pod = self._get(name)
+            phase = (pod.get("status") or {}).get("phase")
+            words = _last_words(pod)
+            if phase == "Succeeded":
+                with suppress(ValueError):
+                    found = json.loads(words)
+                    if isinstance(found, dict):
+                        return str(pod["spec"].get("nodeName", "")), found
+            if phase in {"Failed", "Succeeded"}:
+                raise McagentError(printable(words, _SHOWN) or "the Pod ended without a word")
+            if time.monotonic() >= end:
+                raise McagentError(f"{self.cluster}: Pod {name} has not ended in time: {_obstacle(pod)}")
+            time.sleep(_LOOK)
+
+    def remove(self) -> list[str]:
+        """Delete all Pods that were made; return what could not be, and why."""
+        left = []
+        for name in self.made:
+            try:
+                self._delete(name)
+            except SourceError as error:
+                left.append(f"{self.cluster}: Pod {self.namespace}/{name}: {error}")
+        self.made.clear()
+        return left
+
+    def _list(self, selector: str) -> list[dict[str, Any]]:
+        path = object_path(Kind.POD, self.namespace)
+        return self.client.request("GET", path, {"labelSelector": selector, "limit": "500"}).get("items") or []
+
+    def _get(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.client.request("GET", object_path(Kind.POD, self.namespace, name))
+        return found
+
+    def _delete(self, name: str) -> None:
+        try:
+            self.client.request("DELETE", object_path(Kind.POD, self.namespace, name), {"gracePeriodSeconds": "0"})
+        except ApiRefusalError as error:
+            if error.code != _GONE:
+                raise
+
+    def _pod(self, what: str, arguments: Sequence[str], node: str, host: bool) -> dict[str, Any]:
+        key, value = LABEL.split("=")
+        address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+        container = {
+            "name": "benchmark",
+            "image": self.image,
+            "args": ["benchmark", *arguments],
+            "env": [address, {"name": "MCAGENT_BENCHMARK_TOKEN", "value": self.token}],
+            "terminationMessagePath": _MESSAGE_FILE,
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        }
+        spec: dict[str, Any] = {
+            "containers": [container],
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": self.life,
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "hostNetwork": host,
+            "nodeSelector": {"kubernetes.io/os": "linux"},
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": _NOBODY,
+                "runAsGroup": _NOBODY,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }
+        if node:
+            spec["nodeName"] = node
+        if self.secrets:
+            spec["imagePullSecrets"] = list(self.secrets)
+        metadata = {"name": f"mcagent-benchmark-{what}-{self.run}", "labels": {key: value}}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _last_words(pod: Mapping[str, Any]) -> str:
+    """Return what a Pod's container left at its end, else why the Pod failed."""
+    status = pod.get("status") or {}
+    for container in status.get("containerStatuses") or ():
+        ended = (container.get("state") or {}).get("terminated") or {}
+        if ended.get("message"):
+            return str(ended["message"])
+    return " ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
+
+
+def _obstacle(pod: Mapping[str, Any]) -> str:
+    """Return what keeps a Pod from running."""
+    status = pod.get("status") or {}
+    for container in status.get("containerStatuses") or ():
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason"):
+            return printable(f"{waiting['reason']} {waiting.get('message', '')}".strip(), _SHOWN)
+    for condition in status.get("conditions") or ():
+        if condition.get("status") == "False" and condition.get("message"):
+            return printable(str(condition["message"]), _SHOWN)
+    return str(status.get("phase", "no kubelet has taken it"))

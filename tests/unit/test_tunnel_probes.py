@@ -1,0 +1,175 @@
+"""Probes through tunnels: frames, what is concluded from answers and losses, who is asked how often."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devtools.waiting import wait_until
+from flows.pipeline.registers import MAC_ANSWER
+from mcagent.agent.tunnel_probes import TunnelProbes
+from mcagent.core import tunnel_probes as probes
+from mcagent.core.failover.liveness import Cause, Peer
+from mcagent.core.tunnel_probes import Probed, answered, frame, is_probe, token_of, unanswered
+from mcagent.model.resources import PeerKind, TunnelPort
+from tests.unit.core_inputs import tunnel_port
+
+TOKENS = st.binary(min_size=8, max_size=8)
+WORKING = answered(Probed(mtu=1400), 0.02, full=False)
+
+
+def reflected(found: bytes) -> bytes:
+    """Return what the bridge at the other end makes of a probe."""
+    return MAC_ANSWER.to_bytes(6) + found[6:]
+
+
+def lose(one: Probed, times: int, *, full: bool = False, bfd_up: bool = True) -> Probed:
+    """Return what is known after so many losses."""
+    for _ in range(times):
+        one = unanswered(one, full=full, bfd_up=bfd_up)
+    return one
+
+
+@given(TOKENS, st.sampled_from([0, 1446, 8950]), st.integers(64, 10000))
+def test_an_answer_has_the_token_of_its_probe(token: bytes, mtu: int, handed: int) -> None:
+    """Whatever its size, and however little of it the agent is handed; a probe itself is no answer."""
+    sent = frame(token, mtu)
+    assert len(sent) == max(60, mtu + 14)
+    assert token_of(reflected(sent)[:handed]) == token
+    assert token_of(sent) is None
+    assert is_probe(sent)
+
+
+@given(st.binary(max_size=100))
+def test_nothing_else_is_an_answer(noise: bytes) -> None:
+    """Whatever comes, no exception does."""
+    assert token_of(noise) is None
+    assert token_of(reflected(frame(bytes(8)))[:20]) is None
+    assert is_probe(noise) == (noise[12:14] == b"\x88\xb6")
+
+
+def test_who_never_answers_has_lost_nothing() -> None:
+    """Antrea's gateways, and older versions."""
+    silent = lose(Probed(), 100)
+    assert (silent.answers, silent.sent, silent.lost, silent.loss) == (False, 0, 0, None)
+    assert lose(Probed(), 1).answers is None
+    assert answered(silent, 0.01, full=False).answers
+
+
+def test_round_trips_and_losses_are_counted() -> None:
+    """As a histogram since the start, and as median and part of the last ones."""
+    one = Probed()
+    for seconds in (0.02, 0.03, 0.9):
+        one = answered(one, seconds, full=False)
+    one = lose(one, 1)
+    assert (one.sent, one.lost, one.loss, one.round_trip) == (4, 1, 0.25, 0.03)
+    assert one.buckets()[-1] == ("+Inf", 3.0)
+    assert dict(one.buckets())["0.025"] == 1.0
+    assert one.total == pytest.approx(0.95)
+    assert len(lose(one, 3 * probes.KEPT, bfd_up=False).recent) == probes.KEPT
+
+
+def test_who_ceases_to_answer_while_bfd_goes_on_answers_no_more() -> None:
+    """A peer that was downgraded loses nothing; where BFD is lost, too, it is loss."""
+    assert lose(WORKING, probes.GIVEN_UP - 1).loss is not None
+    given_up = lose(WORKING, 10 * probes.GIVEN_UP)
+    assert (given_up.answers, given_up.loss) == (False, None)
+    assert given_up.lost == probes.GIVEN_UP - 1
+    assert lose(WORKING, 100, bfd_up=False).lost == 100
+
+
+def test_only_large_packets_that_are_lost_again_and_again_mean_a_narrow_path() -> None:
+    """Not while small ones are lost as well; one that passes, or another MTU, ends it."""
+    narrow = lose(WORKING, probes.FULL_LOST, full=True)
+    assert (lose(WORKING, probes.FULL_LOST - 1, full=True).full, narrow.full) == (None, False)
+    assert narrow.lost == 0
+    assert lose(lose(WORKING, 2, bfd_up=False), 5, full=True).full is None
+    assert answered(narrow, 0.02, full=True).full
+    assert probes.of_size(narrow, 1300).full is None
+    assert probes.of_size(narrow, 1400) is narrow
+
+
+def test_a_node_sends_fifty_a_second_at_most() -> None:
+    """With 1,000 tunnels each is probed every 20 seconds; by the largest packets rarely, but in doubt."""
+    assert probes.period(3) == 1.0
+    assert probes.period(1000) == 20.0
+    passing = answered(WORKING, 0.02, full=True)
+    assert probes.full_period(WORKING, 1.0) == 1.0
+    assert probes.full_period(passing, 1.0) == probes.FULL_EVERY
+    assert probes.full_period(lose(passing, 1, full=True), 1.0) == 1.0
+    assert probes.full_period(lose(passing, 5, full=True), 1.0) == probes.FULL_LOST_EVERY
+
+
+class Wire:
+    """Answers probes by the ports in `answering`, at once."""
+
+    def __init__(self) -> None:
+        self.answering: set[int] = set()
+        self.sent: list[tuple[int, bytes]] = []
+        self.changed = threading.Event()
+        self.probes = TunnelProbes(send=self.send, changed=self.changed.set)
+
+    def send(self, frames: Sequence[tuple[int, bytes]]) -> None:
+        """Take what is sent."""
+        self.sent += frames
+        for port, found in frames:
+            if port in self.answering:
+                self.probes.heard(port, reflected(found))
+
+
+def peers(ports: Sequence[TunnelPort]) -> Mapping[str, Peer]:
+    """Return peers that are all live."""
+    return {
+        one.name: Peer(port=one.name, group="", live=True, cause=Cause.BFD, text="", since=0.0, seen=True)
+        for one in ports
+    }
+
+
+def test_only_gateways_of_other_clusters_are_probed() -> None:
+    """Answers count once, and only by the tunnel that was asked; the largest packets are tried, too."""
+    wire = Wire()
+    ports = (tunnel_port(2, "worker", PeerKind.NODE), *(tunnel_port(n, "east", PeerKind.REMOTE) for n in (3, 4)))
+    wire.answering = {3}
+    wire.probes.look(ports, peers(ports), 1400)
+    wire.probes.start()
+    try:
+        wait_until(lambda: {port for port, _ in wire.sent} == {3, 4}, "probes", timeout=10)
+        wait_until(lambda: any(len(found) == 1414 for _, found in wire.sent), "a large one", timeout=10)
+    finally:
+        wire.probes.stop()
+    report = wire.probes.report()
+    assert set(report) == {"mc-3"}  # of the other nothing is known yet
+    assert report["mc-3"].full
+    for port, found in wire.sent:
+        wire.probes.heard(port, reflected(found) if port == 3 else found)
+        wire.probes.heard(3, reflected(found))
+    assert wire.probes.report() == report
+
+
+def test_what_was_sent_before_the_first_answer_is_not_lost() -> None:
+    """The other end may just have begun to answer."""
+    wire = Wire()
+    ports = (tunnel_port(3, "east", PeerKind.REMOTE),)
+    wire.probes.look(ports, peers(ports), 1400)
+    wire.probes.start()
+    try:
+        wait_until(lambda: len(wire.sent) == 2, "probes that nobody answers", timeout=10)
+        wire.answering = {3}
+        wait_until(lambda: (wire.probes.report().get("mc-3") or Probed()).sent >= 3, "answers", timeout=15)
+    finally:
+        wire.probes.stop()
+    assert wire.probes.report()["mc-3"].lost == 0
+
+
+def test_who_switches_probes_off_sends_none() -> None:
+    """tunnelProbes: false."""
+    off = TunnelProbes(send=lambda _: pytest.fail("sent"), on=False)
+    ports = (tunnel_port(3, "east", PeerKind.REMOTE),)
+    off.start()
+    assert off.look(ports, peers(ports), 1400) == frozenset()
+    off.stop()
+    assert off.report() == {}
