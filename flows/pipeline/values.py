@@ -69,6 +69,7 @@ class RemoteCluster:
     (one of `Env.own_gateway_ips`) where that cluster knows the gateway by another one.
     `ordered`: see `NextHopGroup`.
     `meter`: that of the connections which it opens here; None: there is no limit.
+    `by`: port of the tunnel to the gateway of this cluster that alone sends there; None: this one may.
     """
 
     id: int
@@ -78,6 +79,7 @@ class RemoteCluster:
     snat_address: Address | None = None
     ordered: bool = False
     meter: int | None = None
+    by: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
