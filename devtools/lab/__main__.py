@@ -165,14 +165,14 @@ def _draw(say: Progress, wanted: Topology) -> None:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    wanted = _shape(args)
     say = Progress()
-    kinds = list(Cni) if args.all_cnis else [wanted.clusters[0].cni]
+    kinds = [kind for kind in Cni if kind is not Cni.ANTREA] if args.all_cnis else [Cni(args.cni)]
     wrong = shown = 0
     say.line("Clusters on this machine, joined by mcagent. All of it is in network namespaces of its own.")
     with _terminable():
         for kind in kinds:
             args.cni = str(kind)
+            args.control_plane = args.control_plane and kind is not Cni.ANTREA
             bad, tried = _demo_one(_shape(args), say, args)
             wrong, shown = wrong + bad, shown + tried
     if wrong:

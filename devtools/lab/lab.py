@@ -19,8 +19,8 @@ from devtools.lab import control, objects, state
 from devtools.lab.api import ApiKind
 from devtools.lab.progress import Progress
 from devtools.lab.running import RunningLab
-from devtools.lab.topology import Cluster, Node, Topology
-from devtools.nodes import cni, kubeproxy, netns, node, underlay
+from devtools.lab.topology import Cluster, Node, Pod, Topology
+from devtools.nodes import antrea, antrea_wireguard, cni, kubeproxy, netns, node, underlay
 from devtools.nodes.ovs import OvsInstance
 from devtools.realapi import binaries
 from devtools.waiting import wait_until
@@ -59,6 +59,8 @@ class Lab(RunningLab):
         _check_machine()
         if api is ApiKind.REAL:
             binaries.require()
+        if control_plane and any(cluster.antrea for cluster in topology.clusters):
+            raise LabError("clusters of Antrea have no control plane here: the lab writes the objects itself")
         with lab.state.lock():
             if lab._runs(topology, agents=agents, api=api, control_plane=control_plane):
                 say.line(f"lab {topology.name} runs already")
@@ -122,16 +124,21 @@ class Lab(RunningLab):
                 node.build(
                     *(namespace, self.underlay, directory, cluster, one), cluster_number=name, userspace=userspace
                 )
-                cni.install(namespace, cluster, one, node.uplink(userspace=userspace))
-                kubeproxy.install(namespace, topology, cluster)
+                if cluster.antrea:
+                    tunnel = str(topology.tunnel)
+                    antrea.install(namespace, self.ovs(one.name), one, userspace=userspace, tunnel=tunnel)
+                else:
+                    cni.install(namespace, cluster, one, node.uplink(userspace=userspace))
+                    kubeproxy.install(namespace, topology, cluster)
                 node.wait_for_router(namespace, cluster)
 
             self._each(make, topology.nodes())
         names = sorted({str(cluster.cni) for cluster in topology.clusters})
         pods = list(topology.pods())
         with say.step(f"{_count(len(pods), 'Pod')} behind the CNI {', '.join(names)}"):
-            self._each(lambda p: node.add_pod(self.namespace(p[1]), self.namespace(p[2]), p[1], p[2]), pods)
+            self._each(self._add_pod, pods)
             self.start_servers()
+            self.program_antrea()
         if control_plane:
             self._form_cluster_set(say)
         else:
@@ -139,13 +146,35 @@ class Lab(RunningLab):
                 for cluster in topology.clusters:
                     self.api(cluster.name).create_all(objects.of_cluster(topology, cluster))
         if topology.encryption is not TrafficEncryption.NONE and not control_plane:
+            self._publish_antrea_keys()
             self.start_exchange()
         if agents:
-            with say.step(f"{_count(total, 'agent')}: started, and every dataplane programmed"):
-                for _, one in topology.nodes():
-                    self.start_agent(one.name)
+            ours = [one.name for one in topology.with_agents()]
+            with say.step(f"{_count(len(ours), 'agent')}: started, and every dataplane programmed"):
+                for name in ours:
+                    self.start_agent(name)
                 self.wait_ready()
+            if topology.encryption is not TrafficEncryption.NONE:
+                wait_until(self.antrea_knows_keys, "WireGuard keys in Antrea's clusters", timeout=60)
+                self.program_antrea()
         self.state.note("complete", True)
+
+    def _publish_antrea_keys(self) -> None:
+        for cluster in self.topology.clusters:
+            if cluster.antrea:
+                (gateway,) = cluster.gateways
+                key = antrea_wireguard.make(self.namespace(gateway), cluster, node.UPLINK_MTU)
+                change: objects.Json = {"wireGuard": {"publicKey": key}}
+                self.api(cluster.name).patch("Gateway", gateway.name, change, objects.NAMESPACE)
+
+    def _add_pod(self, place: tuple[Cluster, Node, Pod]) -> None:
+        cluster, one, pod = place
+        spaces = self.namespace(one), self.namespace(pod)
+        if cluster.antrea:
+            mtu = antrea.pod_mtu(node.UPLINK_MTU, self.topology.encryption)
+            antrea.add_pod(*spaces, self.ovs(one.name), one, pod, mtu=mtu)
+        else:
+            node.add_pod(*spaces, one, pod)
 
     def _form_cluster_set(self, say: Progress) -> None:
         """Let controllers do what else the lab does itself: from Nodes and ServiceExports to everything."""

@@ -23,9 +23,10 @@ from devtools.lab import objects
 from devtools.lab.api import PORT, ApiClient, ApiKind
 from devtools.lab.state import Process, State
 from devtools.lab.topology import Cluster, Topology
-from devtools.nodes import netns, node
+from devtools.nodes import antrea, antrea_wireguard, netns, node
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
+from mcagent.model.config import TrafficEncryption
 
 READY_TIMEOUT = 180.0  # seconds for all agents to have programmed their Nodes, on a busy machine
 
@@ -150,6 +151,34 @@ class RunningLab:
         self.state.spawn("servers", "", argv, log=log, env=environment())
         self.wait_process(ready.exists, "servers", log, "servers in the Pods", 20)
 
+    def program_antrea(self, settings: antrea.Settings | None = None) -> None:
+        """Let Antrea's agents program their Nodes, of all clusters that are Antrea's."""
+        settings = settings or antrea.Settings()
+        for cluster, one in self.topology.nodes():
+            if cluster.antrea:
+                antrea.program(self.ovs(one.name), self.topology, cluster, one, settings)
+                if one.gateway and self.topology.encryption is not TrafficEncryption.NONE:
+                    self._encrypt_antrea(cluster, self.namespace(one), settings)
+
+    def antrea_knows_keys(self) -> bool:
+        """Whether Antrea's clusters know a WireGuard key of each other cluster."""
+        clusters = self.topology.clusters
+        pairs = [(one, other) for one in clusters if one.antrea for other in clusters if other.name != one.name]
+        return all(self._antrea_key(one, other) for one, other in pairs)
+
+    def _antrea_key(self, cluster: Cluster, remote: Cluster) -> str:
+        name = f"{remote.name}-clusterinfo"
+        found = self.api(cluster.name).get("ClusterInfoImport", name, objects.NAMESPACE) or {}
+        spec = found.get("spec")
+        key = (spec.get("wireGuard") or {}).get("publicKey") if isinstance(spec, dict) else None
+        return str(key or "")
+
+    def _encrypt_antrea(self, cluster: Cluster, namespace: str, settings: antrea.Settings) -> None:
+        """Make the clusters whose keys are known in `cluster` peers of its gateway."""
+        for remote in self.topology.clusters:
+            if remote.name != cluster.name and (key := self._antrea_key(cluster, remote)):
+                antrea_wireguard.add_peer(namespace, remote, key, settings.gateway_ip(remote))
+
     def start_exchange(self) -> None:
         """Start the process that carries WireGuard keys between the clusters."""
         argv = [sys.executable, "-m", "devtools.traffic.exchange", self.name, str(self.state.root)]
@@ -208,7 +237,8 @@ class RunningLab:
     def agents_file(self) -> Path:
         """Write and return a list of all agents' sockets, for commands that ask several (`--agents`)."""
         file = self.state.directory / "agents.yaml"
-        sockets = {one.name: self.directory(one.name) / "run" / "status.sock" for _, one in self.topology.nodes()}
+        names = [one.name for one in self.topology.with_agents()]
+        sockets = {name: self.directory(name) / "run" / "status.sock" for name in names}
         file.write_text(yaml.safe_dump({name: f"unix:{path}" for name, path in sockets.items()}))
         return file
 
@@ -231,7 +261,7 @@ class RunningLab:
 
     def wait_ready(self, *node_names: str, timeout: float = READY_TIMEOUT) -> None:
         """Return when the agents of these Nodes (default: all) are ready. Raises LabError naming who is not."""
-        for name in node_names or tuple(n.name for _, n in self.topology.nodes()):
+        for name in node_names or tuple(n.name for n in self.topology.with_agents()):
             log = self.directory(name) / "agent.log"
             self.wait_process(partial(self.ready, name), f"agent-{name}", log, f"agent of {name}", timeout)
 

@@ -32,6 +32,7 @@ class Cni(StrEnum):
     FLANNEL = "flannel"  # a Pod CIDR per Node, routes between Nodes, masquerade for what leaves
     AWS_VPC = "aws-vpc"  # Pod addresses of the Node's subnet, one route per Pod, SNAT for what leaves the VPC
     OVERLAP = "overlap"  # flannel, and every cluster has the same Pod CIDR
+    ANTREA = "antrea"  # Antrea's agents in place of ours: the bridge br-int, Pods on its ports
 
 
 class Underlay(StrEnum):
@@ -114,6 +115,11 @@ class Cluster:
         return self.subnet[5]
 
     @property
+    def antrea(self) -> bool:
+        """Whether Antrea's agents run on its Nodes, not ours."""
+        return self.cni is Cni.ANTREA
+
+    @property
     def gateways(self) -> tuple[Node, ...]:
         """The gateway Nodes."""
         return tuple(node for node in self.nodes if node.gateway)
@@ -157,6 +163,10 @@ class Topology:
         for cluster in self.clusters:
             for node in cluster.nodes:
                 yield cluster, node
+
+    def with_agents(self) -> Iterator[Node]:
+        """Every Node that has an agent of ours."""
+        return (node for cluster, node in self.nodes() if not cluster.antrea)
 
     def pods(self) -> Iterator[tuple[Cluster, Node, Pod]]:
         """Every Pod with its Node and cluster."""
@@ -223,7 +233,8 @@ def generate(
 ) -> Topology:
     """Return a lab of so many clusters, each with so many gateways and workers and so many Pods per Node.
 
-    Every cluster exports the Service `web` over all its Pods and keeps `private` to itself.
+    Every cluster exports the Service `web` over all its Pods and keeps `private` to itself. With `cni` antrea the
+    first cluster is one of ours (flannel), all others are Antrea's and have one gateway, as those do.
     Raises InputError for numbers that do not fit the addresses.
     """
     _check("clusters", clusters, 1, MAX_CLUSTERS)
@@ -247,9 +258,12 @@ def _check(what: str, value: int, low: int, high: int) -> None:
 
 def _cluster(number: int, workers: int, gateways: int, pods: int, cni: Cni, underlay: Underlay) -> Cluster:  # noqa: PLR0917
     name = cluster_name(number)
+    if cni is Cni.ANTREA:
+        cni, gateways = (Cni.FLANNEL, gateways) if number == 1 else (cni, 1)
     subnet = IPv4Network(f"192.168.{number}.0/24")
     pod_cidr = {
         Cni.FLANNEL: IPv4Network(f"10.{number}.0.0/16"),
+        Cni.ANTREA: IPv4Network(f"10.{number}.0.0/16"),
         Cni.AWS_VPC: subnet,  # Pods have addresses of the VPC
         Cni.OVERLAP: IPv4Network("10.10.0.0/16"),
     }[cni]

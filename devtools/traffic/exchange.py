@@ -18,12 +18,18 @@ from devtools.errors import LabError
 from devtools.lab.api import ApiClient
 from devtools.lab.objects import NAMESPACE
 from devtools.lab.running import RunningLab
+from devtools.lab.topology import Cluster
 
 LOOK = 0.4  # seconds
 
 
-def carried(spec: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a ClusterInfoImport's spec that is about keys, given those of each gateway by address."""
+def carried(spec: Mapping[str, Any], keys: Mapping[str, Any], *, antrea: bool = False) -> dict[str, Any]:
+    """Return the part of a ClusterInfoImport's spec that is about keys, given those of each gateway by address.
+
+    `antrea`: the cluster is Antrea's, which publishes one key for all of it.
+    """
+    if antrea:
+        return {"wireGuard": keys.get(spec["gatewayInfos"][0]["gatewayIP"])}
     infos = []
     for entry in spec.get("gatewayInfos") or []:
         found = keys.get(entry.get("gatewayIP"))
@@ -46,7 +52,7 @@ def exchange(lab: RunningLab) -> int:
     for cluster in lab.topology.clusters:
         for other in lab.topology.clusters:
             if other.name != cluster.name:
-                changed += _carry(lab.api(cluster.name), f"{other.name}-clusterinfo", keys)
+                changed += _carry(lab.api(cluster.name), other, keys)
     return changed
 
 
@@ -60,12 +66,13 @@ def _gateways(api: ApiClient) -> list[dict[str, Any]]:
     return items
 
 
-def _carry(api: ApiClient, name: str, keys: Mapping[str, Any]) -> int:
+def _carry(api: ApiClient, cluster: Cluster, keys: Mapping[str, Any]) -> int:
+    name = f"{cluster.name}-clusterinfo"
     try:
         raw: Any = api.get("ClusterInfoImport", name, NAMESPACE)
         if raw is None:
             return 0
-        wanted = carried(raw["spec"], keys)
+        wanted = carried(raw["spec"], keys, antrea=cluster.antrea)
         if all(raw["spec"].get(field) == value for field, value in wanted.items()):
             return 0
         version = raw["metadata"]["resourceVersion"]  # a test may be changing it, too

@@ -21,6 +21,7 @@ from devtools.lab.topology import POD_PORT, Cluster, Pod, Topology
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
 from mcagent.core.addresses.underlay import source_of
+from mcagent.model.config import TrafficEncryption
 
 PACKETS = 5  # UDP round trips for the time and the copies
 TRIES = 20
@@ -62,8 +63,18 @@ class Result:
         return not self.problem
 
 
-def expected_sources(source: Cluster, target: Cluster, pod: Pod) -> frozenset[IPv4Address]:
-    """Return what a server of `target` must see: the Pod's address, or a gateway's where that cannot be kept."""
+def expected_sources(
+    source: Cluster, target: Cluster, pod: Pod, encryption: TrafficEncryption = TrafficEncryption.NONE
+) -> frozenset[IPv4Address]:
+    """Return what a server of `target` must see: the Pod's address, or a gateway's where that cannot be kept.
+
+    Antrea's gateways translate always, and answer only the first gateway of another cluster, which they know by
+    its cluster's Service CIDR where traffic is encrypted.
+    """
+    if (source.antrea or target.antrea) and encryption is TrafficEncryption.WIREGUARD:
+        return frozenset({source.service_cidr.network_address})
+    if source.antrea or target.antrea:
+        return frozenset({source_of(source.gateways[0].tunnel_address)})
     if source.publish_pods and target.publish_pods and not source.pod_cidr.overlaps(target.pod_cidr):
         return frozenset({pod.address})
     return frozenset(source_of(node.tunnel_address) for node in source.gateways)
@@ -86,7 +97,7 @@ def cases(topology: Topology, imported: Addresses | None = None) -> Iterator[Cas
 
 def _pair(topology: Topology, source: Cluster, target: Cluster, addresses: Addresses | None) -> Iterator[Case]:
     for role, client in _senders(source):
-        right = expected_sources(source, target, client)
+        right = expected_sources(source, target, client, topology.encryption)
         common = {"source": client, "source_role": role, "sources": right}
         if source.publish_pods and target.publish_pods:
             for other_role, pod in _senders(target):
@@ -98,6 +109,8 @@ def _pair(topology: Topology, source: Cluster, target: Cluster, addresses: Addre
                     pods=(pod,),
                 )
         for service in target.services:
+            if target.antrea and not service.exported:
+                continue  # AntreaProxy serves every ClusterIP of its cluster
             behind = tuple(topology.pod(name)[2] for name in service.pods) if service.exported else ()
             kind = "exported Service" if service.exported else "Service not exported"
             yield Case(

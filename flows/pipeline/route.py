@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from flows import actions as act
 from flows.actions import Ct, DecTtl, Move, Nat, Output, Resubmit, ToGroup, set_bits
 from flows.fields import Address, destination_in, eth_type_of, source_in
-from flows.flow import Flow, Group, GroupType
+from flows.flow import Bucket, Flow, Group, GroupType
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
@@ -109,7 +109,11 @@ def cluster_groups(env: Env, c: RemoteCluster, tunnels: Tunnels) -> Iterator[Gro
     numbered = {ids[str(address)]: hop for address, hop in tunnels.items()}
     yield from choose(d.GROUP_CLUSTER.group_id(c.id), numbered, ordered=c.ordered, last_resort=True)
     if env.local_gateways:
-        yield _else_sibling(d.GROUP_RELAY.group_id(c.id), tunnels.values(), Resubmit(t.SNAT_TABLE.number))
+        relay = d.GROUP_RELAY.group_id(c.id)
+        if c.by is None:
+            yield _else_sibling(relay, tunnels.values(), Resubmit(t.SNAT_TABLE.number))
+        else:  # also while BFD calls it dead: the cluster answers nobody else
+            yield d.PIPELINE.group(Group(relay, GroupType.INDIRECT, (Bucket(0, (Output(c.by),)),)))
         for hop in tunnels.values():
             yield _else_sibling(d.GROUP_REPLY.group_id(hop.ofport), (hop,), e.PLAIN, DecTtl(), Output(hop.ofport))
 

@@ -70,6 +70,7 @@ class RemoteCluster:
     `ordered`: see `NextHopGroup`.
     `meter`: that of the connections which it opens here; None: there is no limit. `probe_meter`: of probes through
     the tunnels to it; None: no probe is answered, and no answer heard.
+    `by`: port of the tunnel to the gateway of this cluster that alone sends there; None: this one may.
     """
 
     id: int
@@ -80,6 +81,7 @@ class RemoteCluster:
     ordered: bool = False
     meter: int | None = None
     probe_meter: int | None = None
+    by: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,8 +122,9 @@ class Failover:
         inputs = (state, snapshot.nodes, desired if ordered else None, self._silence.silent)
         moved = any(one is not other for one, other in zip(inputs, self._inputs, strict=True))
         if moved or now >= self._advance.wake:
+            first = self._inputs[0] is None
             self._inputs = inputs
-            self._look(state, snapshot, config, desired, now)
+            self._look(state, snapshot, config, desired, now, first=first)
         unreachable: frozenset[int] = frozenset()
         if self._reachability is not None:
             unreachable = self._reachability.look(self._wanted, self._advance.peers)
@@ -145,6 +146,7 @@ class Failover:
         return replace(
             facts,
             bfd_seen=self._advance.seen,
+            bfd_unanswered=self._advance.unanswered,
             damped=self._advance.damped,
             bfd_begins=self._begins,
             silent=self._silence.silent,
@@ -168,11 +170,18 @@ class Failover:
             log.debug("%s", error)
 
     def _look(
-        self, state: BridgeState, snapshot: Snapshot, config: Config, desired: Desired | None, now: float
+        self,
+        state: BridgeState,
+        snapshot: Snapshot,
+        config: Config,
+        desired: Desired | None,
+        now: float,
+        *,
+        first: bool,
     ) -> None:
         tunnels = state.tunnels
         seen = observations(tunnels, snapshot.nodes, self._silence.silent)
-        self._advance = liveness.advance(self._advance.peers, seen, now, self._damping)
+        self._advance = liveness.advance(self._advance.peers, seen, now, self._damping, first=first)
         self._begins = beginning(tunnels, self._advance)
         alone = isolated(tunnels, self._advance)
         if alone is not self._isolated:

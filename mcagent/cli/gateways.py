@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mcagent.cli.common import exit_codes
+from mcagent.cli.common.antrea import antrea_clusters, antrea_lines
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
 from mcagent.cli.common.tables import table
@@ -50,14 +51,16 @@ def run(args: argparse.Namespace) -> int:
         "role": status["summary"].get("role", ""),
         "drain": status["drain"],
         "clusters": status["gateways"],
+        "antrea": antrea_clusters(status["summary"]),
     }
-    print(json.dumps(found, indent=2) if args.output == "json" else text(found, history=args.history))
+    told = antrea_lines(status["summary"])
+    print(json.dumps(found, indent=2) if args.output == "json" else text(found, told, history=args.history))
     dead = [c for c in found["clusters"] if c["gateways"] and not any(g["live"] for g in c["gateways"])]
     return exit_codes.FAILED if dead else exit_codes.OK
 
 
-def text(found: Mapping[str, Any], *, history: bool = False) -> str:
-    """Return it for people."""
+def text(found: Mapping[str, Any], told: Sequence[str] = (), *, history: bool = False) -> str:
+    """Return it for people. `told`: what else is to be known of clusters, a line each."""
     lines = [f"Node {found['node']}, {found['role'] or 'no role yet'}{_drain(found['drain'])}", ""]
     rows = []
     transitions = []
@@ -73,7 +76,8 @@ def text(found: Mapping[str, Any], *, history: bool = False) -> str:
                 ]
     if not rows:
         return lines[0] + "\n\nno gateways are known"
-    return "\n".join(line.rstrip() for line in [*lines, *table(_HEAD, rows), *transitions])
+    others = ["", *told] if told else []
+    return "\n".join(line.rstrip() for line in [*lines, *table(_HEAD, rows), *others, *transitions])
 
 
 def _row(cluster: str, gateway: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mcagent.cli.common import exit_codes
+from mcagent.cli.common.antrea import antrea_lines
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.live import every, interval_of, show
 from mcagent.cli.common.setting_flags import add_setting_flags, load_settings
@@ -70,6 +71,7 @@ def text(status: Mapping[str, Any]) -> str:
         f"  role      {summary.get('role', 'unknown')}{_because(summary)}",
         f"  cluster   {status['clusterID'] or '(no ID)'}, objects from {status['source']}",
         *_unreachable(summary),
+        *(f"  antrea    {line}" for line in antrea_lines(summary)),
         *_exports(status.get("exports", {})),
         f"  passes    {status['passes']}, {status['driftCorrections']} corrections of drift",
         *(f"  not ready: {check['name']}: {check['text']}" for check in status["checks"] if not check["good"]),

@@ -12,8 +12,6 @@ from functools import cached_property
 from flows.pipeline import Env, NextHopGroup
 from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core import imported_services, wireguard
-from mcagent.core.addresses.rules import Taken
-from mcagent.core.addresses.underlay import endpoint_of
 from mcagent.core.engine import Engine, joined
 from mcagent.core.fragments import build, path_state, tunnel_guard
 from mcagent.core.fragments.path_state import PathRules, PathState, Tunnel, cluster_tunnels, names_of, node_tunnels
@@ -23,6 +21,7 @@ from mcagent.core.local_cluster.gateways import accept_gateways, wanted_gateways
 from mcagent.core.local_cluster.nodes import NO_PODS, CheckedNode, PodHosts, check_node, check_pod, pods_by_node
 from mcagent.core.local_cluster.topology import SERVICE_NEEDS, LocalCluster, LocalPeer
 from mcagent.core.policies import steps as policy_steps
+from mcagent.core.remote_clusters import steps as cluster_steps
 from mcagent.core.remote_clusters.check import check_cluster, judge_of
 from mcagent.core.remote_clusters.settle import CheckedCluster, RemoteClusters, settle
 from mcagent.model.config import Config
@@ -127,18 +126,8 @@ class Walk:
     @cached_property
     def _encryption(self) -> wireguard.Encryption:
         """Which gateways are encrypted to."""
-        gateway, clusters = self._encrypting, self.clusters
-        if gateway is None:
-            return wireguard.Encryption()
-        facts, own = self._wireguard, endpoint_of(gateway.gateway_ip)
-        ours = (gateway.gateway_ip, gateway.service_cidr)
-        wants = self._each("wanted keys and ends", wireguard.wants_of, self._both, *ours, self._config)
-        keys = (facts.wireguard_public_key, facts.wireguard_next_key, own)
-        lost = self._cell("lost keys and ends", wireguard.lost_claims, wants, clusters.accepted, keys)
-        taken = self._cell("taken of ends", Taken, self.local.taken)
-        known = self._cell("clusters and what they want", joined, clusters.checked, wants, lost)
-        found = self._each("ends of gateways", wireguard.ends_of, known, taken, facts, self._config)
-        return self._cell("encryption", wireguard.encryption, found, own, facts, self._config)
+        known = (self.clusters, self._both, self.local, self._encrypting)
+        return cluster_steps.encryption(self._engine, *known, facts=self._wireguard, config=self._config)
 
     @cached_property
     def _both(self) -> Mapping[str, tuple[AcceptedCluster, CheckedCluster]]:
@@ -158,6 +147,16 @@ class Walk:
             return {}
         wanted = self._cell("clusters and ends", joined, self.clusters.accepted, self._encryption.ends)
         return self._each("tunnels to clusters", cluster_tunnels, wanted, own, self._config)
+
+    @cached_property
+    def accepted(self) -> Mapping[str, AcceptedCluster]:
+        """The other clusters as they are used, by what runs on their gateways."""
+        return cluster_steps.used(self._engine, self.clusters, self._to_clusters, self._facts.bfd_unanswered)
+
+    @cached_property
+    def to_first(self) -> int | None:
+        """The port of the tunnel to this cluster's first gateway."""
+        return cluster_steps.to_first(self.local.gateways, self.paths[0])
 
     @cached_property
     def _rules(self) -> PathRules:
@@ -258,11 +257,11 @@ class Walk:
 
     def _cluster_fragments(self, env: Env) -> Iterable[Fragment]:
         """Return those of the other clusters."""
-        config, accepted, paths = self._config, self.clusters.accepted, self.paths[1]
+        config, accepted, paths = self._config, self.accepted, self.paths[1]
         own = self.local.own_gateway_ip if env.gateway else None
         meters = self._cell("meter IDs", assign_ids, tuple(accepted), METERS)
         seen = self._cell("clusters and paths", joined, accepted, self._cluster_ids, meters, paths)
-        clusters = self._each("clusters as flows see them", build.remote_cluster, seen, own, config)
+        clusters = self._each("clusters as flows see them", build.remote_cluster, seen, own, self.to_first, config)
         flows = self._each("flows of clusters", build.cluster_flows, clusters, env, config)
         led_to = self._cell("clusters and their ends", joined, accepted, self._encryption.ends)
         source = self._source[0]
@@ -313,7 +312,8 @@ class Walk:
         found = topology.uplink_problems(self.local, facts) if self.local.role else ()
         if facts.silent or facts.narrow:
             said = (facts.silent, facts.narrow, facts.datapath, self._config)
-            clusters = ("clusters", self._to_clusters, self.clusters.checked)
+            speaking = cluster_steps.speaking(self._to_clusters, self.accepted, self.to_first)
+            clusters = ("clusters", speaking, self.clusters.checked)
             for name, tunnels, known in (("Nodes", self._to_nodes, self._nodes), clusters):
                 each = self._each(f"unreached {name}", path_state.problems, joined(tunnels, known), *said)
                 found += self._cell(f"problems of unreached {name}", all_problems, each)
@@ -339,7 +339,7 @@ class Walk:
             all_pods=local.role is Role.GATEWAY and Kind.POD in local.needs,
             gateways=local.gateways,
             tunnels=sum(len(found) for paths in self.paths for found in paths.values()),
-            clusters=self.clusters.accepted,
+            clusters=self.accepted,
             cluster_ids=self._cluster_ids,
             services=self.exported[0],
             service_ids=self._service_ids,

@@ -37,7 +37,8 @@ class Facts:
     table's default routes) and `api_servers` are what it cannot do without, on whatever network. A remote cluster
     may take none of these.
 
-    `bfd_seen` are the tunnel ports whose peer has ever answered BFD (others are used without it), `damped` those
+    `bfd_seen` are the tunnel ports whose peer has ever answered BFD (others are used without it), `bfd_unanswered`
+    those whose peer had the time to and never did, `damped` those
     that flap damping keeps on standby, `bfd_begins` those whose session is half up while they are badly needed:
     no other gateway that could stand in is live; `silent` those of peers from which nothing ever came, though
     packets were sent. `uplink_outside` is the uplink's name where a userspace datapath cannot send by it: no
@@ -63,6 +64,7 @@ class Facts:
     api_servers: tuple[Address, ...] = ()
     ofports: Mapping[str, int] = field(default_factory=dict)
     bfd_seen: frozenset[str] = frozenset()
+    bfd_unanswered: frozenset[str] = frozenset()
     damped: frozenset[str] = frozenset()
     bfd_begins: frozenset[str] = frozenset()
     silent: frozenset[str] = frozenset()

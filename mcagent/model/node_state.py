@@ -43,7 +43,8 @@ class AcceptedCluster:
     """What is used of a remote cluster. `direct` are tunnel endpoints that lie inside one of its own CIDRs.
 
     `sources` are the addresses of connections that the gateways translate, in the gateways' order. Not every
-    gateway is reached from every gateway of ours: both need addresses of one family.
+    gateway is reached from every gateway of ours: both need addresses of one family. `antrea`: its gateways run
+    Antrea (`mcagent.core.remote_clusters.implementation`), as far as this Node can tell.
     """
 
     cluster_id: str
@@ -52,6 +53,7 @@ class AcceptedCluster:
     snat: bool
     sources: tuple[Address, ...] = ()
     direct: tuple[Address, ...] = ()
+    antrea: bool = False
 
     def reached_from(self, gateway_ip: Address | None) -> tuple[Address, ...]:
         """Return the gateways that a gateway with this gatewayIP has tunnels to."""

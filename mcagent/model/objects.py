@@ -116,6 +116,7 @@ class ClusterInfoImport:
     """multicluster.crd.antrea.io/v1alpha1 ClusterInfoImport: fields under `spec`.
 
     `granted` says when the leader granted each claim (`mcagent.model.parsing.granted`); empty where nobody says.
+    `our_agents`: the cluster says that its gateways run mcagent.
     """
 
     meta: Meta
@@ -126,6 +127,7 @@ class ClusterInfoImport:
     wireguard: WireGuardInfo | None = None  # of the first gateway: all that Antrea has
     gateway_wireguard: tuple[tuple[Address, WireGuardInfo], ...] = ()  # by gatewayIP: an addition of ours
     granted: Mapping[str, str] = field(default_factory=dict)
+    our_agents: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

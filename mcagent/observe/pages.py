@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from mcagent.core.plan.render import problem_json, state_json
+from mcagent.core.remote_clusters.implementation import unneeded
 from mcagent.http.server import PlainPages
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import NodeState, Role
@@ -105,7 +106,9 @@ def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *,
         "tunnels": [_tunnel(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels],
         "exports": _exports(state, sources),
         "nftDrops": dict(sources.nft_drops()),
-        "encryption": encryption_of(encryption, sources.wireguard()),
+        "encryption": encryption_of(
+            encryption, sources.wireguard(), unneeded(state, identity.node) if state else ()
+        ),
         "drain": drain_of(live),
         "gateways": gateways_of(
             live,

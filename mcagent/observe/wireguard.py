@@ -6,7 +6,7 @@ Decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -34,8 +34,10 @@ class WireGuardReport:
     now: float = 0.0
 
 
-def encryption_of(summary: EncryptionState | None, report: WireGuardReport) -> dict[str, object]:
-    """Return /status' part about encryption."""
+def encryption_of(
+    summary: EncryptionState | None, report: WireGuardReport, unneeded: Container[str] = ()
+) -> dict[str, object]:
+    """Return /status' part about encryption. `unneeded`: clusters that nothing is sent to from here."""
     if summary is None:
         return {"mode": "unknown", "peers": [], "notUsed": []}
     found = summary.publication
@@ -53,7 +55,7 @@ def encryption_of(summary: EncryptionState | None, report: WireGuardReport) -> d
         "publishedNextKey": there.next_public_key if there is not None else "",
         "restarts": report.restarts,
         "peers": [
-            _peer(summary, cluster_id, end, status, report)
+            _peer(summary, cluster_id, end, status, report, unneeded=cluster_id in unneeded)
             for cluster_id, ends in sorted(summary.ends.items())
             for end in ends
         ],
@@ -75,10 +77,14 @@ def _peer(
     end: RemoteEnd,
     status: Mapping[str, WireGuardPeerStatus],
     report: WireGuardReport,
+    *,
+    unneeded: bool,
 ) -> dict[str, object]:
     seen, now = _status(end, status), report.now
     state, words = _state(end, seen, now)
-    bad = state not in ("established", "clear")
+    if unneeded:
+        state, words = "unneeded", "runs Antrea, which knows the key of this cluster's first gateway alone"
+    bad = state not in ("established", "clear", "unneeded")
     age = now - seen.last_handshake if seen is not None and seen.last_handshake else None
     return {
         "cluster": cluster_id,

@@ -114,6 +114,22 @@ def test_leaving_and_rejoining() -> None:
     assert {name: member.imported() for name, member in world.members.items()} == before
 
 
+def test_clusters_tell_that_their_gateways_run_mcagent() -> None:
+    """What only our agents write into a Gateway is told to all clusters, as long as a Gateway has it."""
+    world = joined()
+    east, west, _ = world.members.values()
+
+    def told() -> object:
+        (found,) = (o for o in west.api.list(Kind.CLUSTER_INFO_IMPORT) if o["spec"]["clusterID"] == "east")
+        return found["metadata"]["annotations"].get("mcagent.io/agents")
+
+    assert told() is None
+    for links, said in (([{"clusterID": "west", "live": 1, "tunnels": 1}], "mcagent"), (None, None)):
+        east.api.change(Kind.GATEWAY, HOME, "n1", {"status": {"links": links}})
+        world.run()
+        assert told() == said
+
+
 def test_a_leader_that_is_away_for_a_minute_costs_nothing() -> None:
     """Members keep all, follow local changes, and afterwards write only what changed."""
     world = joined()

@@ -269,6 +269,18 @@ def test_problems_keep_their_severity_and_have_words() -> None:
     assert told(quiet)["PeerSilent"] is Level.WARNING
 
 
+def test_an_antrea_peer_needs_no_bfd() -> None:
+    """Its silence is a fault only on the gateway that it should send to, which the agent says by a problem."""
+    known = replace(GOOD.agent, antrea=("west",))
+    heard = replace(tunnel(**DOWN, seen=False), agent=known)
+    assert told(heard) == {}
+    assert any("run Antrea: west" in one.seen for one in examine(heard))
+    unheard = replace(tunnel(**DOWN, seen=False, received=0), agent=known)
+    assert told(unheard) == {}
+    silent = (Problem("ClusterInfoImport kube-system/w", "spec", "PeerSilent", "nothing came", Severity.WARNING),)
+    assert set(told(replace(unheard, agent=replace(known, problems=silent)))) == {"PeerNeverHeard"}
+
+
 def test_encryption_without_a_handshake_names_its_cause() -> None:
     """The likeliest cause is shown; a tunnel behind WireGuard says nothing more."""
     peers = (("west 192.168.2.11", "never", "has never shaken hands", ("UDP port 51821 is closed", "or not")),)
@@ -301,6 +313,8 @@ def test_findings_survive_json() -> None:
 def test_a_status_is_read_even_where_it_makes_no_sense() -> None:
     """Another version's /status costs what is missing, and raises nothing."""
     assert agent_seen({}).alive is False
+    clusters = {"west": {"antrea": True}, "north": {"antrea": False}, "south": None}
+    assert agent_seen({"summary": {"clusters": clusters}}).antrea == ("west",)
     odd = {"checks": "x", "problems": [1, {}], "drain": [], "encryption": {"peers": None}, "gateways": [[]]}
     assert agent_seen(odd).problems == (Problem("", "", "", ""),)
     assert outer_addresses({"tunnels": [{"name": "a", "remoteIP": "no"}]}) == {}

@@ -139,10 +139,12 @@ def test_a_gateway_that_is_not_used_is_told_with_its_reason() -> None:
 
 
 def test_a_stale_peer_and_one_that_is_missing() -> None:
-    """A handshake older than a session's life, and a peer that is not on the device."""
+    """A handshake older than a session's life, a peer that is not on the device, and some that nobody needs."""
     report = WireGuardReport(peers=(status(11, last_handshake=NOW - 500),), now=NOW)
     states = [peer["state"] for peer in peers_of(encryption_of(summary(), report))]
     assert states == ["stale", "missing"]
+    unneeded = peers_of(encryption_of(summary(), report, {"east"}))
+    assert [(peer["state"], peer["causes"]) for peer in unneeded] == [("unneeded", [])] * 2
 
 
 def test_a_peer_under_its_announced_key_is_the_same_peer() -> None:

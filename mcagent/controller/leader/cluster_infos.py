@@ -34,6 +34,7 @@ from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.clusters import AGENTS_ANNOTATION
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 
 
@@ -151,8 +152,12 @@ _AGAIN = 1.0  # seconds after which a claim is decided anew that somebody else i
 
 
 def _settings(raw: RawObject) -> RawObject:
-    """Return what a cluster says of its settings, for other clusters to compare; Antrea's say nothing."""
-    found = {key: text_at(raw, "metadata", "annotations", key) for key in names.SETTING_ANNOTATIONS}
+    """Return what a cluster says of its settings, for other clusters to compare, and of its agents.
+
+    Antrea's say nothing.
+    """
+    said = (*names.SETTING_ANNOTATIONS, AGENTS_ANNOTATION)
+    found = {key: text_at(raw, "metadata", "annotations", key) for key in said}
     return {key: text if names.is_label(text.lower()) else None for key, text in found.items()}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import complete
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.contract.raw import is_deleting, name_of, namespace_of
+from mcagent.controller.contract.raw import is_deleting, items_at, name_of, namespace_of, value_at
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -41,6 +41,7 @@ from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Gateway, Kind
+from mcagent.model.parsing.clusters import AGENTS_ANNOTATION, OUR_AGENTS
 from mcagent.model.parsing.parse import parse_object
 
 KEY = "cluster-info"
@@ -104,9 +105,19 @@ class ClusterInfoExport:
             "kind": ExportKind.CLUSTER_INFO,
             "clusterInfo": self._info(leader, gateways),
         }
-        return DesiredObjects(
-            steps=[resource_export(ref, spec, there, published_settings(self._settings))], events=events
-        )
+        annotations = {**published_settings(self._settings), AGENTS_ANNOTATION: self._agents(view)}
+        return DesiredObjects(steps=[resource_export(ref, spec, there, annotations)], events=events)
+
+    def _agents(self, view: View) -> str | None:
+        """Return whose agents run on the gateways, None where nothing says that they are ours.
+
+        Agents write how they reach other clusters, and the port of their WireGuard device: Antrea's neither.
+        """
+        for name in serving(view, self._settings):
+            raw = view.get(Ref(kind=Kind.GATEWAY, namespace=view.namespace, name=name))
+            if items_at(raw, "status", "links") or value_at(raw, "wireGuard", "port"):
+                return OUR_AGENTS
+        return None
 
     def _gateways(self, view: View) -> list[RawObject]:
         """Return what `gatewayInfos` holds: no address twice, the longest-serving gateway first."""

@@ -62,6 +62,7 @@ from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.field import printable
 from mcagent.model.objects import ClusterInfoImport, Kind
+from mcagent.model.parsing.clusters import AGENTS_ANNOTATION, OUR_AGENTS
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.parsing.parse import parse_object
 
@@ -146,7 +147,10 @@ class ClusterInfoImports:
         others = [item for item in before if text_at(item, "type") != "Ready"]
         meta = {
             "labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY},
-            "annotations": {CLAIMS_ANNOTATION: granted_text(times)},
+            "annotations": {
+                CLAIMS_ANNOTATION: granted_text(times),
+                AGENTS_ANNOTATION: OUR_AGENTS if annotation(raw, AGENTS_ANNOTATION) == OUR_AGENTS else None,
+            },
         }
         wanted = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, status={"conditions": [ready, *others]})
         return DesiredObjects(

@@ -27,6 +27,7 @@ class AgentSeen:
     draining: str = ""
     wireguard: tuple[tuple[str, str, str, tuple[str, ...]], ...] = ()  # gateway, state, text, causes
     lost_kinds: tuple[str, ...] = ()  # "Node: connection refused"
+    antrea: tuple[str, ...] = ()  # clusters whose gateways run Antrea, by ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

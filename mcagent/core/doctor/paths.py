@@ -33,7 +33,10 @@ def tunnels(seen: NodeSeen) -> Iterator[Finding]:
         if finding is not None:
             yield finding
     if good == len(switch.tunnels) and not seen.agent.missing_tunnels:
-        yield fine("tunnels", f"{good} peers answer" if good else "there are none")
+        silent = [t.peer for t in switch.tunnels if _runs_antrea(t, seen)]
+        of_antrea = f"; without BFD, since they run Antrea: {', '.join(sorted(set(silent)))}" if silent else ""
+        answer = f"{good - len(silent)} peers answer{of_antrea}"
+        yield fine("tunnels", answer if good else "there are none")
 
 
 def _name(tunnel: TunnelSeen, address: Address) -> str:
@@ -55,8 +58,13 @@ def _tunnel(tunnel: TunnelSeen, seen: NodeSeen, probes: Mapping[Address, PathSee
         return found("PathDown", f"{tunnel.name}: it says {tunnel.remote_diagnostic or 'no more'}", subject=who)
     if address != tunnel.remote:
         return None  # inside WireGuard, whose own check says why nothing passes
+    antrea = _runs_antrea(tunnel, seen)
     if tunnel.peer_kind == REMOTE and not tunnel.seen and not tunnel.received:  # perhaps it speaks no BFD
-        return found("PeerNeverHeard", _counted(tunnel), subject=who, places=places) if _silent(tunnel) else None
+        # Antrea's gateways send to the first gateway only: the agent knows whether this is it.
+        silent = _reported_silent(seen) if antrea else _silent(tunnel)
+        return found("PeerNeverHeard", _counted(tunnel), subject=who, places=places) if silent else None
+    if antrea:
+        return None
     if tunnel.state == "init":
         text = f"{tunnel.name}: its BFD arrives, it does not hear ours"
         return found("OneWay", text, subject=who, places=places)
@@ -66,6 +74,14 @@ def _tunnel(tunnel: TunnelSeen, seen: NodeSeen, probes: Mapping[Address, PathSee
         text = f"{words}, while it answers {' and '.join(probe.ways)} probes"
         return found("PortBlocked", text, subject=who, places=places)
     return found("PeerDown", f"{words}, and it answers no probe", subject=who, places=places)
+
+
+def _runs_antrea(tunnel: TunnelSeen, seen: NodeSeen) -> bool:
+    return tunnel.peer_kind == REMOTE and tunnel.peer in seen.agent.antrea
+
+
+def _reported_silent(seen: NodeSeen) -> bool:
+    return any(problem.reason == "PeerSilent" for problem in seen.agent.problems)
 
 
 def _silent(tunnel: TunnelSeen) -> bool:

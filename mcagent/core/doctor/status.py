@@ -14,6 +14,7 @@ from mcagent.model.problem import Problem, Severity
 def agent_seen(status: Mapping[str, Any]) -> AgentSeen:
     """Return what /status says."""
     drain, encryption = _dict(status.get("drain")), _dict(status.get("encryption"))
+    clusters = _dict(_dict(status.get("summary")).get("clusters"))
     phase, why = str(drain.get("phase", "serving")), str(drain.get("why", ""))
     return AgentSeen(
         version=str(status.get("version", "")),
@@ -44,6 +45,7 @@ def agent_seen(status: Mapping[str, Any]) -> AgentSeen:
             for one in _dicts(status, "informers")
             if one.get("synced") and not one.get("connected")
         ),
+        antrea=tuple(sorted(name for name, one in clusters.items() if _dict(one).get("antrea") is True)),
     )
 
 

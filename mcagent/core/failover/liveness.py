@@ -28,6 +28,7 @@ from enum import StrEnum
 HISTORY = 10  # transitions remembered of a port
 DAMPED_AFTER = 0.4  # seconds after its loss from which a port is damped: before a session can be up again for long
 GRACE = 3.0  # seconds that a new port has to answer BFD for the first time before it is used without
+PATIENCE = 10.0  # seconds after which one that has not answered BFD is taken for one that speaks none
 FORGET_AFTER = 600.0  # seconds that a port which is no longer wanted is still reported ...
 FORGOTTEN_BEYOND = 256  # ... and how many of them at most
 
@@ -99,6 +100,7 @@ class Peer:
     text: str
     since: float
     seen: bool = False
+    asked: float = -math.inf  # since when BFD asks it, where the agent saw that begin
     answering: bool = False  # BFD forwards, at the last look
     flap_count: int = 0  # Open vSwitch' own, which begins anew with the port
     flaps: int = 0  # losses since the agent knows the port
@@ -116,23 +118,33 @@ Peers = Mapping[str, Peer]  # the state: all ports by name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """The next state and what follows. `wake`: when to look again though nothing is reported; may be inf."""
+    """The next state and what follows. `wake`: when to look again though nothing is reported; may be inf.
+
+    `seen` are ports whose peer has ever answered BFD, `unanswered` those whose peer had the time to and never did.
+    """
 
     peers: Peers
     damped: frozenset[str]
     seen: frozenset[str]
+    unanswered: frozenset[str]
     changed: tuple[Peer, ...]  # those with a new transition
     wake: float
 
 
-def advance(state: Peers, observations: Iterable[Observation], now: float, damping: Damping) -> Advance:
-    """Return the next state. Ports that are not among the observations are no longer wanted."""
+def advance(
+    state: Peers, observations: Iterable[Observation], now: float, damping: Damping, *, first: bool = False
+) -> Advance:
+    """Return the next state. Ports that are not among the observations are no longer wanted.
+
+    `first`: nobody has looked before, so ports may have been there for long.
+    """
     looked: dict[str, tuple[Peer, Verdict]] = {}
     for seen_now in sorted(observations, key=lambda one: one.port):
         looked[seen_now.port] = _look(state.get(seen_now.port), seen_now, now, damping, new=bool(state))
     usable = {peer.group for peer, (up, _, _) in looked.values() if up and peer.damped_until is None}
     peers: dict[str, Peer] = {}
     for name, (peer, verdict) in looked.items():
+        peer = _asked(peer, state.get(name), -math.inf if first else now)  # noqa: PLW2901
         if verdict[0] and peer.damped_until is not None:
             if peer.group in usable:
                 text = f"it flaps: kept out until it stayed up for {peer.hold:g} s"
@@ -151,14 +163,24 @@ def advance(state: Peers, observations: Iterable[Observation], now: float, dampi
     peers = _forget(peers, now)
     damped = _damped(peers.values())
     begun = frozenset(name for name in damped if peers[name].damped_from <= now)
-    moments = (*damped.values(), *(peers[name].damped_from for name in damped.keys() - begun))
+    asked = (p for p in peers.values() if not (p.seen or p.gone) and p.last is not None and p.last.bfd)
+    waited = {peer.port: peer.asked + PATIENCE for peer in asked}
+    waking = (until for until in waited.values() if until > now)
+    moments = (*damped.values(), *(peers[name].damped_from for name in damped.keys() - begun), *waking)
     return Advance(
         peers=peers,
         damped=begun,
         seen=frozenset(peer.port for peer in peers.values() if peer.seen and not peer.gone),
+        unanswered=frozenset(name for name, until in waited.items() if until <= now),
         changed=changed,
         wake=min(moments, default=math.inf),
     )
+
+
+def _asked(peer: Peer, before: Peer | None, now: float) -> Peer:
+    """Return the peer with the time since when BFD asks it."""
+    asks, did = (bool(one and not one.gone and one.last and one.last.bfd) for one in (peer, before))
+    return replace(peer, asked=now) if asks and not did else peer
 
 
 def _damped(peers: Collection[Peer]) -> dict[str, float]:

@@ -132,9 +132,15 @@ def endpoints_fragment(exported: Mapping[str, ExportedPort], own: LocalPeer) -> 
 
 
 def remote_cluster(
-    value: tuple[AcceptedCluster, int, int, tuple[PathState, ...] | None], own: Address | None, config: Config
+    value: tuple[AcceptedCluster, int, int, tuple[PathState, ...] | None],
+    own: Address | None,
+    to_first: int | None,
+    config: Config,
 ) -> pipeline.RemoteCluster:
-    """Return a cluster, with its IDs and meter, as flows see it. `own`: this Node's gatewayIP; None on workers."""
+    """Return a cluster, with its IDs and meter, as flows see it. `own`: this Node's gatewayIP; None on workers.
+
+    `to_first`: port of the tunnel to this cluster's first gateway; None where that is this Node.
+    """
     cluster, number, meter, paths = *value[:3], value[3] or ()
     sources = dict(zip(cluster.gateways, cluster.sources, strict=True))
     reached = cluster.reached_from(own) if own is not None else ()
@@ -159,6 +165,7 @@ def remote_cluster(
         ordered=config.gateways is GatewayMode.ACTIVE_STANDBY,
         meter=meter if config.new_connections else None,
         probe_meter=PROBE_METERS + meter if config.new_connections and paths else None,
+        by=to_first if cluster.antrea else None,
     )
 
 

@@ -100,7 +100,7 @@ def view_of(world: World, config: Config) -> View:
         places={name: place for name, place in present.items() if name not in world.silent},
         ways=ways,
         gateways=gateways,
-        clusters=own.walk.clusters.accepted if own.walk.local.role is not Role.NONE else {},
+        clusters=own.walk.accepted if own.walk.local.role is not Role.NONE else {},
         published=own.walk.local.published_pods,
         arriving=_arriving(gateways, away, world.silent, ordered=own.walk.hops.ordered, facts=world.facts),
         exports=_exports(serving.walk.exported[0] if serving else {}, world.silent),
@@ -113,20 +113,20 @@ def view_of(world: World, config: Config) -> View:
 
 def _look(world: World, node: str, config: Config) -> _Look:
     own = node == config.node_name
-    facts = world.facts if own else Facts(datapath=world.facts.datapath, active_order=world.facts.active_order)
+    facts = world.facts if own else _facts_there(world.facts)
     there, engine = replace(world, facts=facts), Engine()
     config = config if own else replace(config, node_name=node)
     facts = _answered(there, config, engine)
     with engine.one_pass():
         walk = Walk(engine, world.snapshot, facts, config)
-        accepted, (near, far) = walk.clusters.accepted, walk.paths
+        accepted, (near, far) = walk.accepted, walk.paths
         ids = assign_ids(tuple(accepted), CLUSTERS)
         groups: list[Group] = []
         if walk.env is not None:
             groups += local_groups.local_gateways(walk.env, walk.hops)
             address = walk.local.own_gateway_ip if walk.env.gateway else None
             for name, cluster in accepted.items() if walk.env.gateway else ():
-                seen = remote_cluster((cluster, ids[name], 0, far.get(name)), address, config)
+                seen = remote_cluster((cluster, ids[name], 0, far.get(name)), address, walk.to_first, config)
                 tunnels = {one.address: one.next_hop for one in seen.gateways if one.next_hop is not None}
                 groups += cluster_groups(walk.env, seen, tunnels) if tunnels else ()
         _ = walk.exported
@@ -137,6 +137,11 @@ def _look(world: World, node: str, config: Config) -> _Look:
         near={path.ofport: name for name, paths in near.items() for path in paths},
         far={path.ofport: path for paths in far.values() for path in paths},
     )
+
+
+def _facts_there(facts: Facts) -> Facts:
+    """Return the facts of another Node, as far as this one knows: tunnels have the same names there."""
+    return Facts(datapath=facts.datapath, active_order=facts.active_order, bfd_unanswered=facts.bfd_unanswered)
 
 
 def _answered(world: World, config: Config, engine: Engine) -> Facts:

@@ -32,6 +32,7 @@ from mcagent.model.parsing.kubernetes import service_ports
 from mcagent.model.problem import Problem, Severity
 from mcagent.model.traffic import TRAFFIC_ANNOTATION, read_traffic
 
+AGENTS_ANNOTATION, OUR_AGENTS = "mcagent.io/agents", "mcagent"  # of a cluster's ClusterInfo: what its gateways run
 EXPORTERS_ANNOTATION = "mcagent.io/exporters"  # of a LabelIdentity: the clusters with such Pods, by commas
 MAX_GATEWAYS = 64  # gatewayInfos of one cluster
 _Value = TypeVar("_Value")
@@ -63,6 +64,7 @@ def parse_cluster_info(meta: Meta, raw: Field, problems: list[Problem]) -> Clust
         wireguard=_wireguard(spec.get("wireGuard"), problems),
         gateway_wireguard=tuple((address, found) for address, found in gateways.items() if found is not None),
         granted=_granted(raw.get("metadata").get("annotations").get(CLAIMS_ANNOTATION), problems),
+        our_agents=_says(raw.get("metadata").get("annotations").get(AGENTS_ANNOTATION), OUR_AGENTS, problems),
     )
 
 
@@ -84,6 +86,11 @@ def _wireguard(field: Field, problems: list[Problem]) -> WireGuardInfo | None:
     except InputError as error:
         problems.append(problem_of(error))
         return None
+
+
+def _says(field: Field, word: str, problems: list[Problem]) -> bool:
+    """Tell whether an annotation is this word."""
+    return _read(field, problems, lambda text: text == word, default=False)
 
 
 def _granted(field: Field, problems: list[Problem]) -> dict[str, str]:

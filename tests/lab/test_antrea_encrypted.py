@@ -1,0 +1,67 @@
+"""Packets to and from an Antrea cluster through WireGuard, as Antrea's agent sets it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from devtools.lab.lab import Lab
+from devtools.lab.topology import Cni, generate
+from devtools.nodes import antrea_wireguard, netns
+from devtools.traffic import matrix
+from devtools.waiting import wait_until
+from mcagent.model.config import TrafficEncryption
+from mcagent.model.facts import DatapathType
+from tests.lab.test_encryption import Wire
+
+LARGEST = 1390  # bytes: 1500 less WireGuard's 60 and Geneve's 50
+SOON = 60.0  # seconds until there are sessions and verdicts
+
+
+@pytest.fixture(scope="module")
+def lab(make_lab: Callable[..., Lab], datapath: DatapathType) -> Iterator[Lab]:
+    """Our cluster east, of two gateways and a worker; Antrea's, west, of one of each."""
+    if datapath is not DatapathType.SYSTEM:
+        pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
+    with make_lab(generate(cni=Cni.ANTREA, gateways=2, encryption=TrafficEncryption.WIREGUARD)) as made:
+
+        def settled() -> bool:
+            gateways = made.topology.cluster("east").gateways
+            summaries: list[Any] = [made.status(one.name)["summary"] for one in gateways]
+            return all(summary["clusters"]["west"]["antrea"] for summary in summaries)
+
+        wait_until(settled, "the verdict on west", timeout=SOON)
+        yield made
+
+
+def test_every_way_of_the_matrix(lab: Lab) -> None:
+    """Services and Pods are reached both ways by two gateways of ours, and nothing is sent in the clear."""
+    wire = Wire(lab)
+    with wire:
+        results = [matrix.run(lab, case) for case in matrix.cases(lab.topology)]
+    assert [f"{r.case.source.name} -> {r.case.target}: {r.problem}" for r in results if not r.ok] == []
+    assert wire.encrypted
+    assert wire.clear == []
+
+
+def test_the_largest_packet_passes_both_ways(lab: Lab) -> None:
+    """Antrea's Pods and ours have the same MTU: what it lets through is whole, and nothing more gets out."""
+    pods = {cluster.name: cluster.workers[0].pods[0] for cluster in lab.topology.clusters}
+    for here, there in (("east", "west"), ("west", "east")):
+        argv = ["ping", "-n", "-c", "1", "-W", "2", "-M", "do", "-s"]
+        for size, passes in ((LARGEST - 28, True), (LARGEST - 27, False)):
+            command = [*argv, str(size), str(pods[there].address)]
+            done = netns.execute(lab.namespace(pods[here]), command, check=False)
+            assert (done.returncode == 0) is passes, (here, size, done.stdout + done.stderr)
+
+
+def test_only_the_first_gateway_speaks_to_it(lab: Lab) -> None:
+    """Antrea has one key of ours; the gateway that it does not know is no fault, and nobody is told that it is."""
+    first, second = (one.name for one in lab.topology.cluster("east").gateways)
+    shown = netns.execute(lab.namespace("west-gw1"), ["wg", "show", antrea_wireguard.DEVICE, "peers"]).stdout
+    assert len(shown.split()) == 1
+    peers: dict[str, Any] = {name: lab.status(name)["encryption"] for name in (first, second)}
+    assert [peer["state"] for peer in peers[first]["peers"]] == ["established"]
+    assert lab.mcagent(second, "wireguard", "show")

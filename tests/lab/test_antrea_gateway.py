@@ -1,0 +1,193 @@
+"""Packets between a cluster of ours and one whose gateway is programmed as Antrea's agent does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from devtools.errors import LabError
+from devtools.lab import objects
+from devtools.lab.api import Json
+from devtools.lab.lab import Lab
+from devtools.lab.topology import Cni, Pod, generate
+from devtools.nodes import antrea
+from devtools.traffic import matrix, traffic
+from devtools.traffic.traffic import TcpClient
+from devtools.waiting import wait_until
+from mcagent.model import labels
+from mcagent.model.facts import DatapathType
+from mcagent.model.resources import TunnelType
+from tests.antrea_crds import ANTREA, definition
+
+MANY = 16  # connections: the hash gives each of two gateways some, but once in 32,768 times
+OURS, THEIRS = 11, 21  # label identities
+SOON = 40.0  # seconds until all agents have taken in a change, or know what a new peer is
+
+
+@pytest.fixture(scope="module", params=list(TunnelType), ids=str)
+def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: DatapathType) -> Iterator[Lab]:
+    """Our cluster east, of two gateways and a worker, with policies; and Antrea's, west, of one of each."""
+    if datapath is DatapathType.NETDEV and request.param is TunnelType.VXLAN:
+        pytest.skip("the kernel lane has both encapsulations")
+    shape = generate(cni=Cni.ANTREA, gateways=2, tunnel=request.param)
+    east, west = shape.clusters
+    east = replace(east, config={"enableStretchedNetworkPolicy": True})
+    with make_lab(replace(shape, clusters=(east, west)), agents=False) as made:
+        api = made.api("east")
+        api.apply_crds([definition(kind) for kind in ANTREA])
+        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
+        for app, number in (("web", OURS), ("theirs", THEIRS)):
+            label = labels.normalised("default", {}, {"app": app})
+            api.create(
+                {
+                    "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
+                    "kind": "LabelIdentity",
+                    "metadata": {"name": labels.label_hash(label)},
+                    "spec": {"label": label, "id": number},
+                }
+            )
+        for node in made.topology.with_agents():
+            made.start_agent(node.name)
+        made.wait_ready()
+        wait_until(
+            lambda: all(_antrea(made, one.name) for one in east.gateways), "the verdict on west", timeout=SOON
+        )
+        yield made
+
+
+def _antrea(lab: Lab, node: str) -> bool:
+    summary: Any = lab.status(node)["summary"]
+    return bool(summary["clusters"]["west"]["antrea"])
+
+
+def _seen(lab: Lab, client: Pod, address: object, port: int = 80) -> set[str]:
+    """Return the sources that servers saw of as many connections. Raises LabError when one gets no answer."""
+    return {traffic.tcp(lab.namespace(client), address, port).source for _ in range(MANY)}
+
+
+def _pods(lab: Lab, cluster: str) -> list[Pod]:
+    return [pod for node in lab.topology.cluster(cluster).nodes for pod in node.pods]
+
+
+def _get_through(lab: Lab, address: object, port: int, *clients: Pod) -> list[bool]:
+    def asked(client: Pod) -> bool:
+        try:
+            traffic.tcp(lab.namespace(client), address, port, timeout=1.0)
+        except LabError:
+            return False
+        return True
+
+    return [asked(client) for client in clients]
+
+
+def test_every_way_of_the_matrix(lab: Lab) -> None:
+    """Services and Pods are reached both ways, one copy each, from the address of the first gateway."""
+    results = [matrix.run(lab, case) for case in matrix.cases(lab.topology)]
+    assert [f"{r.case.source.name} -> {r.case.target}: {r.problem}" for r in results if not r.ok] == []
+
+
+def test_every_connection_leaves_by_the_first_gateway(lab: Lab) -> None:
+    """Antrea answers nobody else: of many connections, from gateways and the worker, each gets an answer."""
+    east, west = lab.topology.clusters
+    first = {str(east.gateways[0].tunnel_address)}
+    for client in _pods(lab, "east"):
+        assert _seen(lab, client, west.services[0].cluster_ip) == first
+
+
+def test_services_are_reached_where_pods_are_not(lab: Lab) -> None:
+    """Without enablePodToPodConnectivity Antrea knows no way to our Pods, whatever its cluster publishes."""
+    east, west = lab.topology.clusters
+    lab.program_antrea(antrea.Settings(pod_to_pod=False))
+    try:
+        for client in _pods(lab, "east"):
+            assert _seen(lab, client, west.services[0].cluster_ip) == {str(east.gateways[0].tunnel_address)}
+        for client in _pods(lab, "west"):
+            assert _seen(lab, client, east.services[0].cluster_ip) == {str(west.gateways[0].tunnel_address)}
+    finally:
+        lab.program_antrea()
+
+
+def test_a_restarted_agent_drops_nothing(lab: Lab) -> None:
+    """The verdict is there again before anything is programmed: connections go on, and no flow changes."""
+    east, west = lab.topology.clusters
+    names = [gateway.name for gateway in east.gateways]
+
+    def flows(name: str) -> list[str]:
+        listed = lab.ovs(name).ofctl("--no-stats", "dump-flows", lab.ovs(name).mgmt("br-mc"))
+        return sorted(listed.splitlines())
+
+    before = {name: flows(name) for name in names}
+    with TcpClient(lab.namespace(_pods(lab, "east")[-1]), str(west.services[0].cluster_ip), 80) as client:
+        for name in names:
+            lab.stop_agent(name, kill=True)
+            lab.start_agent(name)
+            lab.wait_ready(name)
+            client.exchange(b"still here")
+    assert {name: flows(name) for name in names} == before
+    assert all(_antrea(lab, name) for name in names)
+
+
+def test_the_doctor_knows_antrea(lab: Lab) -> None:
+    """It finds nothing wrong with a peer that speaks no BFD, though nothing ever comes from it to this gateway."""
+    second = lab.topology.cluster("east").gateways[1].name
+    assert "without BFD, since they run Antrea: west" in lab.mcagent(second, "doctor", check=False)
+    assert "west's gateways run Antrea" in lab.mcagent(second, "gateways")
+
+
+def test_policies_by_labels(lab: Lab) -> None:
+    """Antrea drops whom it does not know by a label, and knows our Pods by theirs; we know Antrea's likewise."""
+    west = lab.topology.cluster("west")
+    known, stranger = _pods(lab, "east")[1:]
+    lab.api("east").patch("Pod", stranger.name, {"metadata": {"labels": {"app": "stranger"}}})
+    guarded = frozenset(pod.name for pod in _pods(lab, "west"))
+    (theirs, other), server = _pods(lab, "west"), known
+    rule = {"podSelector": {"matchLabels": {"app": "theirs"}}, "scope": "ClusterSet"}
+    policy: Json = {
+        "apiVersion": "crd.antrea.io/v1beta1",
+        "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": "theirs"},
+        "spec": {
+            "priority": 1,
+            "appliedTo": [{"podSelector": {"matchLabels": {"app": "web"}}}],
+            "ingress": [{"action": "Drop", "from": [rule]}],
+        },
+    }
+    lab.program_antrea(antrea.Settings(guarded=guarded, labels={theirs.name: THEIRS, other.name: OURS}))
+    try:
+        lab.api("east").apply(policy)
+
+        def verdicts() -> tuple[list[bool], list[bool]]:
+            to_west = _get_through(lab, west.services[0].cluster_ip, 80, known, stranger)
+            return to_west, _get_through(lab, server.address, 8080, theirs, other)
+
+        wait_until(lambda: verdicts() == ([True, False], [False, True]), "verdicts", timeout=SOON)
+        assert [verdicts() for _ in range(3)] == [([True, False], [False, True])] * 3
+    finally:
+        lab.api("east").delete("ClusterNetworkPolicy", "theirs")
+        lab.api("east").patch("Pod", stranger.name, {"metadata": {"labels": {"app": "web"}}})
+        lab.program_antrea()
+
+
+def test_another_first_gateway(lab: Lab) -> None:
+    """When the first gateway is taken away, both sides go by the one that follows."""
+    east, west = lab.topology.clusters
+    gone, left = east.gateways
+    clients = _pods(lab, "east")
+    lab.api("east").delete("Gateway", gone.name, objects.NAMESPACE)
+    lab.program_antrea(antrea.Settings(first={"east": left.tunnel_address}))
+
+    def sources() -> set[str]:
+        return {source for client in clients for source in _seen(lab, client, west.services[0].cluster_ip)}
+
+    def moved() -> bool:
+        try:
+            return sources() == {str(left.tunnel_address)}
+        except LabError:
+            return False
+
+    wait_until(moved, "connections by the other gateway", timeout=60)
+    for client in _pods(lab, "west"):
+        assert _seen(lab, client, east.services[0].cluster_ip) == {str(west.gateways[0].tunnel_address)}
