@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint unit embedded kube antrea contract lab attacks test-failover test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there \
-	conformance bench image sbom chart docs lock clean
+	conformance bench image sbom chart docs site lock clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -119,6 +119,9 @@ docs: setup ## Write the generated pages again (tests fail when they are stale)
 	@$(PY) -m devtools.chart_schema deploy/helm/mcagent/values.schema.json
 	@$(PY) -m devtools.dashboards deploy/helm/mcagent/files/monitoring/dashboards
 	@$(PY) deploy/generate
+
+site: setup ## The documentation as a site, built strictly: dist/site
+	@NO_MKDOCS_2_WARNING=1 $(STEP) "documentation (mkdocs, strict)" -- .venv/bin/mkdocs build --strict
 
 lock: setup ## Resolve the locked versions anew (needs uv)
 	uv pip compile -q -U --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from devtools.errors import LabError
-from devtools.lab import picture, state, story, topology_file
+from devtools.lab import control, hands_on, picture, state, story, topology_file
 from devtools.lab.api import ApiKind
 from devtools.lab.lab import Lab
 from devtools.lab.progress import Progress
@@ -34,13 +34,19 @@ examples:
   devtools/mclab status --name big
   devtools/mclab exec east-w1-p1 -- ping -c 3 10.2.1.2
   devtools/mclab exec east-gw1 -- ovs-ofctl -O OpenFlow15 dump-flows br-mc
+  devtools/mclab ask east-w1-p1 antrea-mc-web      a Pod asks a Service
+  devtools/mclab fault port-blocked east-gw1 west-gw1
   devtools/mclab down --name big
+
+MCLAB_NAME in the environment is the name of the lab where --name is not given.
+
 
 Everything is in network namespaces whose names begin with mcl-NAME-, and in {state.ROOT}/NAME.
 
 {exit_codes.EXPLAINED}
 """
 
+DEFAULT_NAME = os.environ.get("MCLAB_NAME", "lab")
 _API_HELP = "what serves the API: one Python process each, or kube-apiserver and etcd [%(default)s]"
 
 
@@ -50,9 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = actions.add_parser("up", help="make a lab and leave it running")
-    _add_shape(up, "lab", gateways=1)
+    _add_shape(up, DEFAULT_NAME, gateways=1)
     up.add_argument("--file", type=Path, metavar="YAML", help="topology from a file, instead of the flags above")
     up.add_argument("--control-plane", action="store_true", help="with controllers, joined to a ClusterSet")
+    up.add_argument("--policies", action="store_true", help="agents enforce policies between clusters")
     up.add_argument("--no-agents", action="store_true", help="everything but the agents")
     demo = actions.add_parser("demo", help="make a lab, show that it works, take it down again")
     _add_shape(demo, "demo", gateways=2)
@@ -65,14 +72,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     demo.add_argument("--all-cnis", action="store_true", help="one lab after the other, for every CNI profile")
     demo.add_argument("--keep", action="store_true", help="leave the lab running")
     status = actions.add_parser("status", help="tell how labs are doing")
-    status.add_argument("--name", help="of the lab [all there are]")
+    status.add_argument("--name", default=os.environ.get("MCLAB_NAME"), help="of the lab [all there are]")
     status.add_argument("-o", "--output", choices=["text", "json"], default="text")
     execute = actions.add_parser("exec", help="run a command in a Node, a Pod, or beside a cluster's API server")
-    execute.add_argument("--name", default="lab", help="of the lab [%(default)s, or the only one there is]")
     execute.add_argument("where", help="a Node, a Pod, a cluster, or underlay")
     execute.add_argument("command", nargs=argparse.REMAINDER, help="[a shell]")
+    ask = actions.add_parser("ask", help="ask a Service, a Pod or an address from a Pod, and tell who answers")
+    hands_on.add_ask(ask)
+    fault = actions.add_parser("fault", help="break something, or heal it")
+    hands_on.add_fault(fault)
+    for one in (execute, ask, fault):
+        one.add_argument("--name", default=DEFAULT_NAME, help="of the lab [%(default)s, or the only one there is]")
     down = actions.add_parser("down", help="take a lab down, whatever is there of it")
-    down.add_argument("--name", default="lab", help="of the lab [%(default)s]")
+    down.add_argument("--name", default=DEFAULT_NAME, help="of the lab [%(default)s]")
     down.add_argument("--all", action="store_true", help="every lab there is")
 
 
@@ -105,6 +117,8 @@ def _add_choice(
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked for."""
+    if args.action in ("ask", "fault"):
+        return (hands_on.ask if args.action == "ask" else hands_on.fault)(_lab(args), args)
     actions = {"up": _up, "demo": _demo, "status": _status, "exec": _exec, "down": _down}
     return actions[args.action](args)
 
@@ -140,6 +154,9 @@ def _terminable() -> Iterator[None]:
 
 def _up(args: argparse.Namespace) -> int:
     wanted = replace(topology_file.load(args.file), name=args.name) if args.file else _shape(args)
+    if args.policies:
+        config = {control.POLICIES: True}
+        wanted = replace(wanted, clusters=tuple(replace(one, config=config) for one in wanted.clusters))
     say = Progress()
     with _terminable():
         Lab.up(
@@ -150,7 +167,7 @@ def _up(args: argparse.Namespace) -> int:
             control_plane=args.control_plane,
         )
     _draw(say, wanted)
-    name = "" if args.name == "lab" else f" --name {args.name}"
+    name = "" if args.name == DEFAULT_NAME else f" --name {args.name}"
     first = next((pod.name for _, _, pod in wanted.pods()), wanted.clusters[0].nodes[0].name)
     say.line(f"Look around with `devtools/mclab status{name}` and `devtools/mclab exec{name} {first}`;")
     say.line(f"`devtools/mclab down{name}` takes it down.")
@@ -259,12 +276,14 @@ def _nodes_of(lab: Lab) -> list[dict[str, str]]:
     return rows
 
 
-def _exec(args: argparse.Namespace) -> int:
-    name = args.name
+def _lab(args: argparse.Namespace) -> Lab:
     there = state.labs()
-    if name not in there and name == "lab" and len(there) == 1:
-        name = there[0]
-    lab = Lab(name)
+    alone = args.name not in there and args.name == DEFAULT_NAME and len(there) == 1
+    return Lab(there[0] if alone else args.name)
+
+
+def _exec(args: argparse.Namespace) -> int:
+    lab = _lab(args)
     known = {"underlay": lab.underlay}
     environment = dict(os.environ)
     for cluster in lab.topology.clusters:
@@ -277,8 +296,9 @@ def _exec(args: argparse.Namespace) -> int:
                 environment["MCAGENT_CONFIG"] = str(lab.directory(node.name) / "agent.yaml")
         if args.where in {cluster.name, *(node.name for node in cluster.nodes)}:
             environment["KUBECONFIG"] = str(lab.kubeconfig(cluster.name))
+            environment["LAB_AGENTS"] = str(lab.agents_file())  # for --agents of commands that ask all Nodes
     if args.where not in known:
-        raise LabError(f"lab {name} has no {args.where}; it has {', '.join(known)}")
+        raise LabError(f"lab {lab.name} has no {args.where}; it has {', '.join(known)}")
     # `mcagent` is this checkout's, whether or not its virtual environment is active.
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment.get('PATH', os.defpath)}"
     command = args.command[1:] if args.command[:1] == ["--"] else args.command

@@ -1,4 +1,4 @@
-"""The commands of docs/deploy.md: what stands there is what is run, and all of it is."""
+"""The commands of docs/deploy.md, upgrade.md and uninstall.md: they are run as they stand there, all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from devtools.k8s.programs import require
 from devtools.lab.topology import Cluster
 from devtools.nodes import netns
 
-PAGE = ROOT / "docs/deploy.md"
+PAGES = tuple(ROOT / f"docs/{name}.md" for name in ("deploy", "upgrade", "uninstall"))
 _YAML_FENCE = re.compile(r"^```yaml\n.*?^```\n", flags=re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"\s+#.*")
 
@@ -38,18 +38,23 @@ def commands(page: str) -> tuple[str, ...]:
     return tuple(filter(None, found))
 
 
+def every_command() -> tuple[str, ...]:
+    """Return the commands of all pages."""
+    return tuple(command for page in PAGES for command in commands(page.read_text(encoding="utf-8")))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guide:
-    """Runs commands of the page beside the API server of a cluster, and keeps which were run."""
+    """Runs commands of the pages beside the API server of a cluster, and keeps which were run."""
 
     lab: K8sLab
     helm: Path
-    known: tuple[str, ...] = field(default_factory=lambda: commands(PAGE.read_text(encoding="utf-8")))
+    known: tuple[str, ...] = field(default_factory=every_command)
     ran: set[str] = field(default_factory=set)
 
     def run(self, cluster: Cluster, command: str, *more: str, timeout: float = 180.0) -> str:
         """Run a command, with further arguments of this test, and return what it says. Raises LabError."""
-        assert command in self.known, f"docs/deploy.md has no command {command!r}"
+        assert command in self.known, f"no page has the command {command!r}"
         program, *arguments = shlex.split(command)
         programs: Mapping[str, Path] = {"mcagent": MCAGENT, "helm": self.helm, "kubectl": require()["kubectl"]}
         namespace = self.lab.machine(cluster.nodes[0]).namespace
@@ -60,7 +65,7 @@ class Guide:
         return done.stdout + done.stderr
 
     def find(self, beginning: str) -> str:
-        """Return the one command of the page that begins so."""
+        """Return the one command of the pages that begins so."""
         (found,) = [command for command in self.known if command.startswith(beginning)]
         return found
 

@@ -77,8 +77,8 @@ def test_without_helm_the_same_is_installed_and_removed(world: World) -> None:
         assert dataplane_of(one.machine) == world.bare[one.node.name]
 
 
-def test_every_command_of_the_page_was_run(world: World, request: pytest.FixtureRequest) -> None:
-    """docs/deploy.md has no command that these tests did not run as it stands there."""
+def test_every_command_of_the_pages_was_run(world: World, request: pytest.FixtureRequest) -> None:
+    """docs/deploy.md, upgrade.md and uninstall.md have no command that these tests did not run."""
     files = {item.path.name for item in request.session.items}
     if not files >= {file.name for file in Path(__file__).parent.glob("test_*.py")}:
         pytest.skip("not all of these tests were asked for")

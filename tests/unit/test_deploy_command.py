@@ -1,4 +1,4 @@
-"""`mcagent deploy` without a cluster: what is printed, what is refused; the commands of docs/deploy.md."""
+"""`mcagent deploy` without a cluster: what is printed, what is refused; the commands of the pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import yaml
 
 from mcagent.cli.main import COMMANDS, main
 from mcagent.controller.admin.manifests import Part
-from tests.e2e.guide import INSTALL, PAGE, UPGRADE, commands
+from tests.e2e.guide import INSTALL, UPGRADE, commands, every_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,11 +100,11 @@ def test_images_go_together(image: str, openvswitch: str, capsys: pytest.Capture
     assert set(used.values()) == {image}
 
 
-def test_commands_of_the_page_are_found() -> None:
-    """Indented and fenced lines, without comments or YAML; those of the page are of programs that e2e has."""
+def test_commands_of_the_pages_are_found() -> None:
+    """Indented and fenced lines, without comments or YAML; those of the pages are of programs that e2e has."""
     page = "text\n\n    mcagent status   # this Node\n\n```sh\nhelm list\n```\n\n```yaml\nkind: Gateway\n```\n"
     assert commands(page) == ("mcagent status", "helm list")
-    found = commands(PAGE.read_text(encoding="utf-8"))
+    found = every_command()
     assert {*INSTALL, UPGRADE} <= set(found)
     for words in map(shlex.split, found):
         assert words[0] in ("helm", "kubectl", "mcagent"), words

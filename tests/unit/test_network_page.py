@@ -1,0 +1,46 @@
+"""docs/network-requirements.md: its table has the ports that the program and the manifests have, and no others."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import yaml
+
+from mcagent.controller.config import Settings
+from mcagent.core.fragments.tunnel_guard import BFD_PORT
+from mcagent.dataplane.doctor import probe
+from mcagent.model.config import Config
+from mcagent.model.resources import DEFAULT_PORTS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/network-requirements.md").read_text(encoding="utf-8")
+
+
+def default(kind: type[Config | Settings], name: str) -> int:
+    """Return the default of a configuration's field."""
+    (found,) = (one.default for one in fields(kind) if one.name == name)
+    assert isinstance(found, int)
+    return found
+
+
+def container_ports(manifest: str) -> dict[str, int]:
+    """Return the ports of Pods by name."""
+    found: dict[str, int] = {}
+    for raw in yaml.safe_load_all((ROOT / f"deploy/{manifest}.yaml").read_text(encoding="utf-8")):
+        for container in (raw or {}).get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
+            found |= {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+    return found
+
+
+def test_the_table_has_the_ports_that_there_are() -> None:
+    """Tunnels, WireGuard, the doctor's probe, and every port of the shipped Pods."""
+    table = PAGE.split("## Ports")[1].split("Nothing else is needed")[0]
+    told = {(protocol, int(port)) for protocol, port in re.findall(r"(UDP|TCP) (\d+)", table)}
+    there = {("UDP", port) for port in (*DEFAULT_PORTS.values(), default(Config, "wireguard_port"), probe._PORT)}
+    pods = [container_ports(manifest) for manifest in ("agent", "member", "leader")]
+    there |= {("TCP", port) for ports in pods for port in ports.values()}
+    assert told == there
+    assert container_ports("member")["webhook"] == default(Settings, "webhook_port")
+    assert f"UDP {BFD_PORT}, the usual one, stays closed" in PAGE
