@@ -49,7 +49,7 @@ attacks: setup ## What hostile clusters, Pods and users try (docs/security.md): 
 
 kube: setup ## What an API server must do: the embedded one, and real kube-apiserver and etcd (built if there is Go)
 	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
-	@MCS_CONFORMANCE="$(SUITE)" $(STEP) -v "API server tests" -- $(PYTEST) tests/kube
+	@$(STEP) -v "API server tests" -- $(PYTEST) tests/kube
 
 antrea: setup ## Beside Antrea's own controllers, real ones (left out where they are not: tests/antrea/programs.py) (root)
 	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
