@@ -9,8 +9,8 @@ MANY := -n $(shell echo $$((2 * $$(nproc))))
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit embedded kube antrea contract lab attacks test-failover test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there \
-	conformance bench image sbom chart docs site lock clean
+.PHONY: help setup demo test lint unit embedded kube antrea antrea-if-there contract lab attacks test-failover test-kernel kernel-if-there lab-shell \
+	k8s k8s-demo e2e e2e-if-there conformance bench image sbom chart docs site lock clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -21,7 +21,7 @@ setup: ## Install what is missing: Debian packages, a virtual environment in .ve
 demo: setup ## Two clusters on this machine: real Open vSwitch, agents, controllers and packets
 	@devtools/mclab demo $(DEMO)
 
-test: lint unit embedded kube contract lab attacks kernel-if-there e2e-if-there ## All tests: static checks, unit, contract, lab, both datapaths, real Kubernetes
+test: lint unit embedded kube antrea-if-there contract lab attacks kernel-if-there e2e-if-there ## All tests: static checks, unit, contract, lab, both datapaths, real Kubernetes
 
 lint: setup ## Static checks: style, types, layers
 	@$(STEP) "style (ruff)" -- .venv/bin/ruff check .
@@ -51,9 +51,14 @@ kube: setup ## What an API server must do: the embedded one, and real kube-apise
 	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
 	@$(STEP) -v "API server tests" -- $(PYTEST) tests/kube
 
+# Its worlds wait for Antrea's timers most of the time: all at once.
+BESIDE_ANTREA := $(STEP) -v "beside Antrea" -- $(PYTEST) -o faulthandler_timeout=400 $(MANY) --dist loadfile tests/antrea
 antrea: setup ## Beside Antrea's own controllers, real ones (left out where they are not: tests/antrea/programs.py) (root)
 	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
-	@$(STEP) -v "beside Antrea" -- $(PYTEST) tests/antrea
+	@$(BESIDE_ANTREA)
+
+antrea-if-there: setup
+	@$(BESIDE_ANTREA)
 
 test-failover: setup ## Faults of gateways under load, against the clock: wants an idle machine (root)
 	@$(STEP) -v "failover tests" -- $(PYTEST) -m failover tests/lab

@@ -1,21 +1,11 @@
-"""Two clusters, each a real API server, and controllers of both projects with the rights of their own manifests.
-
-The leader is in the first cluster, and a member in both: "east" and "west". Who runs as what is the test's matter.
-"""
+"""A cluster: a real API server with an audit log, and what its administrator and a member's do in it."""
 
 from __future__ import annotations
 
 import base64
-import json
-import os
-import subprocess
-import urllib.request
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from devtools.realapi import RealApiServer
 from devtools.realapi.server import CONTROLLERS
@@ -25,9 +15,8 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from tests.antrea.programs import manifests
+from tests.antrea.audit import AuditLog
 from tests.apiservers import collection
-from tests.controllers import Controller, controller, free_port
 
 Json = dict[str, Any]
 OURS = "ours"
@@ -36,13 +25,10 @@ NAMESPACE = {"leader": AREA, "member": HOME}
 READ, TOKEN_ROLE = ("get", "list", "watch"), "mcagent-leader-token"
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CRD = "CustomResourceDefinition"
-FIRST = ("Namespace", CRD)
-NOT_APPLIED = ("ConfigMap", "Deployment", "PodDisruptionBudget")
-_HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 
 
 class Cluster:
-    """A cluster: its API server, its objects, and the controllers that run in it, by role.
+    """An API server and its objects.
 
     `controllers` of Kubernetes run beside those that it needs in any case.
     """
@@ -51,13 +37,15 @@ class Cluster:
         self.number, self.directory = number, directory
         directory.mkdir(parents=True, exist_ok=True)
         self.service_cidr, self.pod_cidr = f"10.{96 + number}.0.0/16", f"10.{200 + number}.0.0/16"
+        self.audit = AuditLog(directory)
         # A cluster mirrors Endpoints, which Antrea writes, and collects garbage.
         more = ("endpointslice-mirroring-controller", "garbage-collector-controller")
         self.api = RealApiServer(
-            directory / "api", service_cidr=self.service_cidr, controllers=(*CONTROLLERS, *more, *controllers)
+            directory / "api",
+            service_cidr=self.service_cidr,
+            controllers=(*CONTROLLERS, *more, *controllers),
+            flags=self.audit.flags,
         )
-        self._running: dict[str, ExitStack] = {}
-        self.ours: dict[str, Controller] = {}  # those of our controllers that have run last
 
     def start(self) -> None:
         """Start the API server."""
@@ -67,9 +55,7 @@ class Cluster:
         self.client = Client(str(self.kubeconfig), user_agent="admin")
 
     def stop(self) -> None:
-        """End everything."""
-        for role in list(self._running):
-            self.end(role)
+        """End it."""
         if hasattr(self, "client"):
             self.client.close()
         self.api.stop()
@@ -114,102 +100,18 @@ class Cluster:
         if self.get(kind, name, namespace) is not None:
             self.client.request("DELETE", object_path(kind, namespace, name))
 
-    # --- controllers --------------------------------------------------------------------------------------
-
-    def install(self, who: str, role: str, port: int, *, crds: bool = True) -> None:
-        """Apply what a project ships for a role; its webhooks are asked on a port of this machine."""
-        if role == "leader":
-            self.put(Kind.NAMESPACE, AREA)  # Antrea's guide makes it by hand
-        files = [f"{role}.yaml", *(["admission-policies.yaml"] if role == "leader" else [])]
-        ours = [
-            found for file in files if who == OURS for found in yaml.safe_load_all((DEPLOY / file).read_text())
-        ]
-        found = ours or manifests(who, role)
-        for manifest in sorted(found, key=lambda manifest: manifest["kind"] not in FIRST):
-            if manifest["kind"] in NOT_APPLIED or (manifest["kind"] == CRD and not crds):
-                continue
-            if manifest["kind"] == "Service":  # leads to this machine
-                manifest["spec"] = {"type": "ExternalName", "externalName": "127.0.0.1"}
-            for hook in manifest.get("webhooks") or ():
-                hook["clientConfig"] = {"service": {**hook["clientConfig"]["service"], "port": port}}
-            manifest.pop("status", None)
-            self.apply(manifest)
-
-    def uninstall(self) -> None:
-        """Remove what would refuse objects without a controller: all webhooks and policies."""
-        kinds = (*_HOOKS, "validatingadmissionpolicybindings", "validatingadmissionpolicies")
-        for base in (f"/apis/admissionregistration.k8s.io/v1/{kind}" for kind in kinds):
-            for found in self.client.request("GET", base)["items"]:
-                self.client.request("DELETE", f"{base}/{found['metadata']['name']}")
-
-    def run(self, who: str, role: str, port: int, program: Path | None = None) -> None:
-        """Run a controller and return when it is ready."""
-        namespace = NAMESPACE[role]
-        name = "mcagent-controller" if who == OURS else "antrea-mc-controller"
-        config = self.api.kubeconfig()
-        config["users"][0]["user"] = {"token": self.token(name, namespace)}
-        kubeconfig = self.directory / f"kubeconfig-{who}-{role}"
-        kubeconfig.write_text(json.dumps(config))
-        kubeconfig.chmod(0o600)
-        settings: Json = {"podCIDRs": [self.pod_cidr]} if role == "member" else {}
-        webhook = {"host": "127.0.0.1", "port": port}
-        with ExitStack() as stack:
-            if program is None:
-                settings |= {"podNamespace": namespace, "webhook": webhook, "logLevel": "info"}
-                self.ours[role] = stack.enter_context(
-                    controller(role, kubeconfig, namespace, self.directory, **settings)
-                )
-            else:
-                settings |= {"webhook": webhook} | ({"serviceCIDR": self.service_cidr} if settings else {})
-                self._run_theirs(stack, role, program, kubeconfig, settings)
-            self._running[role] = stack.pop_all()
-
-    def _run_theirs(self, stack: ExitStack, role: str, program: Path, kubeconfig: Path, settings: Json) -> None:
-        health = f"127.0.0.1:{free_port()}"
-        config = {
-            "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
-            "kind": "MultiClusterConfig",
-            "health": {"healthProbeBindAddress": health},
-            "metrics": {"bindAddress": "0"},
-            **({"leaderElection": {"leaderElect": False}} if "mc-v1." in program.name else {}),
-            **settings,
-        }
-        file, log = self.directory / f"antrea-{role}.yaml", self.directory / f"antrea-{role}.log"
-        file.write_text(yaml.safe_dump(config))
-        # The directory of its certificates is fixed: each has a /run of its own.
-        script = 'mount -t tmpfs tmpfs /run && mkdir /run/antrea && exec "$@"'
-        argv = ["setpriv", "--pdeathsig", "KILL", "--", "unshare", "-m", "sh", "-c", script, "sh"]
-        environ = {"KUBECONFIG": str(kubeconfig), "POD_NAMESPACE": NAMESPACE[role], "POD_NAME": f"mc-{role}"}
-        with log.open("ab") as out:
-            process = subprocess.Popen(
-                [*argv, str(program), role, f"--config={file}"],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **environ},
-            )
-        stack.callback(_end, process)
-
-        def ready() -> bool:
-            assert process.poll() is None, log.read_text()[-3000:]
-            try:
-                with urllib.request.urlopen(f"http://{health}/readyz", timeout=5) as answer:
-                    return bool(answer.status == 200)
-            except OSError:
-                return False
-
-        wait_until(ready, f"Antrea's {role} to be ready", timeout=60, interval=0.1)
-
-    def end(self, role: str) -> None:
-        """End the controller of a role."""
-        self._running.pop(role).close()
-
     def token(self, account: str, namespace: str) -> str:
         """Return a token of a ServiceAccount."""
         path = object_path(Kind.SERVICE_ACCOUNT, namespace, account) + "/token"
         return str(
             self.client.request("POST", path, body={"spec": {"expirationSeconds": 7200}})["status"]["token"]
         )
+
+    def as_account(self, account: str, namespace: str) -> Client:
+        """Return a client that is a ServiceAccount."""
+        config = self.api.kubeconfig()
+        config["users"][0]["user"] = {"token": self.token(account, namespace)}
+        return Client(config, user_agent=account)
 
     # --- what a member's administrator does ---------------------------------------------------------------
 
@@ -262,10 +164,9 @@ class Cluster:
         found = self.get(Kind.CLUSTER_INFO_IMPORT, names.cluster_info(cluster_id), HOME)
         return [gateway["gatewayIP"] for gateway in found["spec"].get("gatewayInfos") or ()] if found else []
 
-    def join(self, leader: Cluster, cluster_id: str) -> None:
-        """Join the ClusterSet of a leader, with an account as the guides have it."""
-        account = f"member-{cluster_id}"
-        note = {"annotations": {names.CLUSTER_ID_ANNOTATION: cluster_id}}
+    def join(self, leader: Cluster, cluster_id: str, account: str, *, annotated: bool) -> None:
+        """Join the ClusterSet of a leader, with an account as in the guides (before Antrea 2.7: unannotated)."""
+        note = {"annotations": {names.CLUSTER_ID_ANNOTATION: cluster_id}} if annotated else {}
         leader.put(Kind.SERVICE_ACCOUNT, account, AREA, metadata=note)
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "antrea-mc-member-cluster-role"}
         subject = {"kind": "ServiceAccount", "name": account, "namespace": AREA}
@@ -302,12 +203,3 @@ class Cluster:
         """Leave the ClusterSet, and wait until the ClusterSet is gone."""
         self.delete(Kind.CLUSTER_SET, SET, HOME)
         wait_until(lambda: self.get(Kind.CLUSTER_SET, SET, HOME) is None, "the ClusterSet to be gone", timeout=30)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(10)

@@ -320,6 +320,10 @@ def test_crds_go_last_and_only_when_told(site: Site) -> None:
     assert len(site.names(crds)) == 7
     gateways = f"/apis/{GROUP}/v1alpha1/namespaces/{HOME}/gateways"
     site.post(gateways, "Gateway", "east-1", gatewayIP="192.168.1.1", internalIP="192.168.1.1")
+    export = f"/apis/{GROUP}/v1alpha1/namespaces/{HOME}/resourceexports"  # a policy's, which an administrator made
+    spec = {"clusterID": "", "kind": "AntreaClusterNetworkPolicy", "name": "strict"}
+    held = {"finalizers": ["resourceexport.antrea.io/finalizer"]}
+    site.post(export, "ResourceExport", "strict", metadata=held, spec=spec)
     label = {"metadata": {"labels": {"app.kubernetes.io/part-of": None}}}
     theirs = "serviceexports.multicluster.x-k8s.io"
     site.client.request("PATCH", f"{crds}/{theirs}", body=label, content_type="application/merge-patch+json")

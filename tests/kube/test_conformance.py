@@ -23,8 +23,8 @@ from devtools.realapi import find
 from devtools.realapi.binaries import HINT
 from devtools.waiting import wait_until
 from tests.antrea.clusters import AREA, OURS, Cluster
+from tests.antrea.running import Controllers
 from tests.apiservers import leave_out
-from tests.controllers import free_port
 from tests.kube.pods import Pods
 
 CONTROLLERS = ("deployment-controller", "replicaset-controller", "endpointslice-controller")
@@ -58,17 +58,18 @@ def pair(suite: Path, tmp_path: Path) -> Iterator[tuple[Cluster, Cluster]]:
             cluster.start()
         east, west = clusters
         for cluster, roles in ((east, ("leader", "member")), (west, ("member",))):
+            controllers = Controllers(cluster)
+            stack.callback(controllers.end_all)
             for role in roles:
-                port = free_port()
-                cluster.install(OURS, role, port)
-                cluster.run(OURS, role, port)
+                controllers.install(OURS, role)
+                controllers.run(OURS, role)
             host = f"192.168.{cluster.number}.1"
             cluster.node("node-1", host, gateway=True)
             stack.enter_context(Pods(cluster.client, "node-1", host, IPv4Network(cluster.pod_cidr)))
         east.put_set(AREA, {"clusterID": "north", "leaders": [{"clusterID": "north"}]})
         for name, cluster in (("east", east), ("west", west)):
             cluster.grant(f"member-{name}")
-            cluster.join(east, name)
+            cluster.join(east, name, f"member-{name}", annotated=True)
         for cluster, other in ((east, "west"), (west, "east")):
             wait_until(partial(cluster.gateways_of, other), f"the gateways of {other}", timeout=60, interval=0.2)
         yield east, west

@@ -22,6 +22,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import GRANTED
 from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
+from tests.antrea_objects import VERSIONS, written_by
 from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, export, service
 
 AREA = "mcs1"
@@ -823,6 +824,17 @@ def test_resource_export(
 
 
 # --- the mutating review, and anything at all ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_members_of_antrea_write_is_allowed(version: str) -> None:
+    """Of every version, by an account that stands for the member; by one of another member nothing is."""
+    world = World(accounts=[account("mine", "south"), account("other", "west")], sets=[a_set()])
+    for raw in written_by(version, AREA, SET).values():
+        if "leaderClusterID" in raw:
+            raw["leaderClusterID"] = "leader1"
+        check(ask("CREATE", raw, user=sa("mine"), world=world), 200)
+        assert not ask("CREATE", raw, user=sa("other"), world=world).allowed
 
 
 def patched(raw: RawObject) -> RawObject:

@@ -1,4 +1,4 @@
-"""What controllers of Antrea before 2.7 write, as recorded from v1.14.3 and v2.4.0."""
+"""What controllers of Antrea write, version by version: recorded, or after their sources (tests/data/antrea)."""
 
 from __future__ import annotations
 
@@ -7,24 +7,14 @@ from typing import Any
 
 import pytest
 
+from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import held_finalizers, may_lack_labels
+from mcagent.controller.settings import LeaderSettings
+from mcagent.model.objects import Kind
+from tests.antrea_objects import VERSIONS, written_by
+from tests.unit.leader_world import AREA, SET, Leader
 
 OLD, NEW = "resourceexport.finalizers.antrea.io", "resourceexport.antrea.io/finalizer"
-INFO: dict[str, Any] = {  # v1.14.3's, of a cluster with one gateway
-    "metadata": {"name": "west-clusterinfo", "namespace": "antrea-multicluster", "finalizers": [OLD]},
-    "spec": {
-        "clusterID": "west",
-        "clusterInfo": {
-            "clusterID": "west",
-            "gatewayInfos": [{"gatewayIP": "192.168.2.1"}],
-            "podCIDRs": ["10.201.0.0/16"],
-            "serviceCIDR": "10.97.0.0/16",
-        },
-        "kind": "ClusterInfo",
-        "name": "west",
-        "namespace": "kube-system",
-    },
-}
 
 
 @pytest.mark.parametrize(
@@ -38,11 +28,43 @@ def test_an_export_has_a_finalizer_that_every_leader_removes(held: list[str], fo
 
 def test_cluster_information_of_old_members_has_no_labels() -> None:
     """Only a ClusterInfo may be without labels, and only without all."""
-    assert may_lack_labels(INFO)
+    old = {version: may_lack_labels(written_by(version)["south-clusterinfo"]) for version in VERSIONS}
+    assert old == {"v1.11": True, "v1.14.3": True, "v2.4.0": True, "v2.7.0": False}
+    info: dict[str, Any] = written_by("v1.14.3")["south-clusterinfo"]
     for labels in ({"sourceKind": "ClusterInfo"}, {"sourceClusterID": ""}):
-        half = copy.deepcopy(INFO)
+        half = copy.deepcopy(info)
         half["metadata"]["labels"] = labels
         assert not may_lack_labels(half)
-    service = copy.deepcopy(INFO)
+    service = copy.deepcopy(info)
     service["spec"]["kind"] = "Service"
     assert not may_lack_labels(service)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_leader_of_ours_takes_what_members_write(version: str) -> None:
+    """Heartbeats, networks, keys and Services of every version count; what is deleted goes, whatever holds it."""
+    leader = Leader(settings=LeaderSettings(namespace=""))
+    found = written_by(version, AREA, SET)
+    leader.put(*found.values())
+    leader.settle()
+    assert leader.ready("south")["status"] == "True"
+    exports = [name for name, item in found.items() if item["kind"] == "ResourceExport"]
+    assert [leader.verdict(name)["type"] for name in exports] == ["Succeeded"] * 3
+    info = leader.imported("south-clusterinfo")["clusterinfo"]
+    assert info["serviceCIDR"] == "10.98.0.0/16"
+    assert info["gatewayInfos"] == [{"gatewayIP": "192.168.2.1"}]
+    assert ("wireGuard" in info) is (version != "v1.11")
+    assert leader.addresses("default-web-endpoints") == ["10.98.169.46"]
+    announce = found["member-announce-from-south"]
+    for second in range(12):  # its clock may be any
+        leader.clock.forward(10.0)
+        announce["metadata"]["annotations"][names.HEARTBEAT_ANNOTATION] += f" {second}"
+        leader.put(copy.deepcopy(announce))
+        leader.controller.due()
+        leader.controller.run()
+    assert leader.ready("south")["status"] == "True"
+    for name in exports:
+        leader.remove(name)
+    leader.settle()
+    assert [leader.api.get(Kind.RESOURCE_EXPORT, AREA, name) for name in exports] == [None] * 3
+    assert leader.imported("default-web-service") is None

@@ -58,7 +58,7 @@ def test_a_leader_that_is_ready_to_be_replaced() -> None:
 
 
 def test_a_leader_with_everything_in_the_way() -> None:
-    """Accounts are annotated first; then the controller is stopped, and its webhooks go."""
+    """Accounts are annotated first; then the webhooks go, and their controller is stopped."""
     objects = Objects(
         namespace=AREA,
         deployment={"spec": {"replicas": 1}},
@@ -69,7 +69,7 @@ def test_a_leader_with_everything_in_the_way() -> None:
         exports=[{"spec": {"kind": "ExternalEntity"}}, {"spec": {"kind": "LabelIdentity"}}],
     )
     found = check(Role.LEADER, objects)
-    annotate, stop, delete = texts(found, Level.MUST)
+    annotate, delete, stop = texts(found, Level.MUST)
     assert "annotate serviceaccount member-west multicluster.antrea.io/cluster-id=west" in annotate
     assert "kubectl -n antrea-multicluster scale deployment antrea-mc-controller --replicas=0" in stop
     assert "kubectl delete validatingwebhookconfiguration antrea-multicluster-hook" in delete

@@ -16,9 +16,9 @@ from mcagent.controller.admin.cluster_sets import TOKEN_ROLE
 from mcagent.controller.admission.identity import bound_cluster, bound_clusters
 from mcagent.controller.config import Role, load
 from mcagent.controller.contract import names
+from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, texts_at, value_at
-from mcagent.controller.machinery.connection.membership import claimed
 from mcagent.controller.settings import EndpointIpType
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import object_path
@@ -105,13 +105,6 @@ def check(role: Role, objects: Objects) -> list[Finding]:
 def _controller(objects: Objects) -> Iterator[Finding]:
     """Yield what Antrea's controller leaves behind. The last steps: from here on nobody writes until ours does."""
     where, found = objects.namespace, objects.deployment
-    if found is not None and value_at(found, "spec", "replicas") != 0:
-        yield Finding(
-            level=Level.MUST,
-            about=f"Deployment {where}/{DEPLOYMENT}",
-            text="two controllers would write the same objects: stop Antrea's before ours starts",
-            command=f"kubectl -n {where} scale deployment {DEPLOYMENT} --replicas=0",
-        )
     for hook in objects.webhooks:
         services = {text_at(item, "clientConfig", "service", "namespace") for item in items_at(hook, "webhooks")}
         labels = value_at(hook, "metadata", "labels")
@@ -120,9 +113,16 @@ def _controller(objects: Objects) -> Iterator[Finding]:
                 level=Level.MUST,
                 about=f"{text_at(hook, 'kind')} {name_of(hook)}",
                 text="nobody answers it once Antrea's controller is stopped: every write that it is asked about, "
-                "heartbeats too, is refused until it is deleted",
+                "heartbeats too, would be refused. Delete it right before",
                 command=f"kubectl delete {text_at(hook, 'kind').lower()} {name_of(hook)}",
             )
+    if found is not None and value_at(found, "spec", "replicas") != 0:
+        yield Finding(
+            level=Level.MUST,
+            about=f"Deployment {where}/{DEPLOYMENT}",
+            text="two controllers would write the same objects: stop Antrea's before ours starts",
+            command=f"kubectl -n {where} scale deployment {DEPLOYMENT} --replicas=0",
+        )
 
 
 def _configuration(role: Role, objects: Objects) -> Iterator[Finding]:
@@ -221,7 +221,7 @@ def _member(objects: Objects) -> Iterator[Finding]:
         if not text_at(item, "spec", "clusterID"):
             found = claimed(objects.claims)
             if isinstance(found, str) and names.is_cluster_id(found):
-                text = f'was made as v1alpha1: spec.clusterID is filled in, "{found}", as its ClusterClaim says'
+                text = f'made before Antrea 1.13: spec.clusterID is filled in, "{found}", as its ClusterClaim says'
                 yield Finding(level=Level.CHANGES, about=about, text=text)
             else:
                 yield Finding(

@@ -14,8 +14,9 @@ from mcagent.controller.admin import cluster_sets, dns, manifests, node_cleanup
 from mcagent.controller.admin.cluster import AdminError, Cluster, shown
 from mcagent.controller.admin.deployment import is_ours, release_of
 from mcagent.controller.admin.manifests import CRD, NAMESPACE, OURS, Part, Role, Site
+from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import TRUE
-from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, value_at
+from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.leader.cluster_set import is_leader_set
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
@@ -27,6 +28,7 @@ _MEMBERS = (Part.MEMBER, Part.OPENVSWITCH, Part.AGENT)
 _LEADERS = (Part.LEADER, Part.LEADER_ALL_NAMESPACES)
 _SHARED = (Part.METRICS_READER, Part.ADMISSION_POLICIES)
 _COMPONENT = node_cleanup.COMPONENT
+_HELD = (Kind.CLUSTER_SET, Kind.MEMBER_CLUSTER_ANNOUNCE, Kind.RESOURCE_EXPORT)  # by finalizers
 _WORKLOADS = ("/apis/apps/v1/deployments", "/apis/apps/v1/daemonsets")
 
 
@@ -66,6 +68,8 @@ def uninstall(cluster: Cluster, removal: Removal, *, dry_run: bool, timeout: flo
         if _MEMBERS in removal.roles and removal.nodes:
             node_cleanup.clean_nodes(cluster, removal.site.namespace, timeout=timeout)
         _remove(cluster, gone, timeout)
+        if _LEADERS in removal.roles and not helms:
+            _release(cluster, _HELD, removal.site.leader_namespace)
     if helms:
         release, where = release_of(helms[0]), namespace_of(helms[0]) or removal.site.namespace
         command = f"helm uninstall {release} --namespace {where}"
@@ -231,6 +235,20 @@ def _remove(cluster: Cluster, gone: Sequence[RawObject], timeout: float) -> None
             raise AdminError(f"after {timeout:g} s {shown(obj)} is still there: {' '.join(why)}")
 
 
+def _release(cluster: Cluster, kinds: Sequence[Kind], namespace: str = "") -> None:
+    """Take off the finalizers that only controllers like ours take off: what is deleted later must not hang."""
+    for kind in (kind for kind in _HELD if kind in kinds):
+        for one in _stored(cluster, kind, namespace):
+            held = texts_at(one, "metadata", "finalizers")
+            rest = [text for text in held if not names.is_finalizer(text)]
+            if rest != held:
+                path = object_path(kind, namespace_of(one), name_of(one))
+                cluster.merge(path, {"metadata": {"finalizers": rest or None}})
+                cluster.report(
+                    f"{kind} {namespace_of(one)}/{name_of(one)}: nobody is left to take its finalizer off"
+                )
+
+
 def _remove_crds(cluster: Cluster, *, dry_run: bool, timeout: float) -> None:
     """Delete our CRDs, and wait until they are gone. Raises AdminError that names what holds them."""
     found = [obj for obj in manifests.objects([Part.CRDS], Site()) if obj["kind"] == CRD]
@@ -241,6 +259,8 @@ def _remove_crds(cluster: Cluster, *, dry_run: bool, timeout: float) -> None:
             there.append(obj)
         elif now:
             cluster.report(f"{shown(obj)} kept: it is somebody else's")
+    if not dry_run:
+        _release(cluster, [Kind(obj["spec"]["names"]["kind"]) for obj in there])
     for obj in there:
         does = "would go" if dry_run else "goes"
         count = len(_instances(cluster, obj))

@@ -2,14 +2,17 @@
 
 All such differences stand here, each with the version that ended it. Knows no decisions of ours.
 
+- Before 1.13 a ClusterSet has no `spec.clusterID`: a ClusterClaim named `id.k8s.io` says which cluster this is.
+
 - Before 2.2 a leader removes only the finalizer `resourceexport.finalizers.antrea.io` from an export that is being
   deleted: one with `resourceexport.antrea.io/finalizer` stays for ever. Leaders since then remove both.
+- Up to 2.4 a leader stores `targetPort: 0`, Go's zero, where a port of an export has none.
 - Before 2.7 a member's ClusterInfo export has no labels at all. Name and spec say whose it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract.names import (
     EXPORT_FINALIZER,
@@ -23,6 +26,18 @@ from mcagent.kube.source import RawObject
 
 EXPORT_FINALIZERS = frozenset({EXPORT_FINALIZER, LEGACY_EXPORT_FINALIZER})
 """Every version's; a leader of ours removes both."""
+
+
+NO_TARGET_PORT = 0
+_CLUSTER_ID_CLAIM = "id.k8s.io"
+
+
+def claimed(claims: Iterable[RawObject]) -> object:
+    """Return the cluster's ID that a ClusterClaim holds. One made as v1alpha1 has a field with its real name."""
+    for claim in claims:
+        if (claim.get("name") or claim["metadata"]["name"]) == _CLUSTER_ID_CLAIM:
+            return claim.get("value")
+    return None
 
 
 def held_finalizers(held: Sequence[str]) -> list[str]:

@@ -115,6 +115,12 @@ def announce_finalizer(cluster_id: str) -> str:
     return f"memberclusterannounce.finalizer.antrea.io/{cluster_id}"
 
 
+def is_finalizer(text: str) -> bool:
+    """Tell whether a finalizer is one that controllers of a leader or a member take off."""
+    known = (EXPORT_FINALIZER, LEGACY_EXPORT_FINALIZER, MEMBER_FINALIZER)
+    return text in known or text.startswith(announce_finalizer(""))
+
+
 def service_export(cluster_id: str, namespace: str, name: str) -> str:
     """Return the name of the ResourceExport of a Service."""
     return f"{cluster_id}-{namespace}-{name}-service"

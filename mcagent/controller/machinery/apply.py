@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from mcagent.controller.contract.antrea_before_2_7 import NO_TARGET_PORT
 from mcagent.controller.machinery.reconciler import Ref, Wanted
 from mcagent.controller.machinery.unkept import Path, Unkept, without_unkept
 from mcagent.kube.source import RawObject
@@ -167,8 +168,7 @@ def _filled_in(name: str, port: RawObject) -> bool:
         case "protocol":
             return bool(port[name] == "TCP")
         case "targetPort":
-            # Leaders of Antrea up to 2.4 store 0, Go's zero, where a port of an export has none.
-            return port[name] == 0 or bool(port[name] == port.get("port"))
+            return bool(port[name] in (NO_TARGET_PORT, port.get("port")))
         case "name":
             return bool(port[name] == "")
         case "nodePort":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition, find
 from mcagent.controller.contract.raw import (
     is_deleting,
@@ -19,7 +20,7 @@ from mcagent.controller.contract.raw import (
     texts_at,
     value_at,
 )
-from mcagent.controller.machinery.connection.membership import claimed, membership
+from mcagent.controller.machinery.connection.membership import membership
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,

@@ -20,6 +20,7 @@ from devtools.waiting import wait_until
 from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
+from tests.antrea_objects import VERSIONS, written_by
 from tests.apiservers import Cluster, refusal
 from tests.unit.leader_world import announce, cluster_info, endpoints, export, service
 
@@ -144,9 +145,10 @@ def test_exports_of_members_pass(policed: Cluster) -> None:
     info, policy = cluster_info("east", "10.1.0.0/16"), export("east", "AntreaClusterNetworkPolicy", "any", {})
     for obj in (service("east"), endpoints("east", ["10.1.0.1"]), info):
         assert answer(policed, labelled(obj)) == ""
-    assert answer(policed, info) == ""  # without labels: as Antrea's members before 2.7
     assert answer(policed, policy) == ""
     assert answer(policed, announce("east")) == ""
+    for version in VERSIONS:  # before 2.7 without labels on a ClusterInfo
+        assert [answer(policed, obj) for obj in written_by(version).values()] == [""] * 4, version
 
 
 def test_exports_that_are_wrong_are_refused(policed: Cluster) -> None:

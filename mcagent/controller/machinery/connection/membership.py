@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.names import is_cluster_id, is_label
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 
-WELL_KNOWN_ID = "id.k8s.io"  # the ClusterClaim that held a cluster's ID before ClusterSet had a field for it
 MAX_TOKEN = 64 * 1024
 MAX_CA = 256 * 1024
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -113,14 +113,6 @@ def _leader(cluster_set: RawObject) -> tuple[RawObject, RawObject] | None:
 def _age(cluster_set: RawObject) -> tuple[str, str]:
     meta = cluster_set["metadata"]
     return str(meta.get("creationTimestamp", "")), str(meta["name"])
-
-
-def claimed(claims: Iterable[RawObject]) -> object:
-    """Return the cluster's ID that a ClusterClaim holds. One made as v1alpha1 has a field with its real name."""
-    for claim in claims:
-        if (claim.get("name") or claim["metadata"]["name"]) == WELL_KNOWN_ID:
-            return claim.get("value")
-    return None
 
 
 def _server(subject: str, server: object) -> str:

@@ -1,0 +1,16 @@
+"""A leader and a member of Antrea's v2.4.0, a member of ours, and an older one of Antrea's."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.antrea.clusters import OURS
+from tests.antrea.suite import Suite
+
+
+@pytest.mark.timeout(300)  # the set-up is the first test's, and waits for Antrea's timers
+class TestLeaderV24(Suite):
+    """All of the suite."""
+
+    LEADER = "v2.4.0"
+    MEMBERS = ("v2.4.0", OURS, "v1.14.3")
