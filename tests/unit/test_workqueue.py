@@ -107,6 +107,20 @@ def test_a_lane_with_much_to_do_does_not_hold_up_another() -> None:
     assert ("election", "node-1") in [lanes.take(0.0) for _ in range(2)]
 
 
+def test_a_lane_whose_keys_take_long_leaves_workers_to_others() -> None:
+    """With `most` of 2 a third entry of a lane waits until one of them is done, and those of others do not."""
+    lanes = Lanes(most=2)
+    for key in "1234":
+        lanes.add(("slow", key))
+    assert [lanes.take(0.0), lanes.take(0.0), lanes.take(0.0)] == [("slow", "1"), ("slow", "2"), None]
+    lanes.add(("quick", "1"))
+    assert lanes.take(0.0) == ("quick", "1")
+    lanes.done(("slow", "2"), 0.0)
+    assert lanes.take(0.0) == ("slow", "3")
+    assert lanes.take(0.0) is None
+    assert lanes.depths() == {"slow": 1, "quick": 0}
+
+
 def test_what_changed_goes_before_what_the_period_asks_for() -> None:
     """In a lane news come first, but the background gets every eighth turn."""
     lanes = Lanes()

@@ -107,7 +107,8 @@ class Engine:
             permit=permit,
             clock=clock,
         )
-        self._queues = {side: WorkQueue(self._timing.backoff) for side in Side}
+        most = max(1, self._timing.workers * 3 // 4)
+        self._queues = {side: WorkQueue(self._timing.backoff, most=most) for side in Side}
         self._side_of = {reconciler.name: side_of(reconciler) for reconciler in reconcilers}
         self._local = LocalInformers(
             kinds[Side.LOCAL], client, self.cache, namespace=namespace, timing=self._timing.informers

@@ -1,7 +1,8 @@
 """The work queue: keys for several workers, each key once, never worked on by two at a time, none starved.
 
 `Lanes` decides and is pure: it is given the time. `WorkQueue` adds a lock and waiting. An entry is a lane (a
-reconciler's name) and a key. Lanes take turns, so a lane with 25,000 keys does not hold up another with one. In a
+reconciler's name) and a key. Lanes take turns, so a lane with 25,000 keys does not hold up another with one; and
+none has all workers, so that keys which take long (a Service of 250 clusters is 250 writes) do not, either. In a
 lane, keys of changes go before keys of a resync, except in every eighth turn.
 """
 
@@ -40,10 +41,15 @@ class _Lane:
 
 
 class Lanes:
-    """What is to be done now, what later, what is under way. Times are those of any one clock, in seconds."""
+    """What is to be done now, what later, what is under way. Times are those of any one clock, in seconds.
 
-    def __init__(self, backoff: Backoff = KEYS, chance: Callable[[], float] = random.random) -> None:
-        self._backoff, self._chance = backoff, chance
+    `most`: entries of one lane that may be under way at a time; None: any number.
+    """
+
+    def __init__(
+        self, backoff: Backoff = KEYS, chance: Callable[[], float] = random.random, *, most: int | None = None
+    ) -> None:
+        self._backoff, self._chance, self._most = backoff, chance, most
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()  # the front has the next turn
         self._working: dict[Entry, bool | None] = {}  # None: once is enough; else again, urgently or not
         self._due: dict[Entry, tuple[float, bool]] = {}
@@ -86,6 +92,8 @@ class Lanes:
                 self.add(entry, urgent=known[1])
         for name in list(self._lanes):
             lane = self._lanes[name]
+            if self._most is not None and sum(working[0] == name for working in self._working) >= self._most:
+                continue
             self._lanes.move_to_end(name)
             if (key := lane.pop()) is not None:
                 self._working[name, key] = None
@@ -138,10 +146,12 @@ class Lanes:
 
 
 class WorkQueue:
-    """`Lanes` for threads. Safe to use from many."""
+    """`Lanes` for threads, `most` of them in one lane. Safe to use from many."""
 
-    def __init__(self, backoff: Backoff = KEYS, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._lanes, self._clock = Lanes(backoff), clock
+    def __init__(
+        self, backoff: Backoff = KEYS, *, most: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._lanes, self._clock = Lanes(backoff, most=most), clock
         self._changed = threading.Condition()
         self._closed = False
 
