@@ -188,10 +188,14 @@ def test_policies_by_labels(lab: Lab) -> None:
 
 
 def test_another_first_gateway(lab: Lab) -> None:
-    """When the first gateway is taken away, both sides go by the one that follows."""
+    """Drained, the first gateway carries on what nobody else can; taken away, the one that follows is first."""
     east, west = lab.topology.clusters
     gone, left = east.gateways
     clients = _pods(lab, "east")
+    with TcpClient(lab.namespace(clients[-1]), str(west.services[0].cluster_ip), 80) as client:
+        lab.mcagent(gone.name, "drain", "--local")
+        assert _seen(lab, clients[-1], west.services[0].cluster_ip) == {str(gone.tunnel_address)}
+        client.exchange(b"still here")
     lab.api("east").delete("Gateway", gone.name, objects.NAMESPACE)
     lab.program_antrea(antrea.Settings(first={"east": left.tunnel_address}))
 
