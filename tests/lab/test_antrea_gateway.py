@@ -86,7 +86,7 @@ def _get_through(lab: Lab, address: object, port: int, *clients: Pod) -> list[bo
 
 def echoed(lab: Lab, size: int) -> list[bool]:
     """Tell whether packets of so many bytes, not to be fragmented, are answered: from east to west, and back."""
-    east, west = (cluster.workers[0].pods[0] for cluster in lab.topology.clusters)
+    east, west = (cluster.nodes[-1].pods[0] for cluster in lab.topology.clusters)
     argv = ["ping", "-n", "-c", "1", "-W", "2", "-M", "do", "-s", str(size - 28)]
     ways = ((east, west), (west, east))
     done = (netns.execute(lab.namespace(a), [*argv, str(b.address)], check=False) for a, b in ways)
