@@ -11,7 +11,9 @@ Cram, prysk and byexample were looked at: they want their own marks beside the o
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -85,9 +87,15 @@ class Shell:
     """A bash that runs commands one after the other."""
 
     def __init__(self, argv: list[str], directory: Path, environment: dict[str, str]) -> None:
-        pipe = subprocess.PIPE
         self._process = subprocess.Popen(
-            argv, cwd=directory, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT
+            argv,
+            cwd=directory,
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
 
     def type(self, command: str) -> str:
@@ -103,8 +111,9 @@ class Shell:
         return printed
 
     def close(self) -> None:
-        """End it."""
-        self._process.communicate(timeout=10)
+        """End it, and what it is doing."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
 
 
 class Reader:

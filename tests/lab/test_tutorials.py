@@ -17,7 +17,10 @@ from tests.pages import Reader
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
-pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="the tutorials need kubectl")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="the tutorials need kubectl"),
+    pytest.mark.timeout(900),  # some ninety commands: a minute and a half where nobody else is at work
+]
 
 
 @pytest.fixture(scope="module")

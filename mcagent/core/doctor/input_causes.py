@@ -50,7 +50,7 @@ INPUT_CAUSES: Mapping[str, Cause] = {
     "RedundantCIDR": _cidr("leave the smaller one out of podCIDRs", "the larger one stands for both"),
     "HostBitsSet": _cidr("write the network's first address", "it is used with its host bits cleared"),
     "RefusedByLeader": _cidr(
-        "mcagent get clusterset, on the leader, says why", "sources are translated towards that cluster",
+        "mcagent get resourceexport, on the leader, says why", "sources are translated towards that cluster",
     ),
     "NotAllowed": _cidr("allowedRemoteCIDRs in the agents' configuration, if it is meant to be reached"),
     "Protected": _cidr(
