@@ -24,6 +24,7 @@ from devtools.nodes import netns, underlay
 from devtools.waiting import wait_until
 
 DELAY = 0.02  # seconds, each way
+BUSY = 0.25  # seconds that a busy machine takes at most, on the average
 ETH_P_ALL, PACKET_OUTGOING = 3, 4  # linux/if_ether.h, linux/if_packet.h
 
 
@@ -73,7 +74,7 @@ def test_both_ends_measure_a_healthy_tunnel(lab: Lab) -> None:
     for name in ends(lab):
         found = probed(lab, name)
         assert found["answers"]
-        assert found["roundTripSeconds"] < DELAY
+        assert 0 < found["roundTripSeconds"] < BUSY
         assert found["lossRatio"] < 0.2
 
 
@@ -145,7 +146,7 @@ def test_a_longer_way_is_measured(lab: Lab) -> None:
     with Slow(lab):
         since(lab, here, "s_lost_total", "s_total", 3)
         mean = since(lab, here, "_round_trip_seconds_sum", "_round_trip_seconds_count", 8)
-    assert 2 * DELAY <= mean < 8 * DELAY
+    assert 2 * DELAY <= mean < 2 * DELAY + BUSY
 
 
 def test_loss_is_measured(lab: Lab) -> None:

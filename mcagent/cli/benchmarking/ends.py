@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mcagent.model.errors import McagentError
+from mcagent.supervised import Supervised
 
 MOST = 8  # connections at a time
 MESSAGE = 64  # bytes that are echoed
@@ -50,7 +51,7 @@ def serve(address: str, port: int, token: str, seconds: float) -> None:
             except TimeoutError:
                 return
             if places.acquire(blocking=False):
-                threading.Thread(target=_served, args=(connection, token, places), daemon=True).start()
+                Supervised(_served, name="benchmark", args=(connection, token, places)).start()
             else:
                 connection.close()
 
