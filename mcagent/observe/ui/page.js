@@ -272,7 +272,7 @@ function details(set, ways, states) {
         ["Last change", moment(side.since)], ["Why", side.why], ["Traffic", rate(side.traffic)]])));
     const [a, b] = pair.ends;
     body.replaceChildren(...sides, element("h3", {}, "Ask further"),
-      command(`mcagent trace --context ${a} --from NAMESPACE/POD --to SERVICE.NAMESPACE.svc.clusterset.local`),
+      command(`mcagent trace --context ${a} --remote-context ${b} --from NAMESPACE/POD --to NAME.NAMESPACE.svc.clusterset.local:PORT`),
       command(`mcagent doctor --context ${a} --context ${b} --all`));
   } else if (kind) {
     byId("details-title").textContent = "Not here";
