@@ -32,6 +32,9 @@ MAC_REPLY = 0xAABBCCDDEEF2  # Node to gateway: a reply to a connection from anot
 # connection that it does not have (tcp_v4_send_reset in Linux' net/ipv4/tcp_ipv4.c). A code point for local use
 # (RFC 2474, section 6).
 TOS_PROBE = 0b101011 << 2
+# That of the probes of `mcagent trace --live`, another such code point. No flow matches it, but table Classify
+# asks for the field, so that the datapath's flows tell probes from all else (`mcagent.core.live_trace`).
+TOS_TRACE = 0b101111 << 2
 
 # What a gateway's agent tells the agents of its cluster (`mcagent.core.failover.reachability`): an Ethernet type
 # for local use (IEEE Std 802-2014, 9.2.3), and how much of a frame they are handed.

@@ -13,6 +13,7 @@ from mcagent.agent.control_loop.reconciler import Reconciler
 from mcagent.agent.control_loop.schedule import Timing
 from mcagent.agent.control_loop.startup import Startup
 from mcagent.agent.doctor import DoctorPage
+from mcagent.agent.live_trace import LivePage, SeenPage
 from mcagent.agent.objects import Objects
 from mcagent.agent.reachability import Reachability
 from mcagent.agent.reports.counters import (
@@ -27,7 +28,7 @@ from mcagent.agent.reports.links import LinkReader
 from mcagent.agent.reports.policy_log import PolicyLog
 from mcagent.agent.reports.reporter import Reporter, TurnRecorder
 from mcagent.agent.reports.servers import Servers
-from mcagent.agent.trace import TracePage
+from mcagent.agent.trace import Switch, TracePage
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.agent.wiring import (
     facts_reader,
@@ -37,6 +38,7 @@ from mcagent.agent.wiring import (
     make_prober,
 )
 from mcagent.core.tunnel_probes import is_probe
+from mcagent.dataplane.facts import leads_to_pod
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.http.server import Query
 from mcagent.model.errors import BackendError
@@ -123,8 +125,7 @@ class Agent:
         )
         browser = browser_pages(lambda: _topology(identity, sources))
         doctor = DoctorPage(lambda: self.settings, pages["/status"])
-        trace = TracePage(settings.core.node_name, settings.ovsdb, settings.core.bridge)
-        self._http = Servers(settings, {**pages, **browser, "/doctor": doctor, "/trace": Query(trace)})
+        self._http = Servers(settings, {**pages, **browser, "/doctor": doctor, **self._trace_pages()})
 
     def _sources(self) -> Sources:
         """Return what pages and metrics read when somebody asks."""
@@ -142,6 +143,15 @@ class Agent:
             probes=self._probes.report,
             wireguard=lambda: wireguard_report(facilities.wireguard),
         )
+
+    def _trace_pages(self) -> dict[str, Query]:
+        """Return the pages that `mcagent trace` asks."""
+        switch = Switch(self.settings.ovsdb, self.settings.core)
+        live = LivePage(
+            switch, lambda pod: leads_to_pod(pod, switch.config.host_port), self._facilities.openflow.send
+        )
+        trace = TracePage(switch, lambda: self.loop.report.desired)
+        return {"/trace": Query(trace), "/trace/live": Query(live), "/trace/seen": Query(SeenPage(switch))}
 
     def _policy_rules(self) -> Mapping[int, PolicyRuleName]:
         """Return the rules of policies in force; from any thread."""

@@ -11,8 +11,10 @@ none after the one that has decided (nf_nat_inet_fn in net/netfilter/nf_nat_core
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from mcagent.core.addresses.rules import merged
 from mcagent.core.engine import Engine
@@ -31,6 +33,8 @@ MAX_ENDPOINTS = 1000  # of a port: the map of a rule is one message of netlink
 _SEED = "0x6d63"  # the same on every Node: a client keeps its endpoint wherever it asks from
 
 Socket = tuple[Address, int]
+_RULE = re.compile(r"ip daddr (\S+) (\w+) dport (\d+) dnat ip to .* map \{ (.*) \}")
+_ELEMENT = re.compile(r"(\d+)(?:-(\d+))? : (\S+) \. (\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +225,18 @@ def _rule(port: PortShares) -> str:
         for start, (end, (address, number)) in zip(starts, port.shares, strict=False)
     )
     return f"ip daddr {port.address} {port.protocol} dport {port.port} dnat ip to {chosen} map {{ {elements} }}"
+
+
+def shares_said(rule: str, address: Address, protocol: str, port: int) -> tuple[tuple[Socket, float], ...]:
+    """Return the endpoints that a rule of ours gives a Service's port, each with its share of 1; () if none."""
+    said = _RULE.fullmatch(rule)
+    if said is None or said.groups()[:3] != (str(address), protocol, str(port)):
+        return ()
+    found: dict[Socket, float] = {}
+    for first, last, endpoint, number in _ELEMENT.findall(said[4]):
+        socket = ip_address(endpoint), int(number)
+        found[socket] = found.get(socket, 0) + (int(last or first) - int(first) + 1) / SLOTS
+    return tuple(found.items())
 
 
 def _span(first: int, last: int) -> str:

@@ -345,6 +345,7 @@ class Walk:
             service_ids=self._service_ids,
             published_pods=local.published_pods,
             policy_rules=self._policies.names,
+            isolating=self._policies.isolating,
             unreachable=self._steering.unreachable,
             encryption=wireguard.encryption_state(*known, config),
         )

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 
 from flows.fields import PORT_CONTROLLER
 from flows.pipeline.registers import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_PROBE
+from mcagent.dataplane import packets
 from mcagent.dataplane.netlink.connection import AF_INET, NETLINK_NETFILTER, NetlinkSocket, attributes
 from mcagent.model.errors import BackendError
-from mcagent.model.net import NetworkSet, host_network, internet_checksum
+from mcagent.model.net import NetworkSet, host_network
 from mcagent.model.node_state import NodeState
 from mcagent.model.plan import Desired
 from mcagent.supervised import Supervised
@@ -41,11 +42,6 @@ _ZONE, _PROTOINFO, _INFO_TCP, _TCP_STATE = 18, 4, 1, 1
 _TUPLE_REPLY, _IP, _PROTO = 2, 1, 2
 _SOURCE, _DESTINATION, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 2, 3  # of IP, of PROTO
 _OPEN = range(3, 7)  # ESTABLISHED, FIN_WAIT, CLOSE_WAIT, LAST_ACK
-
-_IPV4 = struct.Struct("!BBHHHBBHII")  # RFC 791, section 3.1
-_TCP = struct.Struct("!HHIIBBHHH")  # RFC 9293, section 3.1
-_ETHERTYPE_IPV4, _TCP_NUMBER = b"\x08\x00", 6
-_DONT_FRAGMENT, _TTL, _WINDOW, _SYN_ACK = 0x4000, 64, 1024, 0x12
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +102,9 @@ def questions(connections: Iterable[Connection], state: NodeState) -> Iterator[b
 
 def probe(c: Connection, *, to: int = MAC_PLAIN, source: int = HOST_MAC, tos: int = 0) -> bytes:
     """Return an Ethernet frame with a SYN+ACK from the server to the client; as a gateway would deliver it."""
-    tcp = _TCP.pack(c.server_port, c.client_port, 0, 0, _TCP.size // 4 << 4, _SYN_ACK, _WINDOW, 0, 0)
-    check = internet_checksum(struct.pack("!IIHH", c.server, c.client, _TCP_NUMBER, len(tcp)) + tcp)
-    tcp = tcp[:16] + check.to_bytes(2) + tcp[18:]
-    ip = _IPV4.pack(0x45, tos, _IPV4.size + _TCP.size, 0, _DONT_FRAGMENT, _TTL, _TCP_NUMBER, 0, c.server, c.client)
-    ip = ip[:10] + internet_checksum(ip).to_bytes(2) + ip[12:]
-    return to.to_bytes(6) + source.to_bytes(6) + _ETHERTYPE_IPV4 + ip + tcp
+    ends = packets.Ends(c.server, c.client, (c.server_port, c.client_port))
+    segment = packets.tcp(ends, packets.SYN | packets.ACK)
+    return packets.frame(to, source, packets.ipv4(ends, packets.TCP, segment, tos))
 
 
 @dataclass

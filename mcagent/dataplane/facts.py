@@ -11,15 +11,18 @@ from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 
-from mcagent.dataplane.netlink.connection import NetlinkSocket, Refusal, attribute
+from mcagent.dataplane.netlink.connection import RTM_GETROUTE, NetlinkSocket, Refusal, attribute, family, pack
 from mcagent.dataplane.netlink.links import RawAddress, read_addresses, read_link
 from mcagent.dataplane.netlink.routes import (
     RT_TABLE_MAIN,
+    RTA_DST,
+    RTMSG,
     RTN_UNICAST,
     RTPROT_KERNEL,
     RawRoute,
     default_or_connected,
     next_hops,
+    parse_route,
     read_routes,
 )
 from mcagent.model.config import Config, DatapathChoice
@@ -145,3 +148,23 @@ def _usable(addresses: Iterable[Address]) -> tuple[Address, ...]:
 
 def _routable(address: Address) -> bool:
     return not (address.is_loopback or address.is_link_local or address.is_multicast)
+
+
+def leads_to_pod(address: Address, host_port: str) -> bool:
+    """Tell whether the kernel hands packets for an address to a device of its own, as it does for Pods here.
+
+    Not so for the Node's own addresses, what is behind a router, and what goes to the bridge. Raises BackendError.
+    """
+    header = RTMSG.pack(family(address), 8 * len(address.packed), 0, 0, 0, 0, 0, 0, 0)
+    with closing(NetlinkSocket()) as netlink:
+        answer = netlink.get(RTM_GETROUTE, header + pack({RTA_DST: address.packed}))
+        if isinstance(answer, Refusal):
+            return False
+        route = parse_route(answer)
+        link = read_link(netlink, index=route.oif) if route.oif else None
+    return (
+        route.type == RTN_UNICAST
+        and next(next_hops(route), None) is None
+        and link is not None
+        and link.state.name != host_port
+    )

@@ -13,6 +13,7 @@ from enum import StrEnum
 from mcagent.model.config import EncryptionFallback, TrafficEncryption
 from mcagent.model.net import Address, Network
 from mcagent.model.objects import Meta, WireGuardInfo
+from mcagent.model.policies import Direction
 from mcagent.model.problem import Problem
 from mcagent.model.wireguard import WireGuardImplementation
 
@@ -151,5 +152,8 @@ class NodeState:
     service_ids: Mapping[str, int] = field(default_factory=dict)
     published_pods: tuple[Network, ...] = ()
     policy_rules: Mapping[int, PolicyRuleName] = field(default_factory=dict)  # by the number in their cookies
+    isolating: Mapping[tuple[Direction, Address], tuple[str, ...]] = field(
+        default_factory=dict
+    )  # by Pod: policies
     unreachable: tuple[str, ...] = ()  # remote clusters that no gateway of this cluster reaches
     encryption: EncryptionState = field(default_factory=EncryptionState)

@@ -107,6 +107,8 @@ def test_a_clusterset_is_drawn(browser: Browser, served: tuple[int, str], tmp_pa
     assert re.search(r'class="link down chosen[^"]*" href="#link=cluster-000~cluster-001"', dom)
     assert re.search("Link cluster-000 . cluster-001", dom)
     assert "0 of 2 live" in dom
+    assert "mcagent trace --context cluster-000 --remote-context cluster-001 --from" in dom
+    assert "mcagent doctor --context cluster-000 --context cluster-001" in dom
     assert "1.0 Mbit/s" in dom
     assert "and 6 more" in dom
     assert "<img" not in dom

@@ -28,6 +28,7 @@ from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.facts import DatapathType
 from mcagent.model.resources import TunnelType
+from tests.lab.traces import nodes_of, trace
 
 PORT = 51821
 ROAMED = 40000  # the same behind an address translation
@@ -213,7 +214,7 @@ def test_nothing_that_is_said_can_be_read(lab: Lab, wire: Wire) -> None:
 
 
 def test_the_largest_packet_fills_the_wire_and_is_not_cut(lab: Lab, wire: Wire) -> None:
-    """What the host port takes is exactly what the underlay carries; one byte more is refused, not fragmented."""
+    """What the host port takes is exactly what the underlay carries; one byte more is refused. Trace knows it."""
     east, west = lab.topology.clusters
     source = lab.namespace(east.workers[0].pods[0])
     mtu = 1500 - (60 if east.subnet6 is None else 80) - 50
@@ -226,6 +227,12 @@ def test_the_largest_packet_fills_the_wire_and_is_not_cut(lab: Lab, wire: Wire) 
     wire.look()
     assert wire.longest == 1500
     assert ping(mtu + 1) != 0
+    worker, far = east.workers[0], west.workers[0]
+    found, shown = trace(lab, worker.name, worker.pods[0].address, f"{far.pods[0].address}:{POD_PORT}", "--live")
+    assert nodes_of(found)[-1] == found["live"]["last_seen"] == far.name, shown
+    assert found["live"]["answered"]
+    assert True in [hop["encrypted"] for hop in found["hops"]], shown
+    assert {hop["walk"]["mtu"] for hop in found["hops"]} == {mtu}
 
 
 def test_probes_measure_the_encrypted_way(lab: Lab, wire: Wire) -> None:

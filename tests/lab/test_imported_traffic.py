@@ -18,6 +18,7 @@ from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from mcagent.model.traffic import TRAFFIC_ANNOTATION
+from tests.lab.traces import trace
 
 ADDRESS = str(generate().clusters[0].service_cidr[200])  # of the imported Service: no kube-proxy knows it
 PORT = 8053
@@ -111,10 +112,21 @@ def becomes(lab: Lab, client: str, *clusters: str) -> None:
     wait_until(right, f"{' and '.join(clusters)} to answer", timeout=IN_TIME)
 
 
+def shares_told(lab: Lab) -> dict[str, float]:
+    """Return the share of each endpoint as `mcagent trace` tells it, and traces the other cluster's."""
+    worker = lab.topology.clusters[0].workers[0]
+    found, shown = trace(lab, worker.name, worker.pods[0].address, f"{ADDRESS}:{PORT}", "--proto", "udp")
+    assert found["answered"], shown
+    assert found["service"]["chosen_by"] == f"the agent of {worker.name}"
+    return {one["address"]: one["share"] for one in found["service"]["endpoints"]}
+
+
 def test_connections_follow_weights_ranks_and_readiness(lab: Lab) -> None:
     """Shared 3 : 1, whatever the numbers of endpoints; or here first, and there while nothing is ready here."""
     east = lab.topology.clusters[0]
     api = lab.api(east.name)
+    own = [str(pod.address) for pod in pods(east)]
+    west_web = str(lab.topology.clusters[1].services[0].cluster_ip)
     for place in (
         east.workers[0].pods[0],
         east.gateways[0].pods[0],
@@ -125,9 +137,11 @@ def test_connections_follow_weights_ranks_and_readiness(lab: Lab) -> None:
         becomes(lab, client, "east", "west")
         share = answered(lab, client, CONNECTIONS)["east"] / CONNECTIONS
         assert 0.65 < share < 0.85
+        told = shares_told(lab)
+        assert sum(part for address, part in told.items() if address in own) == pytest.approx(0.75, abs=0.001)
+        assert told[west_web] == pytest.approx(0.25, abs=0.001)
         say(lab, "local > *")
         becomes(lab, client, "east")
-    own = [str(pod.address) for pod in pods(east)]
     api.apply(endpoint_slice("east", own, POD_PORT, ready=False))
     becomes(lab, client, "west")
     api.apply(endpoint_slice("east", own, POD_PORT))

@@ -23,6 +23,7 @@ from devtools.waiting import wait_until
 from mcagent.model import labels
 from mcagent.model.resources import TunnelType
 from tests.antrea_crds import ANTREA, definition
+from tests.lab.traces import trace
 
 IDENTITIES = {"web": 11, "good": 12, "bad": 13}
 REPEATS = 12  # packets or connections that show a verdict
@@ -182,6 +183,16 @@ def rule_packets(lab: Lab, name: str) -> int:
     return found
 
 
+def decided(lab: Lab, app: str, address: str) -> list[str]:
+    """Return why `mcagent trace` says that a client's packet does not arrive, and the policies that it names."""
+    node = lab.topology.clusters[0].nodes[-1]
+    client = node.pods[("good", "bad").index(app)]
+    found, shown = trace(lab, node.name, client.address, f"{address}:{POD_PORT}")
+    walk = found["hops"][-1]["walk"]
+    assert not found["delivered"], shown
+    return [walk["reason"], *(one["policy"] for one in walk["policies"]), *walk["isolatedBy"]]
+
+
 def test_default_deny_and_allow_by_labels_of_the_other_cluster(
     lab: Lab, policy: Callable[[str, Json], None]
 ) -> None:
@@ -199,6 +210,7 @@ def test_default_deny_and_allow_by_labels_of_the_other_cluster(
         assert arriving(lab, clients(lab, "bad")[-1], address, port) == [0] * REPEATS
         assert tried(lab.namespace(lab.topology.clusters[0].nodes[-1]), address, port) == "silent"
     assert rule_packets(lab, "some") >= 2 * REPEATS
+    assert decided(lab, "bad", to_pod) == ["isolated", "NetworkPolicy default/deny", "NetworkPolicy default/some"]
 
 
 def test_tiers_decide_before_network_policies(lab: Lab, policy: Callable[[str, Json], None]) -> None:
@@ -212,6 +224,7 @@ def test_tiers_decide_before_network_policies(lab: Lab, policy: Callable[[str, J
         with pytest.raises(OSError, match="No route to host"):
             one.recv(16)
     assert verdicts(lab, "good") == {"open"}
+    assert decided(lab, "bad", str(servers(lab)[-1].address)) == ["policy", "ClusterNetworkPolicy/no-bad"]
     policy("west", cluster_policy("pass-bad", 1, ingress("Pass", "bad")))
     becomes(lab, "bad", "open")
     policy("west", network_policy("deny"))

@@ -1,21 +1,21 @@
-"""`mcagent trace` agrees with real packets: where they arrive, where they end, and by which gateway they go."""
+"""`mcagent trace` agrees with real packets: where they arrive and end, which way they go, how answers return."""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import socket
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from devtools.errors import LabError
-from devtools.lab.faults import BRIDGE
+from devtools.lab.faults import BRIDGE, port_blocked
 from devtools.lab.lab import Lab
-from devtools.lab.running import environment
 from devtools.lab.topology import POD_PORT, SERVICE_PORT, Topology, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
+from tests.lab.traces import nodes_of, trace
 
 
 @pytest.fixture(scope="module")
@@ -23,21 +23,6 @@ def lab(make_lab: Callable[[Topology], Lab]) -> Iterator[Lab]:
     """Two clusters with two gateways and a worker each."""
     with make_lab(generate(name="trace", clusters=2, gateways=2, workers=1, pods=1)) as made:
         yield made
-
-
-def trace(lab: Lab, node: str, source: object, target: str, *more: str) -> tuple[dict[str, Any], str]:
-    """Return what the command says as JSON, and as text; its exit code says the same."""
-    argv = ["trace", "--from", str(source), "--to", target, "--node", node, *more]
-    argv = lab.agent_command(*argv, "--agents", str(lab.agents_file()))
-    told = netns.execute(lab.namespace(node), [*argv, "-o", "json"], check=False, env=environment())
-    found: dict[str, Any] = json.loads(told.stdout)
-    assert told.returncode == (0 if found["delivered"] else 1)
-    return found, netns.execute(lab.namespace(node), argv, check=False, env=environment()).stdout
-
-
-def nodes_of(found: dict[str, Any]) -> list[str]:
-    """Return the Nodes of the way."""
-    return [hop["node"] for hop in found["hops"]]
 
 
 def answers(lab: Lab, pod: str, target: object, port: int) -> bool:
@@ -60,12 +45,18 @@ def test_trace_agrees_with_packets(lab: Lab) -> None:
     way = nodes_of(found)
     assert (way[0], way[-1], len(way)) == (worker.name, far.name, 4), shown
     assert found["delivered"]
+    back = nodes_of(found, "answer")
+    assert (back[:2], back[-1], len(back)) == (way[:1:-1], worker.name, 4), "it prefers the gateway it came by"
+    assert found["answered"]
 
     service = next(one for one in west.services if one.exported)
     assert answers(lab, pod.name, service.cluster_ip, SERVICE_PORT)
     found, shown = trace(lab, worker.name, pod.address, f"{service.cluster_ip}:{SERVICE_PORT}")
     assert found["delivered"], shown
-    assert "translated  destination" in shown
+    assert f"translated: destination {service.cluster_ip}" in shown
+    assert found["answered"], shown
+    last = found["answer"][-1]
+    assert (last["node"], last["walk"]["source"]) == (worker.name, str(service.cluster_ip))
 
     closed = next(one for one in west.services if not one.exported)
     assert not answers(lab, pod.name, closed.cluster_ip, SERVICE_PORT)
@@ -76,6 +67,65 @@ def test_trace_agrees_with_packets(lab: Lab) -> None:
     found, shown = trace(lab, worker.name, "10.99.99.99", str(peer.address))
     assert nodes_of(found) == [worker.name]
     assert "spoofed" in shown
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp", "icmp"])
+def test_real_probes_are_seen_on_the_whole_way(lab: Lab, protocol: str) -> None:
+    """Each Node of the way has seen them, as the trace says it, and an answer came back."""
+    east, west = lab.topology.clusters
+    worker, far = east.nodes[-1], west.nodes[-1]
+    (pod,), (peer,) = worker.pods, far.pods
+    target = f"{peer.address}:{POD_PORT}"
+    found, shown = trace(lab, worker.name, pod.address, target, "--live", "--proto", protocol)
+    assert found["live"]["answered"], shown
+    assert [(one["node"], one["seen"]) for one in found["live"]["sights"]] == [
+        (node, True) for node in nodes_of(found)
+    ]
+    assert found["live"]["last_seen"] == far.name
+
+
+def test_lost_probes_are_last_seen_before_the_loss(lab: Lab) -> None:
+    """The last to see them is a gateway here if all ways between gateways are closed, and the Pod's Node else."""
+    east, west = lab.topology.clusters
+    worker, far = east.nodes[-1], west.nodes[-1]
+    (pod,), (peer,) = worker.pods, far.pods
+    found, shown = trace(
+        lab, worker.name, pod.address, f"{peer.address}:{POD_PORT + 1}", "--live", "--proto", "udp"
+    )
+    assert found["live"]["last_seen"] == far.name
+    assert "no answer came" in found["live"]["verdict"], shown
+    with contextlib.ExitStack() as faults:
+        for one in east.gateways:
+            for other in west.gateways:
+                fault = port_blocked(lab, one.name, other.name)
+                fault.inject()
+                faults.callback(fault.heal)
+        found, shown = trace(lab, worker.name, pod.address, f"{peer.address}:{POD_PORT}", "--live")
+        assert found["live"]["last_seen"] in {node.name for node in east.gateways}, shown
+        assert "never came there" in found["live"]["verdict"], shown
+        assert [one["seen"] for one in found["live"]["sights"]] == [True, True, False, False]
+    wait_until(lambda: answers(lab, pod.name, peer.address, POD_PORT), "the ways to be open again", timeout=30)
+
+
+def test_nobody_elses_packets_are_sent(lab: Lab) -> None:
+    """Not in the name of a Node, of another Node's Pod, or by a port that the Pod uses."""
+    east, west = lab.topology.clusters
+    worker, (peer,) = east.nodes[-1], west.nodes[-1].pods
+    (pod,) = worker.pods
+
+    def refused(status: int, source: object, port: int = 23000) -> None:
+        query = f"in_port=1&source={source}&destination={peer.address}&protocol=tcp&source_port={port}"
+        page = f"/trace/live?{query}&port={POD_PORT}&mac=plain"
+        wait_until(lambda: lab.http(worker.name, page)[0] == status, f"status {status}", timeout=10, interval=1)
+
+    refused(403, worker.address)
+    refused(403, east.gateways[0].pods[0].address)
+    with netns.call(
+        lab.namespace(pod.name), lambda: socket.create_connection((str(peer.address), POD_PORT))
+    ) as one:
+        refused(409, pod.address, one.getsockname()[1])
+        one.sendall(b"x")
+        assert one.recv(1)
 
 
 def test_a_dead_gateway_is_named_and_passed_by(lab: Lab) -> None:
@@ -91,7 +141,7 @@ def test_a_dead_gateway_is_named_and_passed_by(lab: Lab) -> None:
 
         def by_other() -> bool:
             found, shown = trace(lab, worker.name, pod.address, f"{peer.address}:{POD_PORT}")
-            return bool(found["delivered"]) and f"not by      {dead.name}" in shown
+            return bool(found["delivered"]) and f"not by: {dead.name}" in shown
 
         wait_until(by_other, "the trace to go by the other gateway", timeout=30, interval=0.5)
         assert answers(lab, pod.name, peer.address, POD_PORT)

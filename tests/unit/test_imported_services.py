@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from mcagent.core.compile import compile_desired
 from mcagent.core.failover.reachability import number_of
-from mcagent.core.imported_services import MAX_ENDPOINTS, SLOTS, Decided, Imported, decide
+from mcagent.core.imported_services import (
+    MAX_ENDPOINTS,
+    SLOTS,
+    Decided,
+    Imported,
+    PortShares,
+    decide,
+    fragment,
+    shares_said,
+)
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import EndpointSlice, Kind, ServiceImport
 from mcagent.model.parsing.parse import parse_object
@@ -272,3 +281,21 @@ def test_a_worker_leaves_the_clusters_that_its_gateways_tell_of() -> None:
     assert chains(compiled("any", service_import("web"), *SLICES, east)) == {}
     off = compiled("", service_import("web"), *SLICES, east, unreachable=numbers)
     assert (chains(off), off.state.unreachable) == ({}, ())
+
+
+def test_shares_are_read_back_from_the_rules() -> None:
+    """`mcagent trace` names the endpoints that a rule gives, with their shares, and no other port's."""
+    address = ip_address("10.96.0.7")
+    ends = ((ip_address("10.1.0.5"), 8080), (ip_address("10.102.0.80"), 80))
+    port = PortShares(
+        address=address,
+        protocol="tcp",
+        port=80,
+        by_client=True,
+        shares=((SLOTS // 4, ends[0]), (SLOTS, ends[1])),
+    )
+    chains = fragment({"shop/web": Decided(ports=(port,))}, config("n")).resources
+    (rule,) = {rule for one in chains if isinstance(one, NftChain) for rule in one.rules if "dnat" in rule}
+    assert shares_said(rule, address, "tcp", 80) == ((ends[0], 0.25), (ends[1], 0.75))
+    assert shares_said(rule, address, "udp", 80) == ()
+    assert shares_said("ip daddr != @mct_imported accept", address, "tcp", 80) == ()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.pipeline.declaration import COOKIES, MISS, PIPELINE
-from mcagent.agent.trace import TracePage, read_query
-from mcagent.cli.common.trace_way import delivered, follow, text
-from mcagent.core.trace import CAUSES, Outcome, Probe, read
-from mcagent.model.errors import McagentError
+from flows.pipeline.declaration import COOKIES, DROP_ISOLATED, DROP_POLICY, MISS, PIPELINE
+from mcagent.agent.trace import Switch, TracePage, read_query
+from mcagent.core.trace import CAUSES, Committed, Outcome, Probe, read
+from mcagent.core.trace_names import names
+from mcagent.model.config import Config
+from mcagent.model.node_state import NodeState, PolicyRuleName
+from mcagent.model.plan import Desired, Fragment
+from mcagent.model.policies import Direction
+from mcagent.model.resources import Link
 
 PROBE = Probe(
     in_port=1,
@@ -100,6 +103,44 @@ def test_translation_is_seen() -> None:
     assert (walk.destination, walk.port, walk.mac) == ("10.2.3.2", 8080, "translated")
 
 
+# As ovs-vswitchd 3.1 said it on the Node of an endpoint, from a gateway: what it keeps of the connection.
+AT_ENDPOINT = """\
+bridge("br-mc")
+---------------
+72. ct_state=+new-rpl+trk,ip,reg0=0x10/0x10, priority 100, cookie 0x6d63010000000000
+    ct(commit,zone=28003,exec(move:NXM_NX_REG2[0..15]->NXM_NX_CT_MARK[0..15]))
+    set_field:0a:6d:63:00:00:01->eth_dst
+    output:1
+
+Final flow: recirc_id=0x1,eth,tcp,tun_id=0x2a,in_port=28418,dl_src=0a:6d:00:b1:12:15,dl_dst=0a:6d:63:00:00:01
+Megaflow: recirc_id=0x1,ct_state=+new-est-rpl+trk,ct_mark=0/0x1ffff,eth,tcp,in_port=28418
+Datapath actions: meter(0),ct(commit,zone=28003,mark=0x16f02/0x1ffff,label=0xb1121500000000/0xffffffff00000000),3
+"""
+
+
+def test_what_conntrack_keeps_is_seen() -> None:
+    """Mark and label of the zone that was committed to last; and what the tunnel says of Service and sender."""
+    walk = read(AT_ENDPOINT, "br-mc", PROBE)
+    assert walk.committed == (Committed(zone=28003, mark=0x16F02, label=0xB1121500000000),)
+    assert (walk.outcome, walk.service, walk.identity) == (Outcome.HOST, 0xB11215, 42)
+    again = (
+        "Datapath actions: ct(commit,zone=28004,label=0xb112155ba00000/0xffffffffffff0000,nat(dst=10.2.1.2:8080)),"
+    )
+    again += "recirc(0x2)\nDatapath actions: ct(commit,zone=28004,label=0/0xffff0000),3\n"
+    both = read(AT_ENDPOINT + again, "br-mc", PROBE).committed
+    assert [(one.zone, one.label) for one in both] == [(28003, 0xB1121500000000), (28004, 0xB1121500000000)]
+
+
+def test_an_answer_is_asked_with_what_conntrack_keeps() -> None:
+    """Its connection is known in every zone, and the switch reads nothing but numbers and known words."""
+    answer = replace(PROBE, reply=True, mark=0x16F02, label=1 << 100)
+    flow, *more = answer.arguments()
+    assert "ct_mark=0x16f02,ct_label=0x10000000000000000000000000," in flow
+    assert flow.endswith("tcp_flags=syn|ack")
+    assert more == ["--ct-next", "trk,est,rpl"] * 4
+    assert "udp_src=40000,udp_dst=80" in replace(PROBE, protocol="udp").arguments()[0]
+
+
 @pytest.mark.parametrize("category", [one for one in PIPELINE.categories if one.drops], ids=lambda one: one.name)
 def test_every_drop_has_its_reason_a_cause_and_a_next_command(category: Any) -> None:
     """Whatever drops a packet is named, and says what to look at."""
@@ -109,6 +150,22 @@ def test_every_drop_has_its_reason_a_cause_and_a_next_command(category: Any) -> 
     cause, command = CAUSES[category.name]
     assert cause
     assert command.startswith(("mcagent ", "kubectl "))
+
+
+def test_the_rule_and_who_isolates_are_named() -> None:
+    """The cookie's number becomes the policy's name on the Node that has it; so do Services and the MTU."""
+    rule = PolicyRuleName(policy="ClusterNetworkPolicy/no-web", rule="r1", direction="ingress", verdict="drop")
+    pod = PROBE.destination
+    state = NodeState(policy_rules={7: rule}, isolating={(Direction.INGRESS, pod): ("NetworkPolicy shop/deny",)})
+    base = Fragment(owner="base", resources=(Link(name="mc-gw0", mtu=1450),))
+    desired = Desired(fragments={"base": base}, problems=(), state=state)
+    told = names(read(dropped(COOKIES.cookie(DROP_POLICY, 7), 62), "br-mc", PROBE), PROBE, desired, "mc-gw0")
+    assert told["policies"] == [
+        {"policy": "ClusterNetworkPolicy/no-web", "rule": "r1", "direction": "ingress", "verdict": "drop"}
+    ]
+    assert told["mtu"] == 1450
+    told = names(read(dropped(COOKIES.cookie(DROP_ISOLATED), 64), "br-mc", PROBE), PROBE, desired, "mc-gw0")
+    assert told["isolatedBy"] == ["NetworkPolicy shop/deny"]
 
 
 _PIECES = st.sampled_from(
@@ -125,12 +182,15 @@ def test_any_text_has_a_verdict(said: str) -> None:
     assert (walk.out_port is not None) or walk.outcome not in (Outcome.HOST, Outcome.TUNNEL)
 
 
+NOWHERE = Switch("unix:/nowhere/db.sock", Config(node_name="n", cluster_id="east"))
 GOOD = "in_port=1&source=10.1.3.2&destination=10.102.0.80&protocol=tcp&source_port=40000&port=80&mac=plain"
 
 
 def test_a_query_is_read_strictly() -> None:
     """Each key once, numbers and addresses only: nothing else gets into the text that the switch reads."""
     assert read_query(GOOD) == PROBE
+    more = "&service=5&identity=42&reply=1&mark=3&label=340282366920938463463374607431768211455"
+    assert read_query(GOOD + more) == replace(PROBE, service=5, identity=42, reply=True, mark=3, label=2**128 - 1)
     for change in (
         ("source=10.1.3.2", "source=10.1.3.2,actions=drop"),
         ("tcp", "tcp,tcp_dst=1"),
@@ -141,6 +201,8 @@ def test_a_query_is_read_strictly() -> None:
         ("mac=plain", "mac=plain&mac=plain"),
         ("mac=plain", "mac=plain&x=1"),
         ("&mac=plain", ""),
+        ("mac=plain", "mac=plain&reply=2"),
+        ("mac=plain", "mac=plain&label=340282366920938463463374607431768211456"),
         (GOOD, ""),
     ):
         with pytest.raises(ValueError, match=r"must|one of|Expected|permitted|not"):
@@ -150,121 +212,14 @@ def test_a_query_is_read_strictly() -> None:
 @given(st.text(max_size=300))
 def test_no_query_breaks_the_page(query: str) -> None:
     """Whatever is asked is refused in words."""
-    assert TracePage("n", "unix:/nowhere/db.sock", "br-mc")(query).status == 400
+    assert TracePage(NOWHERE, lambda: None)(query).status == 400
 
 
 def test_traces_are_bounded_in_rate() -> None:
     """More than the burst is refused until time has passed."""
     now = [0.0]
-    page = TracePage("n", "unix:/nowhere/db.sock", "br-mc", clock=lambda: now[0])
+    page = TracePage(NOWHERE, lambda: None, clock=lambda: now[0])
     found = [page(GOOD).status for _ in range(21)]
     assert found == [503] * 20 + [429]
     now[0] = 1.0
     assert page(GOOD).status == 503
-
-
-# --- from Node to Node ------------------------------------------------------------------------------------
-
-
-def status(node: str, cluster: str, address: str, *tunnels: tuple[str, str, str, int]) -> dict[str, Any]:
-    """Return as much of /status as the way needs. Tunnels: kind, peer, remote address, port."""
-    gateways = [{"node": node, "gateway_ip": address, "source": address}]
-    others = {"cidrs": ["10.102.0.0/16"], "gateways": ["192.168.2.11"]}
-    return {
-        "clusterID": cluster,
-        "summary": {"role": "gateway", "gateways": gateways, "clusters": {"x": others}},
-        "tunnels": [
-            {"name": f"mc-{port}", "peerKind": kind, "peer": peer, "remoteIP": ip, "ofport": port}
-            for kind, peer, ip, port in tunnels
-        ],
-        "gateways": [
-            {
-                "gateways": [
-                    {
-                        "tunnel": f"mc-{port}",
-                        "name": ip,
-                        "live": port < 90,
-                        "why": "BFD is up" if port < 90 else "BFD is down",
-                        "since": "12:04",
-                        "encrypted": False,
-                    }
-                    for _, _, ip, port in tunnels
-                ]
-            }
-        ],
-    }
-
-
-STATUSES = {
-    "w": status(
-        *("w", "east", "192.168.1.13"),
-        *(("gateway", "g", "192.168.1.11", 5), ("gateway", "h", "192.168.1.12", 99)),
-    ),
-    "g": status(
-        *("g", "east", "192.168.1.11"),
-        *(("node", "w", "192.168.1.13", 6), ("remote", "west", "192.168.2.11", 7)),
-    ),
-    "r": status("r", "west", "192.168.2.11", ("remote", "east", "192.168.1.11", 8)),
-}
-
-
-def walk_of(outcome: Outcome, port: int | None, **more: object) -> dict[str, Any]:
-    """Return a page /trace."""
-    found = {"outcome": outcome, "out_port": port, "tables": ["Classify"], "table": "Classify", "reason": ""}
-    packet = {"source": "10.1.3.2", "destination": "10.102.0.80", "source_port": 1, "port": 80, "mac": "plain"}
-    return {**found, **packet, **more}
-
-
-def test_the_way_goes_over_both_clusters() -> None:
-    """Worker, gateway, the other cluster's gateway: each is asked for the packet as it comes in there."""
-    said = {
-        "w": walk_of(Outcome.TUNNEL, 5),
-        "g": walk_of(Outcome.TUNNEL, 7, source="192.168.1.11"),
-        "r": walk_of(Outcome.HOST, 1, destination="10.2.1.2"),
-    }
-    asked: dict[str, dict[str, list[str]]] = {}
-
-    def ask(node: str, page: str) -> Mapping[str, Any]:
-        asked[node] = parse_qs(urlsplit(page).query)
-        assert read_query(urlsplit(page).query)
-        return said[node]
-
-    hops = list(follow("w", PROBE, STATUSES, ask))
-    assert [hop.node for hop in hops] == ["w", "g", "r"]
-    assert delivered(hops)
-    assert [asked[node]["in_port"] for node in "wgr"] == [["1"], ["6"], ["8"]]
-    assert asked["r"]["source"] == ["192.168.1.11"]
-    shown = text(hops)
-    assert "not by      192.168.1.12: BFD is down, since 12:04" in shown
-    assert "source 10.1.3.2 to 192.168.1.11" in shown
-    assert "destination 10.102.0.80:80 to 10.2.1.2:80" in shown
-    assert shown.endswith("verdict: delivered to the kernel of the Node")
-
-
-def test_what_cannot_be_asked_is_said_and_never_counts_as_delivered() -> None:
-    """A cluster without a context, an agent that fails, an address that no other cluster has."""
-    some = {node: STATUSES[node] for node in "wg"}
-    said = {"w": walk_of(Outcome.TUNNEL, 5), "g": walk_of(Outcome.TUNNEL, 7)}
-    hops = list(follow("w", PROBE, some, lambda node, _: said[node]))
-    assert "--remote-context" in text(hops)
-    assert not delivered(hops)
-
-    def fail(_node: str, _page: str) -> Mapping[str, Any]:
-        raise McagentError("no such page")
-
-    hops = list(follow("w", PROBE, some, fail))
-    assert "not asked: no such page" in text(hops)
-    assert not delivered(hops)
-    elsewhere = Probe(
-        **{name: getattr(PROBE, name) for name in PROBE.__slots__} | {"destination": IPv4Address("9.9.9.9")}
-    )
-    hops = list(follow("w", elsewhere, some, fail))
-    assert "no other cluster has this address" in text(hops)
-
-
-def test_a_loop_ends() -> None:
-    """Nodes that hand a packet to each other end the trace, not the patience."""
-    said = {"w": walk_of(Outcome.TUNNEL, 5), "g": walk_of(Outcome.TUNNEL, 6)}
-    hops = list(follow("w", PROBE, STATUSES, lambda node, _: said[node]))
-    assert len(hops) == 8
-    assert not delivered(hops)

@@ -5,7 +5,7 @@ Asks no agent and sends no packet. Knows nothing of flows: rules are those of `m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcagent.core.engine import Engine
@@ -26,7 +26,7 @@ class InForce:
     """The policies of a Node. `rules`: the first that fits decides. `isolating`: policies by a Pod's address."""
 
     rules: tuple[LocalRule, ...]
-    isolating: Mapping[tuple[Direction, Address], tuple[str, ...]]
+    isolating: steps.Isolating
     unknown_dropped: frozenset[Address]
     identities: numbers.Identities
     services: numbers.Backends
@@ -66,15 +66,10 @@ def in_force(snapshot: Snapshot, config: Config) -> InForce:
     engine = Engine()
     with engine.one_pass():
         found = steps.known(engine, snapshot, config)
-    isolating: dict[tuple[Direction, Address], list[str]] = {}
-    for policy, both in sorted(found.isolated.items()):
-        for direction, addresses in zip(Direction, both, strict=True):
-            for address in addresses:
-                isolating.setdefault((direction, address), []).append(policy)
     every = (rule for several in found.rules.values() for rule in several)
     return InForce(
         rules=tuple(sorted(every, key=lambda rule: (_stage(rule), rule.order, rule.key))),
-        isolating={key: tuple(names) for key, names in isolating.items()},
+        isolating=steps.isolating(found.isolated),
         unknown_dropped=frozenset(numbers.unknown_dropped(found.rules)),
         identities=found.identities,
         services=found.services,

@@ -33,6 +33,7 @@ from mcagent.model.problem import Problem
 POLICY_NEEDS = frozenset({Kind.NETWORK_POLICY, Kind.ANTREA_NETWORK_POLICY, Kind.CLUSTER_NETWORK_POLICY, Kind.TIER})
 
 Both = tuple[tuple[Address, ...], tuple[Address, ...]]
+Isolating = Mapping[tuple[Direction, Address], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,7 @@ class Enforced:
 
     fragments: tuple[Fragment, ...] = ()
     names: Mapping[int, PolicyRuleName] = field(default_factory=dict)
+    isolating: Isolating = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
 
@@ -135,6 +137,7 @@ def enforced(
             cell("fragment of Pods", pods_fragment, pods),
         ),
         names=cell("names of rules", _names, found.rules, ids),
+        isolating=cell("who isolates Pods", isolating, found.isolated),
         problems=found.problems,
     )
 
@@ -169,6 +172,16 @@ def pod_policies(
         isolated_egress=numbers.united(outward for _, outward in isolated.values()),
         unknown_dropped=numbers.unknown_dropped(found),
     )
+
+
+def isolating(found: Mapping[str, Both]) -> Isolating:
+    """Return the policies that isolate Pods, by direction and the Pod's address."""
+    policies: dict[tuple[Direction, Address], list[str]] = {}
+    for policy, both in sorted(found.items()):
+        for direction, addresses in zip(Direction, both, strict=True):
+            for address in addresses:
+                policies.setdefault((direction, address), []).append(policy)
+    return {key: tuple(names) for key, names in policies.items()}
 
 
 def _names(found: Mapping[str, tuple[rules.LocalRule, ...]], ids: Mapping[str, int]) -> dict[int, PolicyRuleName]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from mcagent.model.errors import BackendError
 
 TIMEOUT = 5.0  # seconds for the whole
-MAX_ANSWER = 1024 * 1024  # bytes
+MAX_ANSWER = 16 * 1024 * 1024  # bytes: of conntrack, some 60,000 connections
 _DAEMON = "ovs-vswitchd"
 
 

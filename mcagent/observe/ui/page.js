@@ -275,7 +275,7 @@ function details(set, ways, states) {
         ["Round trip", fraction(side.round_trip_seconds, 1000, "ms")], ["Probes lost", fraction(side.loss_ratio, 100, "%")]])));
     const [a, b] = pair.ends;
     body.replaceChildren(...sides, element("h3", {}, "Ask further"),
-      command(`mcagent trace --context ${a} --from NAMESPACE/POD --to SERVICE.NAMESPACE.svc.clusterset.local`),
+      command(`mcagent trace --context ${a} --remote-context ${b} --from NAMESPACE/POD --to NAME.NAMESPACE.svc.clusterset.local:PORT`),
       command(`mcagent doctor --context ${a} --context ${b} --all`));
   } else if (kind) {
     byId("details-title").textContent = "Not here";

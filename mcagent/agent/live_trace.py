@@ -1,0 +1,177 @@
+"""The pages /trace/live, which sends real probes in the name of a Pod, and /trace/seen: where such probes came by.
+
+A probe goes into the bridge as if the Pod had sent it, from a port of which conntrack has no connection (who asks
+chooses one below those that Linux takes by itself). What TCP opens is reset. Sources that are no Pod of this Node
+are refused, and so are more than a few probes a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from ipaddress import IPv4Address
+
+from flows.pipeline import declaration as d
+from flows.pipeline.registers import HOST_MAC, HOST_OFPORT, MAC_PLAIN, TOS_TRACE, ZONES
+from mcagent.agent.trace import Bounded, Switch, json_page, number_of, read_packet, read_pairs, read_query
+from mcagent.core.live_trace import (
+    MARKED,
+    MOST,
+    NUMBERS,
+    Tracked,
+    datapath_of,
+    in_use,
+    marked_flows,
+    tracked,
+)
+from mcagent.core.trace import Probe
+from mcagent.dataplane import packets
+from mcagent.http.server import Page
+from mcagent.model.errors import BackendError
+from mcagent.supervised import Supervised
+
+PER_SECOND, _BURST = 0.5, 3.0
+APART = 0.2  # seconds between probes: the first makes flows of the datapath, and those count the others
+RESET_AFTER = 5.0
+_LOOKS = (0.2, 0.4, 0.8)  # seconds before each look for an answer
+_DATA = b"mcagent trace --live"
+
+
+class LivePage:
+    """Sends probes. `lives_here` tells whether an address is that of a Pod here; `send` is the bridge's."""
+
+    def __init__(
+        self,
+        switch: Switch,
+        lives_here: Callable[[IPv4Address], bool],
+        send: Callable[[int, Sequence[bytes]], None],
+    ) -> None:
+        self._switch, self._lives_here, self._send = switch, lives_here, send
+        self._bound = Bounded(PER_SECOND, _BURST, time.monotonic)
+
+    def __call__(self, query: str) -> Page:
+        """Send what is asked for and wait for an answer; return the page, or what is wrong with the question."""
+        try:
+            pairs = read_pairs(query, frozenset({"count"}))
+            probe, count = read_packet(pairs), number_of({"count": "3", **pairs}, "count", MOST)
+        except ValueError as error:
+            return Page(body=f"{error}\n", status=400)
+        if probe != _as_sent(probe) or probe.protocol not in NUMBERS:
+            text = f"a probe is a Pod's first packet (in_port 1, mac plain), {', '.join(NUMBERS)}\n"
+            return Page(body=text, status=400)
+        if not self._bound.may():
+            return Page(body="probes are sent every two seconds at most: ask again\n", status=429)
+        try:
+            return self._probe(probe, count)
+        except BackendError as error:
+            return Page(body=f"{error}\n", status=503)
+
+    def _probe(self, probe: Probe, count: int) -> Page:
+        walk = self._switch.trace(probe)
+        if walk.reason == d.DROP_SPOOFED.name or not self._lives_here(probe.source):
+            return Page(body=f"{probe.source} is no Pod of this Node: nothing is sent\n", status=403)
+        if in_use(_connections(self._switch), probe):
+            text = f"port {probe.source_port} of {probe.source} is in use: nothing is sent\n"
+            return Page(body=text, status=409)
+        sequence = secrets.randbits(32)
+        for number in range(count):
+            time.sleep(APART if number else 0)
+            self._send(HOST_OFPORT, [_frame(probe, sequence, number)])
+        if probe.protocol == "tcp":
+            Supervised(self._reset, args=(probe, sequence), name="trace-reset").start()
+        answered = self._answered(probe)
+        return json_page({"node": self._switch.config.node_name, "sent": count, "answered": answered})
+
+    def _reset(self, probe: Probe, sequence: int) -> None:
+        """End what was opened, when all Nodes have been asked what they know of it."""
+        time.sleep(RESET_AFTER)
+        with contextlib.suppress(BackendError):
+            self._send(HOST_OFPORT, [_reset(probe, sequence)])
+
+    def _answered(self, probe: Probe) -> bool:
+        for pause in _LOOKS:
+            time.sleep(pause)
+            if any(one.answered for one in self._tracked(probe)):
+                return True
+        return False
+
+    def _tracked(self, probe: Probe) -> tuple[Tracked, ...]:
+        return tracked(_connections(self._switch), probe)
+
+
+class SeenPage:
+    """Says which flows of the datapath took probes, and what conntrack knows of their connection, on this Node."""
+
+    def __init__(self, switch: Switch) -> None:
+        self._switch = switch
+        self._bound = Bounded(4 * PER_SECOND, 4 * _BURST, time.monotonic)
+
+    def __call__(self, query: str) -> Page:
+        """Return the page: JSON, or what is wrong with the question."""
+        try:
+            probe = read_query(query)
+            if probe.protocol not in NUMBERS:
+                raise ValueError(f"protocol is one of {', '.join(NUMBERS)}")
+        except ValueError as error:
+            return Page(body=f"{error}\n", status=400)
+        if not self._bound.may():
+            return Page(body="asked too often: ask again\n", status=429)
+        try:
+            dump = self._switch.call("dpctl/dump-flows", *_datapath(self._switch), f"filter={MARKED}")
+            known = tracked(_connections(self._switch, whole=True), probe)
+        except BackendError as error:
+            return Page(body=f"{error}\n", status=503)
+        flows = [asdict(one) for one in marked_flows(dump, probe)]
+        return json_page(
+            {"node": self._switch.config.node_name, "flows": flows, "tracked": list(map(asdict, known))}
+        )
+
+
+def _as_sent(probe: Probe) -> Probe:
+    return Probe(
+        in_port=HOST_OFPORT,
+        source=probe.source,
+        destination=probe.destination,
+        protocol=probe.protocol,
+        source_port=probe.source_port,
+        port=probe.port,
+    )
+
+
+def _datapath(switch: Switch) -> Iterator[str]:
+    found = datapath_of(switch.call("dpif/show"), switch.config.bridge)
+    if not found:
+        raise BackendError("openflow", "find the datapath of", switch.config.bridge, "Open vSwitch names none")
+    yield found
+
+
+def _connections(switch: Switch, *, whole: bool = False) -> str:
+    """Return what conntrack has: in zone ARRIVAL, as of all connections of this Node's Pods, or in all of ours."""
+    base, datapath = switch.config.ct_zone_base, tuple(_datapath(switch))
+    zones = [base + zone.offset for zone in ZONES] if whole else [base]
+    dumps = (switch.call("dpctl/dump-conntrack", "-m", "-s", *datapath, f"zone={zone}") for zone in zones)
+    return "\n".join(dumps)
+
+
+def _frame(probe: Probe, sequence: int, number: int) -> bytes:
+    ends = _ends(probe)
+    if probe.protocol == "icmp":
+        payload = packets.echo(probe.source_port, number, _DATA)
+    elif probe.protocol == "udp":
+        payload = packets.udp(ends, _DATA)
+    else:
+        payload = packets.tcp(ends, packets.SYN, sequence)
+    return packets.frame(MAC_PLAIN, HOST_MAC, packets.ipv4(ends, NUMBERS[probe.protocol], payload, TOS_TRACE))
+
+
+def _reset(probe: Probe, sequence: int) -> bytes:
+    ends = _ends(probe)
+    segment = packets.tcp(ends, packets.RST, (sequence + 1) & 0xFFFFFFFF)
+    return packets.frame(MAC_PLAIN, HOST_MAC, packets.ipv4(ends, packets.TCP, segment))
+
+
+def _ends(probe: Probe) -> packets.Ends:
+    return packets.Ends(int(probe.source), int(probe.destination), (probe.source_port, probe.port))

@@ -1,0 +1,1 @@
+"""What `mcagent trace` is made of: whom names mean, the way from Node to Node, real probes, and the text."""

@@ -1,0 +1,53 @@
+"""What the numbers in a trace are called on the Node that was asked: rules of policies, Services. Pure.
+
+Reads the desired state, which the flows were made from. Knows nothing of how a trace is made or shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from flows.pipeline import declaration as d
+from mcagent.core.imported_services import shares_said
+from mcagent.core.trace import Probe, Walk
+from mcagent.model.plan import Desired
+from mcagent.model.policies import Direction
+from mcagent.model.resources import Link, NftChain
+
+
+def names(walk: Walk, probe: Probe, desired: Desired, host_port: str) -> dict[str, Any]:
+    """Return as plain values: `policies` and `exports` that the packet met, who isolates the Pod, MTU in bytes.
+
+    `shares`: of the endpoints of an imported Service, if that is where the packet goes, in parts of 1.
+    """
+    state = desired.state
+    services = {number: name for name, number in state.service_ids.items()}
+    base, imported = (
+        fragment.resources if (fragment := desired.fragments.get(owner)) is not None else ()
+        for owner in ("base", "imported")
+    )
+    rules = [state.policy_rules[number] for number in dict.fromkeys(walk.rules) if number in state.policy_rules]
+    return {
+        "policies": [
+            {"policy": one.policy, "rule": one.rule, "direction": one.direction, "verdict": one.verdict}
+            for one in rules
+        ],
+        "isolatedBy": list(_isolating(walk, probe, desired)),
+        "exports": [services[number] for number in dict.fromkeys(walk.services) if number in services],
+        "mtu": next((one.mtu for one in base if isinstance(one, Link) and one.name == host_port), 0),
+        "shares": [
+            {"address": str(address), "port": port, "share": share}
+            for chain in imported
+            if isinstance(chain, NftChain) and chain.hook == "prerouting"
+            for rule in chain.rules
+            for (address, port), share in shares_said(rule, probe.destination, probe.protocol, probe.port)
+        ],
+    }
+
+
+def _isolating(walk: Walk, probe: Probe, desired: Desired) -> Iterator[str]:
+    if walk.reason == d.DROP_ISOLATED.name:
+        direction = Direction.EGRESS if walk.number else Direction.INGRESS
+        pod = probe.source if direction is Direction.EGRESS else probe.destination
+        yield from desired.state.isolating.get((direction, pod), ())

@@ -1,0 +1,223 @@
+"""From Node to Node: whom a trace asks, for which packet, there and back; and what it says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+from ipaddress import IPv4Address
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from mcagent.agent.trace import read_query
+from mcagent.cli.tracing.ends import Choice, Target
+from mcagent.cli.tracing.text import WIDTH, Traced
+from mcagent.cli.tracing.way import Hop, Way, answered, delivered
+from mcagent.core.trace import Outcome
+from mcagent.model.errors import McagentError
+from tests.unit.test_trace import PROBE
+
+
+def status(node: str, cluster: str, address: str, *tunnels: tuple[str, str, str, int]) -> dict[str, Any]:
+    """Return as much of /status as the way needs. Tunnels: kind, peer, remote address, port."""
+    gateways = [{"node": node, "gateway_ip": address, "source": address}]
+    others = {"cidrs": ["10.102.0.0/16"], "gateways": ["192.168.2.11"]}
+    return {
+        "clusterID": cluster,
+        "summary": {"role": "gateway", "gateways": gateways, "clusters": {"x": others}},
+        "tunnels": [
+            {"name": f"mc-{port}", "peerKind": kind, "peer": peer, "remoteIP": ip, "ofport": port}
+            for kind, peer, ip, port in tunnels
+        ],
+        "gateways": [
+            {
+                "gateways": [
+                    {
+                        "tunnel": f"mc-{port}",
+                        "name": ip,
+                        "live": port < 90,
+                        "why": "BFD is up" if port < 90 else "BFD is down",
+                        "since": "12:04",
+                        "encrypted": kind == "remote",
+                    }
+                    for kind, _, ip, port in tunnels
+                ]
+            }
+        ],
+    }
+
+
+STATUSES = {
+    "w": status(
+        *("w", "east", "192.168.1.13"),
+        *(("gateway", "g", "192.168.1.11", 5), ("gateway", "h", "192.168.1.12", 99)),
+    ),
+    "g": status(
+        *("g", "east", "192.168.1.11"),
+        *(("node", "w", "192.168.1.13", 6), ("remote", "west", "192.168.2.11", 7)),
+    ),
+    "r": status("r", "west", "192.168.2.11", ("remote", "east", "192.168.1.11", 8)),
+}
+
+
+def walk_of(outcome: Outcome, out_port: int | None, **more: object) -> dict[str, Any]:
+    """Return a page /trace."""
+    found = {"outcome": outcome, "out_port": out_port, "tables": ["Classify"], "table": "Classify", "reason": ""}
+    packet = {"source": "10.1.3.2", "destination": "10.102.0.80", "source_port": 1, "port": 80, "mac": "plain"}
+    return {**found, **packet, **more}
+
+
+def shown(hops: list[Hop], back: tuple[Hop, ...] = ()) -> str:
+    """Return the trace for people; no line is too wide."""
+    target = Target(address=PROBE.destination, port=80)
+    said = Traced(target=target, status=STATUSES["w"], hops=hops, back=back).as_text()
+    assert max(map(len, said.splitlines())) <= WIDTH
+    return said
+
+
+KEPT = {node: [{"zone": 28003, "mark": number, "label": 7}] for number, node in enumerate("wgr", 1)}
+FORTH = {
+    "w": walk_of(Outcome.TUNNEL, 5, committed=KEPT["w"], source_port=40000, mtu=1450),
+    "g": walk_of(Outcome.TUNNEL, 7, committed=KEPT["g"], source="192.168.1.11", source_port=40000, mtu=1400),
+    "r": walk_of(
+        *(Outcome.HOST, 1),
+        committed=KEPT["r"],
+        source="192.168.1.11",
+        source_port=40000,
+        destination="10.2.1.2",
+        port=8080,
+        exports=["shop/web:80/tcp"],
+    ),
+}
+ENDPOINT = {"source": "10.2.1.2", "source_port": 8080, "destination": "192.168.1.11", "port": 40000}
+BACK = {
+    "r": walk_of(Outcome.TUNNEL, 8, **{**ENDPOINT, "tables": ["Classify", "UnDnat", "Route"]}),
+    "g": walk_of(
+        Outcome.TUNNEL,
+        6,
+        **{**ENDPOINT, "source": "10.102.0.80", "source_port": 80, "tables": ["UnSnat", "Output"]},
+    ),
+    "w": walk_of(Outcome.HOST, 1, source="10.102.0.80", source_port=80, destination="10.1.3.2", port=40000),
+}
+
+
+def test_the_way_goes_over_both_clusters_and_back() -> None:
+    """Each Node is asked for the packet as it comes in there, and knows the answer by what it has kept."""
+    asked: dict[tuple[str, bool], dict[str, list[str]]] = {}
+
+    def ask(node: str, page: str) -> Mapping[str, Any]:
+        probe = read_query(urlsplit(page).query)
+        asked[node, probe.reply] = parse_qs(urlsplit(page).query)
+        return (BACK if probe.reply else FORTH)[node]
+
+    way = Way(statuses=STATUSES, ask=ask)
+    hops = list(way.forth("w", PROBE))
+    assert [hop.node for hop in hops] == ["w", "g", "r"]
+    assert delivered(hops)
+    assert [asked[node, False]["in_port"] for node in "wgr"] == [["1"], ["6"], ["8"]]
+    assert asked["r", False]["source"] == ["192.168.1.11"]
+    back = list(way.back(hops))
+    assert [hop.node for hop in back] == ["r", "g", "w"]
+    assert answered(hops, back)
+    assert [(asked[node, True]["in_port"], asked[node, True]["mark"]) for node in "rgw"] == [
+        (["1"], ["3"]),
+        (["7"], ["2"]),
+        (["5"], ["1"]),
+    ]
+    # What conntrack gives back is not in a trace: the next Node is asked with it all the same.
+    assert (asked["g", True]["source"], asked["g", True]["source_port"]) == (["10.102.0.80"], ["80"])
+    assert (asked["w", True]["destination"], asked["w", True]["port"]) == (["10.1.3.2"], ["40000"])
+    told = shown(hops, tuple(back))
+    for line in (
+        "not by      192.168.1.12: BFD is down, since 12:04",
+        "source 10.1.3.2:40000 to 192.168.1.11:40000",
+        "destination 10.102.0.80:80 to 10.2.1.2:8080",
+        "Service     shop/web:80/tcp, exported",
+        "encrypted   by WireGuard",
+        "encrypted   no: within a cluster nothing is",
+        "source 10.2.1.2:8080 to 10.102.0.80:80 (as conntrack knows it)",
+        "verdict: delivered to the kernel of the Node; packets up to 1400 bytes (MTU of g)",
+    ):
+        assert line in told
+    assert told.endswith("answer:  comes back")
+
+
+def test_what_cannot_be_asked_is_said_and_never_counts_as_delivered() -> None:
+    """A cluster without a context, agents that fail or do not answer, an address that no other cluster has."""
+    some = {node: STATUSES[node] for node in "wg"}
+
+    def trace(statuses: Mapping[str, Any], ask: Any, **errors: str) -> list[Hop]:
+        return list(Way(statuses=statuses, ask=ask, errors=errors).forth("w", PROBE))
+
+    hops = trace(some, lambda node, _: FORTH[node])
+    assert "--remote-context" in shown(hops)
+    assert not delivered(hops)
+    assert not list(Way(statuses=some, ask=lambda node, _: FORTH[node]).back(hops))
+    hops = trace({"w": STATUSES["w"]}, lambda node, _: FORTH[node], g="it did not answer within 10 s")
+    assert "2. Node g (cluster east, gateway)" in shown(hops)
+    assert "not asked: it did not answer within 10 s" in shown(hops)
+
+    def fail(_node: str, _page: str) -> Mapping[str, Any]:
+        raise McagentError("no such page")
+
+    hops = trace(some, fail)
+    assert "not asked: no such page" in shown(hops)
+    assert not delivered(hops)
+    elsewhere = replace(PROBE, destination=IPv4Address("9.9.9.9"))
+    assert "no other cluster has this address" in shown(list(Way(statuses=some, ask=fail).forth("w", elsewhere)))
+
+
+def test_encrypted_tunnels_lead_to_the_gateway_behind_them() -> None:
+    """They end at addresses of their own; /status says which gateway that is, on both sides."""
+    statuses = {node: deepcopy(STATUSES[node]) for node in "wgr"}
+    for node, port, address in (("g", "mc-7", "192.168.2.11"), ("r", "mc-8", "192.168.1.11")):
+        for one in statuses[node]["tunnels"]:
+            one["remoteIP"] = "240.1.2.3" if one["name"] == port else one["remoteIP"]
+        for one in statuses[node]["gateways"][0]["gateways"]:
+            one["address"] = address if one["tunnel"] == port else ""
+    hops = list(Way(statuses=statuses, ask=lambda node, _: FORTH[node]).forth("w", PROBE))
+    assert [hop.node for hop in hops] == ["w", "g", "r"]
+
+
+def test_a_loop_ends() -> None:
+    """Nodes that hand a packet to each other end the trace, not the patience."""
+    said = {"w": walk_of(Outcome.TUNNEL, 5), "g": walk_of(Outcome.TUNNEL, 6)}
+    hops = list(Way(statuses=STATUSES, ask=lambda node, _: said[node]).forth("w", PROBE))
+    assert len(hops) == 8
+    assert not delivered(hops)
+
+
+def test_a_policy_that_drops_is_named() -> None:
+    """With the rule, the command that explains it for these very ends, and the counter of that rule."""
+    rule = {"policy": "ClusterNetworkPolicy/no-web", "rule": "r1", "direction": "egress", "verdict": "drop"}
+    said = walk_of(Outcome.DROPPED, None, reason="policy", table="EgressTiers", policies=[rule])
+    told = shown(list(Way(statuses=STATUSES, ask=lambda *_: said).forth("w", PROBE)))
+    assert "policy      ClusterNetworkPolicy/no-web, rule r1 (egress): drop" in told
+    assert "next        mcagent policy explain --from 10.1.3.2 --to 10.102.0.80 --port 80/TCP" in told
+    assert 'mcagent_policy_rule_packets_total{policy="ClusterNetworkPolicy/no-web",rule="r1"}' in told
+    said = walk_of(
+        *(Outcome.DROPPED, None),
+        reason="isolated",
+        table="EgressNetworkPolicy",
+        isolatedBy=["NetworkPolicy shop/deny"],
+    )
+    told = shown(list(Way(statuses=STATUSES, ask=lambda *_: said).forth("w", PROBE)))
+    assert "policy      isolated by NetworkPolicy shop/deny, and no NetworkPolicy allows this" in told
+
+
+def test_who_gets_connections_to_a_service_is_told() -> None:
+    """Each endpoint with its cluster and share, most first, and which one is traced."""
+    choices = tuple(
+        Choice(address=IPv4Address(address), port=80, share=share)
+        for address, share in (("10.1.9.9", 0.25), ("10.102.0.80", 0.75))
+    )
+    target = Target(
+        address=IPv4Address("10.96.0.7"), port=80, name="shop/antrea-mc-web", choices=choices, by="the agent of w"
+    )
+    hops = [Hop(node="w", cluster="east", role="", probe=PROBE, why="not asked")]
+    told = Traced(target=target, status=STATUSES["w"], hops=hops, back=()).as_text().splitlines()
+    assert told[1] == "of the Service shop/antrea-mc-web, 10.96.0.7:80, whose new connections the agent of w gives"
+    assert told[2:4] == [
+        "    75%  10.102.0.80:80 (cluster x)  <- traced",
+        "    25%  10.1.9.9:80 (cluster east, this one)",
+    ]
