@@ -122,6 +122,11 @@ def udp(
         return exchange(one, payload, timeout=timeout)
 
 
+def read_reply(datagram: bytes) -> Reply:
+    """Return what a datagram says of who answered; its round trip is not known."""
+    return _reply(datagram.partition(b"\n")[0], 0.0)
+
+
 def exchange(one: socket.socket, payload: bytes, *, timeout: float = TIMEOUT) -> Reply:
     """Send a datagram by a connected socket and wait for its answer. Raises LabError when none comes."""
     begin = time.monotonic()

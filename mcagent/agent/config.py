@@ -31,6 +31,7 @@ from mcagent.model.config import (
 )
 from mcagent.model.net import overlaps
 from mcagent.model.resources import DEFAULT_PORTS, TunnelType
+from mcagent.model.traffic import OTHERS
 
 
 class WireGuardChoice(StrEnum):
@@ -174,10 +175,10 @@ KEYS: tuple[Key, ...] = (
                 "Node's Pod CIDR) has them: kubelet, NodePorts, Pods on the host's network. false: only by an "
                 "exported Service."),
     _key("importedTraffic", "imported_traffic", kinds.traffic(),
-        meaning="Which clusters get new connections to imported Services whose ServiceImport has no annotation "
-                "`mcagent.io/traffic` ([multicluster.md](multicluster.md#where-traffic-goes)). any: all endpoints "
-                "alike, as kube-proxy chooses. Clusters that no gateway reaches are left. \"\": kube-proxy alone "
-                "chooses, and annotations are not read."),
+        meaning="Which clusters get new connections to imported Services, where neither ServiceImport nor "
+                "exporter says ([multicluster.md](multicluster.md#where-traffic-goes)). `*`: all, by their ready "
+                "endpoints. any: as kube-proxy chooses. Clusters that no gateway reaches are left. \"\", or no "
+                "clusterID: kube-proxy alone chooses, and nothing of this is read."),
     _key("newConnections", "new_connections", kinds.integer(0, 1_000_000),
         meaning="New connections that each other cluster may open to this Node in a second, or twice as many at "
                 "once; what is over that is dropped. 0: any number."),
@@ -333,7 +334,7 @@ def _conflicts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for before, other in enumerate(cidrs[:index]):
             if overlaps(cidr, other):
                 yield f"podCIDRs[{index}]", f"{cidr} overlaps {other} (podCIDRs[{before}])"
-    if said["importedTraffic"] and not said["clusterID"]:
+    if said["importedTraffic"] not in {"", OTHERS} and not said["clusterID"]:
         yield "importedTraffic", "needs clusterID: without it no cluster is this one"
     devices = ("bridge", "hostPort", "wireGuard.deviceName")
     for first, second in (("routeTable", "replyTable"), *combinations(devices, 2)):

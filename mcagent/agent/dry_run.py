@@ -119,8 +119,9 @@ def _listed(
             snapshot = objects.take()
             found = compile_desired(snapshot, facts, settings.core)
             needs = found.needs | also
-            objects.want(needs, all_pods=found.desired.state.all_pods or bool(also))
-            missing = needs - snapshot.synced
+            state, more = found.desired.state, bool(also)
+            objects.want(needs, all_pods=state.all_pods or more, all_services=state.all_services or more)
+            missing = found.missing(snapshot) | (also - snapshot.synced) | (also & snapshot.selected)
             if not missing:
                 return snapshot
             if not changed.wait(max(0.0, deadline - time.monotonic())):

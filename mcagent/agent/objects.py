@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mcagent.agent.config import Settings
+from mcagent.core.imported_services import SELECTORS
 from mcagent.core.local_cluster.topology import ALWAYS_NEEDED
 from mcagent.core.snapshot import ATTRIBUTE, Change, Delete, Forget, Relist, Upsert, apply_changes
 from mcagent.kube.source import EventType, RawObject, WatchEvent
@@ -43,6 +44,7 @@ class SnapshotStore:
         self._changes: dict[Kind, dict[str, Change]] = {}
         self._read = Snapshot()
         self.snapshot = self._read  # the last that was taken: with problems of the source
+        self.selected: frozenset[Kind] = frozenset()  # kinds that are read by labels
         self.source_problems: Callable[[], tuple[Problem, ...]] = tuple  # what the source itself cannot use
 
     def replace(self, kind: Kind, objects: Sequence[RawObject]) -> None:
@@ -73,8 +75,9 @@ class SnapshotStore:
         before = self._read
         self._read = apply_changes(before, (change for kind in changes.values() for change in kind.values()))
         problems = tuple(sorted({*self._read.problems, *self.source_problems()}))
-        if self._read is not before or problems != self.snapshot.problems:
-            self.snapshot = replace(self._read, problems=problems)
+        known = (problems, self.selected)
+        if self._read is not before or known != (self.snapshot.problems, self.snapshot.selected):
+            self.snapshot = replace(self._read, problems=problems, selected=self.selected)
         return self.snapshot
 
 
@@ -97,7 +100,8 @@ class Objects:
         self._store = SnapshotStore(changed)
         self._source, self.api = _source(settings, self._store, changed)
         self._store.source_problems = self._source.problems
-        self._wanted: tuple[frozenset[Kind], Mapping[Kind, str]] = (ALWAYS_NEEDED, {})
+        self._changed = changed
+        self._wanted: tuple[frozenset[Kind], Mapping[Kind, str], Mapping[Kind, str]] = (ALWAYS_NEEDED, {}, {})
         self._writers: tuple[EventRecorder | Publisher | LinkPublisher, ...] = ()
 
     def start(self, *, write: bool) -> None:
@@ -118,14 +122,20 @@ class Objects:
         """Return the latest snapshot. From one thread only, as `want`."""
         return self._store.take()
 
-    def want(self, kinds: frozenset[Kind], *, all_pods: bool) -> None:
-        """Read these kinds; Pods of this Node only, unless `all_pods`. No kinds: as before."""
-        selectors = {} if all_pods else {Kind.POD: f"spec.nodeName={self._node_name}"}
-        wanted = (kinds, {kind: selector for kind, selector in selectors.items() if kind in kinds})
+    def want(self, kinds: frozenset[Kind], *, all_pods: bool, all_services: bool) -> None:
+        """Read these kinds. No kinds: as before.
+
+        Pods of this Node only, unless `all_pods`; imported Services and their slices only, unless `all_services`.
+        """
+        fields = {} if all_pods else {Kind.POD: f"spec.nodeName={self._node_name}"}
+        labels = {} if all_services else SELECTORS
+        fields, labels = ({kind: text for kind, text in f.items() if kind in kinds} for f in (fields, labels))
+        wanted = (kinds, fields, labels)
         if kinds and wanted != self._wanted:
             log.info("objects needed now: %s", ", ".join(sorted(kinds)))
-            self._wanted = wanted
-            self._source.set_kinds(sorted(kinds), selectors)
+            self._wanted, self._store.selected = wanted, frozenset(labels)
+            self._source.set_kinds(sorted(kinds), fields, labels)
+            self._changed()
 
     def api_servers(self) -> tuple[Address, ...]:
         """Return the addresses of the API server."""

@@ -68,6 +68,7 @@ class Settings:
     member_max_endpoints: int = MAX_ENDPOINTS
     member_refuse_conflicts: bool = False
     max_imported_services: int = MAX_IMPORTED
+    imported_traffic: str = ""
     listen: str = ":8080"
     metrics_listen: str = "0"
     metrics_authentication: Authentication = Authentication.TOKEN
@@ -130,6 +131,7 @@ class Settings:
             stale_after=self.stale_after,
             limits=self.limits,
             allowed_endpoint_cidrs=tuple(str(cidr) for cidr in self.allowed_endpoint_cidrs),
+            imported_traffic=self.imported_traffic,
             stretched_network_policy=self.stretched_network_policy,
         )
 
@@ -217,6 +219,10 @@ KEYS = (
     _key("maxImportedServices", "max_imported_services", kinds.integer(1, 100000),
          meaning="Member: how many Services it imports at most: each takes a ClusterIP. Those that are here stay; "
                  "of the others the oldest come first."),
+    _key("importedTraffic", "imported_traffic", kinds.traffic(),
+         meaning="Leader: which clusters get new connections to imported Services, in all members, where neither "
+                 "their ServiceImport nor the oldest export says it "
+                 '([multicluster.md](multicluster.md#where-traffic-goes)). "": each cluster\'s agents say it.'),
     _key("tunnelType", "tunnel_type", kinds.text("|geneve|vxlan", 'geneve, vxlan or ""'),
          meaning="Member: tunnelType of this cluster's agents, announced to the other clusters, which report when "
                  'theirs is another one. "": not announced.'),

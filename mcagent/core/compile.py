@@ -27,6 +27,10 @@ class Compiled:
     desired: Desired
     needs: frozenset[Kind]
 
+    def missing(self, snapshot: Snapshot) -> frozenset[Kind]:
+        """Return the kinds of which something may be missing in the snapshot that this was compiled from."""
+        return self.needs - (snapshot.synced - snapshot.selected if self.state.all_services else snapshot.synced)
+
     @property
     def state(self) -> NodeState:
         """What this Node is."""

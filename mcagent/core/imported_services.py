@@ -12,8 +12,9 @@ none after the one that has decided (nf_nat_inet_fn in net/netfilter/nf_nat_core
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from ipaddress import ip_address
 
 from mcagent.core.addresses.rules import merged
@@ -21,20 +22,34 @@ from mcagent.core.engine import Engine
 from mcagent.core.failover.reachability import named
 from mcagent.model.config import Config
 from mcagent.model.net import Address, host_network
-from mcagent.model.objects import EndpointSlice, Kind, Service, ServiceImport, ServicePort, Snapshot
+from mcagent.model.objects import EndpointSlice, Kind, Node, Service, ServiceImport, ServicePort, Snapshot
+from mcagent.model.parsing.kubernetes import MANAGED_BY, MANAGED_BY_LABEL, SOURCE_CLUSTER_LABEL
 from mcagent.model.plan import Fragment
 from mcagent.model.problem import Problem, Severity, all_problems
 from mcagent.model.resources import NftChain, NftSet
 from mcagent.model.traffic import Traffic, read_traffic
 
 NEEDS = frozenset({Kind.SERVICE_IMPORT, Kind.SERVICE, Kind.ENDPOINT_SLICE})
+# The labels of what is needed of kinds of which a cluster has many: the member's controller sets both.
+SELECTORS = {Kind.SERVICE: f"{MANAGED_BY_LABEL}={MANAGED_BY}", Kind.ENDPOINT_SLICE: SOURCE_CLUSTER_LABEL}
 SLOTS = 1 << 16  # a share is rounded to one of these
 MAX_ENDPOINTS = 1000  # of a port: the map of a rule is one message of netlink
 _SEED = "0x6d63"  # the same on every Node: a client keeps its endpoint wherever it asks from
 
+SAME_NODE = "PreferSameNode"  # trafficDistribution of a Service: its node's endpoints, else its zone's, else all
+SAME_ZONE = frozenset({"PreferClose", "PreferSameZone", SAME_NODE})
+
 Socket = tuple[Address, int]
 _RULE = re.compile(r"ip daddr (\S+) (\w+) dport (\d+) dnat ip to .* map \{ (.*) \}")
 _ELEMENT = re.compile(r"(\d+)(?:-(\d+))? : (\S+) \. (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this Node is."""
+
+    node: str = ""
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +67,17 @@ class Imported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortShares:
-    """What becomes of new connections to a port: endpoints, each with the end of its share of `SLOTS`."""
+    """What becomes of new connections to a port: endpoints, each with the end of its share of `SLOTS`.
+
+    `needless`: kube-proxy gives the same shares, so the kernel is told nothing.
+    """
 
     address: Address
     protocol: str
     port: int
     by_client: bool  # all connections of a client go to the same endpoint
     shares: tuple[tuple[int, Socket], ...]
+    needless: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +109,12 @@ def steering(
     objects = (snapshot.service_imports, snapshot.services, snapshot.endpoint_slices)
     services = engine.cell("imports with slices", imported, *objects)
     default = engine.cell("default traffic", read_traffic, config.imported_traffic)
-    decided = engine.each("imported Services", decide, services, default, config.cluster_id, left)
+    place = engine.cell("place of this Node", _place_of, snapshot.nodes, config)
+    decided = engine.each("imported Services", decide, services, default, config.cluster_id, left, place)
     chains = engine.cell("fragment of imported Services", fragment, decided, config)
     problems = engine.cell("problems of imported Services", _problems, decided)
-    return Steering(fragments=(chains,), problems=problems, unreachable=tuple(sorted(left)))
+    fragments = (chains,) if chains.resources else ()
+    return Steering(fragments=fragments, problems=problems, unreachable=tuple(sorted(left)))
 
 
 def imported(
@@ -111,26 +132,36 @@ def imported(
     }
 
 
+def _place_of(nodes: Mapping[str, Node], config: Config) -> Place:
+    own = nodes.get(config.node_name)
+    return Place(config.node_name, own.zone if own is not None else "")
+
+
 def _cluster_ips(services: Mapping[str, Service], slices: Iterable[EndpointSlice]) -> frozenset[Address]:
     owners = {f"{one.meta.namespace}/{one.service_name}" for one in slices}
     return frozenset(address for key in owners if key in services for address in services[key].cluster_ips)
 
 
 def decide(
-    service: Imported, default: Traffic, cluster_id: str, unreachable: frozenset[str] = frozenset()
+    service: Imported,
+    default: Traffic,
+    cluster_id: str,
+    unreachable: frozenset[str] = frozenset(),
+    place: Place = Place(),
 ) -> Decided:
     """Return the shares of a Service's endpoints, none where kube-proxy is to choose; `cluster_id` is ours.
 
-    Endpoints of unreachable clusters have none, unless nothing else may have any: it may be a false alarm.
+    Endpoints of unreachable clusters have none, unless nothing else may have any: it may be a false alarm. Where
+    the Service prefers near ones, these share what all endpoints of this cluster would have.
     """
     said = service.object
-    traffic = said.traffic or default
+    traffic = said.traffic or said.exported_traffic or default
     if not traffic.ranks and unreachable.isdisjoint(one.source_cluster for one in service.slices):
         return Decided()
     ports: list[PortShares] = []
     own: set[Address] = set()
     problems: list[Problem] = []
-    for place, port in enumerate(said.ports):
+    for index, port in enumerate(said.ports):
         ready = _ready(service.slices, port)
         reached = {cluster: sockets for cluster, sockets in ready.items() if cluster not in unreachable}
         if not traffic.ranks and len(reached) in (0, len(ready)):
@@ -139,10 +170,13 @@ def decide(
         if (count := sum(map(len, ready.values()))) > MAX_ENDPOINTS:
             reason = f"has {count} endpoints, of which {MAX_ENDPOINTS} can be weighed: kube-proxy chooses"
             problems.append(
-                said.meta.problem(f"spec.ports[{place}]", "TooManyEndpoints", reason, Severity.WARNING)
+                said.meta.problem(f"spec.ports[{index}]", "TooManyEndpoints", reason, Severity.WARNING)
             )
             continue
-        shares = tuple(_shares(reached, traffic, cluster_id)) or tuple(_shares(ready, traffic, cluster_id))
+        told = {one.source_cluster: one.told_ready for one in service.slices if one.source_cluster != cluster_id}
+        weights = _weights(reached, told, traffic, cluster_id) or _weights(ready, told, traffic, cluster_id)
+        near = _near(ready, service, cluster_id, place)
+        shares = _shares({**ready, **near}, weights)
         if shares:
             ports += [
                 PortShares(
@@ -151,6 +185,7 @@ def decide(
                     port=port.port,
                     by_client=said.client_ip_affinity,
                     shares=shares,
+                    needless=not near and _are_kube_proxys(ready, weights),
                 )
                 for address in said.ips
                 if address.version == 4 and address in service.cluster_ips
@@ -176,26 +211,61 @@ def _ready(slices: tuple[EndpointSlice, ...], port: ServicePort) -> dict[str, tu
     return {cluster: tuple(sorted(sockets, key=_order)) for cluster, sockets in sorted(found.items())}
 
 
-def _shares(ready: Mapping[str, tuple[Socket, ...]], traffic: Traffic, own: str) -> Iterator[tuple[int, Socket]]:
-    """Yield the endpoints of the first rank that has any, each with the end of its share."""
-    weights = {cluster: len(sockets) for cluster, sockets in ready.items()}  # as kube-proxy chooses
-    if traffic.ranks:
-        weights = next(filter(None, traffic.weights(ready, own)), {})
+def _near(
+    ready: Mapping[str, tuple[Socket, ...]], service: Imported, own: str, place: Place
+) -> dict[str, tuple[Socket, ...]]:
+    """Return those of this cluster's endpoints that are near, if the Service prefers such and there are any."""
+    wanted = service.object.distribution
+    if wanted not in SAME_ZONE or own not in ready:
+        return {}
+    where = {
+        address: endpoint
+        for one in service.slices
+        if one.source_cluster == own
+        for endpoint in one.endpoints
+        for address in endpoint.addresses
+    }
+    near = [one for one in ready[own] if place.zone and where[one[0]].zone == place.zone]
+    here = [one for one in ready[own] if wanted == SAME_NODE and where[one[0]].node_name == place.node]
+    found = tuple(here or near)
+    return {own: found} if found else {}
+
+
+def _weights(
+    ready: Mapping[str, tuple[Socket, ...]], told: Mapping[str, int | None], traffic: Traffic, own: str
+) -> dict[str, int]:
+    """Return the weights of the clusters that share: those of the first rank that has a ready endpoint."""
+    if not traffic.ranks:
+        return {cluster: len(sockets) for cluster, sockets in ready.items()}  # as kube-proxy chooses
+    counts = {cluster: told.get(cluster) or len(sockets) for cluster, sockets in ready.items()}
+    return next(filter(None, traffic.weights(counts, own)), {})
+
+
+def _are_kube_proxys(ready: Mapping[str, tuple[Socket, ...]], weights: Mapping[str, int]) -> bool:
+    """Tell whether every endpoint has the same share: so it is where a single cluster exports a Service."""
+    return len({Fraction(weights.get(cluster, 0), len(sockets)) for cluster, sockets in ready.items()}) == 1
+
+
+def _shares(ready: Mapping[str, tuple[Socket, ...]], weights: Mapping[str, int]) -> tuple[tuple[int, Socket], ...]:
+    """Return the endpoints of the clusters that share, each with the end of its share."""
+    found: list[tuple[int, Socket]] = []
     total, before, done = sum(weights.values()), 0, 0
     for cluster in sorted(weights):
         sockets = ready[cluster]
         for number, socket in enumerate(sockets, start=1):
             end = round(SLOTS * (done * len(sockets) + number * weights[cluster]) / (total * len(sockets)))
             if end > before:
-                yield end, socket
+                found.append((end, socket))
             before = end
         done += weights[cluster]
+    return tuple(found)
 
 
 def fragment(decided: Mapping[str, Decided], config: Config) -> Fragment:
-    """Return the chains for all Services; nothing where kube-proxy chooses everywhere."""
-    ports = [port for one in decided.values() for port in one.ports]
-    own = sorted({address for one in decided.values() if one.ports for address in one.own}, key=int)
+    """Return the chains for all Services; nothing where kube-proxy chooses everywhere, or would choose alike."""
+    ports = [port for one in decided.values() for port in one.ports if not port.needless]
+    steered = [one for one in decided.values() if not all(port.needless for port in one.ports)]
+    own = sorted({address for one in steered for address in one.own}, key=int)
     if not ports:
         return Fragment(owner="imported", resources=())
     table = config.nft_table

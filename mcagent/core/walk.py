@@ -60,7 +60,7 @@ class Walk:
         found = local.needs | (SERVICE_NEEDS if local.serves(self._facts.datapath) else frozenset())
         if self._config.stretched_network_policy and local.role:
             found |= policy_steps.needs(self._snapshot)
-        if self._config.imported_traffic and local.role:
+        if self._config.steers and local.role:
             found |= imported_services.NEEDS
         return found
 
@@ -284,7 +284,7 @@ class Walk:
     @cached_property
     def _steering(self) -> imported_services.Steering:
         """What imported Services want of this Node, where they are steered."""
-        if not self._config.imported_traffic or self.env is None:
+        if not self._config.steers or self.env is None:
             return imported_services.Steering()
         known = (self._snapshot, self._facts.unreachable, self.clusters.accepted, self._config)
         return imported_services.steering(self._engine, *known)
@@ -337,6 +337,7 @@ class Walk:
             role=local.role,
             why=local.why,
             all_pods=local.role is Role.GATEWAY and Kind.POD in local.needs,
+            all_services=local.serves(self._facts.datapath),
             gateways=local.gateways,
             tunnels=sum(len(found) for paths in self.paths for found in paths.values()),
             clusters=self.accepted,

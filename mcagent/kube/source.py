@@ -80,11 +80,17 @@ class Source(Protocol):
         """Begin to read these kinds. Returns at once."""
         ...
 
-    def set_kinds(self, kinds: Sequence[Kind], field_selectors: Mapping[Kind, str] | None = None) -> None:
+    def set_kinds(
+        self,
+        kinds: Sequence[Kind],
+        field_selectors: Mapping[Kind, str] | None = None,
+        label_selectors: Mapping[Kind, str] | None = None,
+    ) -> None:
         """Read exactly these kinds from now on; the sink forgets those no longer read.
 
-        `field_selectors` narrow kinds down ("spec.nodeName=node-1"); a kind whose selector changes is read
-        anew. A source may deliver more than was selected.
+        `field_selectors` narrow kinds down ("spec.nodeName=node-1"), as do `label_selectors`. A kind whose
+        selector changes is read anew; where no label selects any more, it is unknown until then. A source may
+        deliver more than was selected.
         """
         ...
 

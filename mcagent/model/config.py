@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from mcagent.model.net import Network
 from mcagent.model.resources import Bfd, TunnelType
+from mcagent.model.traffic import OTHERS
 
 
 class SourceNat(StrEnum):
@@ -112,7 +113,7 @@ class Config:
     gateway_selection: GatewaySelection = GatewaySelection.API  # gatewaySelection
     service_cidrs: tuple[Network, ...] = ()  # serviceCIDRs: of this cluster, where no Gateway object tells it
     new_connections: int = 10_000  # newConnections: of each other cluster to this Node, a second; 0: any number
-    imported_traffic: str = ""  # importedTraffic: which clusters get it (model.traffic); "": nothing is read
+    imported_traffic: str = OTHERS  # importedTraffic: which clusters get it (model.traffic); "": nothing is read
     expose_nodes: bool = False  # exposeNodes: other clusters may open connections to this Node's own addresses
 
     encryption: TrafficEncryption = TrafficEncryption.NONE  # trafficEncryptionMode
@@ -126,6 +127,11 @@ class Config:
     def encrypts(self) -> bool:
         """Whether traffic to other clusters is to be encrypted."""
         return self.encryption is not TrafficEncryption.NONE
+
+    @property
+    def steers(self) -> bool:
+        """Tell whether the agent chooses the clusters of new connections to imported Services."""
+        return bool(self.imported_traffic and self.cluster_id)
 
     @property
     def bfd_local(self) -> Bfd | None:

@@ -144,6 +144,7 @@ class NodeState:
     role: Role = Role.NONE
     why: str = ""  # why there is no role, for people
     all_pods: bool = False  # where Pods are read, those of all Nodes
+    all_services: bool = False  # where Services and EndpointSlices are read, also those that are not imported
     gateways: tuple[LocalGateway, ...] = ()  # of this cluster, by Node name
     tunnels: int = 0
     clusters: Mapping[str, AcceptedCluster] = field(default_factory=dict)

@@ -143,6 +143,7 @@ class Node:
     gateway_annotation: bool = False  # multicluster.antrea.io/gateway
     gateway_ip: Address | None = None  # multicluster.antrea.io/gateway-ip; None: the first InternalIP
     drain: bool = False  # mcagent.io/drain
+    zone: str = ""  # topology.kubernetes.io/zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +185,7 @@ class Endpoint:
     serving: bool = True
     terminating: bool = False
     node_name: str = ""
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,13 +202,15 @@ class EndpointSlice:
     """discovery.k8s.io/v1 EndpointSlice of one Service (label kubernetes.io/service-name).
 
     One of an imported Service says whose ServiceImport it serves, and which cluster its endpoints are of (labels
-    multicluster.kubernetes.io/service-name and source-cluster).
+    multicluster.kubernetes.io/service-name and source-cluster). Where these are one ClusterIP, `told_ready` is how
+    many ready endpoints that cluster says are behind it; None where it does not say.
     """
 
     meta: Meta
     service_name: str
     imported_name: str = ""
     source_cluster: str = ""
+    told_ready: int | None = None
     endpoints: tuple[Endpoint, ...] = ()
     ports: tuple[EndpointPort, ...] = ()
 
@@ -222,14 +226,17 @@ class ServiceExport:
 class ServiceImport:
     """multicluster.x-k8s.io/v1alpha1 ServiceImport: the addresses and ports of an imported Service.
 
-    `traffic`: which clusters get its connections; None where the object does not say.
+    Which clusters get its connections: `traffic` as this cluster's users say, `exported_traffic` as its exporters;
+    None where they do not.
     """
 
     meta: Meta
     ips: tuple[Address, ...] = ()  # none: it is headless, or has no address yet
     ports: tuple[ServicePort, ...] = ()
     client_ip_affinity: bool = False
+    distribution: str = ""  # trafficDistribution: whether near endpoints are preferred
     traffic: Traffic | None = None
+    exported_traffic: Traffic | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,3 +304,4 @@ class Snapshot:
     leaving: tuple[Gateway, ...] = ()
     problems: tuple[Problem, ...] = ()
     synced: frozenset[Kind] = frozenset()
+    selected: frozenset[Kind] = frozenset()  # kinds of which only what labels select is read

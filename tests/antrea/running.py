@@ -30,7 +30,7 @@ RESYNC = 2  # seconds, of our members: what is written again and again shows soo
 
 
 class Controllers:
-    """The controllers that run in one cluster, by role. `program` unpacks a version of Antrea's, where one is run."""
+    """The controllers that run in one cluster, by role. `program` unpacks a version of Antrea's, if one is run."""
 
     def __init__(self, cluster: Cluster, program: Callable[[str], Path] | None = None) -> None:
         self.cluster, self._program = cluster, program

@@ -7,7 +7,10 @@ administrator has named the namespace `pay`; `evil` is bounded by nothing but th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -17,10 +20,15 @@ from hypothesis import strategies as st
 from mcagent.controller.contract import names
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import LeaderSettings
+from mcagent.core.compile import compile_desired
+from mcagent.core.imported_services import SLOTS
 from mcagent.kube.source import RawObject
-from mcagent.model.objects import Kind
+from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.objects import Kind, ServiceImport
+from mcagent.model.resources import NftChain
+from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION, read_ready, read_traffic
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit import member_world
+from tests.unit import core_inputs, member_world
 from tests.unit.control_view import Controller
 from tests.unit.leader_world import AREA, Leader, account, cluster_info, endpoints, export, service
 
@@ -267,6 +275,97 @@ def test_special_addresses_are_no_endpoints(address: str) -> None:
     found = world(published=[], allowed=["10.0.0.0/8"])
     found.put(account("evil", allowed_cidrs="0.0.0.0/0,::/0"))
     assert endpoints_taken(found, [address]) == ["10.97.0.80"]
+
+
+# --- where connections go ---------------------------------------------------------------------------------------
+
+
+def shares(objects: Sequence[object]) -> dict[str, float]:
+    """Return the share of each endpoint of imported Service `web` on a Node, by its nft rule; {}: kube-proxy's."""
+    facts = Facts(datapath=DatapathType.SYSTEM)
+    there = core_inputs.snapshot(*core_inputs.HOME, *objects)  # type: ignore[arg-type]
+    fragment = compile_desired(there, facts, core_inputs.config("w1")).desired.fragments.get("imported")
+    rules = (
+        [rule for one in fragment.resources if isinstance(one, NftChain) for rule in one.rules] if fragment else []
+    )
+    parts = re.findall(r"(\d+)(?:-(\d+))? : (\S+) \.", " ".join(rules[: len(rules) // 2]))
+    return {address: (int(last or first) - int(first) + 1) / SLOTS for first, last, address in parts}
+
+
+def imported_web(**changes: Any) -> ServiceImport:
+    """Return ServiceImport default/web, changed."""
+    return replace(core_inputs.service_import("web"), **changes)
+
+
+OWN = core_inputs.imported_slice("own", "web", "home", [core_inputs.endpoint("10.10.3.5")])
+WEB = core_inputs.service("antrea-mc-web", "10.96.200.1", 80)
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.USER,
+    wants="take the connections to another Service, by its ClusterIP in a ServiceImport of its own namespace",
+    stopped_by="every agent: an import has the ClusterIP of the Service that its slices are of, and nothing else",
+)
+def test_an_import_takes_no_other_services_connections() -> None:
+    """Neither of another namespace, nor of its own; what is right beside it counts."""
+    dns = core_inputs.service("dns", "10.96.0.10", 80)
+    elsewhere = replace(dns, meta=replace(dns.meta, namespace="kube-system", name="dns"))
+    ips = tuple(map(ip_address, ("10.96.0.10", "192.0.2.7", "10.96.200.1")))
+    for victim in (dns, elsewhere):
+        stolen = compile_desired(
+            core_inputs.snapshot(*core_inputs.HOME, WEB, victim, imported_web(ips=ips), OWN),
+            Facts(datapath=DatapathType.SYSTEM),
+            core_inputs.config("w1"),
+        ).desired.fragments["imported"]
+        assert "10.96.200.1" in str(stolen)
+        assert not re.search(r"10\.96\.0\.10|192\.0\.2\.7", str(stolen))
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="draw all connections to a shared Service to itself, by a huge number of ready endpoints",
+    stopped_by="leader and agents: it counts as no more endpoints than a member may export one by one",
+)
+def test_a_number_of_ready_endpoints_is_bounded() -> None:
+    """`members.maxEndpoints` of the leader, at most 1,000; what is no such number counts as not said."""
+    found = world()
+    found.put(account("owner", allowed_namespaces="pay"), service("owner"), endpoints("owner", THEIRS))
+    for text, carried in (("999999", "evil=1000"), ("1e99", None), ("9" * 5000, None), ("-5", None)):
+        mine = endpoints("evil", ["10.97.0.80"])
+        mine["metadata"]["annotations"] = {READY_ANNOTATION: text}
+        found.put(service("evil"), mine)
+        made = found.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-endpoints")
+        assert made is not None
+        assert made["metadata"]["annotations"].get(READY_ANNOTATION) == carried
+    evil = core_inputs.imported_slice("evil", "web", "evil", [core_inputs.endpoint("10.97.0.80")])
+    told = replace(evil, told_ready=read_ready("999999"))
+    assert shares([WEB, imported_web(), OWN, told])["10.10.3.5"] == pytest.approx(1 / 1001, abs=1e-4)
+    weighed = imported_web(traffic=read_traffic("local=1, *=1"))
+    assert shares([WEB, weighed, OWN, told])["10.10.3.5"] == 0.5
+
+
+@attack(
+    Group.SERVICES,
+    Attacker.MEMBER,
+    wants="draw all connections to a shared Service to itself, by the traffic that its export asks for",
+    stopped_by="the leader: only exports of a reserved namespace name clusters; and importers have the last word",
+)
+def test_an_exporter_names_no_clusters_in_shared_namespaces() -> None:
+    """Though it exported first; what may be said says no more than that importers prefer themselves."""
+    found = world()
+    for text in ("evil", "evil > *", "evil=1000, *=0", "evil" * 3000, "local > evil > *"):
+        mine = service("evil")
+        mine["metadata"]["annotations"] = {TRAFFIC_ANNOTATION: text}
+        found.put(mine)
+        made = found.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-service")
+        assert made is not None
+        assert TRAFFIC_ANNOTATION not in (made["metadata"].get("annotations") or {})
+        assert TRAFFIC_ANNOTATION in found.verdict("evil-default-nginx-service")["message"]
+    evil = core_inputs.imported_slice("evil", "web", "evil", [core_inputs.endpoint("10.97.0.80")])
+    said = imported_web(exported_traffic=read_traffic("evil > *"), traffic=read_traffic("local > *"))
+    assert shares([WEB, said, OWN, evil]) == {"10.10.3.5": 1.0}
 
 
 # --- the same, looked at again by a member ----------------------------------------------------------------------

@@ -12,14 +12,17 @@ from typing import Any
 from devtools.lab.topology import Node
 from devtools.nodes import netns
 from devtools.nodes.node import pod_device
+from devtools.nodes.ovs import OvsInstance
+from devtools.waiting import wait_until
 from flows.pipeline.registers import ETHERTYPE_PROBE, MAC_ANSWER
 from mcagent.core import tunnel_probes
 from mcagent.core.addresses.underlay import endpoint_of
+from mcagent.core.failover import reachability
 from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from tests.attacks import tunnel_packets as packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.tunnel_packets import BFD, GENEVE, VXLAN
-from tests.attacks.tunnel_range import NOTHING, Range, encrypted, plain, six, v4, v6
+from tests.attacks.tunnel_range import NOTHING, TRIES, Range, encrypted, plain, six, v4, v6
 
 __all__ = ["encrypted", "plain", "six"]
 
@@ -46,6 +49,66 @@ def test_geneve_from_a_pod_to_a_remote_gateway(plain: Range) -> None:
     assert plain.attempt(plain.gateway, send) == NOTHING
     with plain.counting(plain.gateway, "to-tunnel"):
         plain.attempt(plain.gateway, send)
+
+
+def _said(plain: Range, node: Node) -> object:
+    """Return the clusters that a Node's agent takes for lost."""
+    summary = plain.lab.status(node.name)["summary"]
+    assert isinstance(summary, dict)
+    return summary["unreachable"]
+
+
+LOST = reachability.frame([reachability.number_of("west"), reachability.number_of("east")])
+
+
+@attack(
+    Group.TUNNELS,
+    Attacker.POD,
+    wants="make Nodes leave a cluster, by a gateway's word that it is lost, sent into a tunnel",
+    stopped_by=FORWARD,
+)
+def test_pods_tell_nodes_of_no_lost_cluster(plain: Range) -> None:
+    """As its own gateway Node would send it to a worker, and as a worker would to the gateway."""
+    for here, there in ((plain.gateway, plain.worker), (plain.worker, plain.gateway)):
+        address = there.address
+
+        def send(token: bytes, here: Node = here, address: IPv4Address = address) -> None:
+            packets.send(plain.pod(here), address, GENEVE, packets.geneve(LOST + token))
+
+        with plain.counting(here, "to-tunnel"):
+            assert plain.attempt(here, send) == NOTHING
+    assert [_said(plain, node) for node in (plain.gateway, plain.worker)] == [[], []]
+
+
+@attack(
+    Group.TUNNELS,
+    Attacker.MEMBER,
+    wants="make another cluster's Nodes leave a third one, by telling them that it is lost",
+    stopped_by="gateways: such a frame goes to an agent only from the tunnel to a gateway of its own cluster",
+)
+def test_other_clusters_tell_nodes_of_no_lost_cluster(plain: Range) -> None:
+    """It is dropped where it comes in; the same frame from the own gateway counts."""
+    far, near = plain.lab.ovs(plain.far_gateway.name), plain.lab.ovs(plain.gateway.name)
+
+    def say(ovs: OvsInstance, to: str, frame: bytes) -> None:
+        tunnels = plain.lab.status(plain.far_gateway.name if ovs is far else plain.gateway.name)["tunnels"]
+        assert isinstance(tunnels, list)
+        (port,) = (one["ofport"] for one in tunnels if one["peerKind"] == to)
+        message = f"in_port=controller packet={frame.hex()} actions=output:{port}"
+        ovs.ofctl("packet-out", ovs.mgmt("br-mc"), message)
+
+    def missed() -> int:
+        lines = near.ofctl("dump-flows", near.mgmt("br-mc"), "table=0").splitlines()
+        return sum(
+            int(line.partition("n_packets=")[2].partition(",")[0]) for line in lines if "priority=0 " in line
+        )
+
+    before = missed()
+    assert plain.attempt(plain.worker, lambda token: say(far, "remote", LOST + token)) == NOTHING
+    wait_until(lambda: missed() >= before + TRIES, "the drops to be counted")
+    assert [_said(plain, node) for node in (plain.gateway, plain.worker)] == [[], []]
+    say(near, "node", LOST)
+    wait_until(lambda: _said(plain, plain.worker) == ["west"], "the own gateway's word to count")
 
 
 @attack(

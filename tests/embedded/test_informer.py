@@ -17,6 +17,9 @@ import pytest
 
 from devtools.apiserver import GARBAGE, ApiServer, Fault, FaultKind
 from devtools.lab.certificates import server_identity
+from mcagent.agent.config import load
+from mcagent.agent.objects import Objects
+from mcagent.core.imported_services import NEEDS
 from mcagent.kube.client import Client
 from mcagent.kube.source import EventType, RawObject, WatchEvent, object_key
 from mcagent.kube.sources.apiserver import ApiServerSource
@@ -26,6 +29,7 @@ from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import AGENT_KINDS, KINDS
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.kubernetes import SOURCE_CLUSTER_LABEL
 from tests.antrea_crds import ANTREA, definition
 from tests.waiting import until
 
@@ -437,11 +441,47 @@ def test_kinds_come_and_go_with_the_role(api: ApiServer, client: Client, mirror:
     until(source.has_synced)
     source.set_kinds([Kind.GATEWAY, Kind.POD], {Kind.POD: "spec.nodeName=n1"})
     mirror.wait_names(Kind.POD, "p1")
+    source.set_kinds([Kind.GATEWAY, Kind.POD], {}, {Kind.POD: "app"})
+    mirror.wait_names(Kind.POD)
+    source.set_kinds([Kind.GATEWAY, Kind.POD])
+    assert mirror.names(Kind.POD) in (None, {"p1", "p2"})  # unknown until all are listed
+    mirror.wait_names(Kind.POD, "p1", "p2")
     source.set_kinds([Kind.GATEWAY])
     mirror.wait(lambda: Kind.POD not in mirror.objects)
     assert set(source.state()) == {Kind.GATEWAY}
     assert source.state()[Kind.GATEWAY].lists == 1
     source.stop()
+
+
+def test_a_worker_reads_imported_services_alone_and_a_gateway_all(api: ApiServer, tmp_path: Path) -> None:
+    """Services and slices are selected by their labels at the API server: the others cost a Node nothing.
+
+    Where everything is needed suddenly, nothing is known until everything is listed.
+    """
+    api.write_kubeconfig(tmp_path / "kubeconfig")
+    put(api, Kind.SERVICE, "own")
+    put(api, Kind.ENDPOINT_SLICE, "own")
+    ours, source = {"app.kubernetes.io/managed-by": "mcagent"}, {SOURCE_CLUSTER_LABEL: "east"}
+    put(api, Kind.SERVICE, "antrea-mc-web", metadata={"name": "antrea-mc-web", "labels": ours})
+    owned = {**source, "kubernetes.io/service-name": "antrea-mc-web"}
+    put(api, Kind.ENDPOINT_SLICE, "web-east", metadata={"name": "web-east", "labels": owned})
+    objects = Objects(load(None, {}, {"nodeName": "n1", "kubeconfig": f"{tmp_path}/kubeconfig"}), lambda: None)
+    objects.start(write=False)
+    try:
+        objects.want(NEEDS, all_pods=False, all_services=False)
+        until(lambda: objects.take().synced >= NEEDS)
+        found = objects.take()
+        assert set(found.services) == {"kube-system/antrea-mc-web"}
+        assert set(found.endpoint_slices) == {"kube-system/web-east"}
+        assert found.selected == {Kind.SERVICE, Kind.ENDPOINT_SLICE}
+        objects.want(NEEDS, all_pods=False, all_services=True)
+        found = objects.take()
+        assert found.selected == frozenset()
+        assert Kind.SERVICE not in found.synced or "kube-system/own" in found.services
+        until(lambda: objects.take().synced >= NEEDS)
+        assert "kube-system/own" in objects.take().services
+    finally:
+        objects.stop()
 
 
 def test_a_missing_definition_is_told_plainly(api: ApiServer, start: Callable[..., Informer]) -> None:
@@ -458,12 +498,27 @@ def test_a_kind_that_need_not_be_there_counts_as_empty_until_it_is(
     """It is synced and connected without an error, and its objects come once the API server serves it."""
     definition = api.registry._types.pop(("multicluster.x-k8s.io", "serviceexports"))
     put_later = ("multicluster.x-k8s.io", "serviceexports")
-    informer = start(Kind.SERVICE_EXPORT, optional=True)
+    informer = start(Kind.SERVICE_EXPORT, dispensable=frozenset({404}))
     until(lambda: informer.state().synced)
     assert (informer.state().connected, informer.state().error) == (True, "")
     api.registry._types[put_later] = definition
     put(api, Kind.SERVICE_EXPORT, "web")
     until(lambda: "kube-system/web" in mirror.objects[Kind.SERVICE_EXPORT])
+
+
+def test_a_kind_that_may_not_be_read_can_be_done_without(
+    api: ApiServer, mirror: Mirror, start: Callable[..., Informer]
+) -> None:
+    """It counts as empty, the state tells why, and its objects come with the right to read them."""
+    put(api, Kind.SERVICE_EXPORT, "web")
+    api.faults.add(Fault(kind=FaultKind.STATUS, code=403, path="serviceexports"))
+    informer = start(Kind.SERVICE_EXPORT, dispensable=frozenset({403, 404}))
+    until(lambda: informer.state().synced)
+    assert mirror.names(Kind.SERVICE_EXPORT) == set()
+    until(lambda: "403" in informer.state().error)
+    api.faults.clear()
+    mirror.wait_names(Kind.SERVICE_EXPORT, "web")
+    until(lambda: (informer.state().connected, informer.state().error) == (True, ""))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "clusters: 7", "apiVersion: v1\nkind: Config\n"])

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -13,91 +11,34 @@ from devtools.errors import LabError
 from devtools.lab import faults
 from devtools.lab.api import Json
 from devtools.lab.lab import Lab
-from devtools.lab.topology import POD_PORT, Cluster, Pod, generate
+from devtools.lab.topology import POD_PORT, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from mcagent.model.traffic import TRAFFIC_ANNOTATION
+from tests.imported import ADDRESS, PORT, answered, endpoint_slice, import_service, pods
 from tests.lab.traces import trace
 
-ADDRESS = str(generate().clusters[0].service_cidr[200])  # of the imported Service: no kube-proxy knows it
-PORT = 8053
-CONNECTIONS = 400  # a share of 3/4 is off by 0.1 in less than one of 100,000 runs
+CONNECTIONS = 2000  # a share of 3/4 is off by 0.05 in less than one of a million runs
 IN_TIME = 15.0  # seconds until a change counts
 
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
-    """Two clusters with a gateway and a worker each; a Service of both is imported by the first one."""
-    shape = generate(pods=2)
-    on = {"importedTraffic": "any"}
-    made = make_lab(replace(shape, clusters=tuple(replace(c, config=on) for c in shape.clusters)))
-    east, west = made.topology.clusters
-    api = made.api(east.name)
-    api.create(
-        {
-            "apiVersion": "multicluster.x-k8s.io/v1alpha1",
-            "kind": "ServiceImport",
-            "metadata": {"name": "both", "namespace": "default"},
-            "spec": {
-                "type": "ClusterSetIP",
-                "ips": [ADDRESS],
-                "ports": [{"name": "udp", "protocol": "UDP", "port": PORT}],
-            },
-        }
-    )
-    api.create(
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "antrea-mc-both", "namespace": "default"},
-            "spec": {"clusterIP": ADDRESS, "ports": [{"name": "udp", "protocol": "UDP", "port": PORT}]},
-        }
-    )
-    api.create(endpoint_slice("east", [str(pod.address) for pod in pods(east)], POD_PORT))
-    api.create(endpoint_slice("west", [str(west.services[0].cluster_ip)], west.services[0].port))
+    """Two clusters with a gateway and a worker each; a Service of both is imported by the first one.
+
+    Agents have no word about it in their configuration.
+    """
+    made = make_lab(generate(pods=2))
+    import_service(made)
     made.wait_ready()
     return made
 
 
-def pods(cluster: Cluster) -> list[Pod]:
-    """Return the Pods of a cluster."""
-    return [pod for node in cluster.nodes for pod in node.pods]
-
-
-def endpoint_slice(cluster: str, addresses: list[str], port: int, *, ready: bool = True) -> Json:
-    """Return the EndpointSlice of a cluster's endpoints."""
-    return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {
-            "name": f"both-{cluster}",
-            "namespace": "default",
-            "labels": {
-                "kubernetes.io/service-name": "antrea-mc-both",
-                "multicluster.kubernetes.io/service-name": "both",
-                "multicluster.kubernetes.io/source-cluster": cluster,
-            },
-        },
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": [one], "conditions": {"ready": ready}} for one in addresses],
-        "ports": [{"name": "udp", "protocol": "UDP", "port": port}],
-    }
-
-
-def say(lab: Lab, text: str, **spec: object) -> None:
-    """Annotate the ServiceImport."""
+def say(lab: Lab, text: str | None, **spec: object) -> None:
+    """Annotate the ServiceImport; None: say nothing."""
     change: Json = {"metadata": {"annotations": {TRAFFIC_ANNOTATION: text}}, "spec": spec}
     lab.api(lab.topology.clusters[0].name).patch("ServiceImport", "both", change)
-
-
-def answered(lab: Lab, client: str, number: int, timeout: float = 3.0) -> Counter[str]:
-    """Ask the Service from a namespace, each time by another port; return how often each cluster has answered."""
-    found: Counter[str] = Counter()
-    for _ in range(number):
-        pod = traffic.udp(client, ADDRESS, PORT, b"x", timeout=timeout).pod
-        found[lab.topology.pod(pod)[0].name] += 1
-    return found
 
 
 def becomes(lab: Lab, client: str, *clusters: str) -> None:
@@ -121,8 +62,37 @@ def shares_told(lab: Lab) -> dict[str, float]:
     return {one["address"]: one["share"] for one in found["service"]["endpoints"]}
 
 
+def share(lab: Lab, client: str) -> float:
+    """Return the share of the first cluster in many connections."""
+    return answered(lab, client, CONNECTIONS)["east"] / CONNECTIONS
+
+
+def tell(lab: Lab, ready: int) -> None:
+    """Let the other cluster tell how many ready endpoints it has."""
+    east, west = lab.topology.clusters
+    there = ([str(west.services[0].cluster_ip)], west.services[0].port)
+    lab.api(east.name).apply(endpoint_slice("west", *there, told=ready))
+
+
+def test_connections_follow_ready_endpoints_without_a_word_about_it(lab: Lab) -> None:
+    """Four Pods here and one ClusterIP there: the other cluster's share is that of the Pods behind it."""
+    east = lab.topology.clusters[0]
+    client, node = lab.namespace(east.workers[0].pods[0]), east.workers[0].name
+    say(lab, None)
+    for ready, part, last in ((16, 0.2, 3276), (1, 0.8, None), (12, 0.25, 4095)):
+        tell(lab, ready)
+        if last is None:  # as kube-proxy would choose, which knows nothing of the Service here
+            wait_until(lambda: "mct_import" not in listed(lab, node), "the chains to go", timeout=IN_TIME)
+            continue
+        shown = f"map {{ 0-{last} :"
+        wait_until(lambda shown=shown: shown in listed(lab, node), "the Pods' shares", timeout=IN_TIME)  # type: ignore[misc]
+        found = share(lab, client)
+        print(f"\n4 : {ready} gave this cluster {found:.1%}")
+        assert found == pytest.approx(part, abs=0.05)
+
+
 def test_connections_follow_weights_ranks_and_readiness(lab: Lab) -> None:
-    """Shared 3 : 1, whatever the numbers of endpoints; or here first, and there while nothing is ready here."""
+    """Shared 3 : 1, whatever the numbers of endpoints; or here first, while anything is ready here."""
     east = lab.topology.clusters[0]
     api = lab.api(east.name)
     own = [str(pod.address) for pod in pods(east)]
@@ -135,15 +105,16 @@ def test_connections_follow_weights_ranks_and_readiness(lab: Lab) -> None:
         client = lab.namespace(place)
         say(lab, "local=3, west=1")
         becomes(lab, client, "east", "west")
-        share = answered(lab, client, CONNECTIONS)["east"] / CONNECTIONS
-        assert 0.65 < share < 0.85
+        found = share(lab, client)
+        print(f"\n3 : 1 gave this cluster {found:.1%}")
+        assert found == pytest.approx(0.75, abs=0.05)
         told = shares_told(lab)
         assert sum(part for address, part in told.items() if address in own) == pytest.approx(0.75, abs=0.001)
         assert told[west_web] == pytest.approx(0.25, abs=0.001)
         say(lab, "local > *")
         becomes(lab, client, "east")
-    api.apply(endpoint_slice("east", own, POD_PORT, ready=False))
-    becomes(lab, client, "west")
+    api.apply(endpoint_slice("east", own, POD_PORT, ready=False))  # kube-proxy would choose the same now
+    wait_until(lambda: "mct_import" not in listed(lab, east.workers[0].name), "the chains to go", timeout=IN_TIME)
     api.apply(endpoint_slice("east", own, POD_PORT))
     becomes(lab, client, "east")
 
@@ -168,7 +139,7 @@ def test_a_cluster_that_no_gateway_reaches_is_left_in_the_time_of_bfd_and_return
     """Its objects stay what they are; who has lost it gets its connections elsewhere, and nobody else notices."""
     east, west = lab.topology.clusters
     client, node = lab.namespace(east.workers[0].pods[0]), east.workers[0].name
-    say(lab, "*")
+    say(lab, None)
     becomes(lab, client, "east", "west")
     lost = faults.link_cut(lab, *(one.name for one in west.gateways))
     lost.inject()
@@ -185,17 +156,15 @@ def test_a_cluster_that_no_gateway_reaches_is_left_in_the_time_of_bfd_and_return
 
 
 def test_what_is_left_to_kube_proxy_has_no_rules(lab: Lab) -> None:
-    """ "any" takes the chains away, and a wrong text counts as nothing said."""
+    """ "any" takes the chains away, and a wrong text counts as nothing said, which brings them back."""
     east = lab.topology.clusters[0]
     node = east.workers[0].name
     say(lab, "local")
     wait_until(lambda: "mct_import_pre" in listed(lab, node), "the chains", timeout=IN_TIME)
     say(lab, "any")
     wait_until(lambda: "mct_import" not in listed(lab, node), "the chains to go", timeout=IN_TIME)
-    say(lab, "local")
-    wait_until(lambda: "mct_import_pre" in listed(lab, node), "the chains", timeout=IN_TIME)
     say(lab, "Local!")
-    wait_until(lambda: "mct_import" not in listed(lab, node), "the chains to go", timeout=IN_TIME)
+    wait_until(lambda: "mct_import_pre" in listed(lab, node), "the chains", timeout=IN_TIME)
     assert "is not a cluster" in lab.mcagent(node, "status", check=False)
 
 

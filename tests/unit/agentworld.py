@@ -145,13 +145,13 @@ class World:
         assert state.role
         self.states_lost += 1
 
-    def want(self, kinds: frozenset[Kind], *, all_pods: bool) -> None:
+    def want(self, kinds: frozenset[Kind], *, all_pods: bool, all_services: bool) -> None:
         """Remember what was asked for."""
         self.wanted.append(kinds)
 
     def list_all(self, clusters: int = 3, gateways: Sequence[RawObject] = ()) -> None:
         """Tell the complete input: a Node, which is a gateway, and so many clusters."""
-        for kind in (Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE):
+        for kind in (Kind.SERVICE, Kind.SERVICE_EXPORT, Kind.ENDPOINT_SLICE, Kind.SERVICE_IMPORT):
             self.store.replace(kind, [])
         self.store.replace(Kind.NODE, [node()])
         self.store.replace(Kind.GATEWAY, list(gateways) or [gateway()])

@@ -196,7 +196,7 @@ def snapshot(*objects: ApiObject) -> Snapshot:
 
 def config(name: str, **values: object) -> Config:
     """Return the configuration of a Node of cluster "home"."""
-    return Config(node_name=name, cluster_id="home", **values)  # type: ignore[arg-type]
+    return Config(**({"node_name": name, "cluster_id": "home"} | values))  # type: ignore[arg-type]
 
 
 # Cluster "home": two gateways and a worker.

@@ -132,7 +132,21 @@ def test_units_of_a_worker() -> None:
         (PeerKind.GATEWAY, "g1"),
         (PeerKind.GATEWAY, "g2"),
     }
-    assert Kind.SERVICE not in found.needs
+    assert not found.state.all_services
+    assert Kind.SERVICE_EXPORT not in found.needs
+    assert {Kind.SERVICE, Kind.SERVICE_IMPORT} <= found.needs
+    for off in (compiled(EAST, on="w1", imported_traffic=""), compiled(EAST, on="w1", cluster_id="")):
+        assert not {Kind.SERVICE, Kind.SERVICE_IMPORT} & off.needs
+
+
+def test_a_new_gateway_waits_for_all_services() -> None:
+    """What a worker reads of them, those that are imported, is not enough for it."""
+    selected = frozenset({Kind.SERVICE, Kind.ENDPOINT_SLICE})
+    there = replace(snapshot(*HOME, EAST), selected=selected)
+    assert compile_desired(there, NO_FACTS, config("w1")).missing(there) == frozenset()
+    assert compile_desired(there, NO_FACTS, config("g1")).missing(there) == selected
+    whole = replace(there, selected=frozenset())
+    assert compile_desired(whole, NO_FACTS, config("g1")).missing(whole) == frozenset()
 
 
 def test_routes() -> None:

@@ -19,6 +19,7 @@ from mcagent.core.imported_services import (
     SLOTS,
     Decided,
     Imported,
+    Place,
     PortShares,
     decide,
     fragment,
@@ -29,7 +30,7 @@ from mcagent.model.objects import EndpointSlice, Kind, ServiceImport
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.plan import Desired
 from mcagent.model.resources import NftChain, NftSet
-from mcagent.model.traffic import Share, Traffic, read_traffic
+from mcagent.model.traffic import MAX_READY, Share, Traffic, read_traffic, told_ready
 from tests.unit.core_inputs import (
     HOME,
     config,
@@ -69,6 +70,7 @@ def test_a_text_is_read(text: str, ranks: tuple[tuple[Share, ...], ...]) -> None
         ("east=½", "weights from 0 to 1000"),
         ("east > west > east", 'has "east" 2 times'),
         ("any > east > any", 'has "any" 2 times'),
+        ("local > east=3, *", '"*" of "east=3, *" has none'),
         ("a," * 3000, "at most 4096 characters"),
     ],
 )
@@ -80,10 +82,11 @@ def test_a_text_that_says_nothing_is_refused(text: str, words: str) -> None:
 
 def test_clusters_that_are_not_named_come_last() -> None:
     """A rank without any cluster that is there stays empty; "*" names all others."""
-    every = ["home", "east", "west"]
-    assert read_traffic("north > local").weights(every, "home") == [{}, {"home": 1}, {"east": 1, "west": 1}]
+    every = {"home": 4, "east": 2, "west": 1}
+    assert read_traffic("north > local").weights(every, "home") == [{}, {"home": 4}, {"east": 2, "west": 1}]
     assert read_traffic("local=2, *=3").weights(every, "home") == [{"home": 2, "east": 3, "west": 3}]
-    assert read_traffic("east=0 > *").weights(every, "home") == [{}, {"home": 1, "west": 1}]
+    assert read_traffic("east=0 > *").weights(every, "home") == [{}, {"home": 4, "west": 1}]
+    assert read_traffic("east, *=0").weights(every, "home") == [{"east": 2}]
 
 
 def shares(found: Decided) -> dict[str, float]:
@@ -114,10 +117,89 @@ def decided(text: str, endpoints: Mapping[str, Iterable[str]], **more: Any) -> D
 def test_shares_are_those_of_clusters_not_of_endpoints() -> None:
     """Three endpoints of this cluster have together what one of the other has, or what the weights say."""
     endpoints = {"home": ["10.10.1.1", "10.10.1.2", "10.10.1.3"], "east": ["10.97.0.1"]}
-    assert shares(decided("*", endpoints))["10.97.0.1:80"] == 0.5
+    assert shares(decided("*=1", endpoints))["10.97.0.1:80"] == 0.5
     found = shares(decided("local=3, east=1", endpoints))
     assert found["10.97.0.1:80"] == pytest.approx(0.25)
     assert found["10.10.1.2:80"] == pytest.approx(0.25, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("told", "share"),
+    [("9", 0.75), (None, 0.25), ("0", 0.25), ("many", 0.25), ("1234567", 0.25), ("999999", 1000 / 1003)],
+)
+def test_a_cluster_behind_one_address_has_the_share_of_its_endpoints(told: str | None, share: float) -> None:
+    """By the number that it tells, within a bound; what is no number is a problem, and not used. Weights win."""
+    annotations = {} if told is None else {"mcagent.io/ready-endpoints": told}
+    found = parse_object(raw_slice("east", "10.97.0.1", annotations), Kind.ENDPOINT_SLICE)
+    assert [one.path for one in found.problems] == (
+        ["metadata.annotations.mcagent.io/ready-endpoints"] if told in {"many", "1234567"} else []
+    )
+    assert isinstance(found.value, EndpointSlice)
+    own = imported_slice("own", "web", "home", map(endpoint, ["10.10.1.1", "10.10.1.2", "10.10.1.3"]))
+    own = replace(own, told_ready=500)  # of this cluster its endpoints count, whatever anybody says
+    service = with_address(service_import("web"), (own, found.value))
+    assert shares(decide(service, read_traffic("*"), "home"))["10.97.0.1:80"] == pytest.approx(share, abs=1e-4)
+    weighed = shares(decide(service, read_traffic("local=3, *=1"), "home"))
+    assert weighed["10.97.0.1:80"] == pytest.approx(0.25, abs=1e-4)
+
+
+def raw_slice(cluster: str, address: str, annotations: Mapping[str, str]) -> dict[str, Any]:
+    """Return an EndpointSlice of imported Service web, as the API has it."""
+    labels = {
+        "kubernetes.io/service-name": "antrea-mc-web",
+        "multicluster.kubernetes.io/service-name": "web",
+        "multicluster.kubernetes.io/source-cluster": cluster,
+    }
+    meta = {"name": f"web-{cluster}", "namespace": "default", "labels": labels, "annotations": dict(annotations)}
+    ports = [{"name": "http", "port": 80, "protocol": "TCP"}]
+    endpoints = [{"addresses": [address]}]
+    return {"metadata": meta, "addressType": "IPv4", "endpoints": endpoints, "ports": ports}
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=30))
+def test_what_is_told_is_right_within_an_eighth_and_seldom_changes(counts: list[int]) -> None:
+    """Whatever happens; nothing is told of what differs less, and of none at once."""
+    told: int | None = None
+    for count in counts:
+        before, told = told, told_ready(told, count)
+        assert bool(told) == bool(count)
+        assert abs(told - min(count, MAX_READY)) <= told / 8
+        if before and count and abs(before - min(count, MAX_READY)) <= before / 8:
+            assert told == before
+
+
+def test_a_thousand_pods_that_come_or_go_are_told_of_some_fifty_times() -> None:
+    """An exporter's rollout is no storm of writes at the leader."""
+    for order in (range(1001), range(1000, -1, -1)):
+        told: int | None = None
+        writes = 0
+        for count in order:
+            before, told = told, told_ready(told, count)
+            writes += told != before
+        assert writes < 60
+
+
+def test_who_prefers_near_endpoints_gets_them_of_this_cluster() -> None:
+    """They share what all of this cluster would have; without a near one all count. Other clusters have theirs."""
+    places = {"10.10.1.1": ("n1", "a"), "10.10.1.2": ("n2", "a"), "10.10.1.3": ("n3", "b")}
+    own = [replace(endpoint(ip), node_name=node, zone=zone) for ip, (node, zone) in places.items()]
+    slices = (
+        imported_slice("own", "web", "home", own),
+        imported_slice("east", "web", "east", [endpoint("10.97.0.1")]),
+    )
+
+    def near(distribution: str, node: str, zone: str) -> set[str]:
+        said = replace(service_import("web"), distribution=distribution)
+        found = decide(with_address(said, slices), read_traffic("*"), "home", frozenset(), Place(node, zone))
+        given_to = shares(found)
+        assert given_to.pop("10.97.0.1:80") == 0.25
+        return {text.removesuffix(":80") for text in given_to}
+
+    assert near("PreferClose", "n1", "a") == {"10.10.1.1", "10.10.1.2"}
+    assert near("PreferSameNode", "n1", "a") == {"10.10.1.1"}
+    assert near("PreferSameNode", "n9", "b") == {"10.10.1.3"}
+    for distribution, zone in (("PreferSameZone", "c"), ("PreferSameZone", ""), ("", "a")):
+        assert near(distribution, "n9", zone) == set(places)
 
 
 def test_the_first_rank_with_a_ready_endpoint_has_everything() -> None:
@@ -160,6 +242,18 @@ def test_every_cluster_gets_its_share(clusters: dict[str, tuple[int, int]], chan
     shuffled = list(endpoints.items())
     chance.shuffle(shuffled)
     assert decided(text, dict(shuffled)) == found
+
+
+def test_what_kube_proxy_would_choose_alike_is_left_to_it() -> None:
+    """A Service of one cluster needs no rule, nor one whose endpoints have all the same share; others do."""
+    lone = imported_slice("web-east", "web", "east", [endpoint("10.97.0.1"), endpoint("10.97.0.2")])
+    assert chains(compiled("*", service_import("web"), lone)) == {}
+    both = [imported_slice("web-home", "web", "home", [endpoint("10.10.3.5"), endpoint("10.10.3.6")]), lone]
+    assert chains(compiled("*", service_import("web"), *both)) == {}
+    assert chains(compiled("*=1", service_import("web"), *both)) == {}
+    assert chains(compiled("local=2, *=1", service_import("web"), *both)) != {}
+    told = replace(lone, told_ready=7)
+    assert chains(compiled("*", service_import("web"), both[0], told)) != {}
 
 
 def test_more_endpoints_than_fit_are_left_to_kube_proxy() -> None:

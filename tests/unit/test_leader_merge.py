@@ -18,6 +18,7 @@ from tests.unit.leader_world import (
     AREA,
     FLAT,
     Leader,
+    account,
     announce,
     cluster_info,
     endpoints,
@@ -275,6 +276,54 @@ def test_exported_labels_and_annotations_are_the_oldest_exports() -> None:
     reason, message = leader.conflict("east-default-nginx-service")
     assert reason == "LabelsConflict"
     assert "exportedAnnotations: {example.org/owner: any text} in cluster west" in message
+
+
+def note(leader: Leader, name: str, key: str) -> str | None:
+    """Return one of our annotations of a ResourceImport."""
+    found = leader.api.get(Kind.RESOURCE_IMPORT, AREA, name)
+    assert found is not None
+    return (found["metadata"].get("annotations") or {}).get(f"mcagent.io/{key}")
+
+
+def annotated(raw: RawObject, key: str, text: str) -> RawObject:
+    """Return an export with one of our annotations."""
+    raw["metadata"]["annotations"] = {f"mcagent.io/{key}": text}
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("told", "carried"),
+    [("12", "west=12"), ("99999", "west=1000"), ("1234567", None), ("-1", None), ("³", None), ("0", None)],
+)
+def test_the_numbers_of_ready_endpoints_are_carried_by_cluster(told: str, carried: str | None) -> None:
+    """Up to what the leader takes of one Service; what is no number is told, and the endpoints are used."""
+    leader = two()
+    theirs = annotated(endpoints("west", ["10.2.0.1"]), "ready-endpoints", told)
+    leader.put(service("east"), endpoints("east", ["10.1.0.1"]), service("west"), theirs)
+    assert note(leader, "default-nginx-endpoints", "ready-endpoints") == carried
+    assert leader.addresses() == ["10.1.0.1", "10.2.0.1"]
+    message = leader.verdict("west-default-nginx-endpoints").get("message", "")
+    assert ("must be a whole number" in message) == (carried is None and told != "0")
+
+
+def test_where_connections_go_is_the_oldest_exports() -> None:
+    """Else the ClusterSet's; clusters are named by those only for whom the namespace is reserved."""
+    wanted = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT, imported_traffic="*=1")
+    leader = Leader("east", "west", settings=wanted)
+    leader.put(service("east"))
+    assert note(leader, "default-nginx-service", "traffic") == "*=1"
+    leader.clock.forward(5)
+    leader.put(annotated(service("west"), "traffic", "local > *"))
+    assert note(leader, "default-nginx-service", "traffic") == "*=1"
+    assert leader.conflict("east-default-nginx-service")[0] == "TrafficConflict"
+    leader.put(annotated(service("east"), "traffic", "local > *"))
+    assert note(leader, "default-nginx-service", "traffic") == "local > *"
+    for text, why in (("east > *", "names clusters"), ("east=", "must have weights")):
+        leader.put(annotated(service("east"), "traffic", text))
+        assert note(leader, "default-nginx-service", "traffic") == "*=1"
+        assert why in leader.verdict("east-default-nginx-service")["message"]
+    leader.put(account("east", allowed_namespaces="default"), annotated(service("east"), "traffic", "east > *"))
+    assert note(leader, "default-nginx-service", "traffic") == "east > *"
 
 
 def test_ports_in_another_order_are_no_conflict() -> None:

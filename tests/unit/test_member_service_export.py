@@ -252,15 +252,18 @@ def test_serving_endpoints_count_while_none_is_ready() -> None:
     assert subsets(view)[0]["addresses"] == [{"ip": "10.10.1.2"}]
 
 
-def test_one_endpoint_change_is_one_write_with_pod_ips_and_none_with_cluster_ips() -> None:
-    """What a change writes does not grow with the number of Services."""
+def test_one_endpoint_change_is_one_write_with_pod_ips_and_few_change_anything_with_cluster_ips() -> None:
+    """What a change writes does not grow with the number of Services.
+
+    Behind a ClusterIP only their number counts, and that is told when it is off by more than an eighth.
+    """
     for wanted, writes in ((POD_IP, [f"update ResourceExport {AREA}/east-shop-s7-endpoints"]), (settings(), [])):
         objects = [
             raw
             for number in range(20)
             for raw in (
                 service(f"s{number}"),
-                slice_of(f"s{number}", f"10.10.1.{number}"),
+                slice_of(f"s{number}", *(f"10.10.{one}.{number}" for one in range(8))),
                 export_of(f"s{number}"),
             )
         ]
@@ -268,10 +271,67 @@ def test_one_endpoint_change_is_one_write_with_pod_ips_and_none_with_cluster_ips
         controller = run(view, wanted)
         north_of(view).writes.clear()
         view.local.writes.clear()
-        view.local.put(slice_of("s7", "10.10.1.7", "10.10.2.7"))
+        view.local.put(slice_of("s7", *(f"10.10.{one}.7" for one in range(9))))
         controller.run()
         assert north_of(view).writes == writes
         assert view.local.writes == []
+
+
+def told_of(view: MemoryView) -> str | None:
+    """Return how many ready endpoints the Endpoints export says there are."""
+    raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-shop-web-endpoints")
+    assert raw is not None
+    return (raw["metadata"].get("annotations") or {}).get("mcagent.io/ready-endpoints")
+
+
+def test_the_number_of_ready_endpoints_behind_a_cluster_ip_is_told() -> None:
+    """Of the family that has more of them; not of endpoints that are exported themselves, nor of none."""
+    slices = [
+        slice_of("web", *(f"10.10.1.{one}" for one in range(1, 12)), name="a"),
+        slice_of("web", "10.10.1.1", "10.10.1.12", name="b"),
+        slice_of("web", "fd00::1", "fd00::2", name="c"),
+        slice_of("web", "10.10.1.13", name="d", ready=False, serving=True),
+    ]
+    view = world(service("web"), *slices, export_of("web"))
+    controller = run(view)
+    assert told_of(view) == "12"
+    view.local.put(slice_of("web", "10.10.1.1", "10.10.1.2", name="a"))
+    controller.run()
+    assert told_of(view) == "3"
+    for name in ("a", "b", "c"):
+        view.local.remove(Kind.ENDPOINT_SLICE, "shop", name)
+    controller.run()
+    assert told_of(view) == "1"  # those that still serve
+    view.local.remove(Kind.ENDPOINT_SLICE, "shop", "d")
+    controller.run()
+    assert (told_of(view), subsets(view)) == (None, [])
+    by_pods = world(service("web"), *slices, export_of("web"))
+    run(by_pods, POD_IP)
+    assert told_of(by_pods) is None
+
+
+def test_an_export_says_where_connections_are_to_go() -> None:
+    """What its ServiceExport says is carried; what makes no sense is told there, and carried nowhere."""
+    wanted = export_of("web")
+    wanted["metadata"]["annotations"] = {"mcagent.io/traffic": "local>*"}
+    view = world(*WEB[:2], wanted)
+    controller = run(view)
+
+    def carried() -> str | None:
+        raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-shop-web-service")
+        assert raw is not None
+        return (raw["metadata"].get("annotations") or {}).get("mcagent.io/traffic")
+
+    assert carried() == "local > *"
+    view.local.change(
+        Kind.SERVICE_EXPORT, "shop", "web", {"metadata": {"annotations": {"mcagent.io/traffic": "!"}}}
+    )
+    controller.run()
+    assert carried() is None
+    (told,) = [one for one in controller.all_events() if "mcagent.io/traffic" in one.message]
+    assert (told.reason, told.subject) == ("MetadataLeftOut", "ServiceExport shop/web")
+    assert '"!" is not a cluster' in told.message
+    assert valid(view)[0] == "True"
 
 
 def test_exports_go_with_the_service_and_with_the_export() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.member.networks import networks
-from mcagent.controller.member.services.imported import MOST, WHOLE, ImportedService, slices
+from mcagent.controller.member.services.imported import MOST, WHOLE, Details, ImportedService, slices
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject
@@ -578,6 +578,70 @@ def test_exported_labels_and_annotations_are_on_the_service_import() -> None:
     assert meta["annotations"] == {"mine": "1"}
 
 
+def test_what_exporters_say_of_traffic_is_on_the_service_import_under_another_name() -> None:
+    """So that who imports can say otherwise; what makes no sense is passed over."""
+    raw = service_import()
+    raw["metadata"]["annotations"] = {"mcagent.io/traffic": "local>*"}
+    view, controller = world(raw, endpoints_import("10.97.0.5"))
+    own = {"metadata": {"annotations": {"mcagent.io/traffic": "any"}}}
+    view.local.change(Kind.SERVICE_IMPORT, "shop", "web", own)
+    controller.settle()
+    own["metadata"]["annotations"]["mcagent.io/exported-traffic"] = "local > *"
+    assert made(view, Kind.SERVICE_IMPORT)["metadata"]["annotations"] == own["metadata"]["annotations"]
+    raw["metadata"]["annotations"] = {"mcagent.io/traffic": "!"}
+    north_of(view).put(raw)
+    controller.run()
+    assert made(view, Kind.SERVICE_IMPORT)["metadata"]["annotations"] == {"mcagent.io/traffic": "any"}
+
+
+def ready_told(view: MemoryView) -> dict[str, str | None]:
+    """Return by source cluster how many ready endpoints its slice says it has."""
+    return {
+        raw["metadata"]["labels"]["multicluster.kubernetes.io/source-cluster"]: raw["metadata"]
+        .get("annotations", {})
+        .get("mcagent.io/ready-endpoints")
+        for raw in view.local.list(Kind.ENDPOINT_SLICE, "shop")
+        if raw["metadata"]["labels"]["kubernetes.io/service-name"] == "antrea-mc-web"
+    }
+
+
+def test_slices_of_other_clusters_say_how_many_endpoints_are_behind_them() -> None:
+    """Whatever else is said is passed over, and a change of the number alone changes one slice."""
+    said = {"subset_clusters": "west,north", "ready_endpoints": "west=12,north=x,east=7,,=3,west"}
+    raw = endpoints_import("10.97.0.5", **said)
+    raw["spec"]["endpoints"]["subsets"].append({"addresses": [{"ip": "10.98.0.5"}], "ports": list(HTTP)})
+    view, controller = world(NORTH, service_import(), raw)
+    assert ready_told(view) == {"west": "12", "north": None}
+    view.local.writes.clear()
+    raw["metadata"]["annotations"]["mcagent.io/ready-endpoints"] = "west=14"
+    north_of(view).put(raw)
+    controller.run()
+    assert (ready_told(view), len(view.local.writes)) == ({"west": "14", "north": None}, 1)
+    del raw["metadata"]["annotations"]["mcagent.io/ready-endpoints"]
+    north_of(view).put(raw)
+    controller.settle()
+    assert ready_told(view) == {"west": None, "north": None}
+
+
+def test_slices_of_this_cluster_say_where_its_endpoints_are() -> None:
+    """For kube-proxy and agents that prefer near ones: node, zone and hints, as its own slices have them."""
+    view, controller = world(service_import(), endpoints_import("10.96.7.7", subset_clusters="east"))
+    north_of(view).put(own_export("10.96.7.7"))
+    exported = {"clusterIP": "10.96.7.7", "ports": [{"name": "http", "port": 80}]}
+    view.local.put({"kind": "Service", "metadata": {"name": "web", "namespace": "shop"}, "spec": exported})
+    own = slice_of("web", "10.10.1.1", "10.10.1.2")
+    where = {"nodeName": "n1", "zone": "a", "hints": {"forZones": [{"name": "a"}]}}
+    own["endpoints"][0] |= {**where, "targetRef": {"kind": "Pod"}}
+    view.local.put(own)
+    controller.run()
+    (made_of,) = [
+        raw for raw in view.local.list(Kind.ENDPOINT_SLICE, "shop") if raw["metadata"]["name"] != "web-abcde"
+    ]
+    first, second = made_of["endpoints"]
+    assert first == {"addresses": ["10.10.1.1"], "conditions": {"ready": True}, **where}
+    assert second == {"addresses": ["10.10.1.2"], "conditions": {"ready": True}}
+
+
 def test_a_headless_import_has_no_ips_and_is_made_anew_when_the_type_changes() -> None:
     """Its Service is headless, its slices have the hostnames; a Service cannot get or lose its ClusterIP."""
     raw = endpoints_import("10.97.0.5", "10.97.0.6", subset_clusters="west")
@@ -624,21 +688,21 @@ def places(found: dict[str, RawObject]) -> dict[str, str]:
 @given(SETS, st.randoms())
 def test_slices_hold_each_address_once_whatever_the_order(addresses: list[str], random: Any) -> None:
     """Every address is in exactly one slice, and the slices are the same for any order of the input."""
-    found = slices(SVC, {WEST_HTTP: addresses}, {})
+    found = slices(SVC, {WEST_HTTP: addresses}, Details())
     assert sorted(item["addresses"][0] for body in found.values() for item in body["endpoints"]) == sorted(
         addresses
     )
     assert len(found) == 1 or len(addresses) > WHOLE or not addresses
     shuffled = list(addresses)
     random.shuffle(shuffled)
-    assert slices(SVC, {WEST_HTTP: shuffled}, {}) == found
+    assert slices(SVC, {WEST_HTTP: shuffled}, Details()) == found
 
 
 @given(st.integers(150, 2999), st.data())
 def test_one_address_more_or_less_changes_two_slices_at_most(count: int, data: st.DataObject) -> None:
     """Beyond the size of a single slice, one address changes one slice, or cuts one in two."""
-    before = slices(SVC, {WEST_HTTP: POOL[:count]}, {})
-    after = slices(SVC, {WEST_HTTP: POOL[: count + 1]}, {})
+    before = slices(SVC, {WEST_HTTP: POOL[:count]}, Details())
+    after = slices(SVC, {WEST_HTTP: POOL[: count + 1]}, Details())
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert 1 <= len(changed) <= 2
     assert all(len(body["endpoints"]) <= MOST for body in after.values())
@@ -646,7 +710,7 @@ def test_one_address_more_or_less_changes_two_slices_at_most(count: int, data: s
 
 def test_large_services_fill_slices_well() -> None:
     """Ten thousand endpoints make slices that the API takes, some sixty addresses each."""
-    found = slices(SVC, {WEST_HTTP: [f"10.97.{n // 250}.{n % 250 + 1}" for n in range(10_000)]}, {})
+    found = slices(SVC, {WEST_HTTP: [f"10.97.{n // 250}.{n % 250 + 1}" for n in range(10_000)]}, Details())
     assert 100 < len(found) < 250
     assert max(len(body["endpoints"]) for body in found.values()) < MOST
 

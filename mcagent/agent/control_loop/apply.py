@@ -133,6 +133,7 @@ class Outcome:
 
     needs: frozenset[Kind] = frozenset()  # kinds to read from now on; empty: as before
     all_pods: bool = False  # where Pods are among them, those of all Nodes
+    all_services: bool = False  # where Services are among them, also those that are not imported
     waiting_for: frozenset[Kind] = frozenset()
     desired: Desired | None = None
     done: tuple[Step, ...] = ()

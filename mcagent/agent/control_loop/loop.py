@@ -178,7 +178,7 @@ class Loop:
 
     def _pass(self, todo: schedule.Pass) -> Outcome:
         outcome = self._reconcile(self._take(), observe=todo.observe, blocked=todo.blocked)
-        self._want(outcome.needs, all_pods=outcome.all_pods)
+        self._want(outcome.needs, all_pods=outcome.all_pods, all_services=outcome.all_services)
         if outcome.desired is not None:
             self._reconcile = self._reconciler.reconcile  # start-up is over
         return outcome

@@ -104,8 +104,13 @@ class Reconciler:
         with meanwhile(facts):
             compiled = self._compile(snapshot, facts, self.config)
         desired = self._desired = compiled.desired
-        found = Outcome(needs=compiled.needs, all_pods=desired.state.all_pods, failures=failures)
-        if missing := compiled.needs - snapshot.synced:
+        found = Outcome(
+            needs=compiled.needs,
+            all_pods=desired.state.all_pods,
+            all_services=desired.state.all_services,
+            failures=failures,
+        )
+        if missing := compiled.missing(snapshot):
             return replace(found, waiting_for=missing, phases=phases.end())
         phases.enter("observe")
         self._known, seen = known.read_again(self._known, self._observe(stale - failures.keys(), failures))

@@ -31,9 +31,12 @@ log = logging.getLogger(__name__)
 
 
 class Want(Protocol):
-    """Asks for the kinds that this Node needs; of Pods only its own, unless `all_pods`."""
+    """Asks for the kinds that this Node needs.
 
-    def __call__(self, kinds: frozenset[Kind], *, all_pods: bool) -> None:
+    Of Pods only its own unless `all_pods`, of Services only those that are imported unless `all_services`.
+    """
+
+    def __call__(self, kinds: frozenset[Kind], *, all_pods: bool, all_services: bool) -> None:
         """Ask."""
 
 
@@ -64,12 +67,12 @@ class Startup:
         if missing := ALWAYS_NEEDED - snapshot.synced:
             if not self._looked_for_flows or Backend.OPENFLOW in observe:
                 self._looked_for_flows = self._look_for_flows()
-            return Outcome(needs=needs, waiting_for=missing)
+            return Outcome(needs=needs, all_services=gateway, waiting_for=missing)
         meanwhile: Meanwhile = contextlib.nullcontext
         if not self._bridge_made and Backend.OVSDB not in blocked:
             meanwhile = self._bridge_meanwhile
             if gateway:
-                self._want(needs, all_pods=False)  # to be listed while the first pass computes
+                self._want(needs, all_pods=False, all_services=True)  # to be listed while the first pass computes
         found = self._reconciler.reconcile(snapshot, observe=observe, blocked=blocked, meanwhile=meanwhile)
         return found if found.desired is None else replace(found, done=(*self._done, *found.done))
 

@@ -52,6 +52,7 @@ class ServiceSpec:
     families: tuple[str, ...] = ()
     labels: Texts = ()  # of its ServiceImports
     annotations: Texts = ()
+    traffic: str = ""  # which clusters get its connections (`mcagent.model.traffic`), where importers do not say
 
 
 EndpointPort = tuple[str, str, int]  # name, protocol, number

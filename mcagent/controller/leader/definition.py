@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from mcagent.controller.contract.services import MAX_PORTS, ServicePort, ServiceSpec
 from mcagent.model.field import printable
 from mcagent.model.objects import IpProtocol
+from mcagent.model.traffic import TRAFFIC_ANNOTATION
 
 _SHOWN = 3  # clusters that differ and are named in a message
 _LONGEST = 200  # characters of what each of them says
@@ -151,6 +152,7 @@ _RULES: tuple[tuple[str, str, Callable[[ServiceSpec], str | None]], ...] = (  # 
     ("InternalTrafficPolicyConflict", "internalTrafficPolicy", lambda spec: spec.traffic_policy or "Cluster"),
     ("TrafficDistributionConflict", "trafficDistribution", lambda spec: spec.distribution or "none"),
     ("IPFamilyConflict", "ipFamilies", lambda spec: ", ".join(spec.families) or None),
+    ("TrafficConflict", f"annotation {TRAFFIC_ANNOTATION}", lambda spec: spec.traffic or "none"),
     ("LabelsConflict", "exportedLabels", lambda spec: _pairs(spec.labels)),
     ("AnnotationsConflict", "exportedAnnotations", lambda spec: _pairs(spec.annotations)),
 )

@@ -48,6 +48,7 @@ class Offer:
     header: Header
     definition: ServiceSpec | str
     backends: Backends | str | None = None  # None: no Endpoints export
+    remark: str = ""  # what does not count of the definition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +58,17 @@ class Merged:
     definition: ServiceSpec | None = None
     subsets: Groups | None = None
     hostnames: Hostnames = field(default_factory=dict)
+    ready: Mapping[str, int] = field(default_factory=dict)  # endpoints behind the ClusterIPs of clusters
     services: Mapping[str, MergeResult] = field(default_factory=dict)
     endpoints: Mapping[str, MergeResult] = field(default_factory=dict)
 
 
-def merge(offers: Iterable[Offer], *, refuse_conflicts: bool = False) -> Merged:
-    """Merge the offers of different clusters for one Service."""
+def merge(offers: Iterable[Offer], *, refuse_conflicts: bool = False, traffic: str = "") -> Merged:
+    """Merge the offers of different clusters for one Service; `traffic` counts where the oldest says nothing."""
     ordered = sorted(offers, key=lambda o: o.header.order)
     services, said = _judge(ordered, refuse_conflicts=refuse_conflicts)
     definition = define(said) if said else None
+    spec = replace(definition.spec, traffic=definition.spec.traffic or traffic) if definition else None
     if definition is not None and definition.conflict is not None:
         services |= {cluster: replace(services[cluster], conflict=definition.conflict) for cluster, _ in said}
     endpoints: dict[str, MergeResult] = {}
@@ -83,9 +86,10 @@ def merge(offers: Iterable[Offer], *, refuse_conflicts: bool = False) -> Merged:
     hostnames = {str(a): name for _, backends in reversed(taken) for a, name in backends.hostnames.items()}
     there = {text for addresses in groups.values() for text in addresses}
     return Merged(
-        definition=definition.spec if definition else None,
+        definition=spec,
         subsets=groups if taken else None,
         hostnames={text: name for text, name in hostnames.items() if text in there},
+        ready={cluster: backends.ready for cluster, backends in taken if backends.ready and backends.count},
         services=services,
         endpoints=endpoints | results,
     )
@@ -105,7 +109,7 @@ def _judge(ordered: Iterable[Offer], *, refuse_conflicts: bool) -> tuple[dict[st
             why = f"conflict with cluster {said[0][0]}, which exported it first: {difference}"
             results[cluster] = MergeResult(taken=False, note=why)
             continue
-        results[cluster] = MergeResult(taken=True)
+        results[cluster] = MergeResult(taken=True, note=offer.remark)
         said.append((cluster, definition))
     return results, said
 
@@ -165,6 +169,8 @@ def _union_result(backends: Backends, dropped: int) -> MergeResult:
             f"{backends.over} endpoints are left out: the leader takes {backends.count} of one Service "
             "(members.maxEndpoints)"
         )
+    if backends.remark:
+        notes.append(backends.remark)
     if dropped:
         notes.append(f"{dropped} endpoints are left out: the ResourceImport would be larger than an object may be")
     return MergeResult(taken=not backends.left_out or backends.count > 0, note=", ".join(notes))

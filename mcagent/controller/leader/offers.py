@@ -14,6 +14,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import age, is_deleting
 from mcagent.controller.contract.services import ServiceSpec
+from mcagent.controller.contract.shares import traffic_of
 from mcagent.controller.contract.size import object_size
 from mcagent.controller.leader.announces import is_member, not_a_member
 from mcagent.controller.leader.bounds import bounds_of, defaults_of, named_for, refuse_namespace
@@ -121,6 +122,7 @@ class Offers:
         """Return what each member offers of one Service. An export that cannot take part makes none."""
         headers: dict[str, Header] = {}
         definitions: dict[str, ServiceSpec | str] = {}
+        remarks: dict[str, str] = {}
         endpoints: dict[str, RawObject] = {}
         for export in exports:
             header, raw = export.header, export.raw
@@ -137,7 +139,8 @@ class Offers:
                 continue
             headers[cluster] = header
             try:
-                definitions[cluster] = read_definition(raw)
+                traffic, remarks[cluster] = traffic_of(raw, may_name=export.reserved)
+                definitions[cluster] = read_definition(raw, traffic)
             except InputError as error:
                 definitions[cluster] = reason_of(error)
         offers = []
@@ -151,7 +154,8 @@ class Offers:
                 except InputError as error:
                     backends = reason_of(error)
             definition = definitions.get(cluster, f"cluster {cluster} does not export the Service itself")
-            offers.append(Offer(header=header, definition=definition, backends=backends))
+            remark = remarks.get(cluster, "")
+            offers.append(Offer(header=header, definition=definition, backends=backends, remark=remark))
         return offers
 
 

@@ -13,6 +13,7 @@ from mcagent.controller.contract.exported_metadata import carried_by
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.raw import text_at
 from mcagent.controller.contract.services import Ports, ServiceSpec, hostname_of, read_service_spec, read_subsets
+from mcagent.controller.contract.shares import read_ready_of
 from mcagent.controller.leader.exports import cluster_of, subject
 from mcagent.core.addresses.rules import refuse_network
 from mcagent.core.addresses.underlay import refuse_underlay
@@ -33,6 +34,8 @@ class Backends:
     hostnames: Mapping[Address, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     over: int = 0  # endpoints that are more than one export may have
+    ready: int | None = None  # what the cluster says stands behind its ClusterIP
+    remark: str = ""  # what is wrong with that
 
     @property
     def count(self) -> int:
@@ -40,21 +43,21 @@ class Backends:
         return sum(map(len, self.subsets.values()))
 
 
-def read_definition(raw: RawObject) -> ServiceSpec:
-    """Return what a Service export says that the Service is. Raises InputError."""
+def read_definition(raw: RawObject, traffic: str = "") -> ServiceSpec:
+    """Return what a Service export says that the Service is, with what counts of `traffic`. Raises InputError."""
     payload = subject(raw).get("spec").get("service")
     if payload.absent:
         raise payload.error("is missing: an export of kind Service has it", "Missing")
     carried = carried_by(raw)
     spec = read_service_spec(payload.get("serviceSpec"))
-    return replace(spec, labels=carried.labels, annotations=carried.annotations)
+    return replace(spec, labels=carried.labels, annotations=carried.annotations, traffic=traffic)
 
 
 def read_backends(raw: RawObject, refuse: Callable[[Address], str], most: int) -> Backends:
     """Return the endpoints of an export that can be used; those that cannot are left out and named.
 
     `refuse` says why an address cannot be one of this cluster's endpoints, "" if it can. At most `most` are taken,
-    the first in order of address. Raises InputError when the whole is unreadable.
+    the first in order of address, and as many count as ready. Raises InputError when the whole is unreadable.
     """
     payload = subject(raw).get("spec").get("endpoints")
     if payload.absent:
@@ -79,7 +82,15 @@ def read_backends(raw: RawObject, refuse: Callable[[Address], str], most: int) -
                 if hostname := hostname_of(item):
                     hostnames[address] = hostname
     kept, dropped = _first(found, most)
-    return Backends(subsets=kept, hostnames=hostnames, left_out=tuple(left_out), over=dropped)
+    ready, remark = read_ready_of(raw)
+    return Backends(
+        subsets=kept,
+        hostnames=hostnames,
+        left_out=tuple(left_out),
+        over=dropped,
+        ready=None if ready is None else min(ready, most),
+        remark=remark,
+    )
 
 
 def _first(found: Mapping[Ports, set[Address]], most: int) -> tuple[dict[Ports, frozenset[Address]], int]:

@@ -18,10 +18,12 @@ from mcagent.controller.contract.services import (
     service_ports,
     session_affinity,
 )
+from mcagent.controller.contract.shares import ready_annotation
 from mcagent.controller.leader.merge import Merged, MergeResult
 from mcagent.controller.machinery.reconciler import Ref, View, Wanted
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
+from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION
 
 _IMPORT_KINDS = frozenset({names.SERVICE_IMPORT, ExportKind.ENDPOINTS})
 
@@ -45,6 +47,7 @@ def service_imports(
     if merged.definition is not None:
         spec = {**own, "kind": names.SERVICE_IMPORT, "serviceImport": {"spec": _service(merged.definition)}}
         notes = as_annotations(merged.definition.labels, merged.definition.annotations)
+        notes[TRAFFIC_ANNOTATION] = merged.definition.traffic or None
         body = {"metadata": {"annotations": notes}, "spec": spec}
         yield _import(view, service, body, merged.services, now)
     if merged.subsets is not None:
@@ -57,6 +60,7 @@ def service_imports(
         notes = {
             names.EXPORTERS_ANNOTATION: ",".join(exporters),
             names.SUBSET_CLUSTERS_ANNOTATION: ",".join(cluster for cluster, _ in sorted(merged.subsets)),
+            READY_ANNOTATION: ready_annotation(merged.ready),
         }
         body = {"metadata": {"annotations": notes}, "spec": spec}
         yield _import(view, backends, body, merged.endpoints, now)

@@ -139,7 +139,8 @@ class ServiceMerge:
             merged = _refuse_all(mine, f"the ResourceImport's name, {taken}, stands for {_whose(holder)}")
         else:
             offers = self._offers.offers(view, area, mine)
-            merged = merge(offers, refuse_conflicts=self._settings.limits.refuse_conflicts)
+            refuse, traffic = self._settings.limits.refuse_conflicts, self._settings.imported_traffic
+            merged = merge(offers, refuse_conflicts=refuse, traffic=traffic)
         steps: list[Wanted | Ref] = [
             *service_imports(view, area, {"namespace": namespace, "name": name}, merged, now)
         ]

@@ -12,8 +12,14 @@ from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem
 
-# The kinds that an API server need not serve.
-OPTIONAL = frozenset({Kind.ANTREA_NETWORK_POLICY, Kind.CLUSTER_NETWORK_POLICY, Kind.TIER, Kind.SERVICE_IMPORT})
+# The kinds that an API server need not serve, with the answers that mean so. Without ServiceImports (no right to
+# them: an agent that is newer than its ClusterRole) kube-proxy alone chooses, and all else goes on.
+OPTIONAL = {
+    Kind.ANTREA_NETWORK_POLICY: frozenset({404}),
+    Kind.CLUSTER_NETWORK_POLICY: frozenset({404}),
+    Kind.TIER: frozenset({404}),
+    Kind.SERVICE_IMPORT: frozenset({403, 404}),
+}
 # The kinds that are read in one namespace when one is configured; the others are read in all.
 IN_NAMESPACE = frozenset({Kind.GATEWAY, Kind.CLUSTER_INFO_IMPORT})
 
@@ -27,30 +33,32 @@ class ApiServerSource:
     def __init__(self, client: Client, sink: Sink, *, namespace: str = "", timing: Timing | None = None) -> None:
         self._client, self._sink, self._namespace, self._timing = client, sink, namespace, timing
         self._lock = threading.Lock()
-        self._informers: dict[Kind, tuple[str, Informer]] = {}
+        self._informers: dict[Kind, tuple[tuple[str, str], Informer]] = {}
         self._stopped = False
 
     def start(self, kinds: Sequence[Kind]) -> None:
         """Begin to read these kinds. Returns at once."""
         self.set_kinds(kinds)
 
-    def set_kinds(self, kinds: Sequence[Kind], field_selectors: Mapping[Kind, str] | None = None) -> None:
-        """Read exactly these kinds from now on; a kind whose field selector changes is listed anew."""
-        wanted = {kind: (field_selectors or {}).get(kind, "") for kind in kinds}
+    def set_kinds(
+        self,
+        kinds: Sequence[Kind],
+        field_selectors: Mapping[Kind, str] | None = None,
+        label_selectors: Mapping[Kind, str] | None = None,
+    ) -> None:
+        """Read exactly these kinds from now on; a kind whose selector changes is listed anew."""
+        fields, labels = field_selectors or {}, label_selectors or {}
+        wanted = {kind: (fields.get(kind, ""), labels.get(kind, "")) for kind in kinds}
         with self._lock:
             if self._stopped:
                 return
-            leaving = {
-                kind: informer
-                for kind, (selector, informer) in self._informers.items()
-                if wanted.get(kind) != selector
-            }
-            for kind, informer in leaving.items():
+            leaving = {kind: found for kind, found in self._informers.items() if wanted.get(kind) != found[0]}
+            for kind, ((_, label), informer) in leaving.items():
                 informer.signal_stop()  # nothing comes from it any more; its thread ends by itself
                 del self._informers[kind]
-                if kind not in wanted:
+                if kind not in wanted or (label and not wanted[kind][1]):
                     self._sink.forget(kind)
-            for kind, selector in wanted.items():
+            for kind, selectors in wanted.items():
                 if kind in self._informers:
                     continue
                 informer = Informer(
@@ -58,11 +66,12 @@ class ApiServerSource:
                     self._client,
                     self._sink,
                     namespace=self._namespace if kind in IN_NAMESPACE else "",
-                    field_selector=selector,
-                    optional=kind in OPTIONAL,
+                    field_selector=selectors[0],
+                    label_selector=selectors[1],
+                    dispensable=OPTIONAL.get(kind, frozenset()),
                     timing=self._timing,
                 )
-                self._informers[kind] = (selector, informer)
+                self._informers[kind] = (selectors, informer)
                 informer.start()
 
     def stop(self) -> None:

@@ -83,7 +83,12 @@ class DirectorySource:
         self.set_kinds(kinds)
         self._thread.start()
 
-    def set_kinds(self, kinds: Sequence[Kind], field_selectors: Mapping[Kind, str] | None = None) -> None:  # noqa: ARG002
+    def set_kinds(
+        self,
+        kinds: Sequence[Kind],
+        field_selectors: Mapping[Kind, str] | None = None,  # noqa: ARG002
+        label_selectors: Mapping[Kind, str] | None = None,  # noqa: ARG002
+    ) -> None:
         """Read exactly these kinds from now on."""
         with self._lock:
             if self._stopping.is_set():

@@ -57,9 +57,10 @@ _HOPELESS = 3  # failures in a row after which the version is not trusted any mo
 class Informer:
     """Reads one kind until stopped.
 
-    `namespace` "" means all; `field_selector` and `label_selector` narrow down. An `optional` kind that the API
-    server does not serve counts as listed, and empty, until it does. `transform` makes the object
-    that is kept of one that came. The sink is called from this informer's thread, never after `stop` returned.
+    `namespace` "" means all; `field_selector` and `label_selector` narrow down. A kind that the API server
+    refuses with one of the `dispensable` codes counts as listed, and empty, until it does not. `transform` makes
+    the object that is kept of one that came. The sink is called from this informer's thread, never after `stop`
+    returned.
     """
 
     def __init__(
@@ -71,13 +72,13 @@ class Informer:
         namespace: str = "",
         field_selector: str = "",
         label_selector: str = "",
-        optional: bool = False,
+        dispensable: frozenset[int] = frozenset(),
         timing: Timing | None = None,
         transform: Callable[[Kind, RawObject], RawObject] = trim,
     ) -> None:
         self.kind = kind
         self._client, self._sink, self._transform = client, sink, transform
-        self._optional = optional
+        self._dispensable = dispensable
         self._timing = timing or Timing()
         self._path = object_path(kind, namespace)
         selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
@@ -102,7 +103,7 @@ class Informer:
         self._opened = 0.0  # when the present watch began; monotonic
         self._progress = False  # the present watch said something
         self._bad_lines = 0  # of the present watch: what they said is not known
-        self._absent = False  # an optional kind that there is not
+        self._absent = False  # done without
         self._reported: set[str] = set()
         # Any thread's:
         self._lock = threading.Lock()
@@ -170,8 +171,8 @@ class Informer:
         # A server that ends every watch at once must not make us spin.
         wait = self._pause(error) if error is not None or not steady else 0.0
         self._count(reason)
-        if self._optional and isinstance(error, ApiRefusalError) and error.code == 404:
-            self._do_without()
+        if isinstance(error, ApiRefusalError) and error.code in self._dispensable:
+            self._do_without(error)
             return wait
         text = str(error or "")
         if text and text != self._state.error:
@@ -223,17 +224,23 @@ class Informer:
         self._listed(version)
         self._absent = False
 
-    def _do_without(self) -> None:
-        """Count the kind as empty: the API server does not know it. The next list will tell if it comes."""
-        if not self._absent:
-            log.info("the API server has no %s: done without", KINDS[self.kind].plural)
+    def _do_without(self, error: ApiRefusalError) -> None:
+        """Count the kind as empty: the API server does not know it, or we may not. The next list will tell.
+
+        What was listed before stays while we may not: that is somebody's mistake.
+        """
+        unknown = error.code == 404
+        if not self._absent and (unknown or not self._state.synced):
+            why = "the API server has none" if unknown else str(error)
+            log.log(logging.INFO if unknown else logging.WARNING, "%s: done without: %s", self.kind, why)
             with self._delivery:
                 if not self._stopping.is_set():
                     self._sink.replace(self.kind, [])
             self._listed("")
         self._absent = True
         with self._lock:
-            self._stream, self._state = None, replace(self._state, connected=True, error="")
+            known = replace(self._state, connected=unknown, error="" if unknown else str(error))
+            self._stream, self._state = None, known
 
     def _listed(self, version: str) -> None:
         self._version = version

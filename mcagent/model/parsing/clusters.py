@@ -5,13 +5,9 @@ Other clusters write most of what is in them: a part that is wrong takes away no
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeVar
-
 from mcagent.model import labels as label_texts
 from mcagent.model.errors import InputError
-from mcagent.model.field import Field
+from mcagent.model.field import Field, printable
 from mcagent.model.net import Address
 from mcagent.model.objects import (
     ClusterInfoImport,
@@ -26,16 +22,16 @@ from mcagent.model.parsing.fields import (
     networks,
     optional_network,
     problem_of,
+    read_or,
 )
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
 from mcagent.model.parsing.kubernetes import service_ports
-from mcagent.model.problem import Problem, Severity
-from mcagent.model.traffic import TRAFFIC_ANNOTATION, read_traffic
+from mcagent.model.problem import Problem
+from mcagent.model.traffic import EXPORTED_TRAFFIC_ANNOTATION, TRAFFIC_ANNOTATION, read_traffic
 
 AGENTS_ANNOTATION, OUR_AGENTS = "mcagent.io/agents", "mcagent"  # of a cluster's ClusterInfo: what its gateways run
 EXPORTERS_ANNOTATION = "mcagent.io/exporters"  # of a LabelIdentity: the clusters with such Pods, by commas
 MAX_GATEWAYS = 64  # gatewayInfos of one cluster
-_Value = TypeVar("_Value")
 
 
 def parse_gateway(meta: Meta, raw: Field, problems: list[Problem]) -> Gateway:
@@ -90,26 +86,12 @@ def _wireguard(field: Field, problems: list[Problem]) -> WireGuardInfo | None:
 
 def _says(field: Field, word: str, problems: list[Problem]) -> bool:
     """Tell whether an annotation is this word."""
-    return _read(field, problems, lambda text: text == word, default=False)
+    return read_or(field, problems, lambda text: text == word, False)
 
 
 def _granted(field: Field, problems: list[Problem]) -> dict[str, str]:
     """Return when each claim was granted."""
-    return _read(field, problems, lambda text: read_granted(text) if text else {}, {})
-
-
-def _read(field: Field, problems: list[Problem], read: Callable[[str], _Value], default: _Value) -> _Value:
-    """Return what an annotation says; one that makes no sense is reported, and counts as none."""
-    if field.absent:
-        return default
-    try:
-        return read(field.text())
-    except ValueError as error:
-        wrong = field.error(str(error))
-    except InputError as error:
-        wrong = error
-    problems.append(replace(problem_of(wrong), severity=Severity.WARNING))
-    return default
+    return read_or(field, problems, lambda text: read_granted(text) if text else {}, {})
 
 
 def parse_label_identity(meta: Meta, raw: Field, problems: list[Problem]) -> LabelIdentity:  # noqa: ARG001
@@ -136,5 +118,7 @@ def parse_service_import(meta: Meta, raw: Field, problems: list[Problem]) -> Ser
         ips=tuple({item.address(): None for item in spec.get("ips").each() if item.value != ""}),
         ports=tuple(service_ports(spec)),
         client_ip_affinity=spec.get("sessionAffinity").text("None") == "ClientIP",
-        traffic=_read(annotations.get(TRAFFIC_ANNOTATION), problems, read_traffic, None),
+        distribution=printable(spec.get("trafficDistribution").text("")),
+        traffic=read_or(annotations.get(TRAFFIC_ANNOTATION), problems, read_traffic, None),
+        exported_traffic=read_or(annotations.get(EXPORTED_TRAFFIC_ANNOTATION), problems, read_traffic, None),
     )

@@ -5,14 +5,17 @@ Owns what is an error in such a field, and what is only told while the object is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from mcagent.model.errors import InputError
 from mcagent.model.field import Field, printable
 from mcagent.model.net import Address, Network
 from mcagent.model.objects import IpProtocol
 from mcagent.model.problem import Problem, Severity
+
+_Value = TypeVar("_Value")
 
 
 def problem_of(error: InputError) -> Problem:
@@ -59,6 +62,20 @@ def optional_address(field: Field, problems: list[Problem]) -> Address | None:
     except InputError as error:
         problems.append(replace(problem_of(error), severity=Severity.WARNING))
         return None
+
+
+def read_or(field: Field, problems: list[Problem], read: Callable[[str], _Value], default: _Value) -> _Value:
+    """Return what an annotation says; one that makes no sense is reported, and counts as none."""
+    if field.absent:
+        return default
+    try:
+        return read(field.text())
+    except ValueError as error:
+        wrong = field.error(str(error))
+    except InputError as error:
+        wrong = error
+    problems.append(replace(problem_of(wrong), severity=Severity.WARNING))
+    return default
 
 
 def protocol(field: Field) -> IpProtocol:

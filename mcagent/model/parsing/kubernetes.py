@@ -24,13 +24,18 @@ from mcagent.model.parsing.fields import (
     optional_address,
     optional_network,
     protocol,
+    read_or,
 )
 from mcagent.model.policies import PROTOCOLS
 from mcagent.model.problem import Problem
+from mcagent.model.traffic import READY_ANNOTATION, read_ready
 
 GATEWAY_ANNOTATION = "multicluster.antrea.io/gateway"
 GATEWAY_IP_ANNOTATION = "multicluster.antrea.io/gateway-ip"
 DRAIN_ANNOTATION = "mcagent.io/drain"  # "true" on a Node: its gateway is to hand over
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGED_BY = "mcagent"
+ZONE_LABEL = "topology.kubernetes.io/zone"
 SERVICE_NAME_LABEL = "kubernetes.io/service-name"
 IMPORTED_NAME_LABEL = "multicluster.kubernetes.io/service-name"
 SOURCE_CLUSTER_LABEL = "multicluster.kubernetes.io/source-cluster"
@@ -66,6 +71,7 @@ def parse_node(meta: Meta, raw: Field, problems: list[Problem]) -> Node:
         gateway_annotation=not annotations.get(GATEWAY_ANNOTATION).absent,
         gateway_ip=optional_address(annotations.get(GATEWAY_IP_ANNOTATION), problems),
         drain=annotations.get(DRAIN_ANNOTATION).text("") == "true",
+        zone=read_or(raw.get("metadata").get("labels").get(ZONE_LABEL), problems, printable, ""),
     )
 
 
@@ -120,9 +126,9 @@ def service_ports(spec: Field) -> Iterator[ServicePort]:
         yield ServicePort(name=name, port=item.get("port").port(), protocol=protocol(item.get("protocol")))
 
 
-def parse_endpoint_slice(meta: Meta, raw: Field, problems: list[Problem]) -> EndpointSlice | None:  # noqa: ARG001
+def parse_endpoint_slice(meta: Meta, raw: Field, problems: list[Problem]) -> EndpointSlice | None:
     """EndpointSlice: None when it belongs to no Service or holds host names (addressType FQDN)."""
-    labelled = raw.get("metadata").get("labels")
+    labelled, annotations = raw.get("metadata").get("labels"), raw.get("metadata").get("annotations")
     service_name = labelled.get(SERVICE_NAME_LABEL).name("")
     if not service_name or raw.get("addressType").text("IPv4") == "FQDN":
         return None
@@ -137,6 +143,7 @@ def parse_endpoint_slice(meta: Meta, raw: Field, problems: list[Problem]) -> End
                 serving=conditions.get("serving").flag(default=ready),
                 terminating=conditions.get("terminating").flag(),
                 node_name=item.get("nodeName").name(""),
+                zone=printable(item.get("zone").text("")),
             )
         )
     ports = tuple(
@@ -152,6 +159,7 @@ def parse_endpoint_slice(meta: Meta, raw: Field, problems: list[Problem]) -> End
         service_name=service_name,
         imported_name=labelled.get(IMPORTED_NAME_LABEL).name(""),
         source_cluster=labelled.get(SOURCE_CLUSTER_LABEL).name(""),
+        told_ready=read_or(annotations.get(READY_ANNOTATION), problems, read_ready, None),
         endpoints=tuple(endpoints),
         ports=ports,
     )

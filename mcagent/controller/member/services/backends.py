@@ -117,13 +117,26 @@ def hostnames_of(slices: Iterable[RawObject]) -> dict[str, str]:
     }
 
 
-def has_endpoints(slices: Iterable[RawObject]) -> bool:
-    """Tell whether a Service has an endpoint, of any family, that takes connections."""
-    return any(
-        (is_ready(endpoint) or _serves(endpoint)) and texts_at(endpoint, "addresses")
+def places_of(slices: Iterable[RawObject]) -> dict[str, RawObject]:
+    """Return where endpoints are (node, zone, hints), by address, for who prefers near ones."""
+    return {
+        text: {key: endpoint[key] for key in ("nodeName", "zone", "hints") if endpoint.get(key)}
         for found in slices
         for endpoint in items_at(found, "endpoints")
-    )
+        for text in texts_at(endpoint, "addresses")[:1]
+    }
+
+
+def count_ready(slices: Iterable[RawObject]) -> int:
+    """Return how many endpoints of a Service take connections, of the family that has more."""
+    ready: dict[str, set[str]] = {}
+    serving: dict[str, set[str]] = {}
+    for found in slices:
+        family = text_at(found, "addressType")
+        for endpoint in items_at(found, "endpoints"):
+            kept = ready if is_ready(endpoint) else serving if _serves(endpoint) else {}
+            kept.setdefault(family, set()).update(texts_at(endpoint, "addresses")[:1])
+    return max(map(len, (ready if any(ready.values()) else serving).values()), default=0)
 
 
 def limited(subsets: Subsets, hostnames: Hostnames) -> tuple[Subsets, int]:

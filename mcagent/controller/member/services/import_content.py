@@ -5,6 +5,7 @@ Pure: raw objects to frozen values with known fields only. Raises only InputErro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from mcagent.controller.contract import names
@@ -19,6 +20,7 @@ from mcagent.controller.contract.services import (
     read_service_spec,
     read_subsets,
 )
+from mcagent.controller.contract.shares import ready_by_cluster, traffic_of
 from mcagent.kube.source import RawObject
 from mcagent.model.field import Field, printable
 from mcagent.model.objects import Kind
@@ -30,6 +32,7 @@ class GivenEndpoints:
 
     groups: Groups = field(default_factory=dict)
     hostnames: Hostnames = field(default_factory=dict)
+    ready: Mapping[str, int] = field(default_factory=dict)  # endpoints behind the ClusterIPs of clusters
 
 
 def field_of(raw: RawObject) -> Field:
@@ -43,7 +46,8 @@ def read_service(raw: RawObject) -> ServiceSpec:
     """Return the Service of a ResourceImport of kind ServiceImport. Raises InputError."""
     carried = carried_by(raw)
     spec = read_service_spec(field_of(raw).get("spec").get("serviceImport").get("spec"))
-    return replace(spec, labels=carried.labels, annotations=carried.annotations)
+    traffic, _ = traffic_of(raw)  # the leader has told the exporter what is wrong with it
+    return replace(spec, labels=carried.labels, annotations=carried.annotations, traffic=traffic)
 
 
 def read_endpoints(raw: RawObject) -> GivenEndpoints:
@@ -65,4 +69,4 @@ def read_endpoints(raw: RawObject) -> GivenEndpoints:
             if hostname := hostname_of(item):
                 hostnames.setdefault(text, hostname)
     groups = {group: tuple(addresses) for group, addresses in found.items()}
-    return GivenEndpoints(groups=groups, hostnames=hostnames)
+    return GivenEndpoints(groups=groups, hostnames=hostnames, ready=ready_by_cluster(raw))

@@ -19,6 +19,7 @@ from mcagent.controller.contract.services import (
 from mcagent.controller.machinery.reconciler import Wanted
 from mcagent.controller.member.services.imported import ImportedService
 from mcagent.kube.source import RawObject
+from mcagent.model.traffic import EXPORTED_TRAFFIC_ANNOTATION
 
 
 def service_import_of(
@@ -57,6 +58,7 @@ def _metadata(wanted: ServiceSpec, there: RawObject | None) -> RawObject:
     keys = {"labels": [key for key, _ in wanted.labels], "annotations": [key for key, _ in wanted.annotations]}
     labels = _changed(before.get("labels"), wanted.labels) | {names.MANAGED_BY_LABEL: names.MANAGED_BY}
     annotations = _changed(before.get("annotations"), wanted.annotations)
+    annotations[EXPORTED_TRAFFIC_ANNOTATION] = wanted.traffic or None
     annotations[names.EXPORTED_KEYS_ANNOTATION] = json.dumps(keys) if any(keys.values()) else None
     return {"labels": labels, "annotations": annotations}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.raw import annotation, is_deleting, name_of, namespace_of, text_at, texts_at
@@ -22,12 +22,26 @@ from mcagent.controller.machinery.reconciler import Ref, View, Wanted
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
+from mcagent.model.traffic import READY_ANNOTATION
 
 WHOLE = 100  # so many endpoints are one slice in any case
 CUT = 64  # one in so many hashes begins a slice
 MOST = 1000  # what the API takes
 _CLOSE = "PreferClose"  # the one trafficDistribution that all versions of Kubernetes take which know the field
 _CLOSE_TOO = frozenset({_CLOSE, "PreferSameZone", "PreferSameNode"})  # the last falls back to the zone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """What slices say beside addresses and ports.
+
+    `ready`: how many endpoints stand behind the ClusterIPs of other clusters. `places`: node, zone and hints of
+    this cluster's endpoints, by address.
+    """
+
+    hostnames: Hostnames = field(default_factory=dict)
+    ready: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, RawObject] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +173,7 @@ def endpoints_of(target: ImportedService, groups: Groups, hostnames: Hostnames) 
 # --- EndpointSlices -----------------------------------------------------------------------------------------
 
 
-def slices(target: ImportedService, groups: Groups, hostnames: Hostnames) -> dict[str, RawObject]:
+def slices(target: ImportedService, groups: Groups, details: Details) -> dict[str, RawObject]:
     """Return the EndpointSlices of a Service by name, the same whatever was there before. Addresses are IPv4.
 
     Endpoints of one cluster that serve the same ports are sorted by a hash of their address and cut where the hash
@@ -175,20 +189,24 @@ def slices(target: ImportedService, groups: Groups, hostnames: Hostnames) -> dic
             names.SLICE_MANAGED_BY_LABEL: names.SLICE_MANAGED_BY,
             names.MCS_SERVICE_NAME_LABEL: target.name,
         } | ({names.MCS_SOURCE_CLUSTER_LABEL: cluster} if cluster else {})
+        number = details.ready.get(cluster)
+        meta = {"labels": labels, "annotations": {READY_ANNOTATION: None if number is None else str(number)}}
         for mark, members in _cut(addresses):
             name = f"{target.service.name}-{group}" + (f"-{mark}" if mark else "")
-            found[name] = _slice(labels, ports, members, hostnames)
+            found[name] = _slice(meta, ports, members, details)
     return found
 
 
-def _slice(labels: Mapping[str, str], ports: Ports, addresses: Iterable[str], hostnames: Hostnames) -> RawObject:
+def _slice(meta: RawObject, ports: Ports, addresses: Iterable[str], details: Details) -> RawObject:
+    hostnames = details.hostnames
     endpoints = [
         {"addresses": [text], "conditions": {"ready": True}}
         | ({"hostname": hostnames[text]} if text in hostnames else {})
+        | details.places.get(text, {})
         for text in addresses
     ]
     return {
-        "metadata": {"labels": dict(labels)},
+        "metadata": meta,
         "addressType": "IPv4",
         "endpoints": endpoints,
         "ports": [{"name": name, "port": port, "protocol": protocol} for name, protocol, port in ports],  # "" too

@@ -22,6 +22,7 @@ from mcagent.controller.contract.raw import (
     text_at,
 )
 from mcagent.controller.contract.services import Hostnames, Subsets, endpoint_subsets
+from mcagent.controller.contract.shares import ready_of, traffic_of
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -39,7 +40,7 @@ from mcagent.controller.member.membership import concerns_membership, joined_lea
 from mcagent.controller.member.services.backends import (
     cluster_ip_subsets,
     cluster_ips,
-    has_endpoints,
+    count_ready,
     hostnames_of,
     is_headless,
     limited,
@@ -58,6 +59,7 @@ from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
 from mcagent.model.field import printable
 from mcagent.model.objects import Kind
+from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION, told_ready
 
 MAX_SERVICE_NAME = names.MAX_LABEL - len(names.IMPORTED_PREFIX)
 _SHOWN = 3  # keys that are left out and are named in a message
@@ -81,7 +83,10 @@ class ExportDecision:
     spec: RawObject = field(default_factory=dict)
     subsets: Subsets = field(default_factory=dict)
     hostnames: Hostnames = field(default_factory=dict)
+    ready: int | None = None  # endpoints behind the ClusterIP; None: the endpoints are exported themselves
     metadata: ExportedMetadata = field(default_factory=ExportedMetadata)
+    traffic: str = ""
+    left_out: str = ""  # what `message` is about, if anything is exported: reason of its Event
 
     @property
     def refusal(self) -> tuple[str, str] | None:
@@ -166,9 +171,14 @@ class ServiceExports:
         own = {"clusterID": leader.cluster_id, "namespace": namespace_of(export), "name": name_of(export)}
         subsets = endpoint_subsets(decision.subsets, decision.hostnames)
         metadata = as_annotations(decision.metadata.labels, decision.metadata.annotations)
+        metadata[TRAFFIC_ANNOTATION] = decision.traffic or None
+        ready = str(told_ready(ready_of(there[1]), decision.ready)) if decision.ready else None
         payloads: tuple[tuple[RawObject, dict[str, str | None]], ...] = (
             ({"kind": ExportKind.SERVICE, "service": {"serviceSpec": decision.spec}}, metadata),
-            ({"kind": ExportKind.ENDPOINTS, "endpoints": {"subsets": subsets}}, {}),
+            (
+                {"kind": ExportKind.ENDPOINTS, "endpoints": {"subsets": subsets}},
+                {READY_ANNOTATION: ready},
+            ),
         )
         for ref, raw, (payload, notes) in zip(refs, there, payloads, strict=True):
             if raw is not None and is_deleting(raw):
@@ -210,12 +220,14 @@ class ServiceExports:
             return ExportDecision(reason="NameTooLong", message=message)
         slices = view.indexed(SLICES_BY_SERVICE, f"{namespace}/{name}")
         hostnames = hostnames_of(slices) if is_headless(service) else {}
+        ready = None if by_pod_ip else count_ready(slices)
         if by_pod_ip:
             subsets, dropped = limited(pod_ip_subsets(service, slices), hostnames)
         else:
-            subsets, dropped = limited(cluster_ip_subsets(service) if has_endpoints(slices) else {}, {})
+            subsets, dropped = limited(cluster_ip_subsets(service) if ready else {}, {})
         metadata = asked_for(export)
-        notes = []
+        traffic, wrong = traffic_of(export)
+        notes = [wrong] if wrong else []
         if dropped:
             notes.append(f"{dropped} endpoints are left out: an object of the API holds no more")
         if metadata.left_out:
@@ -226,7 +238,10 @@ class ServiceExports:
             spec=service_spec(service),
             subsets=subsets,
             hostnames=hostnames,
+            ready=ready,
             metadata=metadata,
+            traffic=traffic,
+            left_out="EndpointsLeftOut" if dropped else "MetadataLeftOut" if notes else "",
         )
 
 
@@ -258,8 +273,7 @@ def _events(export: RawObject, decision: ExportDecision, refs: Iterable[Ref], vi
         yield Event(subject=str(_ref(export)), reason=decision.reason, message=f"not exported: {decision.message}")
         return
     if decision.message:
-        reason = "MetadataLeftOut" if decision.metadata.left_out else "EndpointsLeftOut"
-        yield Event(subject=str(_ref(export)), reason=reason, message=decision.message)
+        yield Event(subject=str(_ref(export)), reason=decision.left_out, message=decision.message)
     for ref in refs:
         if failure := view.failure(ref):
             yield Event(subject=str(_ref(export)), reason="ExportFailed", message=f"{ref.name}: {failure}")

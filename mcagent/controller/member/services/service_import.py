@@ -45,6 +45,7 @@ from mcagent.controller.member.membership import (
     joined_leader,
 )
 from mcagent.controller.member.networks import cidrs_of
+from mcagent.controller.member.services.backends import places_of
 from mcagent.controller.member.services.endpoints import (
     KnownNetworks,
     accept,
@@ -55,6 +56,7 @@ from mcagent.controller.member.services.endpoints import (
 from mcagent.controller.member.services.import_content import GivenEndpoints, read_endpoints, read_service
 from mcagent.controller.member.services.import_object import service_import_of
 from mcagent.controller.member.services.imported import (
+    Details,
     ImportedService,
     endpoints_of,
     is_imported,
@@ -197,8 +199,10 @@ class ServiceImports:
         accepted = accept(given.groups, own, view, leader, self._known, exporters=exporters_of(backends))
         groups = behind_own_address(accepted.groups, own, view, leader, key)
         clusters = _clusters(imports) or accepted.clusters
+        ready = {cluster: number for cluster, number in given.ready.items() if cluster != leader.cluster_id}
+        places = places_of(view.indexed(SLICES_BY_SERVICE, key)) if own else {}
         made = _Made(
-            slices=slices(target, groups, given.hostnames),
+            slices=slices(target, groups, Details(hostnames=given.hostnames, ready=ready, places=places)),
             endpoints=endpoints_of(target, groups, given.hostnames),
             service_import=service_import_of(
                 target, wanted, view.get(target.service), clusters, view.get(target.service_import)
