@@ -192,10 +192,10 @@ def test_another_first_gateway(lab: Lab) -> None:
     east, west = lab.topology.clusters
     gone, left = east.gateways
     clients = _pods(lab, "east")
-    with TcpClient(lab.namespace(clients[-1]), str(west.services[0].cluster_ip), 80) as client:
+    with TcpClient(lab.namespace(clients[-1]), str(west.services[0].cluster_ip), 80) as connection:
         lab.mcagent(gone.name, "drain", "--local")
         assert _seen(lab, clients[-1], west.services[0].cluster_ip) == {str(gone.tunnel_address)}
-        client.exchange(b"still here")
+        connection.exchange(b"still here")
     lab.api("east").delete("Gateway", gone.name, objects.NAMESPACE)
     lab.program_antrea(antrea.Settings(first={"east": left.tunnel_address}))
 
