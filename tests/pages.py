@@ -102,7 +102,7 @@ class Shell:
         """Run a command, and return what it printed."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{command}\necho; echo '{_END}'\n")
+        self._process.stdin.write(f"{{ {command}\n}} </dev/null\necho; echo '{_END}'\n")
         self._process.stdin.flush()
         printed = ""
         while (line := self._process.stdout.readline()).strip() != _END:
