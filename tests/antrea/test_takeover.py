@@ -114,7 +114,7 @@ def follows(here: Cluster, there: Cluster, name: str) -> str:
     return address
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_there_and_back(program: Callable[[str], Path], tmp_path: Path) -> None:
     """No object that traffic stands on is made anew, all works after each step, and heartbeats go on."""
     with running(VERSION, (VERSION, VERSION), tmp_path, program) as world:
