@@ -39,6 +39,7 @@ def status(node: str, cluster: str, address: str, *tunnels: tuple[str, str, str,
                         "why": "BFD is up" if port < 90 else "BFD is down",
                         "since": "12:04",
                         "encrypted": kind == "remote",
+                        "probes": {"fullSizeBytes": 1400, "fullSizePasses": False} if kind == "remote" else None,
                     }
                     for kind, _, ip, port in tunnels
                 ]
@@ -135,6 +136,7 @@ def test_the_way_goes_over_both_clusters_and_back() -> None:
         "Service     shop/web:80/tcp, exported",
         "encrypted   by WireGuard",
         "encrypted   no: within a cluster nothing is",
+        "mtu         1400 bytes; 1400 do NOT pass this tunnel: mcagent doctor",
         "source 10.2.1.2:8080 to 10.102.0.80:80 (as conntrack knows it)",
         "verdict: delivered to the kernel of the Node; packets up to 1400 bytes (MTU of g)",
     ):

@@ -160,7 +160,7 @@ def _said(hop: Hop) -> Iterator[tuple[str, str]]:
         yield "Service", f"{one}, exported{counter}"
     yield from _end_of(hop, walk, probe)
     if walk.get("mtu") and walk["outcome"] in (Outcome.HOST, Outcome.TUNNEL):
-        yield "mtu", f"{walk['mtu']} bytes"
+        yield "mtu", f"{walk['mtu']} bytes{_probed(hop)}"
 
 
 def _end_of(hop: Hop, walk: Page, probe: Probe) -> Iterator[tuple[str, str]]:
@@ -206,6 +206,16 @@ def _gateways(hop: Hop) -> Iterator[tuple[str, str]]:
             yield "gateway", f"{one['name']}: {one['why']}{_chosen(hop)}"
         elif not one["live"]:
             yield "not by", f"{one['name']}: {one['why']}, since {one['since']}"
+
+
+def _probed(hop: Hop) -> str:
+    """Return whether a tunnel between clusters lets the largest packets pass, if its gateway has tried."""
+    for one in hop.gateways:
+        probes = one.get("probes") if hop.tunnel is not None and one["tunnel"] == hop.tunnel["name"] else None
+        if probes is not None and probes["fullSizePasses"] is not None:
+            size, passes = probes["fullSizeBytes"], probes["fullSizePasses"]
+            return f"; {size} pass this tunnel" if passes else f"; {size} do NOT pass this tunnel: mcagent doctor"
+    return ""
 
 
 def _chosen(hop: Hop) -> str:
