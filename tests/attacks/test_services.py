@@ -298,6 +298,7 @@ def imported_web(**changes: Any) -> ServiceImport:
 
 
 OWN = core_inputs.imported_slice("own", "web", "home", [core_inputs.endpoint("10.10.3.5")])
+FAR = replace(core_inputs.imported_slice("far", "web", "east", [core_inputs.endpoint("10.97.0.1")]), told_ready=3)
 WEB = core_inputs.service("antrea-mc-web", "10.96.200.1", 80)
 
 
@@ -314,7 +315,7 @@ def test_an_import_takes_no_other_services_connections() -> None:
     ips = tuple(map(ip_address, ("10.96.0.10", "192.0.2.7", "10.96.200.1")))
     for victim in (dns, elsewhere):
         stolen = compile_desired(
-            core_inputs.snapshot(*core_inputs.HOME, WEB, victim, imported_web(ips=ips), OWN),
+            core_inputs.snapshot(*core_inputs.HOME, WEB, victim, imported_web(ips=ips), OWN, FAR),
             Facts(datapath=DatapathType.SYSTEM),
             core_inputs.config("w1"),
         ).desired.fragments["imported"]
@@ -342,8 +343,8 @@ def test_a_number_of_ready_endpoints_is_bounded() -> None:
     evil = core_inputs.imported_slice("evil", "web", "evil", [core_inputs.endpoint("10.97.0.80")])
     told = replace(evil, told_ready=read_ready("999999"))
     assert shares([WEB, imported_web(), OWN, told])["10.10.3.5"] == pytest.approx(1 / 1001, abs=1e-4)
-    weighed = imported_web(traffic=read_traffic("local=1, *=1"))
-    assert shares([WEB, weighed, OWN, told])["10.10.3.5"] == 0.5
+    weighed = imported_web(traffic=read_traffic("local=3, *=1"))
+    assert shares([WEB, weighed, OWN, told])["10.10.3.5"] == 0.75
 
 
 @attack(

@@ -139,7 +139,7 @@ def test_a_cluster_that_no_gateway_reaches_is_left_in_the_time_of_bfd_and_return
     """Its objects stay what they are; who has lost it gets its connections elsewhere, and nobody else notices."""
     east, west = lab.topology.clusters
     client, node = lab.namespace(east.workers[0].pods[0]), east.workers[0].name
-    say(lab, None)
+    say(lab, None, sessionAffinity="None")
     becomes(lab, client, "east", "west")
     lost = faults.link_cut(lab, *(one.name for one in west.gateways))
     lost.inject()
