@@ -15,7 +15,7 @@ from devtools.traffic import matrix
 from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.facts import DatapathType
-from tests.lab.test_antrea_gateway import echoed
+from tests.lab.test_antrea_gateway import echoed, taken_for_antrea
 from tests.lab.test_encryption import Wire
 
 LARGEST = 1390  # bytes: 1500 less WireGuard's 60 and Geneve's 50
@@ -45,13 +45,10 @@ def lab(make_lab: Callable[..., Lab], datapath: DatapathType) -> Iterator[Lab]:
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
     shape = _shape()
     with make_lab(shape) as made:
-
-        def settled() -> bool:
-            gateways = made.topology.cluster("east").gateways
-            summaries: list[Any] = [made.status(one.name)["summary"] for one in gateways]
-            return all(summary["clusters"]["west"]["antrea"] for summary in summaries)
-
-        wait_until(settled, "the verdict on west", timeout=SOON)
+        names = [one.name for one in shape.cluster("east").gateways]
+        wait_until(
+            lambda: all(taken_for_antrea(made, name) for name in names), "the verdict on west", timeout=SOON
+        )
         yield made
 
 
