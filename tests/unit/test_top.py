@@ -163,7 +163,9 @@ def test_a_terminal_is_drawn_over_and_a_file_is_not(
         monkeypatch.setattr(sys, "stdout", terminal)
         show(["one", "two"])
         monkeypatch.undo()
-        drawn = os.read(master, 1000).decode()
+        drawn = ""
+        while not drawn.endswith("two\r\n"):  # a terminal hands on what is written piece by piece
+            drawn += os.read(master, 1000).decode()
     os.close(master)
     assert drawn.count("\x1b[H\x1b[2J") == 2
 
