@@ -1,47 +1,35 @@
 """Imported Services: which endpoint a new connection to one gets, by clusters, in front of kube-proxy.
 
-Owns how the ranks and weights of `mcagent.model.traffic` become shares of endpoints, and the rules of nft that
-give connections these shares. Where nothing is said of a Service, or nothing of it is ready, kube-proxy decides,
-unless some of its endpoints are in a cluster that no gateway reaches.
+Owns how the ranks and weights of `mcagent.model.traffic` become shares of endpoints. Where nothing is said of a
+Service, or nothing of it is ready, kube-proxy decides, unless some of its endpoints are in a cluster that no
+gateway reaches. What the kernel is told of the shares is `mcagent.core.fragments.imported`'s.
 Knows nothing of tunnels and flows: an endpoint in another cluster is an address like any other.
-
-The kernel asks the chains of nft and iptables that translate destinations one after the other, by priority, and
-none after the one that has decided (nf_nat_inet_fn in net/netfilter/nf_nat_core.c): -101 is before kube-proxy's.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from ipaddress import ip_address
 
-from mcagent.core.addresses.rules import merged
 from mcagent.core.engine import Engine
 from mcagent.core.failover.reachability import named
+from mcagent.core.fragments.imported import SLOTS, Decided, PortShares, Socket, fragment, service_rules
 from mcagent.model.config import Config
-from mcagent.model.net import Address, host_network
+from mcagent.model.net import Address
 from mcagent.model.objects import EndpointSlice, Kind, Node, Service, ServiceImport, ServicePort, Snapshot
 from mcagent.model.parsing.kubernetes import MANAGED_BY, MANAGED_BY_LABEL, SOURCE_CLUSTER_LABEL
 from mcagent.model.plan import Fragment
 from mcagent.model.problem import Problem, Severity, all_problems
-from mcagent.model.resources import NftChain, NftSet
 from mcagent.model.traffic import Traffic, read_traffic
 
 NEEDS = frozenset({Kind.SERVICE_IMPORT, Kind.SERVICE, Kind.ENDPOINT_SLICE})
 # The labels of what is needed of kinds of which a cluster has many: the member's controller sets both.
 SELECTORS = {Kind.SERVICE: f"{MANAGED_BY_LABEL}={MANAGED_BY}", Kind.ENDPOINT_SLICE: SOURCE_CLUSTER_LABEL}
-SLOTS = 1 << 16  # a share is rounded to one of these
 MAX_ENDPOINTS = 1000  # of a port: the map of a rule is one message of netlink
-_SEED = "0x6d63"  # the same on every Node: a client keeps its endpoint wherever it asks from
 
 SAME_NODE = "PreferSameNode"  # trafficDistribution of a Service: its node's endpoints, else its zone's, else all
 SAME_ZONE = frozenset({"PreferClose", "PreferSameZone", SAME_NODE})
-
-Socket = tuple[Address, int]
-_RULE = re.compile(r"ip daddr (\S+) (\w+) dport (\d+) dnat ip to .* map \{ (.*) \}")
-_ELEMENT = re.compile(r"(\d+)(?:-(\d+))? : (\S+) \. (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +54,6 @@ class Imported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortShares:
-    """What becomes of new connections to a port: endpoints, each with the end of its share of `SLOTS`.
-
-    `needless`: kube-proxy gives the same shares, so the kernel is told nothing.
-    """
-
-    address: Address
-    protocol: str
-    port: int
-    by_client: bool  # all connections of a client go to the same endpoint
-    shares: tuple[tuple[int, Socket], ...]
-    needless: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
-    """An imported Service's ports, its endpoints in this cluster, and what is wrong."""
-
-    ports: tuple[PortShares, ...] = ()
-    own: tuple[Address, ...] = ()
-    problems: tuple[Problem, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Steering:
     """What the imported Services want of this Node."""
 
@@ -111,7 +75,8 @@ def steering(
     default = engine.cell("default traffic", read_traffic, config.imported_traffic)
     place = engine.cell("place of this Node", _place_of, snapshot.nodes, config)
     decided = engine.each("imported Services", decide, services, default, config.cluster_id, left, place)
-    chains = engine.cell("fragment of imported Services", fragment, decided, config)
+    rules = engine.each("rules of imported Services", service_rules, decided, config)
+    chains = engine.cell("fragment of imported Services", fragment, rules, config)
     problems = engine.cell("problems of imported Services", _problems, decided)
     fragments = (chains,) if chains.resources else ()
     return Steering(fragments=fragments, problems=problems, unreachable=tuple(sorted(left)))
@@ -261,69 +226,9 @@ def _shares(ready: Mapping[str, tuple[Socket, ...]], weights: Mapping[str, int])
     return tuple(found)
 
 
-def fragment(decided: Mapping[str, Decided], config: Config) -> Fragment:
-    """Return the chains for all Services; nothing where kube-proxy chooses everywhere, or would choose alike."""
-    ports = [port for one in decided.values() for port in one.ports if not port.needless]
-    steered = [one for one in decided.values() if not all(port.needless for port in one.ports)]
-    own = sorted({address for one in steered for address in one.own}, key=int)
-    if not ports:
-        return Fragment(owner="imported", resources=())
-    table = config.nft_table
-    addresses = sorted({port.address for port in ports}, key=int)
-    rules = ("ip daddr != @mct_imported accept", *map(_rule, sorted(ports, key=_place)))
-
-    def nat(name: str, hook: str, priority: int, *rules: str) -> NftChain:
-        return NftChain(table=table, name=name, type="nat", hook=hook, priority=priority, rules=rules)
-
-    return Fragment(
-        owner="imported",
-        resources=(
-            NftSet(table=table, name="mct_imported", elements=tuple(merged(map(host_network, addresses)))),
-            nat("mct_import_pre", "prerouting", -101, f'iifname "{config.host_port}" accept', *rules),
-            nat("mct_import_out", "output", -101, *rules),
-            # An endpoint that calls itself by the Service's address has to see another sender than itself.
-            nat("mct_import_self", "postrouting", 98, *map(_hairpin, own)),
-        ),
-    )
-
-
-def _rule(port: PortShares) -> str:
-    chosen = f"jhash ip saddr mod {SLOTS} seed {_SEED}" if port.by_client else f"numgen random mod {SLOTS}"
-    starts = (0, *(end for end, _ in port.shares))
-    elements = ", ".join(
-        f"{_span(start, end - 1)} : {address} . {number}"
-        for start, (end, (address, number)) in zip(starts, port.shares, strict=False)
-    )
-    return f"ip daddr {port.address} {port.protocol} dport {port.port} dnat ip to {chosen} map {{ {elements} }}"
-
-
-def shares_said(rule: str, address: Address, protocol: str, port: int) -> tuple[tuple[Socket, float], ...]:
-    """Return the endpoints that a rule of ours gives a Service's port, each with its share of 1; () if none."""
-    said = _RULE.fullmatch(rule)
-    if said is None or said.groups()[:3] != (str(address), protocol, str(port)):
-        return ()
-    found: dict[Socket, float] = {}
-    for first, last, endpoint, number in _ELEMENT.findall(said[4]):
-        socket = ip_address(endpoint), int(number)
-        found[socket] = found.get(socket, 0) + (int(last or first) - int(first) + 1) / SLOTS
-    return tuple(found.items())
-
-
-def _span(first: int, last: int) -> str:
-    return f"{first}-{last}" if first < last else f"{first}"
-
-
-def _hairpin(address: Address) -> str:
-    return f"ip saddr {address} ip daddr {address} ct status dnat masquerade"
-
-
 def _problems(decided: Mapping[str, Decided]) -> tuple[Problem, ...]:
     return all_problems({key: one.problems for key, one in decided.items()})
 
 
 def _order(socket: Socket) -> tuple[int, int]:
     return int(socket[0]), socket[1]
-
-
-def _place(port: PortShares) -> tuple[int, str, int]:
-    return int(port.address), port.protocol, port.port

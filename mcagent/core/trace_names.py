@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flows.pipeline import declaration as d
-from mcagent.core.imported_services import shares_said
+from mcagent.core.fragments.imported import shares_said
 from mcagent.core.trace import Probe, Walk
 from mcagent.model.plan import Desired
 from mcagent.model.policies import Direction
@@ -39,7 +39,7 @@ def names(walk: Walk, probe: Probe, desired: Desired, host_port: str) -> dict[st
         "shares": [
             {"address": str(address), "port": port, "share": share}
             for chain in imported
-            if isinstance(chain, NftChain) and chain.hook == "prerouting"
+            if isinstance(chain, NftChain)
             for rule in chain.rules
             for (address, port), share in shares_said(rule, probe.destination, probe.protocol, probe.port)
         ],

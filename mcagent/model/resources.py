@@ -288,11 +288,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NftChain:
-    """A base chain of our table with its rules, in order, as nft(8) text without comments."""
+    """A chain of our table with its rules, in order, as nft(8) text without comments.
+
+    A base chain has a type and a hook. Without both, and with priority 0, it is one that rules of others jump to.
+    """
 
     table: str
     name: str
-    type: str  # filter, nat, route
+    type: str  # filter, nat, route, or ""
     hook: str  # prerouting, forward, output, postrouting
     priority: int
     rules: tuple[str, ...]

@@ -21,7 +21,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import LeaderSettings
 from mcagent.core.compile import compile_desired
-from mcagent.core.imported_services import SLOTS
+from mcagent.core.fragments.imported import SLOTS
 from mcagent.kube.source import RawObject
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import Kind, ServiceImport
@@ -285,10 +285,9 @@ def shares(objects: Sequence[object]) -> dict[str, float]:
     facts = Facts(datapath=DatapathType.SYSTEM)
     there = core_inputs.snapshot(*core_inputs.HOME, *objects)  # type: ignore[arg-type]
     fragment = compile_desired(there, facts, core_inputs.config("w1")).desired.fragments.get("imported")
-    rules = (
-        [rule for one in fragment.resources if isinstance(one, NftChain) for rule in one.rules] if fragment else []
-    )
-    parts = re.findall(r"(\d+)(?:-(\d+))? : (\S+) \.", " ".join(rules[: len(rules) // 2]))
+    chains = [one for one in fragment.resources if isinstance(one, NftChain)] if fragment else []
+    rules = [rule for one in chains if not one.hook for rule in one.rules]
+    parts = re.findall(r"(\d+)(?:-(\d+))? : (\S+) \.", " ".join(rules))
     return {address: (int(last or first) - int(first) + 1) / SLOTS for first, last, address in parts}
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
 
 from devtools.nodes import netns
+from mcagent.core.fragments.imported import SLOTS, Decided, PortShares, fragment, service_rules
 from mcagent.core.fragments.kernel import encrypted_netfilter, netfilter
-from mcagent.core.imported_services import SLOTS, Decided, PortShares, fragment
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
@@ -354,6 +354,25 @@ def test_shares_of_imported_services_are_found_again(backend: Inside, by_client:
             by_client=by_client,
             shares=tuple(zip(ends, many, strict=False)),
         )
-        wanted = list(fragment({"default/web": Decided(ports=(port,), own=(many[0][0],))}, config).resources)
+        rules = service_rules(Decided(ports=(port,), own=(many[0][0],)), config)
+        wanted = list(fragment({"default/web": rules}, config).resources)
+        make(backend, wanted)
+        assert anew(backend).observe() == as_mapping(wanted)
+
+
+def test_many_imported_services_come_change_and_go(backend: Inside) -> None:
+    """The maps that lead to their chains are listed as they are written, and no step is refused on the way."""
+    config = Config(node_name="a1")
+
+    def resources(numbers: Iterable[int], port: int = 80) -> list[Resource]:
+        found = {}
+        for number in numbers:
+            address = ip_address(f"10.96.{37 * (number % 7)}.{number // 7 + 100}")
+            end = (SLOTS, (ip_address("10.244.1.2"), 8080))
+            shares = PortShares(address=address, protocol="tcp", port=port, by_client=False, shares=(end,))
+            found[f"default/s{number}"] = service_rules(Decided(ports=(shares,)), config)
+        return list(fragment(found, config).resources)
+
+    for wanted in (resources(range(600)), resources(range(599), 81), resources([7]), resources([])):
         make(backend, wanted)
         assert anew(backend).observe() == as_mapping(wanted)

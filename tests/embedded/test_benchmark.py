@@ -25,6 +25,7 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.errors import McagentError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from tests.controllers import free_port
 
 SPACE = "kube-system"
 PODS = object_path(Kind.POD, SPACE)
@@ -121,11 +122,12 @@ class World:
 
     def __init__(self, east: Kubelet, west: Kubelet, kubeconfig: Path) -> None:
         self.east, self.west, self.kubeconfig = east, west, kubeconfig
+        self.port = free_port()
 
     def arguments(self, *more: str) -> list[str]:
         """Return the command line."""
         clusters = ("--from", "east", "--to", "west", "--kubeconfig", str(self.kubeconfig))
-        return ["benchmark", *clusters, "--seconds", "1", "--port", "25301", *more]
+        return ["benchmark", *clusters, "--seconds", "1", "--port", str(self.port), *more]
 
     def left(self) -> list[str]:
         """Return the Pods that are left."""
@@ -210,7 +212,8 @@ def test_nothing_is_started_without_a_yes(world: World, capsys: pytest.CaptureFi
 def test_whoever_interrupts_it_leaves_no_pod(world: World, number: signal.Signals) -> None:
     """Ctrl-C, or the end of a session, in the middle of a measurement."""
     argv = [sys.executable, "-m", "mcagent.cli.main", *world.arguments("--yes", "--seconds", "60")]
-    process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+    # What a shell starts in the background ignores SIGINT, and so would this.
+    process = subprocess.Popen(["env", "--default-signal=INT", *argv], stderr=subprocess.DEVNULL)
     wait_until(lambda: any("client" in name for name in world.east.running), "a client", timeout=30)
     process.send_signal(number)
     assert process.wait(30) == 130
@@ -219,13 +222,14 @@ def test_whoever_interrupts_it_leaves_no_pod(world: World, number: signal.Signal
 
 def test_who_does_not_know_the_token_gets_nothing() -> None:
     """The server ends by itself, and swallows or echoes for nobody else."""
-    thread = threading.Thread(target=ends.serve, args=("127.0.0.3", 25302, "secret", 3.0))
+    port = free_port()
+    thread = threading.Thread(target=ends.serve, args=("127.0.0.3", port, "secret", 3.0))
     thread.start()
     bounds: dict[str, Any] = {"seconds": 0.2, "limit": 10**7, "exchanges": 10}
     with pytest.raises(McagentError):
-        ends.measure("127.0.0.3", 25302, "guess", **bounds)
-    assert ends.measure("127.0.0.3", 25302, "secret", **bounds).bytes > 0
+        ends.measure("127.0.0.3", port, "guess", **bounds)
+    assert ends.measure("127.0.0.3", port, "secret", **bounds).bytes > 0
     thread.join(10)
     assert not thread.is_alive()
     with pytest.raises(McagentError, match="refused"):
-        ends.measure("127.0.0.3", 25302, "secret", **bounds, patience=0.0)
+        ends.measure("127.0.0.3", port, "secret", **bounds, patience=0.0)

@@ -14,17 +14,15 @@ from hypothesis import strategies as st
 
 from mcagent.core.compile import compile_desired
 from mcagent.core.failover.reachability import number_of
-from mcagent.core.imported_services import (
-    MAX_ENDPOINTS,
+from mcagent.core.fragments.imported import (
     SLOTS,
     Decided,
-    Imported,
-    Place,
     PortShares,
-    decide,
     fragment,
+    service_rules,
     shares_said,
 )
+from mcagent.core.imported_services import MAX_ENDPOINTS, Imported, Place, decide
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import EndpointSlice, Kind, ServiceImport
 from mcagent.model.parsing.parse import parse_object
@@ -271,6 +269,9 @@ def compiled(text: str, *objects: Any, unreachable: frozenset[int] = frozenset()
     return compile_desired(there, facts, config("w1", imported_traffic=text)).desired
 
 
+OF_WEB = "mct_import_10_96_200_1"
+
+
 def chains(found: Desired) -> dict[str, tuple[str, ...]]:
     """Return the rules of the chains for imported Services."""
     resources = [one for part in found.fragments.values() for one in part.resources]
@@ -284,25 +285,26 @@ SLICES = (
 
 
 def test_rules_come_before_kube_proxy_and_leave_others_alone() -> None:
-    """Only addresses of imported Services are looked at, never what comes out of the bridge."""
+    """A map leads to the rules of a Service by its address; what comes out of the bridge meets none of them."""
     found = compiled("local > *", service_import("web"), *SLICES)
     rules = chains(found)
     first, *rest = rules["mct_import_pre"]
     assert first == 'iifname "mc-gw0" accept'
     assert tuple(rest) == rules["mct_import_out"]
-    assert rest[0] == "ip daddr != @mct_imported accept"
-    assert rest[1:] == [
-        "ip daddr 10.96.200.1 tcp dport 80 dnat ip to numgen random mod 65536 map { 0-65535 : 10.10.3.5 . 80 }"
-    ]
-    assert rules["mct_import_self"] == ("ip saddr 10.10.3.5 ip daddr 10.10.3.5 ct status dnat masquerade",)
+    assert rest == ["ip daddr vmap { 10.96.200.1 : jump mct_import_10_96_200_1 }"]
+    assert rules[OF_WEB] == (
+        "ip daddr 10.96.200.1 tcp dport 80 dnat ip to numgen random mod 65536 map { 0-65535 : 10.10.3.5 . 80 }",
+    )
+    assert rules["mct_import_self"][2:] == ("ip saddr 10.10.3.5 ip daddr 10.10.3.5 ct status dnat masquerade",)
     resources = [one for part in found.fragments.values() for one in part.resources]
-    assert next(one for one in resources if isinstance(one, NftSet) and one.name == "mct_imported").elements
+    (own,) = [one for one in resources if isinstance(one, NftSet) and one.name == "mct_import_own"]
+    assert [str(one) for one in own.elements] == ["10.10.3.5/32"]
 
 
 def test_an_annotation_stands_before_the_default() -> None:
     """ "any" leaves a Service to kube-proxy; affinity makes the choice follow the client."""
     own = replace(service_import("web", client_ip_affinity=True), traffic=read_traffic("east"))
-    (rule,) = chains(compiled("local > *", own, *SLICES))["mct_import_out"][1:]
+    (rule,) = chains(compiled("local > *", own, *SLICES))[OF_WEB]
     assert "jhash ip saddr mod 65536 seed 0x6d63 map { 0-65535 : 10.97.0.1 . 80 }" in rule
     left = replace(own, traffic=Traffic())
     assert chains(compiled("local > *", left, *SLICES)) == {}
@@ -369,7 +371,7 @@ def test_a_worker_leaves_the_clusters_that_its_gateways_tell_of() -> None:
     numbers = frozenset({number_of("east"), number_of("elsewhere")})
     east = remote("east", "10.97.0.0/16", "172.18.1.1")
     found = compiled("any", service_import("web"), *SLICES, east, unreachable=numbers)
-    (rule,) = chains(found)["mct_import_out"][1:]
+    (rule,) = chains(found)[OF_WEB]
     assert rule.endswith("map { 0-65535 : 10.10.3.5 . 80 }")
     assert found.state.unreachable == ("east",)
     assert chains(compiled("any", service_import("web"), *SLICES, east)) == {}
@@ -388,8 +390,9 @@ def test_shares_are_read_back_from_the_rules() -> None:
         by_client=True,
         shares=((SLOTS // 4, ends[0]), (SLOTS, ends[1])),
     )
-    chains = fragment({"shop/web": Decided(ports=(port,))}, config("n")).resources
+    rules = service_rules(Decided(ports=(port,)), config("n"))
+    chains = fragment({"shop/web": rules}, config("n")).resources
     (rule,) = {rule for one in chains if isinstance(one, NftChain) for rule in one.rules if "dnat" in rule}
     assert shares_said(rule, address, "tcp", 80) == ((ends[0], 0.25), (ends[1], 0.75))
     assert shares_said(rule, address, "udp", 80) == ()
-    assert shares_said("ip daddr != @mct_imported accept", address, "tcp", 80) == ()
+    assert shares_said("ip daddr vmap { 10.96.0.7 : jump mct_import_10_96_0_7 }", address, "tcp", 80) == ()

@@ -174,7 +174,9 @@ def test_status_is_watched_through_a_restart_of_the_agent(tmp_path: Path) -> Non
     """An agent that does not answer is told, and the watch goes on until it is interrupted."""
     config = tmp_path / "agent.yaml"
     config.write_text(f"nodeName: n1\nrunDirectory: {tmp_path}\nlisten: 127.0.0.1:1\n", encoding="utf-8")
-    command = [sys.executable, "-m", "mcagent.cli.main", "status", "--watch", "--interval", "0.2"]
+    # What a shell starts in the background ignores SIGINT, and so would this.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "mcagent.cli.main"]
+    command += ["status", "--watch", "--interval", "0.2"]
     with subprocess.Popen([*command, "--config", str(config)], stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
         told = [watching.stdout.readline() for _ in range(3)]

@@ -79,7 +79,8 @@ def resource_text(resource: Resource) -> str:
             pairs = (socket_text(address, port) for address, port in resource.sockets or ())
             return f"nft set {resource.name} {{ {', '.join([*map(str, resource.elements), *pairs])} }}"
         case NftChain():
-            return f"nft chain {resource.name} ({resource.hook} {resource.priority}): {'; '.join(resource.rules)}"
+            base = f" ({resource.hook} {resource.priority})" if resource.hook else ""
+            return f"nft chain {resource.name}{base}: {'; '.join(resource.rules)}"
         case WireGuardDevice():
             return (
                 f"wireguard device {resource.name} ({resource.implementation}) port {resource.listen_port} "

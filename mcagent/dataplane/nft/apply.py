@@ -56,8 +56,8 @@ def objection(step: Step, table: Table) -> str:
         if any(one.version != version for one in (*step.new.elements, *addresses)):
             return f"an element is not of the table's family {table.family}"
     if isinstance(step.new, NftChain):
-        if not (_WORD.fullmatch(step.new.type) and _WORD.fullmatch(step.new.hook)):
-            return "not a base chain: its type and hook are words of nft(8)"
+        if _hook(step.new) and not (_WORD.fullmatch(step.new.type) and _WORD.fullmatch(step.new.hook)):
+            return "neither a base chain, whose type and hook are words of nft(8), nor one without them"
         for place, rule in enumerate(step.new.rules, start=1):
             if re.search(r"[\n\r;#\\]|\bcomment\b", rule):
                 return f"rule {place} is not one rule without a comment: {rule!r}"
@@ -93,7 +93,8 @@ def script(table: Table, steps: Iterable[Step]) -> list[Line]:
         elif isinstance(new, NftChain):
             if step.op is Op.REPLACE and isinstance(old, NftChain) and _hook(old) != _hook(new):
                 making += [Line(f"{verb} chain {name}", about) for verb in ("flush", "delete")]
-            making.append(Line(f"add chain {name} {{ {_hook(new)}; policy accept; }}", about))
+            base = f" {{ {_hook(new)}; policy accept; }}" if _hook(new) else ""
+            making.append(Line(f"add chain {name}{base}", about))
             filling.append(Line(f"flush chain {name}", about))
             for number, rule in enumerate(new.rules, start=1):
                 rules.append(Line(f"add rule {name} {rule}", f"{about} rule {number} ({rule})"))
@@ -130,7 +131,9 @@ def _add_set(table: Table, nft_set: NftSet) -> str:
 
 
 def _hook(chain: NftChain) -> str:
-    return f"type {chain.type} hook {chain.hook} priority {chain.priority}"
+    """Return what makes a base chain one, "" of a chain that others jump to."""
+    known = chain.type or chain.hook or chain.priority
+    return f"type {chain.type} hook {chain.hook} priority {chain.priority}" if known else ""
 
 
 # --- transactions ---------------------------------------------------------------------------------------
@@ -156,10 +159,13 @@ def _transact(table: Table, steps: Mapping[int, Step]) -> dict[int, BackendError
 
 
 def _turn(step: Step) -> int:
-    """Return when a step has its turn: sets before the chains that use them, and the other way to delete them."""
-    if isinstance(step.new, NftSet):
-        return 0
-    return 2 if isinstance(step.old, NftSet) else 1
+    """Return when a step has its turn: what others use before these, and the other way to delete it.
+
+    Chains use sets, and base chains jump to those without a hook.
+    """
+    used = isinstance(step.resource, NftSet), isinstance(step.resource, NftChain) and not step.resource.hook
+    turn = 0 if used[0] else 1 if used[1] else 2
+    return turn if step.new is not None else 4 - turn
 
 
 def _error(table: Table, step: Step, lines: Sequence[Line], stderr: str) -> BackendError:
