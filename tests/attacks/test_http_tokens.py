@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from mcagent.http.server import HttpServer
 from mcagent.http.serving import serve_health
@@ -33,19 +34,20 @@ def health() -> Iterator[HttpServer]:
     made.close()
 
 
+READERS = Path(__file__).parents[2] / "deploy/metrics-reader.yaml"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 class Reader:
     """A ServiceAccount of the test's namespace, perhaps with the right to read the pages."""
 
-    def __init__(self, cluster: Cluster, name: str, *, may: bool) -> None:
+    def __init__(self, cluster: Cluster, name: str, *, may: bool, pages: Sequence[str] = ("/metrics",)) -> None:
         self.cluster, self.name = cluster, name
         cluster.create(cluster.path("serviceaccounts"), name)
         self.role = f"{cluster.namespace}-{name}"
         if may:
             api = {"apiVersion": "rbac.authorization.k8s.io/v1"}
-            rules = [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+            rules = [{"nonResourceURLs": [*pages], "verbs": ["get"]}]
             role = {**api, "kind": "ClusterRole", "metadata": {"name": self.role}, "rules": rules}
             cluster.client.request("POST", f"{RBAC}/clusterroles", body=role)
             binding = {**api, "kind": "ClusterRoleBinding", "metadata": {"name": self.role}}
@@ -92,6 +94,24 @@ def test_a_token_without_the_right_reads_nothing(cluster: Cluster, tmp_path: Pat
         assert get(agent.port, "/metrics", Reader(cluster, "pod", may=False).token(), tls=True)[0] == 403
         token = Reader(cluster, "prometheus", may=True).token()
         assert get(agent.port, "/status", token, tls=True)[0] == 403
+
+
+@attack(
+    Group.HTTP,
+    Attacker.POD,
+    wants="send packets in another Pod's name with the token of Prometheus",
+    stopped_by="the page that sends them is in the ClusterRole `mcagent-live-tracer` alone",
+)
+def test_who_reads_metrics_sends_no_packets(cluster: Cluster, tmp_path: Path) -> None:
+    """All pages of the ClusterRole that Prometheus is given are readable, and `/trace/live` is not."""
+    (role, *_) = yaml.safe_load_all(READERS.read_text(encoding="utf-8"))
+    (rule,) = role["rules"]
+    assert rule["verbs"] == ["get"]
+    token = Reader(cluster, "prometheus", may=True, pages=rule["nonResourceURLs"]).token()
+    pages = {**PAGES, "/trace/live": PAGES["/healthz"]}
+    with served(tmp_path, pages, kubeconfig=str(cluster.server.kubeconfig)) as agent:
+        until(lambda: get(agent.port, "/status", token, tls=True)[0] == 200)
+        assert get(agent.port, "/trace/live", token, tls=True)[0] == 403
 
 
 @attack(
