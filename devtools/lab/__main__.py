@@ -17,7 +17,7 @@ from devtools.lab import control, hands_on, picture, state, story, topology_file
 from devtools.lab.api import ApiKind
 from devtools.lab.lab import Lab
 from devtools.lab.progress import Progress
-from devtools.lab.topology import Cni, Topology, Underlay, generate
+from devtools.lab.topology import WITH_OUR_AGENTS, Cni, Topology, Underlay, generate
 from devtools.nodes import netns
 from devtools.traffic import matrix
 from mcagent.cli.common import exit_codes
@@ -183,7 +183,7 @@ def _draw(say: Progress, wanted: Topology) -> None:
 
 def _demo(args: argparse.Namespace) -> int:
     say = Progress()
-    kinds = [kind for kind in Cni if kind is not Cni.ANTREA] if args.all_cnis else [Cni(args.cni)]
+    kinds = list(WITH_OUR_AGENTS) if args.all_cnis else [Cni(args.cni)]
     wrong = shown = 0
     say.line("Clusters on this machine, joined by mcagent. All of it is in network namespaces of its own.")
     with _terminable():

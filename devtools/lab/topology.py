@@ -35,6 +35,9 @@ class Cni(StrEnum):
     ANTREA = "antrea"  # Antrea's agents in place of ours: the bridge br-int, Pods on its ports
 
 
+WITH_OUR_AGENTS = tuple(kind for kind in Cni if kind is not Cni.ANTREA)
+
+
 class Underlay(StrEnum):
     """The family of the addresses that Nodes have in the API, where tunnels and WireGuard end."""
 

@@ -55,8 +55,8 @@ KERNEL: list[Resource] = [
         source=ip_address(NODE),
     ),
     Route(table=28004, destination=ip_network("0.0.0.0/0"), device="mc-gw0", via=NEXT_HOP),
-    Rule(priority=300, table=28003),
-    Rule(priority=301, table=28004, fwmark=BIT, fwmask=BIT),
+    Rule(priority=301, table=28003),
+    Rule(priority=300, table=28004, fwmark=BIT, fwmask=BIT),
 ]
 
 

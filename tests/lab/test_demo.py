@@ -14,7 +14,7 @@ import pytest
 from devtools.lab import objects
 from devtools.lab.lab import Lab
 from devtools.lab.state import labs
-from devtools.lab.topology import Cni, generate
+from devtools.lab.topology import WITH_OUR_AGENTS, Cni, generate
 from devtools.nodes import netns
 from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
@@ -61,7 +61,7 @@ def test_the_demo_shows_a_cluster_set_at_work(datapath: DatapathType) -> None:
         assert word in done.stdout
 
 
-@pytest.fixture(scope="module", params=list(Cni), ids=str)
+@pytest.fixture(scope="module", params=WITH_OUR_AGENTS, ids=str)
 def double(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """Two clusters of two gateways and one worker."""
     with make_lab(generate(cni=request.param, gateways=2)) as made:

@@ -18,7 +18,7 @@ import pytest
 from devtools.errors import LabError
 from devtools.lab import state
 from devtools.lab.lab import Lab
-from devtools.lab.topology import OUTSIDE, POD_PORT, Cni, generate
+from devtools.lab.topology import OUTSIDE, POD_PORT, WITH_OUR_AGENTS, Cni, generate
 from devtools.nodes import netns
 from devtools.traffic import queues, traffic
 from devtools.waiting import wait_until
@@ -48,7 +48,7 @@ def _processes(word: str) -> list[str]:
     return found
 
 
-@pytest.fixture(scope="module", params=list(Cni), ids=str)
+@pytest.fixture(scope="module", params=WITH_OUR_AGENTS, ids=str)
 def bare(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """A lab of each CNI profile, without agents."""
     with make_lab(generate(cni=request.param), agents=False) as made:

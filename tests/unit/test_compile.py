@@ -163,7 +163,7 @@ def test_routes() -> None:
     (back,) = of(Route, resources(found, "base"))
     assert (back.table, str(back.destination)) == (28004, "0.0.0.0/0")
     rules = of(Rule, resources(found))
-    assert [(r.priority, r.table, r.fwmark) for r in rules] == [(300, 28003, 0), (301, 28004, 1 << 12)]
+    assert [(r.priority, r.table, r.fwmark) for r in rules] == [(300, 28004, 1 << 12), (301, 28003, 0)]
 
 
 def test_a_node_address_that_the_kernel_does_not_have() -> None:

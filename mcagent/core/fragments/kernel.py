@@ -85,11 +85,15 @@ def device(config: Config, mtu: int, mapped: Address | None) -> list[Resource]:
 
 
 def routing(config: Config) -> list[Resource]:
-    """Return the two rules, and the reply table's only route."""
+    """Return the two rules, and the reply table's only route.
+
+    Replies first: where Antrea encrypts, its clients have the address of its tunnel endpoint, which is routed into
+    the WireGuard device.
+    """
     bit = 1 << config.ct_mark_bit
     return [
-        Rule(priority=config.rule_priority, table=config.route_table),
-        Rule(priority=config.rule_priority + 1, table=config.reply_table, fwmark=bit, fwmask=bit),
+        Rule(priority=config.rule_priority, table=config.reply_table, fwmark=bit, fwmask=bit),
+        Rule(priority=config.rule_priority + 1, table=config.route_table),
         Route(table=config.reply_table, destination=_EVERYTHING, device=config.host_port, via=NEXT_HOP),
     ]
 
