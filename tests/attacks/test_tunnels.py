@@ -518,10 +518,12 @@ def test_a_flood_of_probes(plain: Range) -> None:
                 backend.send_out([ofport] * 100, frame)
 
     outcome = plain.attempt(plain.far_gateway, send)
-    # As many as the burst lets pass and a second's worth for each second; both agents' own are among them.
-    allowed = 200 + 110 * (time.monotonic() - began)
     assert outcome.arrived == 0
-    assert 0 < _answers(plain) - before[1] <= allowed
+    # Open vSwitch's counters are late by up to a second.
+    wait_until(lambda: _answers(plain) - before[1] >= 100, "what the meter lets pass to be counted", timeout=15)
+    found = _answers(plain) - before[1]
+    # As many as the burst lets pass and a second's worth for each second; both agents' own are among them.
+    assert found <= 200 + 110 * (time.monotonic() - began)
     assert _probes(plain, near) - before[0] <= time.monotonic() - began + 5
 
 
