@@ -235,7 +235,7 @@ def test_the_largest_packet_fills_the_wire_and_is_not_cut(lab: Lab, wire: Wire) 
     assert {hop["walk"]["mtu"] for hop in found["hops"]} == {mtu}
 
 
-def test_probes_measure_the_encrypted_way(lab: Lab, wire: Wire) -> None:
+def test_probes_measure_the_encrypted_way(lab: Lab) -> None:
     """Each gateway's probes are answered through WireGuard, the largest ones as well."""
 
     def passing() -> bool:

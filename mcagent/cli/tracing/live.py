@@ -72,11 +72,13 @@ def _sight(hop: Hop, before: Page | str, after: Page | str, since: float) -> Sig
     if hop.walk is None or isinstance(before, str) or isinstance(after, str):
         why = next((one for one in (before, after) if isinstance(one, str) and one), hop.why)
         return Sight(node=hop.node, seen=None, why=why.removeprefix("not asked: "))
-    known = {one["match"] for one in before["flows"]}
+    # A flow that was made anew may have counted as many as the one before; one that was there tells by its count,
+    # whatever a virtual machine's clocks make of its age.
+    known = {one["match"]: one["packets"] for one in before["flows"]}
     fresh = [
         one
         for one in after["flows"]
-        if (one["age"] < since if one["age"] is not None else one["match"] not in known)
+        if known.get(one["match"]) != one["packets"] or (one["age"] is not None and one["age"] < since)
     ]
     return Sight(
         node=hop.node,
