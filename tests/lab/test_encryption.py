@@ -281,7 +281,7 @@ def test_without_agent_and_device_nothing_leaves(lab: Lab, wire: Wire, more: str
         lab.stop_agent(gateway.name, kill=True)
         netns.ip(lab.namespace(gateway), "link", "delete", _device_name(lab, gateway))
         if more == "rules":
-            netns.ip(lab.namespace(gateway), "rule", "delete", "priority", "300")
+            netns.ip(lab.namespace(gateway), "rule", "delete", "table", "28003")
         elif more == "nft":
             for family in ("ip",) if gateway.address6 is None else ("ip", "ip6"):
                 netns.execute(lab.namespace(gateway), ["nft", "delete", "table", family, "mcagent"])
