@@ -347,6 +347,16 @@ _CIDRS = st.sampled_from(
 )  # fmt: skip
 _CREATED = st.sampled_from(["", "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"])
 _NODES = st.sampled_from(["g1", "g2", "w1"])
+
+
+def test_a_policy_about_services_makes_a_worker_read_them_all() -> None:
+    """Whoever imported them: Antrea's slices have no label by which to select them."""
+    rule = {"action": "Reject", "toServices": [{"name": "web", "scope": "ClusterSet"}]}
+    about = policy(Kind.CLUSTER_NETWORK_POLICY, "p", {"priority": 5, "appliedTo": [_WEB], "egress": [rule]})
+    assert compiled(EAST, about, on="w1", stretched_network_policy=True).state.all_services
+    assert not compiled(EAST, about, on="w1").state.all_services
+
+
 _WEB: dict[str, Any] = {"podSelector": {"matchLabels": {"app": "web"}}}
 _EAST = {"namespaceSelector": {"matchLabels": {"multicluster.kubernetes.io/cluster": "east"}}}
 _POLICIES = [

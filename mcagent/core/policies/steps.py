@@ -24,7 +24,7 @@ from mcagent.core.policies.identities import (
 )
 from mcagent.model.config import Config
 from mcagent.model.net import Address
-from mcagent.model.node_state import PolicyRuleName
+from mcagent.model.node_state import PolicyRuleName, Role
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Fragment
 from mcagent.model.policies import Direction, Policy, Selector
@@ -57,8 +57,13 @@ class Enforced:
     problems: tuple[Problem, ...] = ()
 
 
-def needs(snapshot: Snapshot) -> frozenset[Kind]:
-    """Return the kinds that policies follow from: Services' endpoints only if a policy is about any."""
+def needs(snapshot: Snapshot, config: Config, role: Role | None) -> frozenset[Kind]:
+    """Return the kinds that policies follow from: Services' endpoints only if a policy is about any.
+
+    None where the Node enforces no policies. Endpoints are needed of all Services then, whoever imported them.
+    """
+    if not (config.stretched_network_policy and role):
+        return frozenset()
     known = (snapshot.antrea_network_policies, snapshot.cluster_network_policies)
     services = any(rule.services for kind in known for policy in kind.values() for rule in policy.rules)
     return IDENTITY_NEEDS | POLICY_NEEDS | (frozenset({Kind.ENDPOINT_SLICE}) if services else frozenset())
