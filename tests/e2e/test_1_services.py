@@ -208,7 +208,8 @@ def test_agents_say_how_they_do(world: World) -> None:
     for name in ("mcagent-agent", "mcagent-member", "mcagent-leader", "mcagent-openvswitch"):
         assert name in pods
     agent = "kubectl exec -n kube-system daemonset/mcagent-agent -- mcagent"
-    assert world.serving.name in world.guide.run(world.asking, f"{agent} status")
+    # Its exit code is 1 while what the test before has changed is being applied.
+    until(lambda: world.serving.name in world.guide.run(world.asking, f"{agent} status"), "a ready agent")
     assert str(world.demo.victim.address) in world.guide.run(world.asking, f"{agent} gateways")
     world.guide.run(world.asking, f"{agent} plan")
     world.guide.run(world.asking, "kubectl get events -A --field-selector reportingComponent=mcagent-agent")
