@@ -57,11 +57,15 @@ class Walk:
     def needs(self) -> frozenset[Kind]:
         """The kinds that the desired state follows from."""
         local = self.local
-        found = local.needs | policy_steps.needs(self._snapshot, self._config, local.role)
+        found = local.needs | self._policy_needs
         found |= SERVICE_NEEDS if local.serves(self._facts.datapath) else frozenset()
         if self._config.steers and local.role:
             found |= imported_services.NEEDS
         return found
+
+    @cached_property
+    def _policy_needs(self) -> frozenset[Kind]:
+        return policy_steps.needs(self._snapshot, self._config, self.local.role)
 
     # --- this cluster
 
@@ -332,12 +336,11 @@ class Walk:
         said = (self._snapshot.gateways, self._wireguard, config)
         published = wireguard.publication(*said) if local.role is Role.GATEWAY else None
         known = (self._encryption, published, local.own_gateway_ip, self._wireguard)
-        named = Kind.ENDPOINT_SLICE in policy_steps.needs(self._snapshot, config, local.role)
         return NodeState(
             role=local.role,
             why=local.why,
             all_pods=local.role is Role.GATEWAY and Kind.POD in local.needs,
-            all_services=local.serves(self._facts.datapath) or named,
+            all_services=local.serves(self._facts.datapath) or Kind.ENDPOINT_SLICE in self._policy_needs,
             gateways=local.gateways,
             tunnels=sum(len(found) for paths in self.paths for found in paths.values()),
             clusters=self.accepted,
