@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,6 +19,7 @@ from devtools.lab.topology import WITH_OUR_AGENTS, Cni, Topology, Underlay, gene
 from devtools.nodes import netns
 from devtools.traffic import matrix
 from mcagent.cli.common import exit_codes
+from mcagent.cli.common.signals import terminable
 from mcagent.cli.main import run_command
 from mcagent.model.config import DatapathChoice, TrafficEncryption
 from mcagent.model.resources import TunnelType
@@ -138,27 +137,13 @@ def _shape(args: argparse.Namespace) -> Topology:
     )
 
 
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the lab as Ctrl-C does: what was made is taken down."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def _up(args: argparse.Namespace) -> int:
     wanted = replace(topology_file.load(args.file), name=args.name) if args.file else _shape(args)
     if args.policies:
         config = {control.POLICIES: True}
         wanted = replace(wanted, clusters=tuple(replace(one, config=config) for one in wanted.clusters))
     say = Progress()
-    with _terminable():
+    with terminable():
         Lab.up(
             wanted,
             progress=say,
@@ -186,7 +171,7 @@ def _demo(args: argparse.Namespace) -> int:
     kinds = list(WITH_OUR_AGENTS) if args.all_cnis else [Cni(args.cni)]
     wrong = shown = 0
     say.line("Clusters on this machine, joined by mcagent. All of it is in network namespaces of its own.")
-    with _terminable():
+    with terminable():
         for kind in kinds:
             args.cni = str(kind)
             args.control_plane = args.control_plane and kind is not Cni.ANTREA

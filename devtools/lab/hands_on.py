@@ -48,6 +48,11 @@ FAULTS: dict[str, tuple[str, str, Callable[..., Fault]]] = {
         "UDP 6081 is lost from one Node to another",
         lambda lab, one, other: faults.port_blocked(lab, one, other, one_way=True),
     ),
+    "wireguard-blocked": (
+        "NODE NODE",
+        "UDP 51821 is lost between two Nodes",
+        lambda lab, one, other: faults.port_blocked(lab, one, other, 51821),
+    ),
     "small-mtu": (
         "NODE NODE",
         "packets of more than 1400 bytes vanish between two Nodes",

@@ -11,17 +11,16 @@ import json
 import os
 import re
 import secrets
-import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import usual_kubeconfig
+from mcagent.cli.common.signals import terminable
 from mcagent.cli.common.tables import size, table
 from mcagent.model.errors import InputError, McagentError
 
@@ -89,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.source or not args.target:
         raise InputError("mcagent benchmark", "", "--from and --to are needed: contexts of the kubeconfig")
     _agreed(args, limit)
-    with _terminable():
+    with terminable():
         rows = _measure(args)
     bounds = {"seconds": args.seconds, "limitBitsPerSecond": limit or None}
     found = {"from": args.source, "to": args.target, **bounds, "ways": rows}
@@ -143,20 +142,6 @@ def _agreed(args: argparse.Namespace, limit: int) -> None:
     print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise McagentError("nothing was started")
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Have SIGTERM end the command as Ctrl-C does: with its Pods removed."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _measure(args: argparse.Namespace) -> list[dict[str, Any]]:

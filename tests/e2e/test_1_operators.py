@@ -1,0 +1,73 @@
+"""What operators ask from their own machine, with a kubeconfig of both clusters; agents answer by their Pods."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from devtools.k8s import mcs_suite, workloads
+from devtools.k8s.demo import IMPORTED, MCAGENT
+from devtools.nodes import netns
+from mcagent.cli.benchmarking.pods import LABEL
+from mcagent.cli.common import exit_codes
+from tests.e2e.world import World, until
+
+Operator = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def operator(world: World, tmp_path_factory: pytest.TempPathFactory) -> Operator:
+    """Give a function that runs a command of mcagent where no agent is, and returns exit code and JSON."""
+    clusters = world.lab.topology.clusters
+    each = {one.name: json.loads(world.lab.kubeconfig(one).read_text()) for one in clusters}
+    both = tmp_path_factory.mktemp("operator") / "kubeconfig"
+    both.write_text(json.dumps(mcs_suite.kubeconfig(each)))
+    network = netns.NETNS_DIRECTORY / world.lab.machine(clusters[0].nodes[0]).namespace
+
+    def run(*arguments: str, timeout: float = 120.0) -> tuple[int, dict[str, Any]]:
+        command = ["nsenter", f"--net={network}", "env", f"KUBECONFIG={both}", str(MCAGENT), *arguments]
+        done = netns.run([*command, "-o", "json"], timeout=timeout, check=False)
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    return run
+
+
+def test_doctor_asks_every_node(world: World, operator: Operator) -> None:
+    """All agents answer, and nothing is wrong."""
+    world.settled()
+    doctor = ("doctor", "--all", "--context", world.serving.name)
+    until(lambda: operator(*doctor)[0] == exit_codes.OK, "a cluster where nothing is wrong")
+    _, found = operator(*doctor)
+    assert {one["node"] for one in found["nodes"]} == {one.name for one in world.serving.nodes}
+
+
+@pytest.mark.parametrize("target", ["pod", "service"])
+def test_trace_shows_the_way_and_the_answer(world: World, operator: Operator, target: str) -> None:
+    """From a Pod to the other cluster's Pod, or to the imported Service, over the Nodes of both."""
+    (client, *_) = world.get(world.asking, "pods", "-l", "app=client")
+    (server, *_) = world.servers()
+    to = f"{server['status']['podIP']}:{workloads.PORT}" if target == "pod" else f"default/{IMPORTED}:80"
+    pod = f"default/{client['metadata']['name']}"
+    contexts = ("--context", world.asking.name, "--remote-context", world.serving.name)
+    code, found = operator("trace", "--from", pod, "--to", to, *contexts)
+    assert (code, found["delivered"], found["answered"]) == (exit_codes.OK, True, True), found
+    assert found["hops"][0]["node"] == client["spec"]["nodeName"]
+    assert found["hops"][-1]["node"] in {one["spec"]["nodeName"] for one in world.servers()}
+
+
+def test_benchmark_measures_the_tunnel_beside_the_network_below(world: World, operator: Operator) -> None:
+    """Its Pods run the agents' image, send both ways, and are gone at the end."""
+    ways = ("--from", world.asking.name, "--to", world.serving.name)
+    code, found = operator("benchmark", *ways, "--yes", "--seconds", "2", "--limit", "100Mbit", timeout=200.0)
+    assert code == exit_codes.OK, found
+    by_pod, by_node = found["ways"]
+    assert (by_pod["way"], by_node["way"], by_pod["encrypted"]) == ("pod", "node", "none")
+    for one in found["ways"]:
+        assert one["bitsPerSecond"] > 1e6, found
+        assert 0 < one["roundTripP50Seconds"] <= one["roundTripP99Seconds"]
+    for cluster in world.lab.topology.clusters:
+        assert not world.get(cluster, "pods", "-n", "kube-system", "-l", LABEL)
