@@ -13,6 +13,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from mcagent.config import taken
 from mcagent.config import values as kinds
 from mcagent.config.keys import Key, LogFormat, LogLevel, Schema
 from mcagent.config.reader import Source, read
@@ -94,31 +95,7 @@ def _key(path: str, attribute: str, value: Value, *, meaning: str, antrea: bool 
     return Key(path=path, attribute=attribute, value=value, meaning=meaning, holder=holder, antrea=antrea)
 
 
-_WELL_KNOWN_BITS = (
-    (7, "the AWS VPC CNI (0x80)"),
-    *((bit, "Cilium (0xf00)") for bit in range(8, 12)),
-    (13, "the CNI plugin portmap (0x2000)"),
-    (14, "kube-proxy (0x4000)"),
-    (15, "kube-proxy (0x8000)"),
-)
-_ROUTING_DAEMONS = (  # /etc/iproute2/rt_protos
-    *((number, "the kernel or by hand-made routes") for number in range(5)),
-    (8, "gated"), (9, "router advertisements"), (10, "mrt"), (11, "zebra"), (12, "bird"), (13, "dnrouted"),
-    (14, "xorp"), (15, "ntk"), (16, "dhcp"), (17, "mrouted"), (18, "keepalived"), (42, "babel"), (84, "ovn"),
-    (99, "openr"), (186, "bgp"), (187, "isis"), (188, "ospf"), (189, "rip"), (192, "eigrp"),
-)  # fmt: skip
-_OWN_TABLES = tuple(
-    (n, f'the routing table "{name}"') for n, name in ((253, "default"), (254, "main"), (255, "local"))
-)
-_TABLE = kinds.integer(1, 2**32 - 1, never=_OWN_TABLES)
-_NFT_OTHERS = tuple(
-    (name, f"a table of {owner}")
-    for owner, names in {
-        "iptables-nft": ("filter", "nat", "mangle", "raw", "security"),
-        "firewalld": ("firewalld",),
-    }.items()
-    for name in names
-)
+_TABLE = kinds.integer(1, 2**32 - 1, never=taken.ROUTE_TABLES)
 _BFD_INTERVAL = kinds.duration(0.01, 10)
 _BFD_MULTIPLIER = kinds.integer(1, 255)
 _PATH = r"/[^\0\n]*"
@@ -213,7 +190,7 @@ KEYS: tuple[Key, ...] = (
         meaning="Open vSwitch datapath. auto: the kernel's where it exists, else userspace (netdev)."),
     _key("conntrackZoneBase", "ct_zone_base", kinds.integer(1, 65533),
         meaning="First of three connection tracking zones. Zone 0 is the kernel's."),
-    _key("connectionMarkBit", "ct_mark_bit", kinds.integer(0, 31, never=_WELL_KNOWN_BITS),
+    _key("connectionMarkBit", "ct_mark_bit", kinds.integer(0, 31, never=taken.MARK_BITS),
         meaning="The one bit of connection mark and packet mark by which replies find the way they came. Must be "
                 "a bit that nothing else on the Node uses: Cilium uses 8 to 11 and 16 to 31, Calico 16 to 31, "
                 "portmap 13, AWS 7, OVN-Kubernetes 3 and 12 (choose another there)."),
@@ -221,12 +198,12 @@ KEYS: tuple[Key, ...] = (
         meaning="Routing table for the way to remote clusters."),
     _key("replyTable", "reply_table", _TABLE,
         meaning="Routing table for replies to connections that came from remote clusters."),
-    _key("routeProtocol", "route_protocol", kinds.integer(5, 255, never=_ROUTING_DAEMONS),
+    _key("routeProtocol", "route_protocol", kinds.integer(5, 255, never=taken.ROUTE_PROTOCOLS),
         meaning="Protocol number that our routes and rules carry."),
     _key("rulePriority", "rule_priority", kinds.integer(1, 32764),
         meaning="Priority of the first of two routing rules (the second has the next number)."),
     _key("nftTable", "nft_table",
-        kinds.text(r"[A-Za-z_][A-Za-z0-9_]{0,62}", "a name of letters, digits and _", never=_NFT_OTHERS),
+        kinds.text(r"[A-Za-z_][A-Za-z0-9_]{0,62}", "a name of letters, digits and _", never=taken.NFT_TABLES),
         meaning="Name of our own nftables table (family ip)."),
     _key("gateways", "gateways", kinds.choice(GatewayMode),
         meaning="How several gateways of a cluster share its traffic. active-active: each connection by a hash. "
