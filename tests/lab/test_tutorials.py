@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from devtools.lab.lab import Lab
 from mcagent.model.facts import DatapathType
 from tests.labs import fresh_name
-from tests.pages import Reader
+from tests.pages import Command, Reader
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -23,20 +25,31 @@ pytestmark = [
 ]
 
 
+def text_of(page: str) -> str:
+    """Return a page's text."""
+    return (DOCS / f"{page}.md").read_text(encoding="utf-8")
+
+
+@contextlib.contextmanager
+def beginner(directory: Path) -> Iterator[Reader]:
+    """Give somebody who has no lab yet; the one that they make is taken down."""
+    lab = Lab(fresh_name())
+    made = Reader(directory, ROOT, {**os.environ, "MCLAB_NAME": lab.name})
+    try:
+        yield made
+    finally:
+        made.close()
+        lab.down()
+
+
 @pytest.fixture(scope="module")
 def reader(datapath: DatapathType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """Somebody who has followed the quick start: its lab runs."""
     if datapath is not DatapathType.NETDEV:
         pytest.skip("the pages are the same on any datapath")
-    lab = Lab(fresh_name())
-    environment = {**os.environ, "MCLAB_NAME": lab.name}
-    made = Reader(tmp_path_factory.mktemp("reader"), ROOT, environment)
-    try:
-        made.follow((DOCS / "tutorials/quick-start.md").read_text(encoding="utf-8"))
+    with beginner(tmp_path_factory.mktemp("reader")) as made:
+        made.follow(text_of("tutorials/quick-start"))
         yield made
-    finally:
-        made.close()
-        lab.down()
 
 
 @pytest.mark.parametrize(
@@ -44,4 +57,17 @@ def reader(datapath: DatapathType, tmp_path_factory: pytest.TempPathFactory) -> 
 )
 def test_the_page_is_true(reader: Reader, page: str) -> None:
     """What the page says that a command prints is what it prints."""
-    reader.follow((DOCS / f"{page}.md").read_text(encoding="utf-8"))
+    reader.follow(text_of(page))
+
+
+def test_the_page_about_encryption_is_true(datapath: DatapathType, tmp_path: Path) -> None:
+    """In the lab of its `make lab-shell`, which is this one inside a test kernel."""
+    if datapath is not DatapathType.SYSTEM:
+        pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
+    page = text_of("tutorials/encryption")
+    (arguments,) = re.findall(r'^make lab-shell LAB="(.*)"$', page, flags=re.MULTILINE)
+    with beginner(tmp_path) as somebody:
+        up = f"devtools/mclab up --datapath system {arguments}"
+        shown = somebody.type(Command(where="", text=up, output=()))
+        assert "mclab status" in shown, shown
+        somebody.follow(page, patience=60.0)

@@ -15,6 +15,7 @@ from mcagent.core.doctor.observed import (
     ApiSeen,
     ChainSeen,
     FilterSeen,
+    HandshakeSeen,
     KernelSeen,
     NodeSeen,
     PathSeen,
@@ -281,16 +282,27 @@ def test_an_antrea_peer_needs_no_bfd() -> None:
     assert set(told(replace(unheard, agent=replace(known, problems=silent)))) == {"PeerNeverHeard"}
 
 
-def test_encryption_without_a_handshake_names_its_cause() -> None:
-    """The likeliest cause is shown; a tunnel behind WireGuard says nothing more."""
-    peers = (("west 192.168.2.11", "never", "has never shaken hands", ("UDP port 51821 is closed", "or not")),)
-    agent = replace(GOOD.agent, wireguard=peers)
+def encrypted(**peer: object) -> NodeSeen:
+    """Return a Node whose tunnel is behind WireGuard, and down."""
+    shaken = replace(HandshakeSeen(cluster="west", gateway=str(PEER), state="established", port=51821), **peer)  # type: ignore[arg-type]
     end = ip_address("240.0.0.1")
     inside = tunnel(**DOWN, remote=end)
-    seen = replace(inside, agent=agent, encrypts=True, outer={end: PEER})
+    return replace(inside, agent=replace(GOOD.agent, wireguard=(shaken,)), encrypts=True, outer={end: PEER})
+
+
+def test_encryption_without_a_handshake_names_its_cause() -> None:
+    """The likeliest cause is shown; a tunnel behind WireGuard says nothing more."""
+    causes = ("UDP port 51821 is closed", "or not")
+    seen = encrypted(state="never", text="has never shaken hands", causes=causes)
     (one,) = (one for one in examine(seen) if one.level is Level.FAILED)
     assert one.reason == "NoHandshake"
     assert "UDP port 51821 is closed" in one.seen
+
+
+def test_wireguards_port_that_was_closed_after_the_handshake_is_named() -> None:
+    """The session lasts three minutes more; BFD inside it ends at once."""
+    (one,) = (one for one in examine(encrypted()) if one.level is Level.FAILED)
+    assert (one.reason, "open UDP 51821" in one.do) == ("PortBlocked", True)
 
 
 def test_every_cause_has_a_check_and_words_that_can_be_filled_in() -> None:

@@ -162,14 +162,15 @@ def _wireguard(seen: NodeSeen) -> Iterator[Finding]:
         yield skipped("wireguard", "only the agent knows the peers, and it does not answer")
         return
     good = 0
-    for gateway, state, text, causes in seen.agent.wireguard:
-        if state in ("established", "unneeded"):
+    for peer in seen.agent.wireguard:
+        gateway = f"{peer.cluster} {peer.gateway}".strip()
+        if peer.state in ("established", "unneeded"):
             good += 1
-        elif state == "clear":
-            yield found("ReachedInClear", text, subject=gateway)
+        elif peer.state == "clear":
+            yield found("ReachedInClear", peer.text, subject=gateway)
         else:
-            likely = f"; likely: {causes[0]}" if causes else ""
-            yield found("NoHandshake", f"{text}{likely}", subject=gateway)
+            likely = f"; likely: {peer.causes[0]}" if peer.causes else ""
+            yield found("NoHandshake", f"{peer.text}{likely}", subject=gateway)
     if good == len(seen.agent.wireguard):
         yield fine("wireguard", f"{good} gateways shake hands" if good else "no gateway to encrypt to")
 

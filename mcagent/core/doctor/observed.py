@@ -13,6 +13,18 @@ from mcagent.model.problem import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandshakeSeen:
+    """What the agent says of a gateway that is encrypted to. `state` is /status's: "established", "never", …"""
+
+    cluster: str
+    gateway: str
+    state: str
+    text: str = ""
+    causes: tuple[str, ...] = ()
+    port: int = 0  # UDP, of WireGuard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSeen:
     """What the agent says of itself (/status). `error`: why it does not answer."""
 
@@ -25,7 +37,7 @@ class AgentSeen:
     problems: tuple[Problem, ...] = ()
     missing_tunnels: tuple[tuple[str, str], ...] = ()  # wanted and not there: name, peer
     draining: str = ""
-    wireguard: tuple[tuple[str, str, str, tuple[str, ...]], ...] = ()  # gateway, state, text, causes
+    wireguard: tuple[HandshakeSeen, ...] = ()
     lost_kinds: tuple[str, ...] = ()  # "Node: connection refused"
     antrea: tuple[str, ...] = ()  # clusters whose gateways run Antrea, by ID
 

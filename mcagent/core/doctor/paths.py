@@ -47,7 +47,7 @@ def _name(tunnel: TunnelSeen, address: Address) -> str:
 def _tunnel(tunnel: TunnelSeen, seen: NodeSeen, probes: Mapping[Address, PathSeen]) -> Finding | None:
     address = seen.outer.get(tunnel.remote, tunnel.remote)
     who = _name(tunnel, address)
-    places = {"port": seen.tunnel_port, "address": address}
+    places: dict[str, object] = {"port": seen.tunnel_port, "address": address}
     if tunnel.error:
         return found("TunnelError", f"{tunnel.name}: {tunnel.error}", subject=who)
     if not tunnel.bfd:
@@ -56,8 +56,11 @@ def _tunnel(tunnel: TunnelSeen, seen: NodeSeen, probes: Mapping[Address, PathSee
         return None
     if tunnel.state == "up" or tunnel.remote_diagnostic in PATH_DOWN:
         return found("PathDown", f"{tunnel.name}: it says {tunnel.remote_diagnostic or 'no more'}", subject=who)
-    if address != tunnel.remote:
-        return None  # inside WireGuard, whose own check says why nothing passes
+    if address != tunnel.remote:  # inside WireGuard, whose own check says why there is no handshake
+        shaken = next((one for one in seen.agent.wireguard if one.gateway == str(address)), None)
+        if shaken is None or shaken.state != "established":
+            return None
+        places["port"] = shaken.port
     antrea = _runs_antrea(tunnel, seen)
     if tunnel.peer_kind == REMOTE and not tunnel.seen and not tunnel.received:  # perhaps it speaks no BFD
         # Antrea's gateways send to the first gateway only: the agent knows whether this is it.

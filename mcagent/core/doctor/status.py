@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from typing import Any
 
-from mcagent.core.doctor.observed import AgentSeen
+from mcagent.core.doctor.observed import AgentSeen, HandshakeSeen
 from mcagent.model.net import Address
 from mcagent.model.problem import Problem, Severity
 
@@ -32,11 +32,13 @@ def agent_seen(status: Mapping[str, Any]) -> AgentSeen:
         ),
         draining="" if phase == "serving" else f"{phase}: {why}",
         wireguard=tuple(
-            (
-                f"{one.get('cluster', '')} {one.get('gateway', '')}".strip(),
-                str(one.get("state", "")),
-                str(one.get("text", "")),
-                tuple(str(cause) for cause in one.get("causes") or ()),
+            HandshakeSeen(
+                cluster=str(one.get("cluster", "")),
+                gateway=str(one.get("gateway", "")),
+                state=str(one.get("state", "")),
+                text=str(one.get("text", "")),
+                causes=tuple(str(cause) for cause in one.get("causes") or ()),
+                port=port if isinstance(port := one.get("port"), int) else 0,
             )
             for one in _dicts(encryption, "peers")
         ),
