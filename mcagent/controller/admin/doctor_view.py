@@ -88,7 +88,7 @@ def read_cluster(client: Client, progress: Callable[[str], None]) -> ClusterSeen
         for hook in reader.items(str(kind), object_path(kind, ""), _OURS)
     ]
     nodes = reader.items("Nodes", object_path(Kind.NODE, ""))
-    forbidden, asked = reader.reviews(_homes(pods, deployments))
+    forbidden, asked = reader.reviews(_accounts(pods, deployments))
     return ClusterSeen(
         server=client.server,
         clock=clock,
@@ -114,13 +114,15 @@ def read_cluster(client: Client, progress: Callable[[str], None]) -> ClusterSeen
     )
 
 
-def _homes(pods: Sequence[RawObject], deployments: Sequence[RawObject]) -> dict[str, str]:
-    """Return the namespace of each role that is installed."""
-    found: dict[str, str] = {}
+def _accounts(pods: Sequence[RawObject], deployments: Sequence[RawObject]) -> dict[str, tuple[str, str]]:
+    """Return namespace and ServiceAccount of each role that is installed; the chart's differ from deploy/'s."""
+    found: dict[str, tuple[str, str]] = {}
     for one in (*deployments, *pods):
         role = str((one.get("metadata", {}).get("labels") or {}).get("app.kubernetes.io/component", ""))
         if role in _ROLES:
-            found.setdefault(role, namespace_of(one))
+            spec = value_at(one, "spec", "template", "spec") or value_at(one, "spec")
+            account = text_at(spec, "serviceAccountName") or f"mcagent-{role}"
+            found.setdefault(role, (namespace_of(one), account))
     return found
 
 
@@ -159,13 +161,16 @@ class _Reader:
             found[namespace, name] = sum(value_at(one, "conditions", "ready") is not False for one in endpoints)
         return found
 
-    def reviews(self, homes: Mapping[str, str]) -> tuple[list[tuple[str, str, str, str, str]], int]:
-        """Return what accounts of installed roles may not do of what their roles say, and how much was asked."""
+    def reviews(self, accounts: Mapping[str, tuple[str, str]]) -> tuple[list[tuple[str, str, str, str, str]], int]:
+        """Return what accounts of installed roles may not do of what their roles say, and how much was asked.
+
+        `accounts`: namespace and ServiceAccount by role.
+        """
         forbidden: list[tuple[str, str, str, str, str]] = []
         asked = 0
         end = time.monotonic() + REVIEWS
-        for role, home in sorted(homes.items()):
-            account = f"system:serviceaccount:{home}:mcagent-{role}"
+        for role, (home, name) in sorted(accounts.items()):
+            account = f"system:serviceaccount:{home}:{name}"
             for namespace, verb, group, resource in sorted(_rights(_ROLES[role], home)):
                 self._progress(f"what {account} may do")
                 if time.monotonic() > end:

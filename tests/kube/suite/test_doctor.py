@@ -43,10 +43,11 @@ def test_the_shipped_role_is_all_that_the_agent_needs(cluster: Cluster) -> None:
 
 
 def test_a_cluster_is_read(cluster: Cluster) -> None:
-    """Every list is answered; the CRDs are those of this version; an account without its role is named."""
+    """Every list is answered; the CRDs are those of this version; a Deployment's account without its role is named."""
     labels = {"app.kubernetes.io/name": "mcagent", "app.kubernetes.io/component": "member"}
     container = {"name": "member", "image": "mcagent:0"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"containers": [container], "serviceAccountName": "mcagent-controller"}  # as the chart has it
+    template = {"metadata": {"labels": labels}, "spec": spec}
     path = cluster.path("deployments", group="apps")
     cluster.client.request(
         "POST",
@@ -66,6 +67,6 @@ def test_a_cluster_is_read(cluster: Cluster) -> None:
     found = {one.check: one for one in examine_cluster(seen)}
     assert found["crds"].level is Level.OK, found["crds"]
     assert found["permissions"].reason == "AccountForbidden"
-    assert f"system:serviceaccount:{cluster.namespace}:mcagent-member" in found["permissions"].subject
+    assert f"system:serviceaccount:{cluster.namespace}:mcagent-controller" in found["permissions"].subject
     assert found["controller"].reason == "ControllerAway"
     assert seen.asked > 50
