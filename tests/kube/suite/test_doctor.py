@@ -43,7 +43,7 @@ def test_the_shipped_role_is_all_that_the_agent_needs(cluster: Cluster) -> None:
 
 
 def test_a_cluster_is_read(cluster: Cluster) -> None:
-    """Every list is answered; the CRDs are those of this version; a Deployment's account without its role is named."""
+    """Every list is answered, CRDs are of this version, and a Deployment's account without its role is named."""
     labels = {"app.kubernetes.io/name": "mcagent", "app.kubernetes.io/component": "member"}
     container = {"name": "member", "image": "mcagent:0"}
     spec = {"containers": [container], "serviceAccountName": "mcagent-controller"}  # as the chart has it
