@@ -456,7 +456,7 @@ def tcp_silences(report: Report) -> list[float]:
 
 def datagrams_lost(report: Report) -> int:
     """Return how many datagrams were not answered."""
-    return sum(one.lost for one in report.streams.values())
+    return report.lost
 
 
 def datagram_gap(report: Report) -> float:

@@ -26,7 +26,8 @@ _COMMANDS = {
     "counters.txt": ["nstat", "-az"],
 }
 
-_SOCKETS = ["ss", "-tuanoi"]  # with -i: when something was received last, and how often it was sent again
+# -i: when something was received last, and how often it was sent again; -m: what full buffers dropped ("d")
+_SOCKETS = ["ss", "-tuanoim"]
 
 _PACKETS = "packets.pcap"
 _RECORD = ("tcpdump", "-i", "any", "-n", "-U", "-s", "200", "-C", "4", "-W", "2", "-Z", "root", "-w")

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from devtools.errors import LabError
+from devtools.traffic.datagrams import LATE
 
 READY_TIMEOUT = 30.0  # seconds for every connection to be there and every UDP stream to be answered
 ANSWER_TIMEOUT = 30.0
@@ -86,6 +87,11 @@ class Report:
     streams: Mapping[str, Outcome]
     stall: float
 
+    @property
+    def lost(self) -> int:
+        """How many datagrams were not answered."""
+        return sum(one.lost for one in self.streams.values())
+
 
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the smallest of the values that at least this share of them does not exceed; 0 for none."""
@@ -118,9 +124,20 @@ class Load:
     def report(self, since: float, until: float | None = None) -> Report:
         """Return what became of each stream between two moments (default: until now).
 
-        A datagram sent in that time counts as lost when it is not answered at the moment of asking.
+        A datagram that was sent in that time counts as lost when it is not answered at the moment of asking. With
+        `until`, answers that still come in are waited for: a busy machine is late, and has lost nothing.
         """
-        self._say({"since": since, "until": time.monotonic() if until is None else until})
+        if until is None:
+            return self._asked(since, time.monotonic())
+        found = self._asked(since, until)
+        before = math.inf
+        while 0 < found.lost < before:
+            time.sleep(LATE)
+            before, found = found.lost, self._asked(since, until)
+        return found
+
+    def _asked(self, since: float, until: float) -> Report:
+        self._say({"since": since, "until": until})
         found = self._hear(ANSWER_TIMEOUT)
         assert isinstance(found, dict)
         streams = {

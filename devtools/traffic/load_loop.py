@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from devtools.nodes import netns
+from devtools.traffic.datagrams import roomy_socket
 
 BATCH = 64  # timers between two looks at the sockets
 NOTED = 0.03  # seconds: shorter silences and delays are not kept one by one
@@ -43,7 +44,7 @@ class Loop:
         if namespace != self._namespace:
             netns.enter(namespace)
             self._namespace = namespace
-        one = socket.socket(socket.AF_INET, kind)
+        one = roomy_socket() if kind is socket.SOCK_DGRAM else socket.socket(socket.AF_INET, kind)
         one.setblocking(False)
         return one
 

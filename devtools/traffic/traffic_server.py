@@ -17,6 +17,7 @@ from pathlib import Path
 
 from devtools.lab.topology import DIRECT_PORT, POD_PORT
 from devtools.nodes import netns
+from devtools.traffic.datagrams import roomy_socket
 
 BUFFER = 65536
 
@@ -37,7 +38,7 @@ class Servers:
 
         def listen() -> list[tuple[Callable[[socket.socket, str], None], socket.socket]]:
             tcp = [socket.create_server(("0.0.0.0", port), backlog=512) for port in (POD_PORT, DIRECT_PORT)]
-            udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            udp = roomy_socket()
             udp.bind(("0.0.0.0", POD_PORT))
             return [*((self._accept, one) for one in tcp), (self._datagram, udp)]
 
