@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.openflow.parse import parse_group, parse_match
-from devtools.openflow.parse_actions import parse_actions
-from devtools.simulator import Packet, Switch
 from flows.flow import Flow
+from flows.parse import parse_group, parse_match
+from flows.parse_actions import parse_actions
+from flows.simulator import Packet, Switch
 from mcagent.core.addresses.underlay import (
     ENDPOINTS,
     endpoint_of,

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from devtools.simulator.packet import ACK, ECHO6_REQUEST, ECHO_REQUEST, FIN, RST, SYN, Packet
 from flows.actions import Nat
 from flows.fields import (
     CT_BITS,
@@ -29,6 +28,7 @@ from flows.fields import (
     IP_TCP,
     Address,
 )
+from flows.simulator.packet import ACK, ECHO6_REQUEST, ECHO_REQUEST, FIN, RST, SYN, Packet
 
 
 class Datapath(StrEnum):
