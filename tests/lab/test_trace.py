@@ -204,7 +204,7 @@ def test_nodes_without_agents_are_simulated(lab: Lab) -> None:
             assert origins == ["simulator" if node in stopped else "switch" for node in nodes_of(found, way)]
         simulated = next(hop for hop in found["hops"] if hop["cluster"] == west.name)
         assert simulated["why"].startswith("simulated: ")
-        assert f"its configuration is that of ConfigMap {NAMESPACE}/mcagent-agent" in simulated["why"]
+        assert f"the configuration in ConfigMap {NAMESPACE}/mcagent-agent" in simulated["why"]
     finally:
         for name in stopped:
             lab.start_agent(name)

@@ -49,7 +49,7 @@ class StandIn:
         """Return what its page /trace should say of a packet."""
         walk = self.made.trace(probe, self.lost)
         page = page_of(walk, probe, self.made.desired, self.config)
-        return page if self.config.mtu else {**page, "mtu": 0}  # that of the uplink is not known
+        return page if self.config.mtu else {**page, "mtu": 0}  # what the uplink allows is not known
 
 
 class ClusterObjects:
@@ -63,14 +63,14 @@ class ClusterObjects:
     def _config(self) -> tuple[Config, str]:
         """The agents' configuration, and what there is to say of it."""
         if self._file:
-            return load(Path(self._file), ANY_NODE, {}).core, f"its configuration is that of {self._file}"
+            return load(Path(self._file), ANY_NODE, {}).core, f"the configuration in {self._file}"
         try:
             found, why = read_config_map(self._client), "there is no ConfigMap of its agents"
         except SourceError as error:
             found, why = None, f"the ConfigMap of its agents cannot be read: {error}"
         if found is None:
-            return Config(node_name="any"), f"its configuration is the default one ({why})"
-        return found[0].core, f"its configuration is that of {found[1]}"
+            return Config(node_name="any"), f"the default configuration ({why})"
+        return found[0].core, f"the configuration in {found[1]}"
 
     @property
     def cluster_id(self) -> str:
@@ -79,24 +79,11 @@ class ClusterObjects:
 
     def stand_in(self, cluster: str, who: str, asked: Mapping[str, Page]) -> StandIn:
         """Return a Node, by its name or an address that it has as a gateway. Raises McagentError."""
-        config = replace(self._config[0], cluster_id=cluster)
-        node = self._named(config, who)
-        config = replace(config, node_name=node)
-        own = asked.get(node)
-        facts = facts_unseen(config)
-        if own is not None:
-            facts = replace(facts, ofports={one["name"]: one["ofport"] for one in own["tunnels"]})
-        self._snapshot = read_once(self._client, config, facts, self._snapshot)
-        made = simulate(self._snapshot, facts, config)
-        lost = lost_tunnels(node, own or _status(made, config, {}), asked, self._dead_links(config, node))
-        return StandIn(
-            node=node,
-            status=own or _status(made, config, lost),
-            assumed=(self._config[1], *_assumed(config, asked_before=own is not None)),
-            made=made,
-            config=config,
-            lost=lost,
-        )
+        config, said = self._config
+        config = replace(config, cluster_id=cluster)
+        config = replace(config, node_name=self._named(config, who))
+        self._snapshot = read_once(self._client, config, facts_unseen(config), self._snapshot)
+        return make_stand_in(self._snapshot, config, asked, self._dead_links(config), said)
 
     def _named(self, config: Config, who: str) -> str:
         facts = facts_unseen(config)
@@ -109,10 +96,12 @@ class ClusterObjects:
             raise McagentError(f"the API server of cluster {config.cluster_id} has no Node or Gateway {who}")
         return found
 
-    def _dead_links(self, config: Config, node: str) -> dict[str, str]:
-        """Return the clusters that a Node, by its Gateway's status, reaches by none of its tunnels, and why."""
-        found = relist(self._client, Kind.GATEWAY, config.namespace).items
-        told = [one.get("status") for one in found if isinstance(one, dict) and one["metadata"]["name"] == node]
+    def _dead_links(self, config: Config) -> dict[str, str]:
+        """Return the clusters that the Node, by its Gateway's status, reaches by none of its tunnels, and why."""
+        found = (
+            one for one in relist(self._client, Kind.GATEWAY, config.namespace).items if isinstance(one, dict)
+        )
+        told = [one.get("status") for one in found if one["metadata"]["name"] == config.node_name]
         read = (link for status in told if isinstance(status, dict) for link in links.read(status.get("links")))
         return {one.cluster: f"its Gateway says: {one.why}" for one in read if one.tunnels and not one.live}
 
@@ -140,6 +129,30 @@ class Clusters:
         if self._other.cluster_id not in ("", cluster):
             raise McagentError(f"the remote context leads to cluster {self._other.cluster_id}, not to {cluster}")
         return self._other.stand_in(cluster, who, asked)
+
+
+def make_stand_in(
+    snapshot: Snapshot, config: Config, asked: Mapping[str, Page], dead_links: Mapping[str, str], said: str
+) -> StandIn:
+    """Return the Node `config.node_name`; `said`: where its configuration is from.
+
+    Of a Node that has told its status, but not what it does with a packet, the status counts.
+    """
+    node, facts = config.node_name, facts_unseen(config)
+    own = asked.get(node)
+    if own is not None:
+        numbers = {one["name"]: one["ofport"] for one in own["tunnels"]}
+        facts = replace(facts, ofports=numbers, bfd_seen=frozenset(numbers))
+    made = simulate(snapshot, facts, config)
+    lost = lost_tunnels(node, own or _status(made, config, {}), asked, dead_links)
+    return StandIn(
+        node=node,
+        status=own or _status(made, config, lost),
+        assumed=(said, *_assumed(config, asked_before=own is not None)),
+        made=made,
+        config=config,
+        lost=lost,
+    )
 
 
 def _addresses(gateway: LocalGateway) -> set[str]:
@@ -185,16 +198,14 @@ def _since(gateways: object, lost: Mapping[str, Page]) -> Iterator[Page]:
 def _assumed(config: Config, *, asked_before: bool) -> Iterator[str]:
     """Yield what nobody knows of a Node that was not asked."""
     if not asked_before:
-        yield "its tunnels are up where neither who was asked nor its Gateway says otherwise"
-        yield "its ports have the numbers that their names give"
+        yield "tunnels that are up, unless its Gateway or somebody who was asked says otherwise"
+        yield "the port numbers that follow from the tunnels' names"
     if config.datapath is DatapathChoice.AUTO:
-        yield "Open vSwitch forwards in the kernel"
+        yield "Open vSwitch in the kernel"
     if config.encrypts:
-        yield "its WireGuard works with the key that its Gateway has"
+        yield "a WireGuard that works, with the key that its Gateway has"
     if config.gateways is GatewayMode.ACTIVE_STANDBY and not config.failback:
-        yield "gateways are tried in the order of the API"
-    yield "conntrack does not know the connection before, and knows it when the answer comes"
+        yield "the API's order of gateways"
+    yield "a conntrack that knows the connection when its answer comes, and not before"
     if config.datapath is DatapathChoice.NETDEV:
-        yield "a source that is translated gets one of many ports: it may be another"
-    if not config.mtu:
-        yield "no MTU"
+        yield "one of many ports for a translated source"

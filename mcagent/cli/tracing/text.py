@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mcagent.cli.tracing.ends import Target
@@ -51,7 +51,9 @@ class Traced:
         """Return a block for each hop, and what becomes of the packet."""
         parts = ["\n".join(self._head()), _blocks(self.hops, 1)]
         if self.back:
-            parts += ["the answer:", _blocks(self.back, len(self.hops) + 1)]
+            told = {hop.node for hop in self.hops if hop.origin is Origin.SIMULATOR}
+            back = [replace(hop, why="as above") if hop.node in told else hop for hop in self.back]
+            parts += ["the answer:", _blocks(back, len(self.hops) + 1)]
         parts.append("\n".join(self._verdict()))
         if self.live is not None:
             parts.append("\n".join(_live(self.live)))
