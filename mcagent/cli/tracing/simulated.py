@@ -33,6 +33,8 @@ from mcagent.observe.gateways import LiveReport, gateways_of
 from mcagent.observe.pages import tunnel_json
 from mcagent.observe.wireguard import ends_of, summary_of
 
+_DEFAULTS = "the default configuration, without enablePodToPodConnectivity and encryption"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIn:
@@ -69,7 +71,7 @@ class ClusterObjects:
         except SourceError as error:
             found, why = None, f"the ConfigMap of its agents cannot be read: {error}"
         if found is None:
-            return Config(node_name="any"), f"the default configuration ({why})"
+            return Config(node_name="any"), f"{_DEFAULTS} ({why}; --config and --remote-config name a file)"
         return found[0].core, f"the configuration in {found[1]}"
 
     @property
