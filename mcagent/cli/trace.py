@@ -86,7 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_cluster_flags(parser)
     add_agent_flags(parser)
-    parser.add_argument("--config", metavar="FILE", help="the agents' configuration here [their ConfigMap]")
+    file = "$MCAGENT_CONFIG, else /etc/mcagent/agent.yaml, else their ConfigMap"
+    parser.add_argument("--config", metavar="FILE", help=f"the agents' configuration here [{file}]")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -161,7 +162,7 @@ def _chosen(way: Way, start: str, target: Target, probe: Probe) -> tuple[Target,
 
 
 class _Everybody:
-    """The agents of this cluster and, if it is named, of the other one."""
+    """The agents of this cluster and, if it is named, of the other one; `objects`: what their API servers say."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         from mcagent.agent.config import SCHEMA
@@ -178,9 +179,9 @@ class _Everybody:
         self._own = tuple(self._ways)
         own, other = args.kubeconfig or usual_kubeconfig(), None
         if args.remote_context or args.remote_kubeconfig:
-            file = args.remote_kubeconfig or own
-            other = ClusterObjects(Client(file, args.remote_context), args.remote_config)
-            self._ask_for_status(OfCluster(client=Client(file, args.remote_context), port=args.agents_port))
+            client = Client(args.remote_kubeconfig or own, args.remote_context)
+            other = ClusterObjects(client, args.remote_config)
+            self._ask_for_status(OfCluster(client=client, port=args.agents_port))
         config = given(args, SCHEMA)[0]
         here = ClusterObjects(Client(own, args.context), str(config or "")) if own else None
         self.objects: tuple[ClusterObjects | None, ClusterObjects | None] = here, other

@@ -17,9 +17,12 @@ from mcagent.cli.tracing.peers import lost_tunnels
 from mcagent.cli.tracing.simulated import StandIn, make_stand_in
 from mcagent.cli.tracing.text import WIDTH, Traced
 from mcagent.cli.tracing.way import Hop, Origin, Way, answered
+from mcagent.core.plan.render import state_json
+from mcagent.core.simulated_trace import simulate
 from mcagent.core.trace import Probe
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.errors import McagentError, SourceError
+from mcagent.model.facts import Facts
 from mcagent.model.objects import ApiObject, Snapshot, WireGuardInfo
 from tests.unit.core_inputs import (
     HOME,
@@ -140,6 +143,43 @@ def test_who_can_neither_be_asked_nor_simulated_ends_the_way() -> None:
     assert hops[-1].why == "not asked: give --remote-context NAME, or list its agent in --agents FILE"
     with pytest.raises(McagentError, match=r"did not answer.*not allowed"):
         traced(frozenset({"w1"}), refuse)
+
+
+def test_a_node_of_the_same_name_elsewhere_is_not_taken_for_it() -> None:
+    """Names are all that tells Nodes apart: then the way ends, and says so."""
+    nodes = every()
+    statuses = {
+        "w1": nodes["w1"].status,
+        "g1": nodes["g1"].status,
+        "g2": nodes["g2"].status,
+        "r1": nodes["g1"].status,
+    }
+    way = Way(
+        statuses=statuses,
+        ask=lambda name, page: nodes[name].page(read_query(urlsplit(page).query)),
+        simulate=stand_in,
+    )
+    hops = list(way.forth("w1", PROBE))
+    assert len(hops) == 3
+    assert hops[-1].why.endswith("cluster home has a Node r1, too")
+
+
+def test_antreas_gateways_are_not_simulated() -> None:
+    """Their flows are not ours; and what a gateway here sends them is translated, as the other one has it."""
+    (unanswered,) = (one["name"] for one in stand_in("home", "g2", {}).status["tunnels"] if one["peer"] == "east")
+    facts = Facts(bfd_unanswered=frozenset({unanswered}))
+    g2 = simulate(SNAPSHOTS["home"], facts, config("g2"))
+    asked = dict(stand_in("home", "g2", {}).status)
+    asked["summary"] = state_json(g2.desired.state)
+    found = stand_in("home", "g1", {"g2": asked})
+    assert found.status["summary"]["clusters"] == asked["summary"]["clusters"]
+    nodes = every()
+    way = Way(
+        statuses={"w1": nodes["w1"].status, "g1": found.status, "g2": asked},
+        ask=lambda name, page: nodes[name].page(read_query(urlsplit(page).query)),
+        simulate=stand_in,
+    )
+    assert list(way.forth("w1", PROBE))[-1].why == "not asked: cluster east runs Antrea, whose flows are not known"
 
 
 def test_an_agent_that_tells_its_status_alone_is_believed() -> None:

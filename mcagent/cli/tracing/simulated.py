@@ -6,7 +6,7 @@ those of an agent (/status, /trace). Reads a cluster once, and only when one of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 from mcagent.agent.config import load
 from mcagent.agent.dry_run import read_once, relist
 from mcagent.cli.common.agent_config import ANY_NODE, read_config_map
+from mcagent.cli.common.antrea import antrea_clusters
 from mcagent.cli.tracing.peers import Page, lost_tunnels
 from mcagent.core.compile import compile_desired
 from mcagent.core.failover.liveness import Cause, Peer
@@ -142,9 +143,13 @@ def make_stand_in(
     """
     node, facts = config.node_name, facts_unseen(config)
     own = asked.get(node)
+    if own is not None and own["clusterID"] != config.cluster_id:
+        own = None  # a Node of that name in the other cluster
     if own is not None:
         numbers = {one["name"]: one["ofport"] for one in own["tunnels"]}
         facts = replace(facts, ofports=numbers, bfd_seen=frozenset(numbers))
+    here = [page for page in asked.values() if page["clusterID"] == config.cluster_id]
+    facts = replace(facts, bfd_unanswered=frozenset(_to_antrea(here)))
     made = simulate(snapshot, facts, config)
     lost = lost_tunnels(node, own or _status(made, config, {}), asked, dead_links)
     return StandIn(
@@ -155,6 +160,13 @@ def make_stand_in(
         config=config,
         lost=lost,
     )
+
+
+def _to_antrea(asked: Iterable[Page]) -> Iterator[str]:
+    """Yield the tunnels to gateways that run Antrea; they have the same names on all gateways of a cluster."""
+    for page in asked:
+        names = antrea_clusters(page["summary"])
+        yield from (one["name"] for one in page["tunnels"] if one["peer"] in names)
 
 
 def _addresses(gateway: LocalGateway) -> set[str]:

@@ -14,6 +14,7 @@ from typing import Protocol
 from urllib.parse import urlencode
 
 from flows.pipeline.registers import HOST_OFPORT
+from mcagent.cli.common.antrea import antrea_clusters
 from mcagent.cli.tracing.peers import Page, address_of_peer, chosen_among, is_remote, next_node, port_to
 from mcagent.core.trace import Outcome, Probe
 from mcagent.model.errors import McagentError
@@ -179,6 +180,8 @@ class Way:
             return found
         remote, peer = tunnel["peerKind"] == "remote", str(tunnel["peer"])
         who = address_of_peer(status, tunnel) if remote else peer
+        if remote and any(peer in antrea_clusters(page["summary"]) for page in every.values()):
+            raise McagentError(f"cluster {peer} runs Antrea, whose flows are not known")
         return self._stand_in(peer if remote else str(status["clusterID"]), who, self._why_not(tunnel))
 
     def _stand_in(self, cluster: str, who: str, why: str) -> str:
@@ -189,6 +192,11 @@ class Way:
             raise McagentError(f"{why}; nor can it be simulated: {error}") from None
         if found is None:
             raise McagentError(why)
+        known = self.statuses.get(found.node)
+        if known is not None and known["clusterID"] != found.status["clusterID"]:
+            raise McagentError(
+                f"{why}; nor can it be simulated: cluster {known['clusterID']} has a Node {found.node}, too"
+            )
         if who == found.node:
             self._stand_ins[who] = found, why
         elif found.node not in self.statuses:
