@@ -121,9 +121,11 @@ def comparable(walk: Walk, probe: Probe) -> Walk:
     """Return what decides on the way: the words of a rule are the switch's own, and a kernel looks at no MAC.
 
     What is committed counts for first packets: a real conntrack would not take all answers that are made up here.
-    Which port of a range conntrack gives is not known to either, and ICMP has none.
+    Which port of a range conntrack gives is not known to either, nor which gateway follows from it; ICMP has none.
     """
-    if probe.protocol == "icmp" or (walk.source != str(probe.source) and not probe.reply):
-        walk = replace(walk, source_port=0, port=walk.port if probe.protocol != "icmp" else 0)
+    if probe.protocol == "icmp":
+        walk = replace(walk, source_port=0, port=0)
+    if walk.source != str(probe.source) and not probe.reply:
+        walk = replace(walk, source_port=0, out_port=0)
     committed = () if probe.reply else walk.committed
     return replace(walk, rule="", mac=walk.mac if walk.outcome is Outcome.TUNNEL else "", committed=committed)

@@ -36,7 +36,7 @@ from tests.unit.core_inputs import (
     service,
     snapshot,
 )
-from tests.unit.test_encryption import key
+from tests.unit.test_encryption import key, keyed
 
 FAR: tuple[ApiObject, ...] = (
     *(node("r1", "203.0.113.1", "10.20.1.0/24"), node("r2", "203.0.113.2", "10.20.2.0/24")),
@@ -57,14 +57,29 @@ PROBE = Probe(
     port=80,
 )
 WHO = {"203.0.113.1": "r1", "192.0.2.1": "g1", "192.0.2.2": "g2"}
+EVERYWHERE: dict[str, object] = {}  # configured
 Asked = Mapping[str, Mapping[str, Any]]
 
 
-def stand_in(of: str, who: str, asked: Asked, links: Mapping[str, str] | None = None, **values: object) -> StandIn:
+def stand_in(of: str, who: str, asked: Asked, links: Mapping[str, str] | None = None) -> StandIn:
     """Return a Node of a cluster; the first one is cluster "home"'s."""
     name = of or "home"
-    settings = config(WHO.get(who, who), cluster_id=name, **values)
+    settings = config(WHO.get(who, who), cluster_id=name, **EVERYWHERE)
     return make_stand_in(SNAPSHOTS[name], settings, asked, links or {}, "the configuration of a test")
+
+
+@pytest.fixture(params=[False, True], ids=["clear", "encrypted"])
+def encrypted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Give every gateway a key that both clusters know, or none."""
+    if not request.param:
+        return False
+    known = {address: WireGuardInfo(public_key=key(number)) for number, address in enumerate(WHO, 1)}
+    for name, found in SNAPSHOTS.items():
+        gateways = {one: replace(g, wireguard=known[str(g.gateway_ip)]) for one, g in found.gateways.items()}
+        infos = {one: keyed(i, *(known[str(a)] for a in i.gateway_ips)) for one, i in found.cluster_infos.items()}
+        monkeypatch.setitem(SNAPSHOTS, name, replace(found, gateways=gateways, cluster_infos=infos))
+    monkeypatch.setitem(EVERYWHERE, "encryption", TrafficEncryption.WIREGUARD)
+    return True
 
 
 def every() -> dict[str, StandIn]:
@@ -87,11 +102,12 @@ def traced(silent: frozenset[str], simulate: Any = stand_in) -> tuple[list[Hop],
     return hops, list(way.back(hops))
 
 
-def test_the_way_is_the_same_whoever_is_silent() -> None:
+def test_the_way_is_the_same_whoever_is_silent(encrypted: bool) -> None:
     """Where the trace begins, on the way, at its end, all of them: each hop says what is simulated."""
     told = traced(frozenset())
     assert answered(*told)
     assert told[0][-1].node == "r2"
+    assert [hop.encrypted for hop in told[0]] == [None, encrypted, None, None]
     on_way = [hop.node for hop in told[0]]
     for silent in (*(frozenset({name}) for name in on_way), frozenset(on_way)):
         found = traced(silent)
@@ -202,6 +218,7 @@ def test_an_agent_that_tells_its_status_alone_is_believed() -> None:
     assert "port numbers" not in " ".join(found.assumed)
 
 
+@pytest.mark.usefixtures("encrypted")
 def test_tunnels_are_lost_where_somebody_says_so() -> None:
     """The other end is believed before others, all others together, and the Gateway where nobody was asked."""
 
