@@ -127,7 +127,7 @@ def test_objects_are_enough_for_the_whole_way(
 def test_a_cluster_that_cannot_be_read_ends_the_way(
     kubeconfigs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without a kubeconfig for it the flag that helps is named, without rights what is refused."""
+    """Without a kubeconfig the flag that helps is named, without rights what is refused, else whose it is."""
     code, found = trace(capsys, kubeconfigs)
     last = found["hops"][-1]
     assert (code, last["from"], last["cluster"]) == (1, None, FAR.name)
@@ -137,3 +137,5 @@ def test_a_cluster_that_cannot_be_read_ends_the_way(
     assert (code, last["from"], last["cluster"]) == (1, None, FAR.name)
     assert "nor can it be simulated: " in last["why"]
     assert "not allowed: the role lacks a rule for it" in last["why"]
+    _, found = trace(capsys, kubeconfigs, "--remote-kubeconfig", kubeconfigs[HERE.name])
+    assert f"leads to cluster {HERE.name}, not to {FAR.name}" in found["hops"][-1]["why"]

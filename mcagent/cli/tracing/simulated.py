@@ -106,7 +106,11 @@ class ClusterObjects:
         )
         told = [one.get("status") for one in found if one["metadata"]["name"] == config.node_name]
         read = (link for status in told if isinstance(status, dict) for link in links.read(status.get("links")))
-        return {one.cluster: f"its Gateway says: {one.why}" for one in read if one.tunnels and not one.live}
+        return {
+            one.cluster: f"its Gateway says: {one.why or 'no tunnel is live'}"
+            for one in read
+            if one.tunnels and not one.live
+        }
 
 
 class Clusters:
