@@ -205,10 +205,10 @@ class Way:
 
     def _why_not(self, tunnel: Page) -> str:
         """Return why the Node at the other end of a tunnel is not asked."""
-        peer = str(tunnel["peer"])
-        if tunnel["peerKind"] != "remote" and peer in self.errors:
+        remote, peer = tunnel["peerKind"] == "remote", str(tunnel["peer"])
+        if not remote and peer in self.errors:
             return self.errors[peer]
-        if self.errors and any(one["clusterID"] == peer for one in self.statuses.values()):
+        if remote and self.errors and any(one["clusterID"] == peer for one in self.statuses.values()):
             told = "; ".join(f"{node}: {error}" for node, error in sorted(self.errors.items()))
             return f"no agent that answers has this address ({told})"
         return "give --remote-context NAME, or list its agent in --agents FILE"
