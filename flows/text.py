@@ -3,7 +3,7 @@
 Rendering follows match_format() in OVS' lib/match.c, ofpacts_format() in lib/ofp-actions.c and the group printer
 in lib/ofp-group.c, so that a flow that was not changed compares equal as text. Lines of a dump are cut into their
 parts without a look inside, which is enough to compare them, and fast: 10,000 flows in well under 0.1 s. The full
-parse into values is `devtools.openflow.parse`.
+parse into values is `flows.parse`.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from random import Random
 
 from hypothesis import Phase, settings
 
-from devtools.simulator import Network, Packet, PacketWalk
-from devtools.simulator.packet import ACK, ECHO_REQUEST, SYN
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
+from flows.simulator import Network, Packet, PacketWalk
+from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
 from tests.topologies import HOST_MAC, Pod, Service, World, from_kernel
 
 THOROUGH = settings().max_examples > 50  # see tests/conftest.py

@@ -11,10 +11,10 @@ from ipaddress import IPv4Address, IPv4Network
 from random import Random
 from typing import TypeVar
 
-from devtools.simulator import Packet
-from devtools.simulator.packet import ECHO_REQUEST, SYN
 from flows.fields import IP_ICMP, IP_SCTP, IP_TCP, IP_UDP
 from flows.pipeline import Direction, PodPolicies, PolicyPeers, PolicyPort, PolicyRule, Stage, Verdict
+from flows.simulator import Packet
+from flows.simulator.packet import ECHO_REQUEST, SYN
 from flows.text import mac_text
 
 T = TypeVar("T")

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 
 from hypothesis import strategies as st
 
-from devtools.simulator import Network, Packet, Switch
 from flows import pipeline
 from flows.fields import IP_TCP
 from flows.flow import Flow, Group
 from flows.pipeline.registers import IDENTITY_UNKNOWN
+from flows.simulator import Network, Packet, Switch
 
 ZONES = SimpleNamespace(arrival=100, service=101, snat=102)
 PLAIN, TRANSLATED, REPLY = (f"aa:bb:cc:dd:ee:f{n}" for n in range(3))  # see flows.pipeline.registers

@@ -45,6 +45,7 @@ _RESOURCES = {
     "Node": ("/api/v1", "nodes", False, False),
     "Pod": ("/api/v1", "pods", True, True),
     "Service": ("/api/v1", "services", True, False),
+    "ConfigMap": ("/api/v1", "configmaps", True, False),
     "EndpointSlice": ("/apis/discovery.k8s.io/v1", "endpointslices", True, False),
     "ServiceExport": ("/apis/multicluster.x-k8s.io/v1alpha1", "serviceexports", True, False),
     "Gateway": ("/apis/multicluster.crd.antrea.io/v1alpha1", "gateways", True, False),

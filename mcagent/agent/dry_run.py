@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
+from functools import partial
 
 from mcagent.agent.config import Settings
 from mcagent.agent.control_loop.reconciler import Reconciler, own_address
@@ -16,11 +17,18 @@ from mcagent.core.failover.observations import gateway_name
 from mcagent.core.imported_services import NEEDS
 from mcagent.core.local_cluster.topology import SERVICE_NEEDS
 from mcagent.core.plan.diff import diff
-from mcagent.core.whatif.assumptions import World
+from mcagent.core.snapshot import Relist, apply_changes
+from mcagent.core.whatif.assumptions import World, facts_unseen
 from mcagent.dataplane.conntrack import may_be_translated, open_connections
-from mcagent.model.config import DatapathChoice
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
+from mcagent.kube.sources.apiserver import IN_NAMESPACE, OPTIONAL
+from mcagent.kube.sources.lister import Lister
+from mcagent.kube.trim import trim
+from mcagent.model.config import Config
 from mcagent.model.errors import SourceError
-from mcagent.model.facts import DatapathType, Facts
+from mcagent.model.facts import Facts
+from mcagent.model.kinds import object_path
 from mcagent.model.net import NetworkSet
 from mcagent.model.node_state import NodeState
 from mcagent.model.objects import Kind, Snapshot
@@ -28,6 +36,7 @@ from mcagent.model.plan import Desired, Plan
 from mcagent.model.resources import PeerKind
 
 SERVICES = NEEDS | SERVICE_NEEDS
+_LIST_TIMEOUT = 10.0  # seconds for a page of a list that is read once
 
 
 def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desired, Plan]:
@@ -39,7 +48,7 @@ def dry_run(settings: Settings, *, offline: bool, timeout: float) -> tuple[Desir
     changed = threading.Event()
     objects = Objects(settings, changed.set)
     if offline:
-        facts = _facts_offline(settings)
+        facts = facts_unseen(settings.core)
         listed = _listed(settings, objects, changed, facts, timeout)
         desired = compile_desired(listed, facts, settings.core).desired
         return desired, diff({}, desired)
@@ -62,7 +71,7 @@ def what_is(settings: Settings, *, offline: bool, timeout: float) -> World:
     changed = threading.Event()
     objects = Objects(settings, changed.set)
     if offline:
-        facts = _facts_offline(settings)
+        facts = facts_unseen(settings.core)
         return World(snapshot=_listed(settings, objects, changed, facts, timeout, also=SERVICES), facts=facts)
     with closing(make_facilities(settings)) as facilities:
         read_facts = facts_reader(settings, facilities, objects.api_servers)
@@ -96,9 +105,30 @@ def tracked_connections(settings: Settings, state: NodeState) -> dict[str, dict[
     return counts
 
 
-def _facts_offline(settings: Settings) -> Facts:
-    choice = settings.core.datapath
-    return Facts() if choice is DatapathChoice.AUTO else Facts(datapath=DatapathType(choice.value))
+def read_once(client: Client, config: Config, facts: Facts, known: Snapshot) -> Snapshot:
+    """Return `known` and all else that the Node `config.node_name` follows from, of the whole cluster.
+
+    Raises SourceError at the first kind that cannot be listed.
+    """
+    snapshot = known
+    while missing := compile_desired(snapshot, facts, config).missing(snapshot):
+        snapshot = apply_changes(snapshot, [relist(client, kind, config.namespace) for kind in sorted(missing)])
+    return snapshot
+
+
+def relist(client: Client, kind: Kind, namespace: str) -> Relist:
+    """Return all objects of a kind, as agents read them; none where an API server need not have the kind.
+
+    Raises SourceError.
+    """
+    path = object_path(kind, namespace if kind in IN_NAMESPACE else "")
+    try:
+        objects, _ = Lister(client, kind, path, timeout=_LIST_TIMEOUT, keep=partial(trim, kind)).read()
+    except ApiRefusalError as error:
+        if error.code not in OPTIONAL.get(kind, ()):
+            raise
+        objects = []
+    return Relist(kind=kind, items=objects)
 
 
 def _listed(

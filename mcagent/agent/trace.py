@@ -6,13 +6,12 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from ipaddress import IPv4Address
 from pathlib import Path
 from urllib.parse import parse_qsl
 
 from mcagent.core.trace import MACS, SERVICES, Probe, Walk, read
-from mcagent.core.trace_names import names
+from mcagent.core.trace_names import page_of
 from mcagent.dataplane.openflow.unixctl import call
 from mcagent.http.server import Page
 from mcagent.model.config import Config
@@ -89,9 +88,7 @@ class TracePage:
             walk = self._switch.trace(probe)
         except BackendError as error:
             return Page(body=f"{error}\n", status=503)
-        config, desired = self._switch.config, self._desired()
-        named = names(walk, probe, desired, config.host_port) if desired is not None else {}
-        return json_page({"node": config.node_name, **asdict(walk), **named})
+        return json_page(page_of(walk, probe, self._desired(), self._switch.config))
 
 
 def json_page(values: Mapping[str, object]) -> Page:

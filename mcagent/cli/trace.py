@@ -22,13 +22,15 @@ from mcagent.cli.common.agents import (
     open_agents,
 )
 from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
-from mcagent.cli.common.setting_flags import load_settings
+from mcagent.cli.common.setting_flags import given, load_settings
 from mcagent.model.errors import InputError, McagentError
 
 if TYPE_CHECKING:
     from mcagent.agent.config import Settings
     from mcagent.cli.tracing.ends import Target
-    from mcagent.cli.tracing.way import Page, Way
+    from mcagent.cli.tracing.peers import Page
+    from mcagent.cli.tracing.simulated import ClusterObjects
+    from mcagent.cli.tracing.way import Way
     from mcagent.core.trace import Probe
 
 _EPILOG = """\
@@ -42,6 +44,10 @@ examples:
 Each hop is asked of that Node's own switch (ofproto/trace), for the first packet of a new connection and for the
 answer to it. What kernels do before and after (CNI, kube-proxy, nft) is not asked. Nodes of the other cluster are
 asked with --remote-context, or if --agents lists them.
+
+A Node that cannot be asked is simulated, if the API server of its cluster can be read: what its flows should be is
+computed from the objects and the agents' configuration (their ConfigMap, or --config and --remote-config), and the
+packet is walked through them. Such hops say so, and what is assumed.
 
 Nothing is sent, but with --live: a few real packets in the Pod's name, from a port that it does not use. TCP: SYNs
 and, at the end, a reset; UDP: datagrams with the text "mcagent trace --live"; ICMP: echo requests.
@@ -75,15 +81,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--remote-context", default="", metavar="NAME", help="the other cluster, of the kubeconfig"
     )
     parser.add_argument("--remote-kubeconfig", default="", metavar="FILE", help="[that of --kubeconfig]")
+    parser.add_argument(
+        "--remote-config", default="", metavar="FILE", help="the agents' configuration there [their ConfigMap]"
+    )
     add_cluster_flags(parser)
     add_agent_flags(parser)
-    parser.add_argument("--config", metavar="FILE", help="the agent's configuration, of this Node's agent")
+    file = "$MCAGENT_CONFIG, else /etc/mcagent/agent.yaml, else their ConfigMap"
+    parser.add_argument("--config", metavar="FILE", help=f"the agents' configuration here [{file}]")
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask hop by hop, and print."""
     from mcagent.cli.tracing.ends import Objects
     from mcagent.cli.tracing.live import send
+    from mcagent.cli.tracing.simulated import Clusters
     from mcagent.cli.tracing.text import Traced
     from mcagent.cli.tracing.way import Way
     from mcagent.core.trace import Probe
@@ -106,16 +117,19 @@ def run(args: argparse.Namespace) -> int:
         source_port=port,
         port=target.port,
     )
-    way = Way(statuses=agents.known, ask=agents.ask, errors=agents.errors)
+    own_id = str(agents.known.get(start, {}).get("clusterID", ""))
+    simulate = Clusters(*agents.objects, own_id=own_id).stand_in
+    way = Way(statuses=agents.known, ask=agents.ask, errors=agents.errors, simulate=simulate)
+    way.begin(start)
     target, probe = _chosen(way, start, target, probe)
     hops = list(way.forth(start, probe))
     back = list(way.back(hops))
     live = None
-    if args.live and hops[0].walk is not None:
+    if args.live and hops[0].asked:
         live = send(hops, args.live, agents.ask_many, agents.ask)
-    traced = Traced(target=target, status=agents.known[start], hops=hops, back=back, live=live)
+    traced = Traced(target=target, status=way.status(start), hops=hops, back=back, live=live)
     print(json.dumps(traced.as_json()) if args.output == "json" else traced.as_text())
-    good = traced.answered if live is None else live.answered
+    good = live.answered if live is not None else traced.answered and not args.live
     return exit_codes.OK if good else exit_codes.FAILED
 
 
@@ -133,12 +147,12 @@ def _chosen(way: Way, start: str, target: Target, probe: Probe) -> tuple[Target,
     from dataclasses import replace
 
     from mcagent.cli.tracing.ends import chosen
-    from mcagent.cli.tracing.way import is_remote, query
+    from mcagent.cli.tracing.peers import is_remote
 
-    status = way.statuses[start]
+    status = way.status(start)
     if not is_remote(status, probe.destination):
         with contextlib.suppress(McagentError):  # the way begins with such a question, and says why
-            target = chosen(target, way.ask(start, f"/trace?{query(probe)}"), start)
+            target = chosen(target, way.walked(start, probe)[0], start)
     if not target.choices:
         return target, probe
     by_share = sorted(target.choices, key=lambda one: -one.share)
@@ -148,9 +162,13 @@ def _chosen(way: Way, start: str, target: Target, probe: Probe) -> tuple[Target,
 
 
 class _Everybody:
-    """The agents of this cluster and, if it is named, of the other one."""
+    """The agents of this cluster and, if it is named, of the other one; `objects`: what their API servers say."""
 
     def __init__(self, args: argparse.Namespace) -> None:
+        from mcagent.agent.config import SCHEMA
+        from mcagent.cli.tracing.simulated import ClusterObjects
+        from mcagent.kube.client import Client
+
         def settings() -> Settings:
             return load_settings(args, node_needed=False)
 
@@ -159,11 +177,14 @@ class _Everybody:
         self.errors: dict[str, str] = {}
         self._ask_for_status(open_agents(args, settings))
         self._own = tuple(self._ways)
+        own, other = args.kubeconfig or usual_kubeconfig(), None
         if args.remote_context or args.remote_kubeconfig:
-            from mcagent.kube.client import Client
-
-            file = args.remote_kubeconfig or args.kubeconfig or usual_kubeconfig()
-            self._ask_for_status(OfCluster(client=Client(file, args.remote_context), port=args.agents_port))
+            client = Client(args.remote_kubeconfig or own, args.remote_context)
+            other = ClusterObjects(client, args.remote_config)
+            self._ask_for_status(OfCluster(client=client, port=args.agents_port))
+        config = given(args, SCHEMA)[0]
+        here = ClusterObjects(Client(own, args.context), str(config or "")) if own else None
+        self.objects: tuple[ClusterObjects | None, ClusterObjects | None] = here, other
 
     def _ask_for_status(self, agents: Agents) -> None:
         for name, one in ask_nodes(agents).items():
@@ -176,13 +197,11 @@ class _Everybody:
                 self.known[name] = one.page
 
     def start(self, named: str, source: str) -> str:
-        """Return the Node where the packet begins. Raises McagentError."""
+        """Return the Node where the packet begins. Raises InputError."""
         start = named or (self._own[0] if len(self._own) == 1 else "")
-        if start not in self._own:
+        if start not in self._own and not (start and self.objects[0]):
             names = ", ".join(self._own)
             raise InputError("trace", "--node", f"give the Node of {source}; known are {names}")
-        if start not in self.known:
-            raise McagentError(f"Node {start}: {self.errors[start]}")
         return start
 
     def ask(self, node: str, page: str) -> Page:

@@ -7,7 +7,7 @@ the first of its connection, or an answer to it, with the mark and label that th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address
@@ -16,6 +16,7 @@ from flows.declare import Category
 from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
+from flows.text import mac_text
 
 _FLOW = re.compile(r" *(\d+)\. (?:(.*), )?priority \d+(?:, cookie (0x[0-9a-f]+))?$")
 _OUTPUT = re.compile(r" +(?:output:|-> output port is )(\d+)$")
@@ -25,12 +26,13 @@ _ETH_DST = re.compile(r" +set_field:(\S+)->eth_dst$")
 _FINAL = re.compile(r"Final flow: (.*)$")
 _ACTIONS = re.compile(r"Datapath actions: (.*)$")
 _COMMIT = re.compile(
-    r"ct\(commit,zone=(\d+)(?:,mark=(0x[0-9a-f]+|0)/(0x[0-9a-f]+))?(?:,label=(0x[0-9a-f]+|0)/(0x[0-9a-f]+))?"
+    r"ct\((?:force_)?commit,zone=(\d+)(?:,mark=(0x[0-9a-f]+|0)/(0x[0-9a-f]+))?(?:,label=(0x[0-9a-f]+|0)/(0x[0-9a-f]+))?"
 )
-_TABLES = {table.number: table.name for table in t.TABLES}
+TABLES = {table.number: table.name for table in t.TABLES}
 _CATEGORIES = {category.number: category for category in d.PIPELINE.categories}
 _REJECTS = {t.EGRESS_REJECT.number, t.REJECT_STATE.number}
 SERVICES = 1 << 24  # numbers of them; the MACs beyond are others'
+_ENDS = {"nw_src", "nw_dst", "tp_src", "tp_dst"}  # what a flow itself can write, beside conntrack
 _PASSES = 4  # through conntrack, of a reply; more than there are zones
 MACS = {"plain": r.MAC_PLAIN, "translated": r.MAC_TRANSLATED, "reply": r.MAC_REPLY}
 
@@ -91,10 +93,16 @@ class Probe:
     mark: int = 0
     label: int = 0
 
+    @property
+    def macs(self) -> tuple[str, str]:
+        """The packet's MAC addresses: of its sender and of its receiver."""
+        sender = r.MAC_SERVICE | self.service if self.service else r.HOST_MAC
+        return mac_text(sender), mac_text(MACS[self.mac])
+
     def arguments(self) -> tuple[str, ...]:
         """Return it as ofproto/trace takes it: made of numbers and known words alone."""
-        sender = r.MAC_SERVICE | self.service if self.service else r.HOST_MAC
-        parts = f"in_port={self.in_port},{self.protocol},dl_src={_mac(sender)},dl_dst={_mac(MACS[self.mac])}"
+        sender, receiver = self.macs
+        parts = f"in_port={self.in_port},{self.protocol},dl_src={sender},dl_dst={receiver}"
         parts += f",nw_src={self.source},nw_dst={self.destination},nw_ttl=64"
         if self.identity:
             parts += f",tun_id={self.identity:#x}"
@@ -156,6 +164,7 @@ def read(text: str, bridge: str, probe: Probe) -> Walk:
             state |= fields_of(found[1])
         elif found := _FINAL.match(line):
             final |= fields_of(found[1])
+            state |= {key: value for key, value in fields_of(found[1]).items() if key in _ENDS}
         elif found := _ACTIONS.match(line):
             _commit(committed, found[1])
         elif not ours:
@@ -171,13 +180,13 @@ def read(text: str, bridge: str, probe: Probe) -> Walk:
             mac = named.get(found[1].replace(":", ""), mac)
         elif "no live bucket" in line:
             dead = True
-    outcome, reason, number = _verdict(tables, outputs, cookies, dead=dead)
+    outcome, reason, number = verdict_of(tables, outputs, cookies, dead=dead)
     return Walk(
-        tables=tuple(_TABLES.get(one, str(one)) for one in tables),
+        tables=tuple(TABLES.get(one, str(one)) for one in tables),
         outcome=outcome,
         out_port=outputs[-1] if outputs else None,
         reason=reason,
-        table=_TABLES.get(tables[-1], str(tables[-1])) if tables else "",
+        table=TABLES.get(tables[-1], str(tables[-1])) if tables else "",
         rule=rule,
         number=number,
         source=state.get("nw_src", str(probe.source)),
@@ -185,19 +194,25 @@ def read(text: str, bridge: str, probe: Probe) -> Walk:
         source_port=_number(state.get("tp_src"), probe.source_port),
         port=_number(state.get("tp_dst"), probe.port),
         mac=mac,
-        service=_service(final["dl_src"]) if "dl_src" in final else probe.service,
+        service=service_of(final["dl_src"]) if "dl_src" in final else probe.service,
         identity=_hex(final.get("tun_id"), probe.identity),
-        rules=_numbers(cookies, d.FOR_POLICY, d.DROP_POLICY),
-        services=_numbers(cookies, d.FOR_SERVICE),
+        rules=numbers_of(cookies, d.FOR_POLICY, d.DROP_POLICY),
+        services=numbers_of(cookies, d.FOR_SERVICE),
         committed=tuple(committed.values()),
     )
 
 
-def _verdict(tables: list[int], outputs: list[int], cookies: list[int], *, dead: bool) -> tuple[Outcome, str, int]:
+def verdict_of(
+    tables: Sequence[int], outputs: Sequence[int], cookies: Sequence[int], *, dead: bool
+) -> tuple[Outcome, str, int]:
+    """Return what became of a packet, with the reason of a drop and the number beside it.
+
+    `tables` and `cookies` are those of the flows that it met, `dead`: it met a group without a live bucket.
+    """
     parts = d.COOKIES.split(cookies[-1]) if cookies else None
     category = _CATEGORIES.get(parts[0]) if parts is not None else None
     if tables and tables[-1] in _REJECTS:
-        rules = _numbers(cookies, d.FOR_POLICY)
+        rules = numbers_of(cookies, d.FOR_POLICY)
         return Outcome.REJECTED, "policy", rules[-1] if rules else 0
     if outputs:
         return (Outcome.HOST if outputs[-1] == r.HOST_OFPORT else Outcome.TUNNEL), "", 0
@@ -208,7 +223,8 @@ def _verdict(tables: list[int], outputs: list[int], cookies: list[int], *, dead:
     return Outcome.UNKNOWN, "", 0
 
 
-def _numbers(cookies: list[int], *categories: Category) -> tuple[int, ...]:
+def numbers_of(cookies: Iterable[int], *categories: Category) -> tuple[int, ...]:
+    """Return the numbers in the cookies of these categories."""
     found = (parts for cookie in cookies if (parts := d.COOKIES.split(cookie)) is not None)
     wanted = {category.number for category in categories}
     return tuple(number for category, number in found if category in wanted and number)
@@ -228,13 +244,10 @@ def fields_of(text: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in text.split(","))
 
 
-def _service(mac: str) -> int:
+def service_of(mac: str) -> int:
+    """Return the ID of the Service that a sender's MAC tells in our tunnels; 0 if none."""
     number = _hex("0x" + mac.replace(":", ""), 0) - r.MAC_SERVICE
     return number if 0 < number < SERVICES else 0
-
-
-def _mac(number: int) -> str:
-    return ":".join(re.findall("..", f"{number:012x}"))
 
 
 def _hex(text: str | None, otherwise: int) -> int:

@@ -1,4 +1,4 @@
-"""What the numbers in a trace are called on the Node that was asked: rules of policies, Services. Pure.
+"""The page /trace as values: a walk, and what its numbers mean on that Node: rules of policies, Services. Pure.
 
 Reads the desired state, which the flows were made from. Knows nothing of how a trace is made or shown.
 """
@@ -6,14 +6,22 @@ Reads the desired state, which the flows were made from. Knows nothing of how a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from flows.pipeline import declaration as d
 from mcagent.core.fragments.imported import shares_said
 from mcagent.core.trace import Probe, Walk
+from mcagent.model.config import Config
 from mcagent.model.plan import Desired
 from mcagent.model.policies import Direction
 from mcagent.model.resources import Link, NftChain
+
+
+def page_of(walk: Walk, probe: Probe, desired: Desired | None, config: Config) -> dict[str, Any]:
+    """Return the page of a Node; `desired` is None before anything was computed there."""
+    named = names(walk, probe, desired, config.host_port) if desired is not None else {}
+    return {"node": config.node_name, **asdict(walk), **named}
 
 
 def names(walk: Walk, probe: Probe, desired: Desired, host_port: str) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def status_of(identity: Identity, sources: Sources, found: tuple[Check, ...], *,
         "alive": alive,
         "checks": [asdict(check) for check in found],
         "summary": state_json(state) if state is not None else {},
-        "tunnels": [_tunnel(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels],
+        "tunnels": [tunnel_json(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels],
         "exports": _exports(state, sources),
         "nftDrops": dict(sources.nft_drops()),
         "encryption": encryption_of(
@@ -137,7 +137,8 @@ def _exports(state: NodeState | None, sources: Sources) -> dict[str, dict[str, o
     return {key: {**asdict(found), "connections": opened.get(key, 0)} for key, found in exports.items()}
 
 
-def _tunnel(tunnel: TunnelPort, port: PortStatistics | None) -> dict[str, object]:
+def tunnel_json(tunnel: TunnelPort, port: PortStatistics | None = None) -> dict[str, object]:
+    """Return a tunnel as /status shows it; `port` is None where it does not exist, or nobody looked."""
     return {
         "name": tunnel.name,
         "type": str(tunnel.type),

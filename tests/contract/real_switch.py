@@ -13,12 +13,12 @@ from scapy.all import ICMP, IP, TCP, UDP, Ether, Raw
 
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
-from devtools.simulator import ConnectionTable, Datapath, Packet
-from devtools.simulator.packet import PROTOCOL_NAMES, SYN
 from devtools.waiting import wait_until
 from flows.actions import Meter
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.flow import Flow, Group
+from flows.simulator import ConnectionTable, Datapath, Packet
+from flows.simulator.packet import PROTOCOL_NAMES, SYN
 from mcagent.model.facts import DatapathType
 from tests.contract.ovs_values import DATAPATH
 from tests.topologies import Node, World

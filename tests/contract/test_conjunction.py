@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.nodes.ovs import OvsInstance
-from devtools.openflow.parse import parse_flow
-from devtools.simulator import Packet, Switch
 from flows import fields as f
 from flows.actions import Action, Conjunction, Goto, Output, set_whole
 from flows.flow import Flow, Match
+from flows.parse import parse_flow
 from flows.pipeline import Direction
+from flows.simulator import Packet, Switch
 from tests import policy_switch
 from tests.contract.real_switch import RealSwitch, few
 from tests.policies import policies, request, verdict_of

@@ -13,10 +13,10 @@ from scapy.all import IP, Ether
 
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
-from devtools.simulator import Packet
-from devtools.simulator.packet import PROTOCOL_NAMES
 from devtools.waiting import wait_until
 from flows.pipeline.registers import TOS_TRACE
+from flows.simulator import Packet
+from flows.simulator.packet import PROTOCOL_NAMES
 from mcagent.core.live_trace import MARKED, NUMBERS, datapath_of, marked_flows, tracked
 from mcagent.core.trace import Probe
 from tests.contract.real_switch import BRIDGE, RealSwitch, few, frame

@@ -8,7 +8,7 @@ from operator import attrgetter
 import pytest
 
 from devtools.nodes.ovs import OvsInstance
-from devtools.openflow.parse import parse_flow, parse_group
+from flows.parse import parse_flow, parse_group
 from flows.pipeline import PIPELINE
 from flows.text import is_group_line, parse_flow_line, parse_group_line
 from tests import small_topology as small

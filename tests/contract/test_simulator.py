@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scapy.all import IP, Ether
 
 from devtools.nodes.ovs import OvsInstance
-from devtools.simulator import ConnectionTable, Datapath, Packet, Walk
-from devtools.simulator.packet import ACK, RST, SYN
 from devtools.waiting import wait_until
 from flows.fields import IP_ICMP, IP_TCP
+from flows.simulator import ConnectionTable, Datapath, Packet, Walk
+from flows.simulator.packet import ACK, RST, SYN
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.real_switch import TRACKING, RealSwitch, few, frame, known
 from tests.conversations import calls, exchange

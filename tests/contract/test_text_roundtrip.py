@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.nodes.ovs import OvsInstance
-from devtools.openflow.parse import parse_flow, parse_group
+from flows.parse import parse_flow, parse_group
 from flows.text import parse_flow_line, parse_group_line
 from tests.contract.real_switch import RealSwitch, few
 from tests.topologies import World, worlds

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from devtools.errors import LabError
 from devtools.lab.faults import BRIDGE, port_blocked
 from devtools.lab.lab import Lab
+from devtools.lab.objects import NAMESPACE
 from devtools.lab.topology import POD_PORT, SERVICE_PORT, Topology, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
@@ -154,3 +156,56 @@ def test_a_dead_gateway_is_named_and_passed_by(lab: Lab) -> None:
         lab.start_agent(dead.name)
         lab.wait_ready(dead.name)
     assert BRIDGE in ovs.vsctl("list-br")
+
+
+SAME = ("tables", "outcome", "reason", "source", "destination", "source_port", "port", "mac", "exports")
+
+
+def essence(hop: dict[str, Any]) -> dict[str, Any]:
+    """Return what a hop says of the way."""
+    tunnel = hop["tunnel"] and hop["tunnel"]["name"]
+    return {"node": hop["node"], "tunnel": tunnel, **{key: hop["walk"][key] for key in SAME}}
+
+
+def test_nodes_without_agents_are_simulated(lab: Lab) -> None:
+    """What a trace says of them from objects alone is what they said themselves, there and back."""
+    east, west = lab.topology.clusters
+    worker, far = east.nodes[-1], west.nodes[-1]
+    (pod,) = worker.pods
+    service = next(one for one in west.services if one.exported)
+    target = f"{service.cluster_ip}:{SERVICE_PORT}"
+    asked, shown = trace(lab, worker.name, pod.address, target)
+    assert asked["answered"], shown
+    config = (lab.directory(far.name) / "agent.yaml").read_text()
+    labels = {"app.kubernetes.io/name": "mcagent", "app.kubernetes.io/component": "agent"}
+    west_api = lab.api(west.name)
+    west_api.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "mcagent-agent", "namespace": NAMESPACE, "labels": labels},
+            "data": {"agent.yaml": config},
+        }
+    )
+    flags = ["--kubeconfig", str(lab.kubeconfig(east.name)), *lab.agent_flags(worker.name)]
+    there = ["--remote-kubeconfig", str(lab.kubeconfig(west.name))]
+    stopped = {node.name for cluster in (east, west) for node in cluster.nodes} - {worker.name}
+    for name in stopped:
+        lab.stop_agent(name)
+    try:
+        ended, shown = trace(lab, worker.name, pod.address, target, *flags)
+        assert [hop["from"] for hop in ended["hops"]] == ["switch", "simulator", None], shown
+        assert "--remote-context" in shown
+        found, shown = trace(lab, worker.name, pod.address, target, *flags, *there)
+        assert found["answered"], shown
+        for way in ("hops", "answer"):
+            assert list(map(essence, found[way])) == list(map(essence, asked[way])), shown
+            origins = [hop["from"] for hop in found[way]]
+            assert origins == ["simulator" if node in stopped else "switch" for node in nodes_of(found, way)]
+        simulated = next(hop for hop in found["hops"] if hop["cluster"] == west.name)
+        assert simulated["why"].startswith("simulated: ")
+        assert f"the configuration in ConfigMap {NAMESPACE}/mcagent-agent" in simulated["why"]
+    finally:
+        for name in stopped:
+            lab.start_agent(name)
+        lab.wait_ready()

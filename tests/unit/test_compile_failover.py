@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from devtools.openflow.parse import parse_group
 from flows.flow import Bucket, GroupType
+from flows.parse import parse_group
 from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.core.plan.diff import diff_desired

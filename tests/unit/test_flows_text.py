@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.openflow.parse import parse_flow, parse_group, parse_match
-from devtools.openflow.parse_actions import parse_actions
 from flows import Bits, Bucket, Flow, FlowError, Group, GroupType, Match, Term
 from flows import actions as act
 from flows import fields as f
+from flows.parse import parse_flow, parse_group, parse_match
+from flows.parse_actions import parse_actions
 from flows.text import is_group_line, parse_flow_line, parse_group_line
 
 # Lines as Open vSwitch 3.1.0 printed them (-O OpenFlow15 --no-names --no-stats).

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.simulator import Network
+from flows.simulator import Network
 from tests.conversations import calls, examples, exchange
 from tests.topologies import World, worlds
 

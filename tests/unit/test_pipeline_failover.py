@@ -10,9 +10,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.simulator import Datapath, Network
-from devtools.simulator.packet import ACK, RST, SYN, Packet
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP, PORT_CONTROLLER
+from flows.simulator import Datapath, Network
+from flows.simulator.packet import ACK, RST, SYN, Packet
 from mcagent.dataplane.conntrack import Connection, questions
 from mcagent.model.net import host_network
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState

@@ -9,9 +9,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.simulator import Packet
-from devtools.simulator.packet import ACK, ECHO_REQUEST, SYN
 from flows.fields import ETH_ARP, IP_ICMP, IP_TCP, IP_UDP
+from flows.simulator import Packet
+from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
 from tests.conversations import calls, examples, exchange, none, one
 from tests.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, ZONES, Cluster, Node, World, worlds
 

@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.simulator import Datapath, Packet, PacketWalk
-from devtools.simulator.packet import ACK, SYN
 from flows import actions as act
+from flows.simulator import Datapath, Packet, PacketWalk
+from flows.simulator.packet import ACK, SYN
 from mcagent.core.fragments import kernel
 from tests.conversations import Call, calls, examples, exchange
 from tests.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, World, worlds

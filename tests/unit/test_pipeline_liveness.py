@@ -10,7 +10,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.simulator import Network
+from flows.simulator import Network
 from tests.conversations import Call, Exchange, calls, examples, exchange, one
 from tests.topologies import World, from_kernel, worlds
 

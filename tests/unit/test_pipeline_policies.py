@@ -10,12 +10,12 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.simulator import Packet, Switch, contradictions
-from devtools.simulator.packet import ACK, RST
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.pipeline import Direction, PolicyPeers, PolicyPort, PolicyRule, Stage, Verdict, rules
 from flows.pipeline.policy import ranges
 from flows.pipeline.registers import IDENTITY_UNKNOWN, MAC_REJECT_IN, MAC_REJECT_OUT
+from flows.simulator import Packet, Switch, contradictions
+from flows.simulator.packet import ACK, RST
 from flows.text import mac_text
 from tests.conversations import Call, calls, examples, exchange, none, one
 from tests.policies import policies, request, verdict_of

@@ -7,10 +7,10 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.simulator import Datapath, Packet, PacketWalk, contradictions
-from devtools.simulator.packet import UNREACHABLE
 from flows import actions as act
 from flows.fields import IP_ICMP
+from flows.simulator import Datapath, Packet, PacketWalk, contradictions
+from flows.simulator.packet import UNREACHABLE
 from tests.conversations import calls, examples, exchange, none, one
 from tests.topologies import World, from_kernel, worlds
 

@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.simulator import Packet, Switch, contradictions
-from devtools.simulator.packet import SYN
 from flows.pipeline import Env, Verdict
+from flows.simulator import Packet, Switch, contradictions
+from flows.simulator.packet import SYN
 from flows.text import mac_text
 from mcagent.cli.common import policy_view
 from mcagent.core.engine import Engine

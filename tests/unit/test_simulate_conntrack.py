@@ -7,10 +7,10 @@ from ipaddress import ip_address
 
 import pytest
 
-from devtools.simulator import ConnectionTable, Datapath, Masked, Packet, Request
-from devtools.simulator.packet import ACK, ECHO_REPLY, ECHO_REQUEST, RST, SYN, UNREACHABLE
 from flows.actions import Nat
 from flows.fields import CT_DNAT, CT_EST, CT_INV, CT_NEW, CT_REL, CT_RPL, CT_SNAT, CT_TRK, IP_ICMP, IP_UDP
+from flows.simulator import ConnectionTable, Datapath, Masked, Packet, Request
+from flows.simulator.packet import ACK, ECHO_REPLY, ECHO_REQUEST, RST, SYN, UNREACHABLE
 
 CLIENT, SERVICE, POD, GATEWAY = (ip_address(a) for a in ("10.1.0.5", "10.97.0.1", "10.2.0.9", "192.0.2.1"))
 ZONE = 7

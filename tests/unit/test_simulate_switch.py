@@ -8,7 +8,6 @@ from ipaddress import ip_address, ip_network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.simulator import Packet, Switch, contradictions
 from flows import actions as act
 from flows.fields import (
     CONJ_ID,
@@ -29,6 +28,7 @@ from flows.fields import (
     source_in,
 )
 from flows.flow import Bucket, Flow, Group, GroupType, Match
+from flows.simulator import Packet, Switch, contradictions
 
 PACKET = Packet(in_port=3, src=ip_address("10.1.0.5"), dst=ip_address("10.2.0.9"), src_port=4000, dst_port=80)
 LOW = Bits("low", REGISTERS[3], 0, 15)

@@ -16,11 +16,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devtools.simulator import Packet, Switch
 from flows.actions import ToGroup
 from flows.flow import Flow, Match
 from flows.pipeline import NextHop
 from flows.pipeline.groups import choose
+from flows.simulator import Packet, Switch
 from mcagent.cli.main import main
 from mcagent.core.compile import compile_desired
 from mcagent.core.plan.diff import diff_desired

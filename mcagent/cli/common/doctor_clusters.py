@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from mcagent.agent.config import Settings, load
+from mcagent.agent.config import Settings
+from mcagent.agent.dry_run import relist
+from mcagent.cli.common.agent_config import read_config_map
 from mcagent.cli.common.agents import Agents, Answer, OfCluster, ask_nodes, open_agents
 from mcagent.cli.common.cluster_flags import usual_kubeconfig
 from mcagent.controller.admin.doctor_rules import examine_cluster
 from mcagent.controller.admin.doctor_view import ClusterSeen, read_cluster
-from mcagent.controller.contract.raw import items_at, text_at
 from mcagent.core.compile import compile_desired
 from mcagent.core.doctor.catalogue import NODE_CHECKS
 from mcagent.core.doctor.finding import Finding, fine, found, of_plain, of_problem, skipped
-from mcagent.core.snapshot import Relist, apply_changes
+from mcagent.core.snapshot import apply_changes
 from mcagent.kube.client import Client
-from mcagent.kube.sources.lister import Lister
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError, SourceError
 from mcagent.model.facts import Facts
-from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind, Snapshot
 
 ASK = 20.0  # seconds for the doctor of another Node
-_TIMEOUT = 10.0
-_AGENTS = "app.kubernetes.io/name=mcagent,app.kubernetes.io/component=agent"
 _FACTS = frozenset({"AddressNotHere", "UplinkOutside", "PodCIDRsMissing", "EncryptionUnavailable"})
 
 
@@ -85,27 +82,11 @@ def _of_cluster(
 
 def _config(client: Client, settings: Settings) -> Config:
     """Return the configuration of the cluster's agents: their ConfigMap, else what is configured here."""
-    path = object_path(Kind.CONFIG_MAP, "")
     try:
-        found = client.request("GET", path, {"labelSelector": _AGENTS, "limit": "10"}, timeout=_TIMEOUT)
-        text = next((text_at(one, "data", "agent.yaml") for one in items_at(found, "items")), "")
-        return load(_Text(text), {"MCAGENT_NODE_NAME": "any"}, {}).core if text else settings.core
+        found = read_config_map(client)
     except McagentError:
-        return settings.core
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """A configuration that is no file."""
-
-    text: str
-
-    def read_text(self, encoding: str | None = None) -> str:  # noqa: ARG002
-        """Return it."""
-        return self.text
-
-    def __str__(self) -> str:
-        return "ConfigMap mcagent-agent"
+        found = None
+    return settings.core if found is None else found[0].core
 
 
 def _input(client: Client, config: Config) -> list[Finding]:
@@ -122,12 +103,8 @@ def _input(client: Client, config: Config) -> list[Finding]:
 
 def input_problems(client: Client, config: Config) -> tuple[Any, ...]:
     """Return the problems of Gateways, Nodes, ClusterInfoImports as a gateway sees them. Raises SourceError."""
-    snapshot = Snapshot()
-    namespaced = {Kind.GATEWAY: config.namespace, Kind.CLUSTER_INFO_IMPORT: config.namespace}
-    for kind in (Kind.GATEWAY, Kind.NODE, Kind.CLUSTER_INFO_IMPORT):
-        path = object_path(kind, namespaced.get(kind, ""))
-        objects, _ = Lister(client, kind, path, timeout=_TIMEOUT).read()
-        snapshot = apply_changes(snapshot, [Relist(kind=kind, items=objects)])
+    kinds = (Kind.GATEWAY, Kind.NODE, Kind.CLUSTER_INFO_IMPORT)
+    snapshot = apply_changes(Snapshot(), [relist(client, kind, config.namespace) for kind in kinds])
     gateway = next((one.meta.name for one in snapshot.gateways.values()), config.node_name)
     compiled = compile_desired(snapshot, Facts(), replace(config, node_name=gateway))
     return compiled.desired.problems

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mcagent.cli.tracing.way import Hop, Page, query
+from mcagent.cli.tracing.peers import Page
+from mcagent.cli.tracing.way import Hop, query
 from mcagent.core.trace import CAUSES, Outcome
 
 Ask = Callable[
@@ -49,7 +50,7 @@ class Live:
 
 def send(hops: Sequence[Hop], count: int, ask: Ask, send_one: Callable[[str, str], Page]) -> Live:
     """Send probes by the first Node's agent and look for them on all. Raises McagentError if none is sent."""
-    asked = [hop for hop in hops if hop.probe is not None and hop.walk is not None]
+    asked = [hop for hop in hops if hop.asked]
     pages = {hop.node: f"/trace/seen?{query(hop.probe)}" for hop in asked if hop.probe is not None}
     assert hops[0].probe is not None
     before, began = ask(pages), time.monotonic()
@@ -69,8 +70,8 @@ def judged(hops: Sequence[Hop], sights: tuple[Sight, ...], *, sent: int, answere
 
 
 def _sight(hop: Hop, before: Page | str, after: Page | str, since: float) -> Sight:
-    if hop.walk is None or isinstance(before, str) or isinstance(after, str):
-        why = next((one for one in (before, after) if isinstance(one, str) and one), hop.why)
+    if not hop.asked or isinstance(before, str) or isinstance(after, str):
+        why = next((one for one in (before, after) if isinstance(one, str) and one), hop.unasked or hop.why)
         return Sight(node=hop.node, seen=None, why=why.removeprefix("not asked: "))
     # A flow that was made anew may have counted as many as the one before; one that was there tells by its count,
     # whatever a virtual machine's clocks make of its age.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mcagent.cli.tracing.ends import Target
 from mcagent.cli.tracing.live import Live
-from mcagent.cli.tracing.way import Hop, Page, answered, cluster_of, delivered
+from mcagent.cli.tracing.peers import Page, cluster_of
+from mcagent.cli.tracing.way import Hop, Origin, answered, delivered
 from mcagent.core.trace import CAUSES, Outcome, Probe
 
 WIDTH = 100
@@ -50,7 +51,9 @@ class Traced:
         """Return a block for each hop, and what becomes of the packet."""
         parts = ["\n".join(self._head()), _blocks(self.hops, 1)]
         if self.back:
-            parts += ["the answer:", _blocks(self.back, len(self.hops) + 1)]
+            told = {hop.node for hop in self.hops if hop.origin is Origin.SIMULATOR}
+            back = [replace(hop, why="as above") if hop.node in told else hop for hop in self.back]
+            parts += ["the answer:", _blocks(back, len(self.hops) + 1)]
         parts.append("\n".join(self._verdict()))
         if self.live is not None:
             parts.append("\n".join(_live(self.live)))
@@ -83,6 +86,9 @@ class Traced:
         good = delivered(self.hops)
         there = f"delivered to the kernel of the Node{size}" if good else "NOT delivered, or not known to be"
         yield from _wrapped(f"verdict: {there}", " " * 9)
+        simulated = dict.fromkeys(one.node for one in (*self.hops, *self.back) if one.walk and not one.asked)
+        if simulated:
+            yield from _wrapped(f"{'':9}if flows are as simulated: {', '.join(simulated)}", " " * 9)
         if self.back:
             yield f"answer:  {'comes back' if self.answered else 'does NOT come back, or is not known to'}"
 
@@ -93,7 +99,8 @@ def _plain(hop: Hop) -> dict[str, Any]:
         "node": hop.node,
         "cluster": hop.cluster,
         "role": hop.role,
-        "asked": hop.walk is not None,
+        "asked": hop.asked,
+        "from": None if hop.walk is None else str(hop.origin),
         "packet": None if hop.probe is None else _packet(hop.probe),
         "walk": hop.walk,
         "tunnel": tunnel,
@@ -136,6 +143,8 @@ def _said(hop: Hop) -> Iterator[tuple[str, str]]:
         yield "", hop.why
         return
     walk, probe = hop.walk, hop.probe
+    if hop.origin is Origin.SIMULATOR:
+        yield "simulated", hop.why.removeprefix("simulated: ")
     yield (
         "packet",
         f"{_end(probe.source, probe.source_port, probe)} > {_end(probe.destination, probe.port, probe)}",
@@ -205,7 +214,8 @@ def _gateways(hop: Hop) -> Iterator[tuple[str, str]]:
         if one["tunnel"] == hop.tunnel["name"]:
             yield "gateway", f"{one['name']}: {one['why']}{_chosen(hop)}"
         elif not one["live"]:
-            yield "not by", f"{one['name']}: {one['why']}, since {one['since']}"
+            since = f", since {one['since']}" if one["since"] else ""
+            yield "not by", f"{one['name']}: {one['why']}{since}"
 
 
 def _probed(hop: Hop) -> str:

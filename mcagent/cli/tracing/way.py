@@ -1,31 +1,43 @@
 """From hop to hop: what a Node's switch does with a packet and with the answer to it, and which Node comes next.
 
-Decides by what agents' pages say (/status, /trace). Asks through the function that it is given.
+Decides by what agents' pages say (/status, /trace). Asks through the functions that it is given; a Node that
+cannot be asked has a stand-in, if there is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from ipaddress import IPv4Address, ip_network
-from typing import Any
+from enum import StrEnum
+from ipaddress import IPv4Address
+from typing import Protocol
 from urllib.parse import urlencode
 
 from flows.pipeline.registers import HOST_OFPORT
+from mcagent.cli.common.antrea import antrea_clusters
+from mcagent.cli.tracing.peers import Page, address_of_peer, chosen_among, is_remote, next_node, port_to
 from mcagent.core.trace import Outcome, Probe
 from mcagent.model.errors import McagentError
 
 MAX_HOPS = 8
-Page = Mapping[str, Any]
 _ALWAYS = ("in_port", "source", "destination", "protocol", "source_port", "port", "mac")
 _IF_ANY = ("service", "identity", "mark", "label")
+_UNKNOWN = "no agent of it is known"
+
+
+class Origin(StrEnum):
+    """Where a walk is from."""
+
+    SWITCH = "switch"
+    SIMULATOR = "simulator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hop:
-    """One Node. `walk`: its page /trace, None where it was not asked; `why` says why not, or what is known.
+    """One Node. `walk`: its page /trace, None where there is none; `why` says why not, or what is known.
 
-    `walk` has the packet as it leaves; what conntrack translates back is in there, too.
+    `walk` has the packet as it leaves; what conntrack translates back is in there, too. `unasked`: why the Node's
+    agent did not say it.
     """
 
     node: str
@@ -33,9 +45,16 @@ class Hop:
     role: str
     probe: Probe | None = None
     walk: Page | None = None
+    origin: Origin = Origin.SWITCH  # of `walk`
     tunnel: Page | None = None  # that it leaves by
     gateways: tuple[Page, ...] = ()  # among which it was chosen
+    unasked: str = ""
     why: str = ""
+
+    @property
+    def asked(self) -> bool:
+        """Whether the Node's own switch has said what it does."""
+        return self.walk is not None and self.origin is Origin.SWITCH
 
     @property
     def encrypted(self) -> bool | None:
@@ -45,6 +64,32 @@ class Hop:
         return any(one["encrypted"] for one in self.gateways if one["tunnel"] == self.tunnel["name"])
 
 
+class StandIn(Protocol):
+    """A Node that cannot be asked, as it should be: its page /status, and what that rests on."""
+
+    @property
+    def node(self) -> str:
+        """Its name."""
+
+    @property
+    def status(self) -> Page:
+        """Its page /status."""
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What is assumed of it."""
+
+    def page(self, probe: Probe) -> Page:
+        """Return its page /trace."""
+
+
+StandIns = Callable[[str, str, Mapping[str, Page]], StandIn | None]
+"""Takes a cluster ("": that of the first Node), a Node or a gateway's address, and /status of all that were asked.
+
+None: nothing of that cluster can be read. Raises McagentError.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
     """Whom hops are asked of. `statuses`: /status of all that can be asked; `errors`: why others cannot."""
@@ -52,12 +97,33 @@ class Way:
     statuses: Mapping[str, Page]
     ask: Callable[[str, str], Page]
     errors: Mapping[str, str] = field(default_factory=dict)
+    simulate: StandIns = lambda *_: None
+    _stand_ins: dict[str, tuple[StandIn, str]] = field(default_factory=dict)  # with why the Node is not asked
+
+    def begin(self, start: str) -> None:
+        """Make sure that there is something to say of the first Node. Raises McagentError."""
+        if start not in self.statuses:
+            self._stand_in("", start, self.errors.get(start, _UNKNOWN))
+
+    def status(self, node: str) -> Page:
+        """Return the page /status of a Node that is asked, or of its stand-in."""
+        return self._stand_ins[node][0].status if node in self._stand_ins else self.statuses[node]
+
+    def walked(self, node: str, probe: Probe) -> tuple[Page, StandIn | None, str]:
+        """Return a Node's page /trace, who stands in for it if somebody does, and why. Raises McagentError."""
+        if node not in self._stand_ins:
+            try:
+                return self.ask(node, "/trace?" + query(probe)), None, ""
+            except McagentError as error:
+                self._stand_in(str(self.statuses[node]["clusterID"]), node, str(error))
+        stand_in, why = self._stand_ins[node]
+        return stand_in.page(probe), stand_in, why
 
     def forth(self, start: str, probe: Probe) -> Iterator[Hop]:
         """Yield the hops of the first packet of a connection that Node `start` sends."""
-        if not is_remote(self.statuses[start], probe.destination):
+        if not is_remote(self.status(start), probe.destination):
             why = "it never comes to mcagent: no other cluster has this address"
-            yield replace(_hop(start, self.statuses[start], probe), why=why)
+            yield replace(_hop(start, self.status(start), probe), why=why)
             return
         yield from self._hops(start, probe, {})
 
@@ -78,55 +144,83 @@ class Way:
 
     def _hops(self, node: str, probe: Probe, known: Mapping[str, Hop]) -> Iterator[Hop]:
         for _ in range(MAX_HOPS):
-            status, before = self.statuses[node], known.get(node)
+            status, before = self.status(node), known.get(node)
             probe = _as_answer(probe, before)
             here = _hop(node, status, probe)
             try:
-                walk = self.ask(node, "/trace?" + query(probe))
+                walk, stand_in, why = self.walked(node, probe)
             except McagentError as error:
                 yield replace(here, why=f"not asked: {error}")
                 return
+            if stand_in is not None:
+                here = _simulated(here, stand_in, why)
             walk = _translated_back(walk, before)
             tunnel = next((one for one in status["tunnels"] if one["ofport"] == walk["out_port"]), None)
-            yield replace(here, walk=walk, tunnel=tunnel, gateways=_chosen_among(status, tunnel))
+            yield replace(here, walk=walk, tunnel=tunnel, gateways=chosen_among(status, tunnel))
             if walk["outcome"] != Outcome.TUNNEL or tunnel is None:
                 return
-            following = _next(status, tunnel, self.statuses)
-            if following is None:
-                yield self._silent(here, tunnel)
+            try:
+                following = self._following(status, tunnel)
+            except McagentError as error:
+                yield _silent(here, status, tunnel, str(error))
                 return
-            in_port = _port_to(self.statuses[following], status, node)
+            in_port = port_to(self.status(following), status, node)
             if in_port is None:
                 why = f"it has no tunnel from {node}, and drops what comes: does it know this cluster's gateways?"
-                yield replace(_hop(following, self.statuses[following], None), why=why)
+                yield replace(_hop(following, self.status(following), None), why=why)
                 return
             probe = replace(_leaving(probe, walk), in_port=in_port)
             node = following
 
-    def _silent(self, before: Hop, tunnel: Page) -> Hop:
-        remote = tunnel["peerKind"] == "remote"
-        peer, address = str(tunnel["peer"]), _address(self.statuses[before.node], tunnel)
-        why = "not asked: give --remote-context NAME, or list its agent in --agents FILE"
+    def _following(self, status: Page, tunnel: Page) -> str:
+        """Return the Node at the other end of a tunnel. Raises McagentError: nothing can be said of it."""
+        every = {**self.statuses, **{node: one.status for node, (one, _) in self._stand_ins.items()}}
+        found = next_node(status, tunnel, every)
+        if found is not None:
+            return found
+        remote, peer = tunnel["peerKind"] == "remote", str(tunnel["peer"])
+        who = address_of_peer(status, tunnel) if remote else peer
+        if remote and any(peer in antrea_clusters(page["summary"]) for page in every.values()):
+            raise McagentError(f"cluster {peer} runs Antrea, whose flows are not known")
+        return self._stand_in(peer if remote else str(status["clusterID"]), who, self._why_not(tunnel))
+
+    def _stand_in(self, cluster: str, who: str, why: str) -> str:
+        """Find a stand-in for a Node that is not asked for this reason; return its name. Raises McagentError."""
+        try:
+            found = self.simulate(cluster, who, self.statuses)
+        except McagentError as error:
+            raise McagentError(f"{why}; nor can it be simulated: {error}") from None
+        if found is None:
+            raise McagentError(why)
+        known = self.statuses.get(found.node)
+        if known is not None and known["clusterID"] != found.status["clusterID"]:
+            raise McagentError(
+                f"{why}; nor can it be simulated: cluster {known['clusterID']} has a Node {found.node}, too"
+            )
+        if who == found.node:
+            self._stand_ins[who] = found, why
+        elif found.node not in self.statuses:
+            self._stand_ins[found.node] = found, self.errors.get(found.node, _UNKNOWN)
+        return found.node
+
+    def _why_not(self, tunnel: Page) -> str:
+        """Return why the Node at the other end of a tunnel is not asked."""
+        remote, peer = tunnel["peerKind"] == "remote", str(tunnel["peer"])
         if not remote and peer in self.errors:
-            why = f"not asked: {self.errors[peer]}"
-        elif remote and self.errors and any(one["clusterID"] == peer for one in self.statuses.values()):
+            return self.errors[peer]
+        if remote and self.errors and any(one["clusterID"] == peer for one in self.statuses.values()):
             told = "; ".join(f"{node}: {error}" for node, error in sorted(self.errors.items()))
-            why = f"not asked: no agent that answers has this address ({told})"
-        return Hop(
-            node=address if remote else peer,
-            cluster=peer if remote else before.cluster,
-            role="gateway" if remote or tunnel["peerKind"] == "gateway" else "",
-            why=why,
-        )
+            return f"no agent that answers has this address ({told})"
+        return "give --remote-context NAME, or list its agent in --agents FILE"
 
 
 def delivered(hops: Sequence[Hop]) -> bool:
-    """Tell whether the packet gets to the kernel of its Node, as far as was asked."""
+    """Tell whether the packet gets to the kernel of its Node, as far as is known."""
     return bool(hops) and hops[-1].walk is not None and hops[-1].walk["outcome"] == Outcome.HOST
 
 
 def answered(hops: Sequence[Hop], back: Sequence[Hop]) -> bool:
-    """Tell whether the answer gets to the kernel of the Node that the packet came from, as far as was asked."""
+    """Tell whether the answer gets to the kernel of the Node that the packet came from, as far as is known."""
     return delivered(back) and back[-1].node == hops[0].node
 
 
@@ -137,27 +231,25 @@ def query(probe: Probe) -> str:
     return urlencode({**values, **({"reply": "1"} if probe.reply else {})})
 
 
-def is_remote(status: Page, address: IPv4Address) -> bool:
-    """Tell whether a Node's flows lead an address to other clusters, by its /status."""
-    clusters = status["summary"].get("clusters", {}).values()
-    # Where an address leads that is a remote gateway's, the flows say.
-    gateways = {gateway for cluster in clusters for gateway in cluster["gateways"]}
-    return str(address) in gateways or any(
-        address in ip_network(cidr) for cluster in clusters for cidr in cluster["cidrs"]
-    )
-
-
-def cluster_of(status: Page, address: IPv4Address) -> str:
-    """Return the other cluster that has an address, "" if none has it."""
-    for name, cluster in status["summary"].get("clusters", {}).items():
-        if any(address in ip_network(cidr) for cidr in cluster["cidrs"]):
-            return str(name)
-    return ""
-
-
 def _hop(node: str, status: Page, probe: Probe | None) -> Hop:
     cluster, role = str(status["clusterID"]), str(status["summary"].get("role", ""))
     return Hop(node=node, cluster=cluster, role=role, probe=probe)
+
+
+def _simulated(hop: Hop, stand_in: StandIn, unasked: str) -> Hop:
+    why = f"{unasked}; what its flows should be, not what they are. Assumed: {'; '.join(stand_in.assumed)}"
+    return replace(hop, origin=Origin.SIMULATOR, unasked=unasked, why=f"simulated: {why}")
+
+
+def _silent(before: Hop, status: Page, tunnel: Page, why: str) -> Hop:
+    """Return the hop at the other end of a tunnel, of which nothing can be said."""
+    remote, peer = tunnel["peerKind"] == "remote", str(tunnel["peer"])
+    return Hop(
+        node=address_of_peer(status, tunnel) if remote else peer,
+        cluster=peer if remote else before.cluster,
+        role="gateway" if remote or tunnel["peerKind"] == "gateway" else "",
+        why=f"not asked: {why}",
+    )
 
 
 def _leaving(probe: Probe, walk: Page) -> Probe:
@@ -199,44 +291,3 @@ def _translated_back(walk: Page, before: Hop | None) -> Page:
     ):
         back |= {"destination": str(was.source), "port": was.source_port}
     return back
-
-
-def _chosen_among(status: Page, tunnel: Page | None) -> tuple[Page, ...]:
-    for cluster in status["gateways"]:
-        if tunnel is not None and any(one["tunnel"] == tunnel["name"] for one in cluster["gateways"]):
-            return tuple(one for one in cluster["gateways"] if one["tunnel"])
-    return ()
-
-
-def _next(here: Page, tunnel: Page, statuses: Mapping[str, Page]) -> str | None:
-    """Return the Node at the other end of a tunnel, None if it cannot be asked."""
-    if tunnel["peerKind"] != "remote":
-        return tunnel["peer"] if tunnel["peer"] in statuses else None
-    for node, status in statuses.items():
-        if status["clusterID"] == tunnel["peer"] and _address(here, tunnel) in _ends(status, node):
-            return node
-    return None
-
-
-def _address(status: Page, tunnel: Page) -> str:
-    """Return the address of the gateway at the other end; encrypted tunnels end at one of their own."""
-    addresses = (one.get("address") for one in _chosen_among(status, tunnel) if one["tunnel"] == tunnel["name"])
-    return str(next(addresses, None) or tunnel["remoteIP"])
-
-
-def _ends(status: Page, node: str) -> set[str]:
-    """Return where tunnels to a gateway end: addresses that it has as such, as its own cluster knows them."""
-    own = [one for one in status["summary"].get("gateways", ()) if one["node"] == node]
-    return {str(one[key]) for one in own for key in ("gateway_ip", "source")}
-
-
-def _port_to(status: Page, before: Page, node: str) -> int | None:
-    """Return the port by which a Node hears another one."""
-    ends = _ends(before, node)
-    for one in status["tunnels"]:
-        same = one["peerKind"] != "remote" and before["clusterID"] == status["clusterID"] and one["peer"] == node
-        if same or (
-            one["peerKind"] == "remote" and one["peer"] == before["clusterID"] and _address(status, one) in ends
-        ):
-            return int(one["ofport"])
-    return None

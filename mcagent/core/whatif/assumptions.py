@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from mcagent.core.local_cluster.gateways import wanted_gateways
-from mcagent.model.config import Config
+from mcagent.model.config import Config, DatapathChoice
 from mcagent.model.errors import InputError
-from mcagent.model.facts import Facts
+from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.field import printable
 from mcagent.model.objects import Snapshot
 
@@ -48,6 +48,12 @@ class World:
     snapshot: Snapshot
     facts: Facts = field(default_factory=Facts)
     silent: frozenset[str] = frozenset()
+
+
+def facts_unseen(config: Config) -> Facts:
+    """Return the facts of a Node that nobody looks at, as far as its configuration says them."""
+    choice = config.datapath
+    return Facts() if choice is DatapathChoice.AUTO else Facts(datapath=DatapathType(choice.value))
 
 
 @dataclass(frozen=True, slots=True)

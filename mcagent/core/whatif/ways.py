@@ -79,7 +79,7 @@ class _Look:
 
 def view_of(world: World, config: Config) -> View:
     """Return what is reached and how, as the Nodes of this cluster have it."""
-    desired = compile_desired(world.snapshot, _answered(world, config, Engine()), config).desired
+    desired = compile_desired(world.snapshot, answered(world, config, Engine()), config).desired
     own = _look(world, config.node_name, config)
     gateways = {gateway.node: gateway for gateway in own.walk.local.gateways}
     handing, refused = _handing_over(world, gateways)
@@ -116,7 +116,7 @@ def _look(world: World, node: str, config: Config) -> _Look:
     facts = world.facts if own else _facts_there(world.facts)
     there, engine = replace(world, facts=facts), Engine()
     config = config if own else replace(config, node_name=node)
-    facts = _answered(there, config, engine)
+    facts = answered(there, config, engine)
     with engine.one_pass():
         walk = Walk(engine, world.snapshot, facts, config)
         accepted, (near, far) = walk.accepted, walk.paths
@@ -144,7 +144,7 @@ def _facts_there(facts: Facts) -> Facts:
     return Facts(datapath=facts.datapath, active_order=facts.active_order, bfd_unanswered=facts.bfd_unanswered)
 
 
-def _answered(world: World, config: Config, engine: Engine) -> Facts:
+def answered(world: World, config: Config, engine: Engine) -> Facts:
     """Return the facts, with tunnels that are not there yet taken for such as will answer BFD."""
     with engine.one_pass():
         paths = Walk(engine, world.snapshot, world.facts, config).paths

@@ -10,11 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from devtools.simulator.conntrack import ConnectionTable, Masked, Request, Tracked
-from devtools.simulator.hashing import basis_of, score
-from devtools.simulator.packet import Packet
-from devtools.simulator.table import Table
-from devtools.simulator.view import State, hashed, packet_of, state_of
 from flows import actions as act
 from flows.fields import (
     CT_LABEL,
@@ -33,6 +28,11 @@ from flows.fields import (
     Field,
 )
 from flows.flow import Bucket, Flow, Group, GroupType
+from flows.simulator.conntrack import ConnectionTable, Masked, Request, Tracked
+from flows.simulator.hashing import basis_of, score
+from flows.simulator.packet import Packet
+from flows.simulator.table import Table
+from flows.simulator.view import State, hashed, packet_of, state_of
 
 MAX_DEPTH = 64  # MAX_DEPTH of ofproto-dpif-xlate.c
 _CT_FIELDS = (CT_STATE, CT_ZONE, CT_MARK, CT_LABEL, CT_NW_DST)

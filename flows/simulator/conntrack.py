@@ -8,11 +8,10 @@ lib/conntrack.c and lib/conntrack-other.c (Open vSwitch 3.1).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from devtools.simulator.packet import ACK, ECHO6_REQUEST, ECHO_REQUEST, FIN, RST, SYN, Packet
 from flows.actions import Nat
 from flows.fields import (
     CT_BITS,
@@ -29,6 +28,7 @@ from flows.fields import (
     IP_TCP,
     Address,
 )
+from flows.simulator.packet import ACK, ECHO6_REQUEST, ECHO_REQUEST, FIN, RST, SYN, Packet
 
 
 class Datapath(StrEnum):
@@ -137,6 +137,13 @@ class ConnectionTable:
         """Return the connections of a zone."""
         return tuple(c for c in self.connections.values() if c.original.zone == zone)
 
+    def knowing(self, connections: Iterable[Connection]) -> ConnectionTable:
+        """Return the table with these connections, too."""
+        table = self
+        for one in connections:
+            table = table._stored(table.serial, one, serial=table.serial + 1)
+        return table
+
     def without(self, zone: int) -> ConnectionTable:
         """Return the table with a zone flushed."""
         kept = {n: c for n, c in self.connections.items() if c.original.zone != zone}
@@ -171,8 +178,6 @@ class ConnectionTable:
         if entry is None:
             return self._new(packet, key, request)
         return self._known(packet, key, entry, request, cached)
-
-    # --- the three cases -------------------------------------------------------------------------------
 
     def _new(self, packet: Packet, key: Tuple5, request: Request) -> Tracked:
         if not may_begin(packet, self.datapath):
@@ -232,8 +237,6 @@ class ConnectionTable:
             )
             state |= nats
         return self._result(packet, request.zone, state, entry and sent.reversed(), known)
-
-    # --- helpers ---------------------------------------------------------------------------------------
 
     def _still_new(self, known: Connection) -> bool:
         if known.replied:

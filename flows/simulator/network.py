@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from devtools.simulator.conntrack import ConnectionTable, Datapath
-from devtools.simulator.packet import Packet
-from devtools.simulator.switch import Switch, Walk
+from flows.simulator.conntrack import ConnectionTable, Datapath
+from flows.simulator.packet import Packet
+from flows.simulator.switch import Switch, Walk
 
 Port = tuple[str, int]  # switch, number of the port
 MAX_HOPS = 64  # walks that one packet may cause before it counts as looping

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from devtools.openflow.parse_actions import number, parse_actions, parse_port, parse_value, split_top
 from flows.errors import FlowError
 from flows.fields import BY_SET_NAME, ETH_TYPE, FIELDS, IP_PROTO, PORTS_DST, PORTS_SRC, Field, Term
 from flows.flow import Bucket, Flow, Group, GroupType, Match
+from flows.parse_actions import number, parse_actions, parse_port, parse_value, split_top
 from flows.text import SHORTHAND, parse_flow_line, parse_group_line
 
 _WORDS = {word: key for key, word in SHORTHAND.items()}

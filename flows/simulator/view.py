@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 
-from devtools.simulator.packet import Fragment, Packet
 from flows.fields import (
     ETH_DST,
     ETH_SRC,
@@ -37,6 +36,7 @@ from flows.fields import (
     TUN_ID,
     Field,
 )
+from flows.simulator.packet import Fragment, Packet
 from flows.text import mac_text
 
 State = dict[Field, int]  # absent fields count as 0, as in `Match.matches`

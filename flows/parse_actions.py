@@ -1,4 +1,4 @@
-"""Reads the text of actions and of field values into values: the lower half of `devtools.openflow.parse`."""
+"""Reads the text of actions and of field values into values: the lower half of `flows.parse`."""
 
 from __future__ import annotations
 

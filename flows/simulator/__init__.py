@@ -1,10 +1,10 @@
 """A simulator: walks a packet through flows, groups and connection tracking, and tells every step. Pure."""
 
-from devtools.simulator.conntrack import Connection, ConnectionTable, Datapath, Masked, Request, Tracked, Tuple5
-from devtools.simulator.network import Network, PacketWalk
-from devtools.simulator.packet import Fragment, Packet
-from devtools.simulator.switch import Step, Switch, Walk
-from devtools.simulator.table import contradictions, overlap
+from flows.simulator.conntrack import Connection, ConnectionTable, Datapath, Masked, Request, Tracked, Tuple5
+from flows.simulator.network import Network, PacketWalk
+from flows.simulator.packet import Fragment, Packet
+from flows.simulator.switch import Step, Switch, Walk
+from flows.simulator.table import contradictions, overlap
 
 __all__ = [
     "Connection",

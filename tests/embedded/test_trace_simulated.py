@@ -1,0 +1,141 @@
+"""`mcagent trace` where no agent runs: everything follows from the objects of two clusters' API servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devtools.apiserver import ApiServer
+from devtools.lab import objects
+from devtools.lab.topology import SERVICE_PORT, Cluster, generate
+from mcagent.cli.main import main
+from mcagent.kube.client import Client
+from mcagent.model.kinds import kind_of, object_path
+from mcagent.model.objects import Kind
+
+CRDS = sorted((Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds").glob("*.yaml"))
+AGENT = {"app.kubernetes.io/name": "mcagent", "app.kubernetes.io/component": "agent"}
+RBAC = "rbac.authorization.k8s.io"
+TOPOLOGY = generate(name="objects", clusters=2, gateways=2, workers=1, pods=1)
+HERE, FAR = TOPOLOGY.clusters
+
+
+def put(client: Client, raw: Any) -> None:
+    """Create an object, a Pod with its status."""
+    kind, meta = kind_of(raw) or Kind(raw["kind"]), raw["metadata"]
+    path = object_path(kind, meta.get("namespace", ""))
+    client.request("POST", path, body=raw)
+    if kind is Kind.POD:
+        change = {"status": raw["status"]}
+        where = f"{path}/{meta['name']}/status"
+        client.request("PATCH", where, body=change, content_type="application/merge-patch+json")
+
+
+def agents_of(cluster: Cluster) -> str:
+    """Return the configuration of a cluster's agents."""
+    places = {"kubeconfig": "", "run_directory": "/run/x", "key_directory": "/var/x"}
+    return yaml.safe_dump(objects.agent_config(TOPOLOGY, cluster, cluster.nodes[0], ovsdb="unix:/run/x", **places))
+
+
+def fill(client: Client, cluster: Cluster, config: str) -> None:
+    """Give an API server what it holds of a cluster; with a configuration of its agents, too."""
+    for file in CRDS:
+        crd = yaml.safe_load(file.read_text())
+        client.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=crd)
+    for raw in objects.of_cluster(TOPOLOGY, cluster):
+        put(client, raw)
+    if config:
+        meta = {"name": "mcagent-agent", "namespace": objects.NAMESPACE, "labels": AGENT}
+        put(client, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"agent.yaml": config}})
+
+
+def few_rights(client: Client) -> None:
+    """Let an account list Pods and Nodes, and nothing else."""
+    role = {"rules": [{"apiGroups": [""], "resources": ["pods", "nodes"], "verbs": ["list"]}]}
+    binding = {
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "few"},
+        "subjects": [{"kind": "ServiceAccount", "name": "few", "namespace": "default"}],
+    }
+    client.request("POST", "/api/v1/namespaces/default/serviceaccounts", body={"metadata": {"name": "few"}})
+    for plural, body in (("clusterroles", role), ("clusterrolebindings", binding)):
+        client.request("POST", f"/apis/{RBAC}/v1/{plural}", body={"metadata": {"name": "few"}, **body})
+
+
+@pytest.fixture(scope="module")
+def kubeconfigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    """Give the kubeconfigs of both clusters, one of the second with few rights, and its agents' configuration.
+
+    The first cluster has that of its own in a ConfigMap.
+    """
+    directory = tmp_path_factory.mktemp("clusters")
+    found = {name: directory / name for name in (HERE.name, FAR.name, "few", "config")}
+    with ExitStack() as stack:
+        for cluster, config in ((HERE, agents_of(HERE)), (FAR, "")):
+            server = stack.enter_context(ApiServer(rbac=True, tokens=frozenset({"root"})))
+            server.write_kubeconfig(found[cluster.name])
+            client = Client(str(found[cluster.name]))
+            stack.callback(client.close)
+            fill(client, cluster, config)
+        found["config"].write_text(agents_of(FAR))
+        few_rights(client)
+        token, _ = server.accounts.issue("default", "few", 600)
+        found["few"].write_text(
+            json.dumps({**server.kubeconfig(), "users": [{"name": "lab", "user": {"token": token}}]})
+        )
+        yield found
+
+
+def trace(capsys: pytest.CaptureFixture[str], kubeconfigs: dict[str, Path], *more: object) -> tuple[int, Any]:
+    """Trace from a worker's Pod of the first cluster to the Service of the second; return exit code and values."""
+    service = next(one for one in FAR.services if one.exported)
+    argv = [
+        "trace",
+        "--from",
+        f"default/{HERE.nodes[-1].pods[0].name}",
+        "--kubeconfig",
+        str(kubeconfigs[HERE.name]),
+    ]
+    code = main([*argv, "--to", f"{service.cluster_ip}:{SERVICE_PORT}", "-o", "json", *map(str, more)])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_objects_are_enough_for_the_whole_way(
+    kubeconfigs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the Pod's Node to that of the Service's endpoint and back, with what is assumed in each cluster."""
+    there = ("--remote-kubeconfig", kubeconfigs[FAR.name])
+    code, found = trace(capsys, kubeconfigs, *there, "--remote-config", kubeconfigs["config"])
+    every = [*found["hops"], *found["answer"]]
+    assert (code, found["delivered"], found["answered"]) == (0, True, True), [hop["text"] for hop in every]
+    assert {hop["from"] for hop in every} == {"simulator"}
+    assert found["hops"][0]["node"] == HERE.nodes[-1].name
+    assert [hop["cluster"] for hop in found["hops"]][:3] == [HERE.name, HERE.name, FAR.name]
+    for hop in every:
+        source = f"ConfigMap {objects.NAMESPACE}/mcagent-agent" if hop["cluster"] == HERE.name else "/config;"
+        assert "no running Pod of an agent" in hop["why"]
+        assert source in hop["why"]
+    _, found = trace(capsys, kubeconfigs, *there)
+    assert "Assumed: the default configuration" in found["hops"][2]["why"]
+
+
+def test_a_cluster_that_cannot_be_read_ends_the_way(
+    kubeconfigs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a kubeconfig the flag that helps is named, without rights what is refused, else whose it is."""
+    code, found = trace(capsys, kubeconfigs)
+    last = found["hops"][-1]
+    assert (code, last["from"], last["cluster"]) == (1, None, FAR.name)
+    assert "--remote-context" in last["why"]
+    code, found = trace(capsys, kubeconfigs, "--remote-kubeconfig", kubeconfigs["few"])
+    last = found["hops"][-1]
+    assert (code, last["from"], last["cluster"]) == (1, None, FAR.name)
+    assert "nor can it be simulated: " in last["why"]
+    assert "not allowed: the role lacks a rule for it" in last["why"]
+    _, found = trace(capsys, kubeconfigs, "--remote-kubeconfig", kubeconfigs[HERE.name])
+    assert f"leads to cluster {HERE.name}, not to {FAR.name}" in found["hops"][-1]["why"]

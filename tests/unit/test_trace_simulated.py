@@ -1,0 +1,273 @@
+"""Nodes that cannot be asked: computed from objects they say what they would have said, and that they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import IPv4Address
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from mcagent.agent.trace import read_query
+from mcagent.cli.tracing.ends import Target
+from mcagent.cli.tracing.live import send
+from mcagent.cli.tracing.peers import lost_tunnels
+from mcagent.cli.tracing.simulated import StandIn, make_stand_in
+from mcagent.cli.tracing.text import WIDTH, Traced
+from mcagent.cli.tracing.way import Hop, Origin, Way, answered
+from mcagent.core.plan.render import state_json
+from mcagent.core.simulated_trace import simulate
+from mcagent.core.trace import Probe
+from mcagent.model.config import TrafficEncryption
+from mcagent.model.errors import McagentError, SourceError
+from mcagent.model.facts import Facts
+from mcagent.model.objects import ApiObject, Snapshot, WireGuardInfo
+from tests.unit.core_inputs import (
+    HOME,
+    cluster,
+    config,
+    endpoint,
+    endpoint_slice,
+    export,
+    gateway,
+    node,
+    service,
+    snapshot,
+)
+from tests.unit.test_encryption import key, keyed
+
+FAR: tuple[ApiObject, ...] = (
+    *(node("r1", "203.0.113.1", "10.20.1.0/24"), node("r2", "203.0.113.2", "10.20.2.0/24")),
+    gateway("r1", "203.0.113.1", cidr="10.97.0.0/16"),
+    *(service("web", "10.97.0.10", 80), export("web")),
+    endpoint_slice("web-1", "web", [endpoint("10.20.2.5")], ("", 8080)),
+)
+SNAPSHOTS = {
+    "home": snapshot(*HOME, cluster("east", "10.97.0.0/16", gateways=("203.0.113.1",))),
+    "east": snapshot(*FAR, cluster("home", "10.96.0.0/16", gateways=("192.0.2.1", "192.0.2.2"))),
+}
+PROBE = Probe(
+    in_port=1,
+    source=IPv4Address("10.10.3.5"),
+    destination=IPv4Address("10.97.0.10"),
+    protocol="tcp",
+    source_port=40000,
+    port=80,
+)
+WHO = {"203.0.113.1": "r1", "192.0.2.1": "g1", "192.0.2.2": "g2"}
+EVERYWHERE: dict[str, object] = {}  # configured
+Asked = Mapping[str, Mapping[str, Any]]
+
+
+def stand_in(of: str, who: str, asked: Asked, links: Mapping[str, str] | None = None) -> StandIn:
+    """Return a Node of a cluster; the first one is cluster "home"'s."""
+    name = of or "home"
+    settings = config(WHO.get(who, who), cluster_id=name, **EVERYWHERE)
+    return make_stand_in(SNAPSHOTS[name], settings, asked, links or {}, "the configuration of a test")
+
+
+@pytest.fixture(params=[False, True], ids=["clear", "encrypted"])
+def encrypted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Give every gateway a key that both clusters know, or none."""
+    if not request.param:
+        return False
+    known = {address: WireGuardInfo(public_key=key(number)) for number, address in enumerate(WHO, 1)}
+    for name, found in SNAPSHOTS.items():
+        gateways = {one: replace(g, wireguard=known[str(g.gateway_ip)]) for one, g in found.gateways.items()}
+        infos = {one: keyed(i, *(known[str(a)] for a in i.gateway_ips)) for one, i in found.cluster_infos.items()}
+        monkeypatch.setitem(SNAPSHOTS, name, replace(found, gateways=gateways, cluster_infos=infos))
+    monkeypatch.setitem(EVERYWHERE, "encryption", TrafficEncryption.WIREGUARD)
+    return True
+
+
+def every() -> dict[str, StandIn]:
+    """Return all Nodes of both clusters."""
+    names = {"home": ("w1", "g1", "g2"), "east": ("r1", "r2")}
+    return {name: stand_in(of, name, {}) for of, found in names.items() for name in found}
+
+
+def traced(silent: frozenset[str], simulate: Any = stand_in) -> tuple[list[Hop], list[Hop]]:
+    """Return the way there and back where the agents of these Nodes are silent."""
+    nodes = every()
+    way = Way(
+        statuses={name: one.status for name, one in nodes.items() if name not in silent},
+        ask=lambda name, page: nodes[name].page(read_query(urlsplit(page).query)),
+        errors=dict.fromkeys(silent, "it did not answer within 10 s"),
+        simulate=simulate,
+    )
+    way.begin("w1")
+    hops = list(way.forth("w1", PROBE))
+    return hops, list(way.back(hops))
+
+
+def test_the_way_is_the_same_whoever_is_silent(encrypted: bool) -> None:
+    """Where the trace begins, on the way, at its end, all of them: each hop says what is simulated."""
+    told = traced(frozenset())
+    assert answered(*told)
+    assert told[0][-1].node == "r2"
+    assert [hop.encrypted for hop in told[0]] == [None, encrypted, None, None]
+    on_way = [hop.node for hop in told[0]]
+    for silent in (*(frozenset({name}) for name in on_way), frozenset(on_way)):
+        found = traced(silent)
+        for ways in zip(told, found, strict=True):
+            for asked, hop in zip(*ways, strict=True):
+                assert (hop.node, hop.walk, hop.tunnel) == (asked.node, asked.walk, asked.tunnel)
+                assert hop.origin is (Origin.SIMULATOR if hop.node in silent else Origin.SWITCH)
+                assert hop.why.startswith(
+                    "simulated: it did not answer within 10 s; what its flows should be"
+                ) is (hop.node in silent)
+
+
+def test_a_simulated_hop_is_told_as_such() -> None:
+    """In text with what is assumed, once; in JSON by where it is from; and nobody looks for probes there."""
+    hops, back = traced(frozenset({"r1"}))
+    found = Traced(
+        target=Target(address=PROBE.destination, port=80), status=every()["w1"].status, hops=hops, back=back
+    )
+    said = found.as_text()
+    assert max(map(len, said.splitlines())) <= WIDTH
+    assert " ".join(said.split()).count("Assumed: the configuration of a test;") == 1
+    assert "   simulated   as above" in said
+    assert "if flows are as simulated: r1" in said
+    assert [(hop["node"], hop["from"], hop["asked"]) for hop in found.as_json()["hops"]] == [
+        (hop.node, "simulator" if hop.node == "r1" else "switch", hop.node != "r1") for hop in hops
+    ]
+    asked: list[str] = []
+
+    def seen(pages: Mapping[str, str]) -> dict[str, Any]:
+        asked.extend(pages)
+        return {node: {"flows": [], "tracked": []} for node in pages}
+
+    live = send(hops, 3, seen, lambda *_: {"sent": 3, "answered": True})
+    assert "r1" not in asked
+    sight = next(one for one in live.sights if one.node == "r1")
+    assert (sight.seen, sight.why) == (None, "it did not answer within 10 s")
+
+
+def test_who_can_neither_be_asked_nor_simulated_ends_the_way() -> None:
+    """With both reasons if something is wrong with reading, with the one there is if nothing can be read."""
+
+    def refuse(*_: object) -> StandIn:
+        raise SourceError("GET /api/v1/nodes: not allowed")
+
+    hops, back = traced(frozenset({"r1"}), refuse)
+    assert (hops[-1].walk, hops[-1].origin, back) == (None, Origin.SWITCH, [])
+    assert hops[-1].why.endswith("nor can it be simulated: GET /api/v1/nodes: not allowed")
+    hops, _ = traced(frozenset({"r1", "r2"}), lambda *_: None)
+    assert hops[-1].why == "not asked: give --remote-context NAME, or list its agent in --agents FILE"
+    with pytest.raises(McagentError, match=r"did not answer.*not allowed"):
+        traced(frozenset({"w1"}), refuse)
+
+
+def test_a_node_of_the_same_name_elsewhere_is_not_taken_for_it() -> None:
+    """Names are all that tells Nodes apart: then the way ends, and says so."""
+    nodes = every()
+    statuses = {
+        "w1": nodes["w1"].status,
+        "g1": nodes["g1"].status,
+        "g2": nodes["g2"].status,
+        "r1": nodes["g1"].status,
+    }
+    way = Way(
+        statuses=statuses,
+        ask=lambda name, page: nodes[name].page(read_query(urlsplit(page).query)),
+        simulate=stand_in,
+    )
+    hops = list(way.forth("w1", PROBE))
+    assert len(hops) == 3
+    assert hops[-1].why.endswith("cluster home has a Node r1, too")
+
+
+def test_antreas_gateways_are_not_simulated() -> None:
+    """Their flows are not ours; and what a gateway here sends them is translated, as the other one has it."""
+    (unanswered,) = (one["name"] for one in stand_in("home", "g2", {}).status["tunnels"] if one["peer"] == "east")
+    facts = Facts(bfd_unanswered=frozenset({unanswered}))
+    g2 = simulate(SNAPSHOTS["home"], facts, config("g2"))
+    asked = dict(stand_in("home", "g2", {}).status)
+    asked["summary"] = state_json(g2.desired.state)
+    found = stand_in("home", "g1", {"g2": asked})
+    assert found.status["summary"]["clusters"] == asked["summary"]["clusters"]
+    nodes = every()
+    way = Way(
+        statuses={"w1": nodes["w1"].status, "g1": found.status, "g2": asked},
+        ask=lambda name, page: nodes[name].page(read_query(urlsplit(page).query)),
+        simulate=stand_in,
+    )
+    assert list(way.forth("w1", PROBE))[-1].why == "not asked: cluster east runs Antrea, whose flows are not known"
+
+
+def test_an_agent_that_tells_its_status_alone_is_believed() -> None:
+    """Its own port numbers and liveness count for what is simulated of its flows."""
+    nodes = every()
+    own = dict(nodes["w1"].status)
+    own["tunnels"] = [{**one, "ofport": number} for number, one in enumerate(own["tunnels"], 7)]
+    live = {"g1": False, "g2": True}
+    own["gateways"] = [
+        {
+            **group,
+            "gateways": [{**one, "live": live[one["name"]], "why": "BFD is down"} for one in group["gateways"]],
+        }
+        for group in own["gateways"]
+    ]
+    found = stand_in("home", "w1", {"w1": own})
+    walk = found.page(PROBE)
+    assert found.status is own
+    assert next(one["peer"] for one in own["tunnels"] if one["ofport"] == walk["out_port"]) == "g2"
+    assert "port numbers" not in " ".join(found.assumed)
+
+
+@pytest.mark.usefixtures("encrypted")
+def test_tunnels_are_lost_where_somebody_says_so() -> None:
+    """The other end is believed before others, all others together, and the Gateway where nobody was asked."""
+
+    def says(of: str, who: str, *, live: bool) -> dict[str, Any]:
+        status = dict(stand_in(of, who, {}).status)
+        status["gateways"] = [
+            {
+                **group,
+                "gateways": [{**one, "live": live, "why": f"{who}: BFD is down"} for one in group["gateways"]],
+            }
+            for group in status["gateways"]
+        ]
+        return status
+
+    def lost(asked: Asked, links: Mapping[str, str] | None = None) -> set[tuple[str, str]]:
+        status = stand_in("home", "g1", {}).status
+        peers = {one["name"]: one["peer"] for one in status["tunnels"]}
+        return {(peers[name], one["why"]) for name, one in lost_tunnels("g1", status, asked, links or {}).items()}
+
+    assert not lost({})
+    assert lost({"r1": says("east", "r1", live=False)}) == {("east", "r1: BFD is down")}
+    assert lost({"g2": says("home", "g2", live=False)}) == {("east", "g2: BFD is down"), ("g2", "g2: BFD is down")}
+    both = {"g2": says("home", "g2", live=False), "r1": says("east", "r1", live=True)}
+    assert lost(both) == {("g2", "g2: BFD is down")}
+    assert lost({"w1": says("home", "w1", live=False)}) == {("w1", "w1: BFD is down"), ("g2", "w1: BFD is down")}
+    assert lost({}, {"east": "its Gateway says: down"}) == {("east", "its Gateway says: down")}
+    assert not lost({"r1": both["r1"]}, {"east": "its Gateway says: down"})
+    dead = stand_in("home", "g1", {}, {"east": "its Gateway says: down"})
+    on_way = dead.page(
+        replace(PROBE, in_port=next(t["ofport"] for t in dead.status["tunnels"] if t["peer"] == "w1"))
+    )
+    assert next(t["peer"] for t in dead.status["tunnels"] if t["ofport"] == on_way["out_port"]) == "g2"
+
+
+def test_encryption_is_assumed_to_work_where_the_gateway_has_a_key() -> None:
+    """A gateway that has published none encrypts to nobody, and drops what would be sent in clear."""
+
+    def at_gateway(found: Snapshot) -> Mapping[str, Any]:
+        settings = config("g1", encryption=TrafficEncryption.WIREGUARD)
+        own = replace(PROBE, source=IPv4Address("10.10.1.5"))
+        return make_stand_in(found, settings, {}, {}, "").page(own)
+
+    info = replace(
+        cluster("east", "10.97.0.0/16", gateways=("203.0.113.1",)), wireguard=WireGuardInfo(public_key=key(9))
+    )
+    home = snapshot(*HOME, info)
+    assert at_gateway(home)["reason"] == "no-gateway"
+    keys = {
+        name: replace(one, wireguard=WireGuardInfo(public_key=key(number)))
+        for number, (name, one) in enumerate(home.gateways.items())
+    }
+    assert at_gateway(replace(home, gateways=keys))["outcome"] == "to a tunnel"
