@@ -30,7 +30,7 @@ from mcagent.model.net import Address
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, LocalGateway, NodeState, Role
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.plan import Desired, Fragment
-from mcagent.model.problem import Problem, all_problems, in_order
+from mcagent.model.problem import Problem, in_order
 from mcagent.model.resources import Resource
 
 Paths = Mapping[str, tuple[PathState, ...]]
@@ -59,9 +59,7 @@ class Walk:
         local = self.local
         found = local.needs | self._policy_needs
         found |= SERVICE_NEEDS if local.serves(self._facts.datapath) else frozenset()
-        if self._config.steers and local.role:
-            found |= imported_services.NEEDS
-        return found
+        return found | (imported_services.NEEDS if self._config.steers and local.role else frozenset())
 
     @cached_property
     def _policy_needs(self) -> frozenset[Kind]:
@@ -313,14 +311,11 @@ class Walk:
         """What is known of peers that packets do not reach."""
         facts = self._facts
         found = topology.uplink_problems(self.local, facts) if self.local.role else ()
-        if facts.silent or facts.narrow:
-            said = (facts.silent, facts.narrow, facts.datapath, self._config)
-            speaking = cluster_steps.speaking(self._to_clusters, self.accepted, self.to_first)
-            clusters = ("clusters", speaking, self.clusters.checked)
-            for name, tunnels, known in (("Nodes", self._to_nodes, self._nodes), clusters):
-                each = self._each(f"unreached {name}", path_state.problems, joined(tunnels, known), *said)
-                found += self._cell(f"problems of unreached {name}", all_problems, each)
-        return found
+        if not facts.silent and not facts.narrow:
+            return found
+        speaking = cluster_steps.speaking(self._to_clusters, self.accepted, self.to_first)
+        peers = {"Nodes": joined(self._to_nodes, self._nodes), "clusters": joined(speaking, self.clusters.checked)}
+        return found + cluster_steps.unreached(self._engine, peers, facts, self._config)
 
     @cached_property
     def _problems(self) -> tuple[Problem, ...]:

@@ -11,13 +11,16 @@ from mcagent.core import wireguard
 from mcagent.core.addresses.rules import Taken
 from mcagent.core.addresses.underlay import endpoint_of
 from mcagent.core.engine import Engine, joined
+from mcagent.core.fragments import path_state
 from mcagent.core.fragments.path_state import PathState, Tunnel
+from mcagent.core.local_cluster.nodes import CheckedNode
 from mcagent.core.local_cluster.topology import LocalCluster
 from mcagent.core.remote_clusters.implementation import first_gateway, judged
 from mcagent.core.remote_clusters.settle import CheckedCluster, RemoteClusters
 from mcagent.model.config import Config
 from mcagent.model.facts import Facts
 from mcagent.model.node_state import AcceptedCluster, LocalGateway
+from mcagent.model.problem import Problem, all_problems
 
 Both = Mapping[str, tuple[AcceptedCluster, CheckedCluster]]
 
@@ -67,3 +70,18 @@ def speaking(
 ) -> Mapping[str, tuple[Tunnel, ...]]:
     """Return the tunnels by which something must come: Antrea's gateways send to the first gateway only."""
     return {name: found for name, found in tunnels.items() if to_first is None or not clusters[name].antrea}
+
+
+def unreached(
+    engine: Engine,
+    peers: Mapping[str, Mapping[str, tuple[tuple[Tunnel, ...], CheckedNode | CheckedCluster]]],
+    facts: Facts,
+    config: Config,
+) -> tuple[Problem, ...]:
+    """Return the problems of peers, by what they are ("Nodes"), from which too little comes."""
+    found: tuple[Problem, ...] = ()
+    said = (facts.silent, facts.narrow, facts.datapath, config)
+    for kind, those in peers.items():
+        each = engine.each(f"unreached {kind}", path_state.problems, those, *said)
+        found += engine.cell(f"problems of unreached {kind}", all_problems, each)
+    return found
