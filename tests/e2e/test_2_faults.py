@@ -12,7 +12,7 @@ from tests.e2e.guide import UPGRADE
 from tests.e2e.world import World, until
 
 NOT_READY = 80.0  # seconds: after 40 Kubernetes says so of a Node whose kubelet is silent
-API_AWAY = 120.0  # seconds
+API_AWAY = 60.0  # seconds: longer than the 40 after which a Node would not be Ready
 # Of 100 datagrams a second: Open vSwitch's userspace datapath may lose one or two when a Pod's device comes or
 # goes on a gateway (docs/failover.md), and Pods come and go unasked. A dataplane that stops loses more.
 STRAY = 4

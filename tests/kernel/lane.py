@@ -31,8 +31,8 @@ ELSEWHERE = frozenset(
     f"tests/{directory}/test_{name}.py"
     for directory, names in {
         "contract": (
-            "agent_process", "doctor", "facts", "fake", "k8s_traces", "lab_ovs", "lifelines", "netlink",
-            "netlink_monitor", "nft", "nft_packets", "nft_reject", "openflow_watch", "ovsdb", "privileges",
+            "agent_process", "conjunction", "doctor", "facts", "fake", "k8s_traces", "lab_ovs", "lifelines",
+            "netlink", "netlink_monitor", "nft", "nft_packets", "nft_reject", "openflow_watch", "ovsdb", "privileges",
             "text_roundtrip",
         ),
         "lab": (
