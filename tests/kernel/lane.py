@@ -32,8 +32,8 @@ ELSEWHERE = frozenset(
     for directory, names in {
         "contract": (
             "agent_process", "conjunction", "doctor", "facts", "fake", "k8s_traces", "lab_ovs", "lifelines",
-            "netlink", "netlink_monitor", "nft", "nft_packets", "nft_reject", "openflow_watch", "ovsdb", "privileges",
-            "text_roundtrip",
+            "netlink", "netlink_monitor", "nft", "nft_packets", "nft_reject", "openflow_watch", "ovsdb",
+            "privileges", "text_roundtrip",
         ),
         "lab": (
             "dead_endpoints", "demo", "doctor", "imported_traffic", "lab", "monitoring", "real_api",
