@@ -64,8 +64,8 @@ def _closed(tree: Json, known: Mapping[str, Json]) -> Json:
     )
 
 
-def controller_values(**more: Json) -> Json:
-    """Return the schema of a controller's values; `more` is what one role alone has."""
+def controller_values(webhook: Mapping[str, Json] | None = None, **more: Json) -> Json:
+    """Return the schema of a controller's values; `webhook` and `more` are what one role alone has."""
     known = {"podCIDRs": listed(CIDR), "maxActiveGateways": {"type": "integer", "minimum": 1, "maximum": 64}}
     known["gatewayIPPrecedence"] = {"enum": ["private", "public", "internal", "external"]}
     known["endpointIPType"] = {"enum": ["ClusterIP", "PodIP"]}
@@ -82,7 +82,7 @@ def controller_values(**more: Json) -> Json:
         "hostNetwork": FLAG,
         "podDisruptionBudget": exactly({"enabled": FLAG, "minAvailable": SHARE}),
         "networkPolicy": exactly({"enabled": FLAG, "webhookFrom": listed(CIDR)}),
-        "webhook": exactly({"certSecret": SECRET, "annotations": TEXTS}),
+        "webhook": exactly({"certSecret": SECRET, "annotations": TEXTS} | dict(webhook or {})),
     }
     return exactly(fields | more)
 
@@ -128,7 +128,12 @@ def document() -> Json:
             }
         ),
         "member": controller_values(),
-        "leader": controller_values(namespace=LABEL, createNamespace=FLAG, allNamespaces=FLAG),
+        "leader": controller_values(
+            {"failurePolicy": {"enum": ["Fail", "Ignore"]}},
+            namespace=LABEL,
+            createNamespace=FLAG,
+            allNamespaces=FLAG,
+        ),
         "dns": exactly(
             {
                 "rbac": FLAG,

@@ -214,7 +214,7 @@ KEYS = (
          meaning="Member: how many annotated Nodes are gateways at the same time. Antrea's agents use one."),
     _key("allowedEndpointCIDRs", "allowed_endpoint_cidrs", kinds.networks(),
          meaning="Endpoints of Services may lie in these, beside the CIDRs that clusters publish: for clusters "
-                 "without gateways, whose Pods reach each other anyway. Leader: of members that publish none. "
+                 "whose Pods reach each other without gateways. Leader: of members that publish no Pod CIDRs. "
                  "Member: of what it imports."),
     _key("maxImportedServices", "max_imported_services", kinds.integer(1, 100000),
          meaning="Member: how many Services it imports at most: each takes a ClusterIP. Those that are here stay; "

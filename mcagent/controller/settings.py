@@ -76,7 +76,7 @@ class LeaderSettings:
     heartbeat_timeout: float = 30.0  # a member without a heartbeat for so long is not Ready
     stale_after: float = 86400.0  # what a member left behind is deleted after so long without a heartbeat
     limits: MemberLimits = MemberLimits()
-    allowed_endpoint_cidrs: tuple[str, ...] = ()  # endpoints of clusters that publish no CIDRs may lie in these
+    allowed_endpoint_cidrs: tuple[str, ...] = ()  # endpoints of members without Pod CIDRs may lie in these
     imported_traffic: str = ""  # for Services of which the oldest export says nothing (`mcagent.model.traffic`)
     stretched_network_policy: bool = False  # label identities are numbered; else their exports are refused
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +59,10 @@ class AuditLog:
         """Return the writes after a mark."""
         return [_write(event) for event in self._events(since) if event["responseStatus"]["code"] < 300]
 
-    def heard(self, resource: str, since: int = 0) -> list[tuple[str, float, int]]:
-        """Return who tried to write objects of a kind, when (seconds since 1970), and how it was answered."""
+    def heard(self, resource: str, since: int = 0) -> list[tuple[str, int]]:
+        """Return who tried to write objects of a kind, and how it was answered."""
         return [
-            (_write(event).user, _when(event), int(event["responseStatus"]["code"]))
+            (_write(event).user, int(event["responseStatus"]["code"]))
             for event in self._events(since)
             if event["objectRef"]["resource"] == resource
         ]
@@ -77,10 +76,6 @@ class AuditLog:
         """Return how many writes of one account there were after a mark, by verb and resource."""
         found = (write for write in self.writes(since) if write.user == user)
         return dict(sorted(Counter(f"{write.verb} {write.resource}" for write in found).items()))
-
-
-def _when(event: Any) -> float:
-    return datetime.fromisoformat(event["requestReceivedTimestamp"]).timestamp()
 
 
 def _write(event: Any) -> Write:

@@ -23,7 +23,6 @@ OURS = "ours"
 AREA, HOME, SET = "antrea-multicluster", "kube-system", "blue"
 NAMESPACE = {"leader": AREA, "member": HOME}
 READ, TOKEN_ROLE = ("get", "list", "watch"), "mcagent-leader-token"
-DEPLOY = Path(__file__).parents[2] / "deploy"
 CRD = "CustomResourceDefinition"
 
 
@@ -141,6 +140,11 @@ class Cluster:
         )
         return str(made["spec"]["clusterIP"])
 
+    def pod(self, name: str, labels: Json) -> None:
+        """Make a Pod, or give it other labels. It is on no Node: there is no kubelet to end it."""
+        spec = {"containers": [{"name": "app", "image": "app"}]}
+        self.put(Kind.POD, name, "default", metadata={"labels": labels}, spec=spec)
+
     def export(self, name: str) -> None:
         """Export a Service."""
         self.put(Kind.SERVICE_EXPORT, name, "default")
@@ -166,6 +170,11 @@ class Cluster:
 
     def join(self, leader: Cluster, cluster_id: str, account: str, *, annotated: bool) -> None:
         """Join the ClusterSet of a leader, with an account as in the guides (before Antrea 2.7: unannotated)."""
+        leaders = [self.access(leader, cluster_id, account, annotated=annotated)]
+        self.put_set(HOME, {"clusterID": cluster_id, "namespace": AREA, "leaders": leaders})
+
+    def access(self, leader: Cluster, cluster_id: str, account: str, *, annotated: bool) -> Json:
+        """Make account and Secret of a member, and return what its ClusterSet says of the leader."""
         note = {"annotations": {names.CLUSTER_ID_ANNOTATION: cluster_id}} if annotated else {}
         leader.put(Kind.SERVICE_ACCOUNT, account, AREA, metadata=note)
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "antrea-mc-member-cluster-role"}
@@ -174,8 +183,7 @@ class Cluster:
         values = {"ca.crt": leader.api.ca.read_bytes(), "token": leader.token(account, AREA).encode()}
         data = {key: base64.b64encode(value).decode() for key, value in values.items()}
         self.put(Kind.SECRET, account, HOME, data=data, type="Opaque")
-        leaders = [{"clusterID": "north", "server": leader.api.url, "secret": account}]
-        self.put_set(HOME, {"clusterID": cluster_id, "namespace": AREA, "leaders": leaders})
+        return {"clusterID": "north", "server": leader.api.url, "secret": account}
 
     def grant(self, secret: str) -> None:
         """Let our member's controller read the Secret of its ClusterSet, as `mcagent clusterset join` does."""

@@ -7,21 +7,27 @@ import os
 import subprocess
 import urllib.request
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from devtools.waiting import wait_until
+from mcagent.controller.admin import cluster as admin
+from mcagent.controller.admin.manifests import Part, Site, objects
+from mcagent.controller.admin.migration import Finding, check, read
+from mcagent.controller.config import Role
+from mcagent.kube.client import Client
 from mcagent.model.objects import Kind
-from tests.antrea.clusters import AREA, CRD, DEPLOY, NAMESPACE, OURS, Cluster, Json
+from tests.antrea.clusters import AREA, CRD, NAMESPACE, OURS, Cluster, Json
 from tests.antrea.programs import manifests
 from tests.antrea_crds import definition
 from tests.controllers import Controller, controller, free_port
 
 _FIRST = ("Namespace", CRD)
 _NOT_APPLIED = ("ConfigMap", "Deployment", "PodDisruptionBudget")
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _HOOKS = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 _POLICIES = ("validatingadmissionpolicybindings", "validatingadmissionpolicies")
 # Antrea's own kinds: its members' controllers clean up nothing where they are missing.
@@ -30,24 +36,35 @@ RESYNC = 2  # seconds, of our members: what is written again and again shows soo
 
 
 class Controllers:
-    """The controllers that run in one cluster, by role. `program` unpacks a version of Antrea's, if one is run."""
+    """The controllers that run in one cluster, by role. `program` unpacks a version of Antrea's, if one is run.
 
-    def __init__(self, cluster: Cluster, program: Callable[[str], Path] | None = None) -> None:
+    `settings` are keys that Antrea's configuration has, too, for all of them; `only_ours` of those that are ours.
+    """
+
+    def __init__(
+        self, cluster: Cluster, program: Callable[[str], Path] | None = None, settings: Json | None = None
+    ) -> None:
         self.cluster, self._program = cluster, program
+        self._settings: Json = settings or {}
+        self.only_ours: Json = {}
         self._running: dict[str, ExitStack] = {}
         self._ports: dict[tuple[str, str], int] = {}  # of webhooks, by whose and role
         self.ours: dict[str, Controller] = {}  # those of ours that have run last, by role
 
-    def install(self, who: str, role: str, *, crds: bool = True) -> None:
-        """Apply what a project ships for a role; its webhooks are asked on a port of this machine."""
+    def install(self, who: str, role: str, *, crds: bool = True, must_answer: bool = True) -> None:
+        """Apply what a project ships for a role; its webhooks are asked on a port of this machine.
+
+        Without `must_answer` what they would judge passes while nobody answers (failurePolicy Ignore).
+        """
         cluster, port = self.cluster, self._ports.setdefault((who, role), free_port())
         if role == "leader":
             cluster.put(Kind.NAMESPACE, AREA)  # Antrea's guide makes it by hand
         if who == OURS:
-            files = [f"{role}.yaml", *(["admission-policies.yaml"] if role == "leader" else [])]
-            found = [found for file in files for found in yaml.safe_load_all((DEPLOY / file).read_text())]
+            parts = {Part(role), Part.CRDS, *([Part.ADMISSION_POLICIES] if role == "leader" else [])}
+            found = objects(parts, Site(config={Part(role): self._settings}))
         else:
-            found = manifests(who, role) + [definition(kind) for kind in _ANTREA if role == "member"]
+            found = manifests(who, role)
+        found += [definition(kind) for kind in _ANTREA if role == "member"]
         for manifest in sorted(found, key=lambda manifest: manifest["kind"] not in _FIRST):
             if manifest["kind"] in _NOT_APPLIED or (manifest["kind"] == CRD and not crds):
                 continue
@@ -55,15 +72,28 @@ class Controllers:
                 manifest["spec"] = {"type": "ExternalName", "externalName": "127.0.0.1"}
             for hook in manifest.get("webhooks") or ():
                 hook["clientConfig"] = {"service": {**hook["clientConfig"]["service"], "port": port}}
+                if not must_answer:
+                    hook["failurePolicy"] = "Ignore"
             manifest.pop("status", None)
             cluster.apply(manifest)
 
     def remove_hooks(self, *, policies: bool = True) -> None:
         """Remove what would refuse objects without a controller: all webhooks, and policies."""
         for kind in (*_HOOKS, *(_POLICIES if policies else ())):
-            base = f"/apis/admissionregistration.k8s.io/v1/{kind}"
+            base = f"{_ADMISSION}/{kind}"
             for found in self.cluster.client.request("GET", base)["items"]:
                 self.cluster.client.request("DELETE", f"{base}/{found['metadata']['name']}")
+
+    def trusted(self) -> bool:
+        """Tell whether every webhook has the authority of who answers it."""
+        ask = self.cluster.client.request
+        hooks = (
+            hook
+            for kind in _HOOKS
+            for item in ask("GET", f"{_ADMISSION}/{kind}")["items"]
+            for hook in item.get("webhooks") or ()
+        )
+        return all(hook["clientConfig"].get("caBundle") for hook in hooks)
 
     def run(self, who: str, role: str) -> None:
         """Run a controller that is installed, and return when it is ready."""
@@ -73,11 +103,15 @@ class Controllers:
         kubeconfig = cluster.directory / f"kubeconfig-{who}-{role}"
         kubeconfig.write_text(json.dumps(config))
         kubeconfig.chmod(0o600)
-        settings: Json = {"podCIDRs": [cluster.pod_cidr]} if role == "member" else {}
+        settings: Json = ({"podCIDRs": [cluster.pod_cidr]} if role == "member" else {}) | self._settings
         settings |= {"webhook": {"host": "127.0.0.1", "port": self._ports[who, role]}}
         with ExitStack() as stack:
             if who == OURS:
-                settings |= {"podNamespace": namespace, "logLevel": "info", "resyncPeriod": RESYNC}
+                settings |= {
+                    "podNamespace": namespace,
+                    "logLevel": "info",
+                    "resyncPeriod": RESYNC,
+                } | self.only_ours
                 run = controller(role, kubeconfig, namespace, cluster.directory, **settings)
                 self.ours[role] = stack.enter_context(run)
             else:
@@ -135,6 +169,12 @@ class Controllers:
 def account(who: str) -> str:
     """Return the ServiceAccount that a project's controllers have."""
     return "mcagent-controller" if who == OURS else "antrea-mc-controller"
+
+
+def checked(cluster: Cluster, role: str) -> list[Finding]:
+    """Return what `mcagent migrate check` says."""
+    with closing(Client(str(cluster.kubeconfig), user_agent="tests")) as client:
+        return check(Role(role), read(admin.Cluster(client, print), NAMESPACE[role]))
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

@@ -39,6 +39,11 @@ class Member:
         """Return the address of a Node."""
         return f"192.168.{self.cluster.number}.{number}"
 
+    def ready(self) -> bool:
+        """Tell whether its ClusterSet says that it is ready."""
+        found = self.cluster.get(Kind.CLUSTER_SET, SET, HOME).get("status", {}).get("conditions", [])
+        return any(item["type"] == "Ready" and item["status"] == "True" for item in found)
+
     def end(self) -> None:
         """Stop the controller."""
         self.controllers.end("member")
@@ -106,6 +111,10 @@ class World:
         wait_until(
             lambda: self.ready() == everybody, f"all to be ready: {self.ready()}", timeout=READY, interval=0.2
         )
+        for member in self.members:  # Antrea's may have taken its first Gateway back (docs/antrea.md)
+            if not member.ours and not member.cluster.items(Kind.GATEWAY, HOME):
+                for gateway in (False, True):
+                    member.cluster.node("node-1", member.gateway(1), gateway=gateway)
         for here, other in self.pairs():
             soon(lambda h=here, o=other: h.cluster.gateways_of(o.name), f"{here.name} to know {other.name}", READY)  # type: ignore[misc]
 
@@ -124,11 +133,13 @@ class World:
 
 
 @contextmanager
-def running(leader: str, whose: Iterable[str], directory: Path, program: Callable[[str], Path]) -> Iterator[World]:
-    """Run a ClusterSet's clusters and controllers, all at once; nobody has joined yet."""
+def running(
+    leader: str, whose: Iterable[str], directory: Path, program: Callable[[str], Path], **settings: object
+) -> Iterator[World]:
+    """Run a ClusterSet's clusters and controllers, all at once, with these settings; nobody has joined yet."""
     clusters = [Cluster(number, directory / name) for number, name in enumerate("abc")]
     members = [
-        Member(name, who, cluster, Controllers(cluster, program))
+        Member(name, who, cluster, Controllers(cluster, program, settings))
         for name, who, cluster in zip(("east", "west", "south"), whose, clusters, strict=False)
     ]
     world = World(leader, members)

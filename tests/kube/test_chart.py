@@ -106,6 +106,25 @@ def test_every_crd_stays_when_the_release_goes(helm: Helm) -> None:
         assert kept == [keep] * len(crds)
 
 
+@pytest.mark.parametrize(("replicas", "host_network", "away"), [(2, False, 1), (1, False, 0), (1, True, 1)])
+def test_one_replica_answers_until_the_next_does(helm: Helm, replicas: int, host_network: bool, away: int) -> None:
+    """A roll-out ends the only replica once another is ready, unless both want the ports of one Node."""
+    values = (f"member.replicas={replicas}", f"member.hostNetwork={str(host_network).lower()}")
+    made = by_name(helm("template", "mcagent", str(CHART), *sets(values)))
+    (controller,) = (obj for name, obj in made.items() if name.startswith("Deployment"))
+    assert controller["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": away, "maxSurge": 1}
+
+
+def test_webhooks_of_a_leader_may_be_missed_for_a_takeover(helm: Helm) -> None:
+    """With failurePolicy Ignore nothing of a leader is refused while its controller does not answer."""
+    values = ("agent.enabled=false", "member.enabled=false", "leader.enabled=true", "leader.allNamespaces=true")
+    for policy, found in (("Fail", {"Fail", "Ignore"}), ("Ignore", {"Ignore"})):
+        flags = sets((*values, f"leader.webhook.failurePolicy={policy}"))
+        made = by_name(helm("template", "mcagent", str(CHART), *flags))
+        hooks = [hook["failurePolicy"] for obj in made.values() for hook in obj.get("webhooks", ())]
+        assert set(hooks) == found
+
+
 def test_the_command_deploys_what_the_chart_makes(helm: Helm, capsys: pytest.CaptureFixture[str]) -> None:
     """`mcagent deploy` with the same values gives the same objects, in other namespaces than the defaults, too."""
     made = helm("template", "mcagent", str(CHART), "-n", "mc", *sets(("leader.namespace=area", *DEPLOYED)))
@@ -120,12 +139,13 @@ DEPLOYED = (
     *("image.repository=reg/mcagent", "image.tag=v7", "openvswitch.image.repository=reg/mcagent-openvswitch"),
     *("openvswitch.deploy=always", "agent.config.clusterID=east", "agent.config.podCIDRs={10.2.0.0/16}"),
     *("agent.config.wireGuard.port=51900", "member.config.maxActiveGateways=3", "leader.config.staleAfter=1h"),
+    "member.config.enableStretchedNetworkPolicy=true",
 )
 DEPLOY = (
     *("--role", "all", "--with", "leader-all-namespaces", "--with", "admission-policies", "--clusterid", "east"),
     *("--image", "reg/mcagent:v7", "--openvswitch", "always", "--set", "agent.config.podCIDRs=[10.2.0.0/16]"),
     *("--set", "agent.config.wireGuard.port=51900", "--set", "member.config.maxActiveGateways=3"),
-    *("--set", "leader.config.staleAfter=1h"),
+    *("--set", "leader.config.staleAfter=1h", "--set", "member.config.enableStretchedNetworkPolicy=true"),
 )
 
 

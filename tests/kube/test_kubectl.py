@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from mcagent.controller.webhook.certs import current
 from tests.apiservers import Cluster
 
 KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
@@ -85,3 +88,26 @@ def test_everything_to_deploy_is_taken(kubectl: Kubectl, cluster: Cluster, tmp_p
     assert kubectl("apply", *files).count("created") == 5
     assert kubectl("apply", *files).count("unchanged") == 5
     kubectl("delete", *files)
+
+
+@pytest.mark.real_only
+def test_webhooks_must_be_answered_once_they_are(kubectl: Kubectl) -> None:
+    """As docs/antrea.md has it: applied again, a leader's webhooks keep the caBundle, and fail closed."""
+    parts = (ROOT / "deploy/leader.yaml").read_text().split("\n---\n")
+    hooks = next(part for part in parts if "kind: ValidatingWebhookConfiguration" in part)
+    kubectl("apply", "-f", "-", stdin=hooks.replace("failurePolicy: Fail", "failurePolicy: Ignore"))
+    name, field = "validatingwebhookconfiguration/mcagent-leader", "{.webhooks[0].clientConfig.caBundle}"
+    try:
+        wait = ("wait", name, f"--for=jsonpath={field}")
+        assert "timed out" in kubectl(*wait, "--timeout=1s", fails=True)
+        authority = current(None, ["mcagent-leader"], datetime.now(UTC)).authorities
+        path, bundle = "/webhooks/{}/clientConfig/caBundle", base64.b64encode(authority).decode()
+        written = [{"op": "add", "path": path.format(number), "value": bundle} for number in range(3)]
+        kubectl("patch", name, "--type=json", "-p", json.dumps(written))
+        assert "condition met" in kubectl(*wait, "--timeout=10s")
+        kubectl("apply", "-f", "-", stdin=hooks)
+        webhooks = json.loads(kubectl("get", name, "-o", "json"))["webhooks"]
+        assert [hook["clientConfig"]["caBundle"] for hook in webhooks] == [bundle] * 3
+        assert [hook["failurePolicy"] for hook in webhooks] == ["Fail", "Fail", "Ignore"]
+    finally:
+        kubectl("delete", name)

@@ -111,6 +111,7 @@ def test_a_good_cluster_is_fine() -> None:
 
 
 HOOKS = {"name": "x", "clientConfig": {"service": {"name": "s", "namespace": "n"}}}
+IGNORED = deepcopy(HOOK["webhooks"][0]) | {"name": "resourceexports.mcagent.io", "failurePolicy": "Ignore"}
 FAULTS = {
     "away": (ClusterSeen(error="refused"), {"ClusterAway"}),
     "no agents": (replace(GOOD, pods=[]), {"NoAgents"}),
@@ -138,6 +139,9 @@ FAULTS = {
     "a webhook without CA": (
         replace(GOOD, webhooks=[{"metadata": {"name": "m"}, "webhooks": [HOOKS]}]), {"WebhookNoCa"}
     ),
+    "a webhook that may be missed": (
+        replace(GOOD, webhooks=[{"metadata": {"name": "m"}, "webhooks": [IGNORED]}]), {"WebhookIgnored"}
+    ),
     "a controller that is not ready": (
         replace(GOOD, deployments=[labelled("member", "mcagent-member")]), {"ControllerAway"}
     ),
@@ -148,6 +152,14 @@ FAULTS = {
     "a leader that is away": (
         replace(GOOD, cluster_sets=[SET | {"status": condition("Ready", "False", reason="Disconnected")}]),
         {"LeaderAway"},
+    ),
+    "an export that the leader refuses": (
+        replace(GOOD, exports=[{"metadata": {}, "status": condition("Ready", "False", reason="Failed")}]),
+        {"ExportRefused"},
+    ),
+    "endpoints that are not used": (
+        replace(GOOD, refusals=[{"message": "x", "involvedObject": {"kind": "Service", "name": "antrea-mc-web"}}]),
+        {"EndpointsRefused"},
     ),
     "a certificate that ends": (
         replace(GOOD, leaders=[LeaderServer(server=LEADER, expires=NOW + 86400, clock=0.0)]),

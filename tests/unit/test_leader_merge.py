@@ -484,15 +484,16 @@ def test_endpoints_that_are_none_are_left_out_and_told(ip: Any) -> None:
 
 
 def test_endpoints_must_lie_in_what_their_cluster_publishes() -> None:
-    """Once a cluster publishes CIDRs, an endpoint elsewhere is nobody's to export."""
+    """Once a cluster publishes Pod CIDRs, an endpoint elsewhere is nobody's to export."""
     leader = two()
     leader.put(service("east"), endpoints("east", ["10.1.0.1", "192.168.0.10"]))
     assert leader.addresses() == ["10.1.0.1"]  # no gateway: where it is allowed by configuration
-    leader.put(cluster_info("east", "10.1.0.0/16"))
-    assert leader.addresses() == ["10.1.0.1"]
+    leader.put(cluster_info("east", "10.7.0.0/16"))
+    assert leader.addresses() == ["10.1.0.1"]  # Pods that are reached without its gateway: the same
+    assert "allowedEndpointCIDRs of the leader" in leader.verdict("east-default-nginx-endpoints")["message"]
     leader.put(cluster_info("east", "10.1.0.0/16", ["192.168.0.0/24"]))
     assert leader.addresses() == ["10.1.0.1", "192.168.0.10"]
-    leader.put(cluster_info("east", "10.7.0.0/16"))
+    leader.put(cluster_info("east", "10.7.0.0/16", ["192.168.1.0/24"]))
     assert leader.addresses() == []
     assert leader.verdict("east-default-nginx-endpoints")["type"] == "Failure"
 

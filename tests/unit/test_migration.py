@@ -78,6 +78,26 @@ def test_a_leader_with_everything_in_the_way() -> None:
     assert "enableStretchedNetworkPolicy: true" in labels
 
 
+def test_endpoints_outside_of_what_their_cluster_publishes() -> None:
+    """Pods that are reached without gateways need allowedEndpointCIDRs, of which Antrea's leader knows nothing."""
+    info = {"kind": "ClusterInfo", "clusterinfo": {"clusterID": "east", "serviceCIDR": "10.96.0.0/16"}}
+    exports = [
+        {
+            "spec": {
+                "clusterID": cluster,
+                "kind": "Endpoints",
+                "endpoints": {"subsets": [{"addresses": [{"ip": ip}]}]},
+            }
+        }
+        for cluster, ip in (("east", "10.96.0.7"), ("east", "10.1.0.7"), ("west", "10.96.0.8"))
+    ]
+    found = check(Role.LEADER, Objects(namespace=AREA, exports=exports, imports=[{"spec": info}]))
+    east, west = texts(found, Level.LOST)
+    assert "cluster east: 1 endpoints that it exports (10.1.0.7, ...)" in east
+    assert "cluster west: 1 endpoints" in west
+    assert "allowedEndpointCIDRs" in east
+
+
 def test_an_account_that_no_member_needs() -> None:
     """The default account of Antrea's manifests is nothing to do as long as every member has one of its own."""
     default = "antrea-mc-member-access-sa"
@@ -136,5 +156,7 @@ def test_the_configuration_is_read() -> None:
     assert "used as 10.1.0.0/16" in texts(found, Level.CHANGES)[0]
     found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[config("endpointIPType: PodIP")]))
     assert "allowedEndpointCIDRs to the leader" in texts(found, Level.MUST)[0]
+    found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[config("enableStretchedNetworkPolicy: true")]))
+    assert "our controller reads Pods" in "".join(texts(found, Level.CHANGES))
     found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[config("unheardOf: 1")]))
     assert "unheardOf: unknown key" in texts(found, Level.MUST)[0]

@@ -16,6 +16,8 @@ from mcagent.kube.source import RawObject
 
 SOON = 30 * 86400.0  # seconds before its end at which a certificate is told
 LEASE_LATE = 60.0  # seconds after which a Lease that nobody renewed is told
+# Of a leader, those that tell members apart.
+_FAIL_CLOSED = {"memberclusterannounces.mcagent.io", "resourceexports.mcagent.io"}
 # Kind, how the name begins, and what it is.
 SYSTEMS = (
     ("DaemonSet", "submariner-", "Submariner"),
@@ -47,6 +49,7 @@ def examine_cluster(
         *_webhooks(seen),
         *_controller(seen),
         *_leader(seen),
+        *_exports(seen),
         *_neighbours(seen),
         *more,
     ]
@@ -63,6 +66,8 @@ _UNREAD = {
     "ValidatingWebhookConfiguration": "webhooks",
     "Deployments of mcagent": "controller",
     "ClusterSets": "leader",
+    "ServiceExports": "exports",
+    "Events": "exports",
     "Deployments": "neighbours",
     "DaemonSets": "neighbours",
 }
@@ -188,6 +193,8 @@ def _webhooks(seen: ClusterSeen) -> Iterator[Finding]:
             elif service and not seen.slices.get((namespace, service)):
                 text = f"Service {namespace}/{service} has no ready endpoint"
                 yield found("WebhookAway", text, subject=name, places=places)
+            elif name in _FAIL_CLOSED and text_at(hook, "failurePolicy") == "Ignore":
+                yield found("WebhookIgnored", "its failurePolicy is Ignore", subject=name, places=places)
             else:
                 good += 1
     if good == sum(len(items_at(one, "webhooks")) for one in seen.webhooks):
@@ -250,6 +257,22 @@ def _leader(seen: ClusterSeen) -> Iterator[Finding]:
         days = [one.expires - seen.now for one in seen.leaders if one.expires is not None]
         ends = f", its certificate ends in {min(days) / 86400:.0f} days" if days else ""
         yield fine("leader", f"connected{ends}" if joined else "this cluster follows none")
+
+
+def _exports(seen: ClusterSeen) -> Iterator[Finding]:
+    bad = []
+    for one in seen.exports:
+        ready = find(value_at(one, "status", "conditions"), "Ready")
+        if text_at(ready, "reason") == "Failed":
+            subject = f"ServiceExport {namespace_of(one)}/{name_of(one)}"
+            bad.append(found("ExportRefused", text_at(ready, "message"), subject=subject))
+    for event in seen.refusals:
+        about = [text_at(event, "involvedObject", key) for key in ("namespace", "name")]
+        subject = f"{text_at(event, 'involvedObject', 'kind')} {'/'.join(about)}"
+        bad.append(found("EndpointsRefused", text_at(event, "message"), subject=subject))
+    yield from bad
+    if not bad:
+        yield fine("exports", f"{len(seen.exports)} exported, none is refused")
 
 
 def _neighbours(seen: ClusterSeen) -> Iterator[Finding]:

@@ -59,6 +59,8 @@ class ClusterSeen:
     leases: Mapping[tuple[str, str], RawObject] = field(default_factory=dict)
     cluster_sets: Sequence[RawObject] = ()
     imports: Sequence[RawObject] = ()
+    exports: Sequence[RawObject] = ()
+    refusals: Sequence[RawObject] = ()  # Events about endpoints of imported Services
     forbidden: Sequence[tuple[str, str, str, str, str]] = ()  # role, account, namespace, verb, resource
     asked: int = 0
     leaders: Sequence[LeaderServer] = ()
@@ -107,6 +109,8 @@ def read_cluster(client: Client, progress: Callable[[str], None]) -> ClusterSeen
         },
         cluster_sets=cluster_sets,
         imports=reader.items("ClusterInfoImports", object_path(Kind.CLUSTER_INFO_IMPORT, "")),
+        exports=reader.items("ServiceExports", object_path(Kind.SERVICE_EXPORT, "")),
+        refusals=reader.items("Events", object_path(Kind.EVENT, ""), {"fieldSelector": "reason=EndpointsRefused"}),
         forbidden=forbidden,
         asked=asked,
         leaders=tuple(_leaders(cluster_sets, progress)),

@@ -134,6 +134,8 @@ def _put_in(obj: RawObject, part: Part, site: Site) -> RawObject:
         own = {"namespace": site.namespace} if part is Part.AGENT else {}
         content = _merged(yaml.safe_load(moved["data"][file]) | own, site.config.get(part, {}))
         moved["data"] = {file: yaml.safe_dump(content, sort_keys=False)}
+    if kind == "ClusterRole" and meta["name"] == "mcagent-member" and _reads_pods(site):
+        moved["rules"].append({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})
     if kind in ("Deployment", "DaemonSet"):
         (container,) = moved["spec"]["template"]["spec"]["containers"]
         image = site.openvswitch_image if part is Part.OPENVSWITCH else site.image
@@ -144,6 +146,10 @@ def _put_in(obj: RawObject, part: Part, site: Site) -> RawObject:
             volumes = {volume["name"]: volume for volume in moved["spec"]["template"]["spec"]["volumes"]}
             volumes["openvswitch"]["hostPath"]["type"] = "Directory"
     return moved
+
+
+def _reads_pods(site: Site) -> bool:
+    return bool(site.config.get(Part.MEMBER, {}).get("enableStretchedNetworkPolicy"))
 
 
 def _moved(value: Any, places: Mapping[str, str]) -> Any:

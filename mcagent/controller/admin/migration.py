@@ -18,7 +18,9 @@ from mcagent.controller.config import Role, load
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import claimed
 from mcagent.controller.contract.names import ExportKind
+from mcagent.controller.contract.ranges import Networks, address_of, range_of
 from mcagent.controller.contract.raw import items_at, name_of, namespace_of, text_at, texts_at, value_at
+from mcagent.controller.leader.payloads import published
 from mcagent.controller.settings import EndpointIpType
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import object_path
@@ -146,6 +148,13 @@ def _configuration(role: Role, objects: Objects) -> Iterator[Finding]:
                 text="endpointIPType is PodIP, and podCIDRs says not where Pods are: give podCIDRs, or "
                 "allowedEndpointCIDRs to the leader and all members; other endpoints are refused",
             )
+        if settings.stretched_network_policy and role is Role.MEMBER:
+            yield Finding(
+                level=Level.CHANGES,
+                about=about,
+                text="enableStretchedNetworkPolicy is true: our controller reads Pods for it, which it may only "
+                "where the chart or mcagent deploy is told the same (member.config.enableStretchedNetworkPolicy)",
+            )
         for remark in settings.remarks:
             yield Finding(level=Level.CHANGES, about=about, text=remark.partition(": ")[2])
 
@@ -197,6 +206,7 @@ def _leader(objects: Objects) -> Iterator[Finding]:
             text=f"{kinds[ExportKind.LABEL_IDENTITY]} of kind LabelIdentity, unless the leader has "
             "enableStretchedNetworkPolicy: true",
         )
+    yield from _endpoints_outside(objects)
     text = f"{sum(kinds.values())} exports, {len(objects.imports)} imports: none is deleted or made anew"
     yield Finding(level=Level.KEPT, about="ResourceExports, ResourceImports", text=text)
     yield Finding(
@@ -204,6 +214,31 @@ def _leader(objects: Objects) -> Iterator[Finding]:
         about="ResourceImports",
         text="of ClusterInfos get an annotation: which claims are granted; statuses get our words",
     )
+
+
+def _endpoints_outside(objects: Objects) -> Iterator[Finding]:
+    """Yield whose endpoints lie in no CIDR that their cluster publishes: Pods that no gateway leads to."""
+    networks = Networks(
+        (*bounds, text_at(item, "spec", "clusterinfo", "clusterID"))
+        for item in objects.imports
+        for network in published(item) or ()
+        if (bounds := range_of(str(network))) is not None
+    )
+    outside: dict[str, set[str]] = {}
+    for export in objects.exports:
+        cluster = text_at(export, "spec", "clusterID")
+        for subset in items_at(export, "spec", "endpoints", "subsets"):
+            for text in (text_at(item, "ip") for item in items_at(subset, "addresses")):
+                number = address_of(text)
+                if number is not None and cluster not in networks.owners(number):
+                    outside.setdefault(cluster, set()).add(text)
+    for cluster, addresses in sorted(outside.items()):
+        yield Finding(
+            level=Level.LOST,
+            about=f"cluster {cluster}",
+            text=f"{len(addresses)} endpoints that it exports ({min(addresses)}, ...) lie in no CIDR that it "
+            "publishes, unless allowedEndpointCIDRs has them, in the leader and in all members",
+        )
 
 
 def _one_of(clusters: set[str]) -> str:

@@ -1,7 +1,7 @@
 """Where a member's endpoints may lie: in its own networks, never in another member's. Pure.
 
 Its own are the CIDRs that were granted to it, as its ResourceImport of kind ClusterInfo has them. A cluster that
-publishes none (no gateway: its Pods are reached without tunnels) has what an administrator allows it.
+publishes no Pod CIDRs (its Pods are reached without tunnels) also has what an administrator allows it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from mcagent.controller.contract import names
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, networks_of, range_of
-from mcagent.controller.contract.raw import namespace_of, text_at
+from mcagent.controller.contract.raw import namespace_of, text_at, texts_at
 from mcagent.controller.leader.bounds import Bounds
 from mcagent.controller.leader.payloads import published
 from mcagent.controller.machinery.reconciler import Index, Ref, Side, View
@@ -61,7 +61,7 @@ class GrantedNetworks:
         """Return what says why an address cannot be an endpoint of a cluster; "" if it can."""
         granted, allowed = self.read(view, area), self._allowed
         info = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.cluster_info(cluster_id))
-        publishes = published(view.get(info)) is not None
+        has_pods = bool(texts_at(view.get(info), "spec", "clusterinfo", "podCIDRs"))
         bounded = (
             None
             if bounds.cidrs is None
@@ -78,12 +78,13 @@ class GrantedNetworks:
                 return f"{address} is not used: it lies in a CIDR of cluster {owners[0]}"
             if bounded is not None and not bounded.owners(number):
                 return f"{address} is not used: it lies in no CIDR that its cluster may claim"
-            if publishes and not owners:
+            if not owners and has_pods:
                 return f"{address} is not used: it lies in none of the CIDRs that its cluster publishes"
-            if not publishes and bounded is None and not allowed.owners(number):
+            if not owners and bounded is None and not allowed.owners(number):
                 return (
-                    f"{address} is not used: its cluster publishes no CIDRs, and neither allowedEndpointCIDRs of "
-                    f"the leader nor annotation {names.ALLOWED_CIDRS_ANNOTATION} of its ServiceAccount holds it"
+                    f"{address} is not used: its cluster publishes no CIDRs of Pods, and neither "
+                    "allowedEndpointCIDRs of the leader nor annotation "
+                    f"{names.ALLOWED_CIDRS_ANNOTATION} of its ServiceAccount holds it"
                 )
             return ""
 

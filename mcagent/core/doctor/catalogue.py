@@ -54,6 +54,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "webhooks": Check("admission webhooks have a CA and endpoints that are ready", "cluster"),
         "controller": Check("the control plane of the cluster runs and holds its Lease", "cluster"),
         "leader": Check("the leader is connected; its API server's certificate and clock", "cluster"),
+        "exports": Check("exports that the leader takes, and imported endpoints that are used", "cluster"),
         "neighbours": Check("other multi-cluster systems beside us", "cluster"),
     }
 )

@@ -55,6 +55,12 @@ CLUSTER_CAUSES: Mapping[str, Cause] = {
         "webhooks", "failed", "API servers cannot verify the webhook, and refuse what it should judge",
         "kubectl -n {namespace} logs deploy/{service}: the controller writes its CA when it runs",
     ),
+    "WebhookIgnored": Cause(
+        "webhooks", "warning",
+        "while nobody answers, members can write in each other's name: for the takeover from Antrea's leader "
+        "only",
+        "mcagent deploy --role leader --apply; with Helm leader.webhook.failurePolicy=Fail",
+    ),
     "ControllerAway": Cause(
         "controller", "failed",
         "gateways are not elected, exports and imports stand still; what is programmed goes on",
@@ -64,6 +70,16 @@ CLUSTER_CAUSES: Mapping[str, Cause] = {
     "LeaderAway": Cause(
         "leader", "failed", "nothing new comes from or gets to other clusters; what is known goes on",
         "curl -k {server}/readyz from this cluster; mcagent get clusterset",
+    ),
+    "ExportRefused": Cause(
+        "exports", "failed", "other clusters do not have this Service, or none of its endpoints",
+        "kubectl describe serviceexport; for Pods that are reached without gateways: allowedEndpointCIDRs of the "
+        "leader's controller and all members' (docs/antrea.md)",
+    ),
+    "EndpointsRefused": Cause(
+        "exports", "warning", "no connection of this cluster goes there (an Event of the last hour)",
+        "podCIDRs of the exporting cluster's controller; for Pods that are reached without gateways: "
+        "allowedEndpointCIDRs of the leader's controller and all members' (docs/antrea.md)",
     ),
     "NotJoined": Cause(
         "leader", "warning", "the cluster is in no ClusterSet", "mcagent clusterset join --help",

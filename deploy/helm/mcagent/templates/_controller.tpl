@@ -127,7 +127,9 @@ spec:
     matchLabels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}
   strategy:
     type: RollingUpdate
-    rollingUpdate: {maxUnavailable: 1, maxSurge: 1}
+    {{- /* One alone answers until the next is ready; on the Node's ports two would not fit. */}}
+    {{- $alone := and (eq (int $v.replicas) 1) (not $v.hostNetwork) }}
+    rollingUpdate: {maxUnavailable: {{ ternary 0 1 $alone }}, maxSurge: 1}
   template:
     metadata:
       labels: {app.kubernetes.io/name: mcagent, app.kubernetes.io/component: {{ $role }}}

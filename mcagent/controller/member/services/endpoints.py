@@ -140,7 +140,8 @@ def accept(
     if ours and own is None:  # else they are what this cluster exported a moment ago
         refused.append(f"{_named(ours)}: of this cluster, which does not export the Service")
     if unknown:
-        refused.append(f"{_named(unknown)}: in no CIDR that another cluster announces")
+        outside = "in no CIDR that another cluster announces, nor in allowedEndpointCIDRs of this one"
+        refused.append(f"{_named(unknown)}: {outside}")
     if of_leader:
         refused.append(f"{_named(of_leader)}: the API server of the leader")
     if foreign:
