@@ -5,6 +5,8 @@ STEP := .ci/step
 PYTEST := $(PY) -m pytest -q
 # Twice the processors: many of these tests wait, for a deadline or the loopback.
 MANY := -n $(shell echo $$((2 * $$(nproc))))
+# Labs wait for timers, too, but they count packets.
+SOME := -n $(shell echo $$(($$(nproc) * 3 / 2)))
 # Tests start very many processes of the same modules: compiled once, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -41,7 +43,7 @@ contract: setup ## Each backend against the real thing, in namespaces (root)
 
 lab: setup ## Packets through labs of namespaces with real agents (root)
 	@tests/prometheus/find-prometheus --build >/dev/null || [ $$? -eq 1 ]
-	@$(STEP) -v "lab tests" -- $(PYTEST) -n auto --dist loadfile -m "not failover" tests/lab
+	@$(STEP) -v "lab tests" -- $(PYTEST) $(SOME) --dist loadfile -m "not failover" tests/lab
 
 attacks: setup ## What hostile clusters, Pods and users try (docs/security.md): packets, API servers, HTTP (root)
 	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]

@@ -48,6 +48,9 @@ from mcagent.observe.version import version
 
 log = logging.getLogger(__name__)
 
+# Of a Pod that is ended, kubelet tells this process and the API server at once. Nodes send new connections of its
+# Service here until they have heard of it, and what nobody answers is refused (failurePolicy: Fail).
+LEAVING = 3.0  # seconds
 TURN = 5.0  # seconds between two looks whether all threads still run
 _CONFIGURATIONS = {
     Role.MEMBER: (Kind.VALIDATING_WEBHOOK_CONFIGURATION,),
@@ -239,8 +242,8 @@ class Controller:
         if self._keeper is not None:
             self._keeper.start()
 
-    def stop(self) -> None:
-        """End everything: finish writes, then give the Lease up."""
+    def stop(self, *, leaving: float = 0.0) -> None:
+        """End everything: finish writes, give the Lease up, and answer the webhook for `leaving` seconds more."""
         finished = self.engine.stop()
         if self._keeper is not None:
             self._keeper.stop()
@@ -250,6 +253,7 @@ class Controller:
                 self.elector.release()
         self._events.stop()
         if self.webhook is not None:
+            time.sleep(leaving)
             self.webhook.close()
         self.servers.close()
         self._client.close()
@@ -336,4 +340,4 @@ def run_controller(
         notifier.turn(ready=controller.ready(), status=controller.status()[:500])
     log.info("%s: ending", signal.Signals(received[0]).name)
     notifier.stopping()
-    controller.stop()
+    controller.stop(leaving=LEAVING if received[0] == signal.SIGTERM else 0.0)
