@@ -5,7 +5,7 @@ STEP := .ci/step
 PYTEST := $(PY) -m pytest -q
 # Twice the processors: many of these tests wait, for a deadline or the loopback.
 MANY := -n $(shell echo $$((2 * $$(nproc))))
-# Labs wait for timers, too, but they count packets.
+# Labs wait for timers, too, but they count packets; API servers are busy.
 SOME := -n $(shell echo $$(($$(nproc) * 3 / 2)))
 # Tests start very many processes of the same modules: compiled once, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
@@ -51,7 +51,7 @@ attacks: setup ## What hostile clusters, Pods and users try (docs/security.md): 
 
 kube: setup ## What an API server must do: the embedded one, and real kube-apiserver and etcd (built if there is Go)
 	@tests/kube/find-apiserver --build >/dev/null || [ $$? -eq 1 ]
-	@$(STEP) -v "API server tests" -- $(PYTEST) tests/kube
+	@$(STEP) -v "API server tests" -- $(PYTEST) $(SOME) --dist loadfile tests/kube
 
 # Its worlds wait for Antrea's timers most of the time: all at once.
 BESIDE_ANTREA := $(STEP) -v "beside Antrea" -- $(PYTEST) -o faulthandler_timeout=400 $(MANY) --dist loadfile tests/antrea

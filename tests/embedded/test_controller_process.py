@@ -330,7 +330,7 @@ def test_pages_tell_how_it_is(cluster: Callable[..., Cluster]) -> None:
 
 
 def test_a_process_starts_and_ends_in_order(cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    """`mcagent controller member`: SIGTERM frees its Lease; it answers its webhook a while more, and ends with 0."""
+    """`mcagent controller member`: SIGTERM frees its Lease; its webhook answers a while more; it ends with 0."""
     member = cluster(Role.MEMBER)
     kubeconfig = tmp_path / "kubeconfig"
     token = member.token("mcagent-controller")

@@ -1,4 +1,4 @@
-"""Run contract and lab tests on the kernel datapath, in test kernels: one per file, three at a time for every two CPUs.
+"""Run contract and lab tests on the kernel datapath, in test kernels: one per file, three at a time on two CPUs.
 
     python tests/kernel/lane.py [--jobs N] [--limit SECONDS] [--out DIR] [PYTEST ARGUMENT...]
 
