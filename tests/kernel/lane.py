@@ -1,4 +1,4 @@
-"""Run contract and lab tests on the kernel datapath, in test kernels: one per file, three at a time on two CPUs.
+"""Run contract and lab tests on the kernel datapath, in test kernels: one per file, as many at a time as CPUs.
 
     python tests/kernel/lane.py [--jobs N] [--limit SECONDS] [--out DIR] [PYTEST ARGUMENT...]
 
@@ -152,8 +152,7 @@ def run_file(name: str, kernel: str, base: Path, limit: int, arguments: list[str
 def main() -> int:
     """Run the lane; see the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    jobs = len(os.sched_getaffinity(0)) * 3 // 2  # each waits for timers half of its time
-    parser.add_argument("--jobs", type=int, default=jobs, help="kernels at a time [%(default)s]")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="kernels at a time")
     parser.add_argument("--limit", type=int, default=900, help="seconds for one file")
     parser.add_argument("--optional", action="store_true", help="say loudly what did not run, and pass")
     parser.add_argument("--out", type=Path, help="where folders of failed files stay (default: temporary)")
