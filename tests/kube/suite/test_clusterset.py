@@ -219,14 +219,14 @@ def test_from_export_to_import_and_back(world: World) -> None:
     assert imported["spec"]["sessionAffinity"] == "ClientIP"
     (made,) = world.slices()
     assert [item["addresses"] for item in made["endpoints"]] == [["10.10.1.1"]]  # its own Pod, see own_endpoints
-    soon(
-        lambda: (
-            world.get(Kind.SERVICE_IMPORT, "web", world.shop)["spec"]["ips"] == [world.address("antrea-mc-web")]
-        ),
-        "the ServiceImport to have the address",
-    )
-    found = world.get(Kind.SERVICE_IMPORT, "web", world.shop)
-    assert found["status"]["clusters"] == [{"cluster": "north"}]
+
+    def told() -> tuple[list[str], list[dict[str, str]]]:
+        found = world.get(Kind.SERVICE_IMPORT, "web", world.shop)
+        return found["spec"]["ips"], found.get("status", {}).get("clusters", [])
+
+    wanted = ([world.address("antrea-mc-web")], [{"cluster": "north"}])
+    soon(lambda: told() == wanted, "the ServiceImport to have the address, and its status the cluster")
+    soon(lambda: world.get(Kind.ENDPOINTS, "antrea-mc-web", world.shop), "the Endpoints")
     subsets = world.get(Kind.ENDPOINTS, "antrea-mc-web", world.shop)["subsets"]
     assert subsets[0]["addresses"] == [{"ip": "10.10.1.1"}]
 
