@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from mcagent.cli.common.agents import SELECTOR
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.errors import McagentError, SourceError
@@ -21,7 +22,6 @@ from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 
 LABEL = "app.kubernetes.io/name=mcagent-benchmark"
-AGENTS = "app.kubernetes.io/name=mcagent,app.kubernetes.io/component=agent"
 READY = 60.0  # seconds until a Pod runs
 _LOOK = 0.3
 _NOBODY = 65534
@@ -65,7 +65,7 @@ class Pods:
             self._delete(pod["metadata"]["name"])
         if self.image:
             return
-        for pod in self._list(AGENTS):
+        for pod in self._list(SELECTOR):
             spec = pod["spec"]
             self.image = next((one["image"] for one in spec["containers"] if one["name"] == "agent"), "")
             self.secrets = spec.get("imagePullSecrets") or ()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mcagent.agent.config import Settings, load
+from mcagent.cli.common.agents import SELECTOR
 from mcagent.controller.contract.raw import items_at, text_at
 from mcagent.kube.client import Client
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 
-_AGENTS = "app.kubernetes.io/name=mcagent,app.kubernetes.io/component=agent"
 ANY_NODE = {"MCAGENT_NODE_NAME": "any"}  # is not in what all Nodes share
 _TIMEOUT = 10.0
 
@@ -36,7 +36,7 @@ def read_config_map(client: Client) -> tuple[Settings, str] | None:
     Raises SourceError, ConfigError.
     """
     path = object_path(Kind.CONFIG_MAP, "")
-    found = client.request("GET", path, {"labelSelector": _AGENTS, "limit": "10"}, timeout=_TIMEOUT)
+    found = client.request("GET", path, {"labelSelector": SELECTOR, "limit": "10"}, timeout=_TIMEOUT)
     for one in items_at(found, "items"):
         if text := text_at(one, "data", "agent.yaml"):
             name = f"ConfigMap {text_at(one, 'metadata', 'namespace')}/{text_at(one, 'metadata', 'name')}"

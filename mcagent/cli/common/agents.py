@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 AT_ONCE = 16  # agents that are asked at the same time
 PORT = 10351
 _PATIENCE = 2.0  # seconds without a word to the user
-_SELECTOR = "app.kubernetes.io/name=mcagent,app.kubernetes.io/component=agent"
+SELECTOR = "app.kubernetes.io/name=mcagent,app.kubernetes.io/component=agent"  # Pods and ConfigMap of agents
 _CONTAINER = "agent"
 _COMMAND = ("mcagent", "page")
 
@@ -197,7 +197,7 @@ class OfCluster:
         """Return all Nodes of the cluster, with an agent's Pod or without. Raises SourceError."""
         self._pods.clear()
         self._addresses.clear()
-        found = self.client.request("GET", "/api/v1/pods", {"labelSelector": _SELECTOR, "limit": "20000"})
+        found = self.client.request("GET", "/api/v1/pods", {"labelSelector": SELECTOR, "limit": "20000"})
         for pod in found.get("items") or ():
             meta, node = pod["metadata"], pod.get("spec", {}).get("nodeName")
             if node and pod.get("status", {}).get("phase") == "Running" and not meta.get("deletionTimestamp"):
