@@ -67,7 +67,7 @@ class Conformance:
         values |= {"dns.configureCoreDNS": "true", "dns.coreDNS.version": chart.coredns_version()}
         command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
         environment = ["env", f"--chdir={ROOT}", f"KUBECONFIG={self.lab.kubeconfig(cluster)}"]
-        netns.run([*self._beside(cluster), *environment, str(self.helm), *command], timeout=180.0)
+        netns.run([*self.lab.beside(cluster), *environment, str(self.helm), *command], timeout=180.0)
 
     def run(self, wanted: Wanted) -> tuple[mcs_suite.Result, ...]:
         """Run the suite, telling of each test as it ends, and return what came of all. Raises LabError."""
@@ -80,7 +80,7 @@ class Conformance:
         both, results = STATE / "conformance.kubeconfig", STATE / "conformance.json"
         both.write_text(json.dumps(mcs_suite.kubeconfig(configs)))
         program = mcs_suite.unpack(wanted.program, STATE)
-        command = [*self._beside(clusters[0]), "env", f"--chdir={wanted.reports}", str(program)]
+        command = [*self.lab.beside(clusters[0]), "env", f"--chdir={wanted.reports}", str(program)]
         command += ["--ginkgo.v", "--ginkgo.no-color", f"--ginkgo.json-report={results}", *wanted.suite]
         command += [f"--kubeconfig={both}", f"--contexts={','.join(configs)}", f"--project={PROJECT}"]
         command += [f"--version={version()}"]
@@ -93,9 +93,6 @@ class Conformance:
         if not results.exists():
             raise LabError(f"the suite ended without results: {wanted.reports / 'suite.log'} says why")
         return mcs_suite.results(results.read_text(encoding="utf-8"))
-
-    def _beside(self, cluster: Cluster) -> list[str]:
-        return ["nsenter", f"--net={netns.NETNS_DIRECTORY / self.lab.machine(cluster.nodes[0]).namespace}"]
 
 
 def check() -> None:

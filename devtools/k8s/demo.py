@@ -56,7 +56,7 @@ class Demo:
 
     def mcagent(self, cluster: Cluster, *arguments: str | Path, timeout: float = JOINED) -> str:
         """Run an admin command beside a cluster's API server and return what it prints. Raises LabError."""
-        command = [*self._beside(cluster), str(MCAGENT), *map(str, arguments)]
+        command = [*self._lab.beside(cluster), str(MCAGENT), *map(str, arguments)]
         return netns.run([*command, "--kubeconfig", str(self._lab.kubeconfig(cluster))], timeout=timeout).stdout
 
     def install(self) -> None:
@@ -76,10 +76,6 @@ class Demo:
         self._lab.rolled_out(self._leader, COMMON_AREA, "deployment/mcagent-leader")
         for cluster in self._clusters:
             self._lab.rolled_out(cluster, "kube-system", "deployment/mcagent-member")
-
-    def _beside(self, cluster: Cluster) -> list[str]:
-        """Return what runs a command beside a cluster's API server."""
-        return ["nsenter", f"--net={netns.NETNS_DIRECTORY / self._lab.machine(cluster.nodes[0]).namespace}"]
 
     def _configured(self, cluster: Cluster) -> Path:
         """Return a copy of deploy/ with this cluster's values in the ConfigMaps of agent and member."""

@@ -105,10 +105,18 @@ class K8sLab:
         )
         return netns.run(self.kubectl_command(cluster, *arguments), stdin=stdin, timeout=timeout).stdout
 
+    def beside(self, cluster: Cluster) -> list[str]:
+        """Return what runs a command beside a cluster's API server."""
+        return ["nsenter", f"--net={netns.NETNS_DIRECTORY / self.machine(cluster.nodes[0]).namespace}"]
+
     def kubectl_command(self, cluster: Cluster, *arguments: str) -> list[str]:
         """Return the command that runs kubectl(1) beside a cluster's API server."""
-        command = ["nsenter", f"--net={netns.NETNS_DIRECTORY / self.machine(cluster.nodes[0]).namespace}"]
-        return [*command, str(require()["kubectl"]), f"--kubeconfig={self.kubeconfig(cluster)}", *arguments]
+        return [
+            *self.beside(cluster),
+            str(require()["kubectl"]),
+            f"--kubeconfig={self.kubeconfig(cluster)}",
+            *arguments,
+        ]
 
     # --- up
 

@@ -57,9 +57,7 @@ class Guide:
         assert command in self.known, f"no page has the command {command!r}"
         program, *arguments = shlex.split(command)
         programs: Mapping[str, Path] = {"mcagent": MCAGENT, "helm": self.helm, "kubectl": require()["kubectl"]}
-        namespace = self.lab.machine(cluster.nodes[0]).namespace
-        argv = ["nsenter", f"--net={netns.NETNS_DIRECTORY / namespace}"]
-        argv += ["env", f"--chdir={ROOT}", f"KUBECONFIG={self.lab.kubeconfig(cluster)}"]
+        argv = [*self.lab.beside(cluster), "env", f"--chdir={ROOT}", f"KUBECONFIG={self.lab.kubeconfig(cluster)}"]
         done = netns.run([*argv, str(programs[program]), *arguments, *more], timeout=timeout)
         self.ran.add(command)
         return done.stdout + done.stderr

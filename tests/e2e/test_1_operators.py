@@ -27,10 +27,9 @@ def operator(world: World, tmp_path_factory: pytest.TempPathFactory) -> Operator
     each = {one.name: json.loads(world.lab.kubeconfig(one).read_text()) for one in clusters}
     both = tmp_path_factory.mktemp("operator") / "kubeconfig"
     both.write_text(json.dumps(mcs_suite.kubeconfig(each)))
-    network = netns.NETNS_DIRECTORY / world.lab.machine(clusters[0].nodes[0]).namespace
 
     def run(*arguments: str, timeout: float = 120.0) -> tuple[int, dict[str, Any]]:
-        command = ["nsenter", f"--net={network}", "env", f"KUBECONFIG={both}", str(MCAGENT), *arguments]
+        command = [*world.lab.beside(clusters[0]), "env", f"KUBECONFIG={both}", str(MCAGENT), *arguments]
         done = netns.run([*command, "-o", "json"], timeout=timeout, check=False)
         assert done.stdout, done.stderr
         return done.returncode, json.loads(done.stdout)
