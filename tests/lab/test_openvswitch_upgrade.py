@@ -12,7 +12,7 @@ from devtools.lab import faults
 from devtools.lab.faults import Fault, Settled
 from devtools.lab.lab import Lab
 from devtools.nodes import netns, node
-from devtools.traffic.load import Load
+from devtools.traffic.load import Kind, Load
 from devtools.waiting import wait_until
 from mcagent.model.facts import DatapathType
 from tests import failover
@@ -23,7 +23,9 @@ INTERVALS = Intervals(
     name="400x3", local=400, remote=400, bound=2.4
 )  # not the machine's fault: see failover_short
 VOLUME = Volume(datagrams=60, connections=8, interval=0.1)
-FEW = 4  # datagrams of some 160 whose flow the kernel happens to ask about while nobody answers
+# ovs-vswitchd makes the device of its tunnels again when it starts; what its kernel flows send there meanwhile is lost:
+# 10 to 80 ms in test kernels.
+HOLE = 0.5  # seconds
 SILENCE = 3.6  # seconds: the longest that a connection may wait
 
 
@@ -124,6 +126,7 @@ def test_an_upgrade_of_open_vswitch_breaks_no_connection(
     told = f"{one.node}\n{words(one.during)}\nafter it:\n{words(one.after)}"
     assert failover.broken(one.during) == failover.broken(one.after) == 0, told
     if datapath is DatapathType.SYSTEM:
-        assert lost(one.during) <= FEW, told
+        datagrams = [stream for stream in one.during.streams.values() if stream.kind is Kind.UDP]
+        assert max(stream.lost for stream in datagrams) <= HOLE * VOLUME.datagrams / len(datagrams), told
         assert lost(one.after) == 0, told
     assert max(failover.tcp_silences(one.during)) < SILENCE + one.during.stall, told
