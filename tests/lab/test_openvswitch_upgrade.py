@@ -19,13 +19,11 @@ from tests import failover
 from tests.failover import Intervals, Row, Volume, words
 from tests.lab.test_failover_short import lost
 
-INTERVALS = Intervals(
-    name="400x3", local=400, remote=400, bound=2.4
-)  # not the machine's fault: see failover_short
+# Long enough for a busy machine, as in test_failover_short.
+INTERVALS = Intervals(name="400x3", local=400, remote=400, bound=2.4)
 VOLUME = Volume(datagrams=60, connections=8, interval=0.1)
-# ovs-vswitchd makes the device of its tunnels again when it starts; what its kernel flows send there meanwhile is lost:
-# 10 to 80 ms in test kernels.
-HOLE = 0.5  # seconds
+# ovs-vswitchd deletes the device of its tunnels when it starts, and makes it again: packets of that time are lost.
+HOLE = 0.5  # seconds; 0.01 to 0.08 in a test kernel that is alone
 SILENCE = 3.6  # seconds: the longest that a connection may wait
 
 
