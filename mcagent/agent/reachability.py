@@ -103,7 +103,8 @@ class Reachability:
             with self._lock:
                 clusters, nodes, times = self._clusters, self._nodes, self._times
                 if times > TIMES_AFTER and not clusters:
-                    self._lock.wait()
+                    if not self._closed.is_set():  # `stop` may have notified before this thread had the lock
+                        self._lock.wait()
                     continue
                 self._times += 1
             try:

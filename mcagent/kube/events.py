@@ -103,8 +103,10 @@ class EventRecorder:
     def _run(self) -> None:
         self._changed.wait()
         self._stopping.wait(random.uniform(0, self._spread))  # noqa: S311 (spreads load)
-        while not self._stopping.is_set():
+        while True:
             self._changed.clear()
+            if self._stopping.is_set():  # `stop` sets this one first: what it sets after the line above stays
+                return
             with self._lock:
                 # What happened goes before what lasts.
                 item = min(self._waiting, key=lambda waiting: not waiting[1], default=None)

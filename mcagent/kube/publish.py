@@ -66,9 +66,9 @@ class Publisher:
         failures = 0
         while True:
             self._dirty.wait()
-            if self._stopping.is_set():
-                return
             self._dirty.clear()
+            if self._stopping.is_set():  # `stop` sets this one first: what it sets after the line above stays
+                return
             with self._lock:
                 wanted = self._wanted
             if wanted is None:
