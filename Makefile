@@ -36,6 +36,7 @@ unit: setup ## Unit and property tests: values only, no root
 
 embedded: setup ## The control plane, informers and admin commands on embedded API servers, over the loopback
 	@tests/prometheus/find-prometheus --build >/dev/null || [ $$? -eq 1 ]
+	@.ci/setup browser
 	@$(STEP) -v "embedded API server tests" -- $(PYTEST) $(MANY) tests/embedded
 
 contract: setup ## Each backend against the real thing, in namespaces (root)
