@@ -85,7 +85,7 @@ def invalid(env: Env) -> Iterator[Flow]:
     A client that uses a port again may meet what its server has left of an earlier connection. It learns that from
     an ACK, and must reset it (RFC 9293, section 3.10.7.3); nf_conntrack lets both pass, this conntrack
     (tcp_conn_update in OVS' lib/conntrack-tcp.c) neither, nor the handshake that follows. Its marks tell the way
-    all the same: unlike the kernel, it says them of invalid packets too.
+    all the same: unlike the kernel, it says them of invalid packets too. What has no mark has no connection.
     """
     if not env.userspace_conntrack:
         return
@@ -94,10 +94,12 @@ def invalid(env: Env) -> Iterator[Flow]:
         tcp = (family, e.INVALID, exact(f.IP_PROTO, f.IP_TCP))
         theirs = (*tcp, r.MARK_OPENED.is_(0))
         yield e.flow(t.DEPARTURE, above, (*tcp, r.MARK_OPENED.is_(1)), e.goto(t.ROUTE))
-        yield from departure.by_gateway(env, above, theirs)
+        yield from departure.by_gateway(env, above + 1, theirs)
+        no_connection = (*theirs, r.MARK_PORT.is_(0))
+        yield e.drop(t.DEPARTURE, above + 1, no_connection, d.DROP_INVALID, t.DEPARTURE.number)
+        yield from departure.by_itself(env, above, theirs)
         yield from arrive.remember(env, (family, e.NO_STATE, exact(f.IP_PROTO, f.IP_TCP), r.MARK_OPENED.is_(0)))
         if env.gateway:
-            yield from departure.by_itself(env, above, (*theirs, r.MARK_PORT.is_(r.HOST_OFPORT)))
             yield e.flow(t.SNAT_STATE, d.SPECIAL, (family, e.INVALID_SNATED), e.goto(t.EXIT))
             yield from untranslate.to_opener((family, e.INVALID_SNATED))
 

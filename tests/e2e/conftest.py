@@ -1,6 +1,6 @@
 """Two clusters of real Kubernetes with different CNIs and kube-proxy modes, joined with the chart; made once.
 
-`MCAGENT_E2E_KEEP=1` leaves them up at the end (`devtools/mck8s down` removes them).
+`E2E_KEEP=1` leaves them up at the end (`devtools/mck8s down` removes them).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def world(helm: Path, suite: Suite) -> Iterator[World]:
         lab.rolled_out(demo.others[0], "default", "daemonset/host-client")
         yield World(lab=lab, demo=demo, guide=guide, bare=bare)
     finally:
-        if not os.environ.get("MCAGENT_E2E_KEEP") and STATE.exists():
+        if not os.environ.get("E2E_KEEP") and STATE.exists():
             lab.down()
 
 

@@ -16,12 +16,13 @@ from devtools.traffic.traffic import TcpClient
 TCP_REPAIR = 19  # linux/tcp.h
 AGAIN = 8.0  # seconds: the first SYN only makes the server ask, the next one comes after 1 s
 BURST = 40
+SOURCES = 8  # of them some come by each gateway
 
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
-    """Two clusters of a gateway and a worker: one conntrack translates all."""
-    return make_lab(generate(gateways=1, workers=1, pods=1))
+    """Two clusters of two gateways and a worker: a connection may come to a gateway's Pod by the other gateway."""
+    return make_lab(generate(gateways=2, workers=1, pods=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,15 @@ class Server:
         return TcpClient(client, self.address, self.port, source_port=self.sources + source, timeout=AGAIN)
 
 
-@pytest.fixture(params=["service", "pod"])
+@pytest.fixture(params=["service", "pod of a worker", "pod of a gateway"])
 def server(lab: Lab, request: pytest.FixtureRequest) -> Server:
     """Give a Service of the other cluster, or one of its Pods by its own address."""
     west = lab.topology.clusters[1]
     if request.param == "service":
         return Server(str(west.services[0].cluster_ip), 80, 41000)
-    return Server(str(west.workers[0].pods[0].address), POD_PORT, 43000)
+    if request.param == "pod of a worker":
+        return Server(str(west.workers[0].pods[0].address), POD_PORT, 43000)
+    return Server(str(west.gateways[0].pods[0].address), POD_PORT, 45000)
 
 
 def _vanish(client: TcpClient) -> None:
@@ -55,12 +58,32 @@ def _vanish(client: TcpClient) -> None:
 
 def test_a_client_that_vanished_connects_by_the_same_port(lab: Lab, server: Server) -> None:
     """Server and client find out that the old connection is over (RFC 9293, section 3.5.1), and nothing hangs."""
-    for source in range(4):
+    for source in range(SOURCES):
         before = server.connect(lab, source)
         before.exchange(b"before")
         _vanish(before)
         with server.connect(lab, source) as after:
             assert after.exchange(b"after") < AGAIN
+
+
+@pytest.mark.parametrize("first", ["service", "pod"])
+def test_a_service_and_its_pod_are_asked_by_the_same_port(lab: Lab, first: str) -> None:
+    """The Pod takes both for one connection: the new one ends the old one, and nothing hangs."""
+    west = lab.topology.clusters[1]
+    pods = {pod.name: str(pod.address) for node in west.nodes for pod in node.pods}
+    base = {"service": 47000, "pod": 48000}[first]
+    service = Server(str(west.services[0].cluster_ip), 80, base)
+    for source in range(SOURCES * len(pods)):
+        if first == "service":
+            before = service.connect(lab, source)
+            after = Server(pods[before.hello.pod], POD_PORT, base)
+        else:
+            before = Server([*pods.values()][source % len(pods)], POD_PORT, base).connect(lab, source)
+            after = service
+        before.exchange(b"before")
+        _vanish(before)
+        with after.connect(lab, source) as one:
+            assert one.exchange(b"after") < AGAIN
 
 
 def test_ports_of_a_moment_ago_take_nothing_from_others(lab: Lab, server: Server) -> None:
