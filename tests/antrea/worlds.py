@@ -52,6 +52,18 @@ class Member:
         """Start the controller."""
         self.controllers.run(self.who, "member")
 
+    def touch(self) -> None:
+        """Change the first Node, as a kubelet does now and then.
+
+        Antrea's member may have forgotten its first Gateway, or taken it back: that mends it (docs/antrea.md).
+        """
+        self.cluster.patch(Kind.NODE, "node-1", "", _touched())
+
+    def keeps_its_gateway(self) -> bool:
+        """Tell whether there is a Gateway, and touch the Node."""
+        self.touch()
+        return bool(self.cluster.items(Kind.GATEWAY, HOME))
+
     def knows_its_exports(self, leader: Cluster, service: str, since: int) -> None:
         """Wait until a member of Antrea's that was started has sent an export once more.
 
@@ -61,8 +73,7 @@ class Member:
         name = names.service_export(self.name, "default", service)
 
         def sent() -> bool:
-            note = {"metadata": {"annotations": {"touched": str(time.time())}}}
-            self.cluster.patch(Kind.SERVICE_EXPORT, service, "default", note)
+            self.cluster.patch(Kind.SERVICE_EXPORT, service, "default", _touched())
             return any(write.name == name for write in leader.audit.writes(since))
 
         wait_until(sent, f"{self.name} to know that it exports {service}", timeout=READY, interval=1.0)
@@ -111,12 +122,13 @@ class World:
         wait_until(
             lambda: self.ready() == everybody, f"all to be ready: {self.ready()}", timeout=READY, interval=0.2
         )
-        for member in self.members:  # Antrea's may have taken its first Gateway back (docs/antrea.md)
-            if not member.ours and not member.cluster.items(Kind.GATEWAY, HOME):
-                for gateway in (False, True):
-                    member.cluster.node("node-1", member.gateway(1), gateway=gateway)
+        antreas = [member for member in self.members if not member.ours]
+        for member in antreas:
+            wait_until(member.keeps_its_gateway, f"the gateway of {member.name}", timeout=READY, interval=1.0)
         for here, other in self.pairs():
             soon(lambda h=here, o=other: h.cluster.gateways_of(o.name), f"{here.name} to know {other.name}", READY)  # type: ignore[misc]
+        for member in antreas:  # their caches have their Gateways by now
+            member.touch()
 
     def on_leader(self, text: str) -> list[str]:
         """Return the names of exports and imports on the leader that contain a text."""
@@ -162,6 +174,10 @@ def running(
             yield world
         finally:
             list(pool.map(_stop, members))
+
+
+def _touched() -> dict[str, object]:
+    return {"metadata": {"annotations": {"touched": str(time.time())}}}
 
 
 def _stop(member: Member) -> None:
