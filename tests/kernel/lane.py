@@ -93,8 +93,13 @@ def test_files(arguments: list[str]) -> list[str]:
     files = {line.split("::")[0] for line in listed.stdout.splitlines() if "::" in line}
     if not any(argument.endswith(".py") for argument in arguments):  # who names a file means it
         files -= ELSEWHERE
-    known = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+    known = durations()
     return sorted(files, key=lambda name: (-known.get(name, 1e9 if "/lab/" in name else 1e6), name))
+
+
+def durations() -> dict[str, float]:
+    """Return how many seconds each file took when it last ran here."""
+    return dict(json.loads(DURATIONS.read_text())) if DURATIONS.exists() else {}
 
 
 def counts(report: Path) -> tuple[int, int, int]:
@@ -189,7 +194,9 @@ def main() -> int:
             if word == "ok":
                 shutil.rmtree(outcome.folder)
     DURATIONS.parent.mkdir(exist_ok=True)
-    DURATIONS.write_text(json.dumps({outcome.file: round(outcome.seconds, 1) for outcome in outcomes}))
+    DURATIONS.write_text(json.dumps(durations() | {o.file: round(o.seconds, 1) for o in outcomes}))
+    if options.out is None and not any(base.iterdir()):
+        base.rmdir()
     for outcome in outcomes:
         if outcome.folder.exists():
             print(f"--- {outcome.file}: all its output is in {outcome.folder}")
