@@ -80,12 +80,17 @@ class ApiClient:
     def request(
         self, method: str, path: str, body: object = None, *, content_type: str = "application/json"
     ) -> tuple[int, Json]:
-        """Make one request; return status and decoded body. Raises LabError when there is no answer."""
+        """Make one request; return status and decoded body. Raises LabError when there is no answer.
+
+        A kube-apiserver says in plain text that it does not serve a path (yet): that comes as a message.
+        """
         data = None if body is None else json.dumps(body).encode()
         status, text = self._exchange(method, path, data, content_type)
         try:
             found = json.loads(text)
         except ValueError:
+            if status >= 400:
+                return status, {"message": text.decode(errors="replace").strip()}
             raise LabError(f"API server {self._address}: {method} {path}: not JSON: {text[:80]!r}") from None
         return status, found
 
