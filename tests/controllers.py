@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -21,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from devtools.ports import free_port
 from devtools.realapi import RealApiServer
 from devtools.waiting import wait_until
 from mcagent.kube.client import Client
@@ -31,12 +31,6 @@ from mcagent.model.objects import Kind
 REPOSITORY = Path(__file__).parents[1]
 Json = dict[str, Any]
 _SAMPLE = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$")
-
-
-def free_port() -> int:
-    """Return a TCP port of the loopback that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 class Api:

@@ -12,7 +12,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import urllib.error
@@ -23,6 +22,7 @@ from typing import Any
 
 from devtools.errors import LabError
 from devtools.lab import certificates
+from devtools.ports import free_port
 from devtools.realapi.binaries import Binaries, require
 from devtools.waiting import wait_until
 
@@ -210,8 +210,7 @@ class RealApiServer:
         if len(self._etcd) > _LONGEST + len("unix://"):
             raise LabError(f"{self._directory}: too long a path for a socket in it (unix(7))")
         if not self._port:
-            with socket.create_server((self._host, 0)) as free:
-                self._port = int(free.getsockname()[1])
+            self._port = free_port(self._host)
         pki = self._directory / "pki"
         first = str(ipaddress.ip_network(self._cidr)[1])  # of Service "kubernetes", by which Pods come
         names = [self._host, first, "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from devtools.ports import free_port
 from devtools.waiting import wait_until
 from mcagent.controller.admin import cluster as admin
 from mcagent.controller.admin.manifests import Part, Site, objects
@@ -23,7 +24,7 @@ from mcagent.model.objects import Kind
 from tests.antrea.clusters import AREA, CRD, NAMESPACE, OURS, Cluster, Json
 from tests.antrea.programs import manifests
 from tests.antrea_crds import definition
-from tests.controllers import Controller, controller, free_port
+from tests.controllers import Controller, controller
 
 _FIRST = ("Namespace", CRD)
 _NOT_APPLIED = ("ConfigMap", "Deployment", "PodDisruptionBudget")

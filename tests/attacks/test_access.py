@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+from devtools.ports import free_port
 from devtools.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller.contract import names
@@ -27,7 +28,7 @@ from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, Server, collection, leave_out, refusal
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.controllers import controller, free_port
+from tests.controllers import controller
 from tests.kube.suite.test_access import MERGE, RBAC, grant, token_of, token_of_pod
 from tests.unit.leader_world import announce, service
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from devtools.apiserver import ApiServer
+from devtools.ports import free_port
 from devtools.waiting import wait_until
 from mcagent.cli.benchmarking import ends
 from mcagent.cli.main import main
@@ -25,7 +26,6 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.errors import McagentError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from tests.controllers import free_port
 
 SPACE = "kube-system"
 PODS = object_path(Kind.POD, SPACE)

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from devtools.apiserver import ApiServer
+from devtools.ports import free_port
 from mcagent.controller.config import Role, Settings
 from mcagent.controller.machinery.informers import OPTIONAL
 from mcagent.controller.run import Controller
@@ -34,13 +35,6 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 COMMON_AREA = "antrea-multicluster"
 MEMBER_HOME = "kube-system"
 _LEFT_OUT = ("MutatingWebhookConfiguration", "NetworkPolicy", "PodDisruptionBudget", "CustomResourceDefinition")
-
-
-def free_port() -> int:
-    """Return a port that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def get(port: int, path: str) -> tuple[int, str]:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from devtools.ports import free_port
 from mcagent.controller.config import Role
 from mcagent.http.server import HttpServer, Page
 from mcagent.model.objects import Kind
 from mcagent.observe.standard import metrics_text
-from tests.embedded.test_controller_process import COMMON_AREA, Cluster, free_port
+from tests.embedded.test_controller_process import COMMON_AREA, Cluster
 from tests.prometheus.server import RULES, TESTS, Prometheus, expressions, find_programs, names
 from tests.unit.metrics_world import Size, agent_metrics
 from tests.waiting import until

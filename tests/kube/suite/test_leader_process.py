@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from devtools.lab import certificates
+from devtools.ports import free_port
 from devtools.waiting import wait_until
 from mcagent.controller.contract import names
 from mcagent.kube.client import Client
@@ -20,7 +21,7 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, refusal
-from tests.controllers import Controller, controller, free_port
+from tests.controllers import Controller, controller
 from tests.kube.suite.test_access import grant, rule, token_of
 from tests.unit.leader_world import announce, cluster_info, endpoints, service
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from devtools.ports import free_port
 from devtools.waiting import wait_until
 from mcagent.controller.config import Role
 from mcagent.controller.contract import names
@@ -23,7 +24,7 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, collection, leave_out, refusal
-from tests.controllers import Controller, controller, free_port
+from tests.controllers import Controller, controller
 from tests.kube.suite.test_access import grant, rule, token_of, token_of_pod
 from tests.unit.leader_world import announce, export, service
 
