@@ -35,7 +35,10 @@ def client_source(peer: object) -> str:
 
 
 def bound(address: Address) -> socket.socket:
-    """Return a listening socket. Raises OSError. A path becomes a Unix socket of the owner's alone."""
+    """Return a listening socket. A path becomes a Unix socket of the owner's alone.
+
+    Raises OSError, which names the address.
+    """
     if isinstance(address, Path):
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     else:
@@ -50,7 +53,8 @@ def bound(address: Address) -> socket.socket:
             listening.bind(address)
         listening.listen(BACKLOG)
         listening.setblocking(False)
-    except OSError:
+    except OSError as error:
         listening.close()
-        raise
+        where = address if isinstance(address, Path) else "{}:{}".format(*address)
+        raise OSError(error.errno, f"cannot listen on {where}: {error.strerror}") from error
     return listening

@@ -20,7 +20,7 @@ from mcagent.cli.common.asking import ask_agent
 from mcagent.http.certificates import FromDirectory, self_signed
 from mcagent.http.connection import Connection
 from mcagent.http.listener import oldest_of_most
-from mcagent.http.listening import Authentication, client_source, is_loopback
+from mcagent.http.listening import Authentication, bound, client_source, is_loopback
 from mcagent.http.request import BadRequestError, parse_head
 from mcagent.http.server import LIMITS, Page, bearer
 from mcagent.kube.client import Client as ApiClient
@@ -29,6 +29,16 @@ from mcagent.kube.errors import ApiUnreachableError
 from mcagent.kube.reviews import Reviewer, ReviewLimits
 from mcagent.model.config import Config
 from mcagent.model.errors import McagentError
+
+
+def test_who_cannot_listen_says_where(tmp_path: Path) -> None:
+    """Address and port, or path, and why."""
+    taken = bound(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    with taken, pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"):
+        bound(("127.0.0.1", port))
+    with pytest.raises(OSError, match=rf"cannot listen on {tmp_path}/missing/x: No such file"):
+        bound(tmp_path / "missing/x")
 
 
 def test_a_head_is_read() -> None:
