@@ -80,9 +80,6 @@ CLIENT_PORT = Bits(
 SOURCE_PORTS = {
     protocol: Bits("source_port", PORTS_SRC[protocol], 0, 15, "of a request") for protocol in (IP_TCP, IP_UDP)
 }
-# What a gateway gives to connections that it SNATs on the userspace datapath: none that Linux chooses by itself
-# for the Node's own (net.ipv4.ip_local_port_range).
-SNAT_PORTS = (1024, 32767)
 MARK_PORT = Bits(
     "mark_port", CT_MARK, 0, 15, "zone ARRIVAL: tunnel the connection last came in by; 1: this Node is the gateway"
 )

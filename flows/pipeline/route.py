@@ -94,8 +94,7 @@ def _snat(env: Env) -> Iterator[Flow]:
 
 def _translate(env: Env, address: Address) -> Ct:
     """Give a new connection the gateway's address, and remember the port it came from."""
-    ports = r.SNAT_PORTS if env.userspace_conntrack else (None, None)
-    return _commit(env, Nat("src", address, *ports))
+    return _commit(env, Nat("src", address, *env.snat_ports))
 
 
 def _commit(env: Env, nat: Nat | None) -> Ct:

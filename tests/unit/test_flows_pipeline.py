@@ -173,14 +173,14 @@ def test_services_hash_what_they_should() -> None:
 
 
 def test_userspace_translates_nothing_to_the_address_that_it_has() -> None:
-    """A gateway's own connections are only remembered there; others get ports that its kernel gives to nobody."""
+    """A gateway's own connections are only remembered there; others get the ports that are for them."""
     shared = small.env(gateway=True, siblings=())
     base = pipeline.base(shared, pipeline.NextHopGroup(next_hops=()))
     commits = [f for f in base.flows if f.table == t.SNAT_STATE.number and "commit" in f.actions_text]
     own = [f for f in commits if f"nw_src={small.GATEWAY_IP}" in f.match_text]
     others = [f for f in commits if f not in own]
     assert [one.actions_text.count("nat(") for one in own] == [0]
-    assert {f"nat(src={small.GATEWAY_IP}:1024-32767)" in one.actions_text for one in others} == {True}
+    assert {f"nat(src={small.GATEWAY_IP}:10000-65535)" in one.actions_text for one in others} == {True}
     assert min(one.priority for one in own) > max(one.priority for one in others)
 
 

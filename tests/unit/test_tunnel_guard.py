@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 from mcagent.agent.reports.counters import NFT_DROP_REASONS
 from mcagent.core.addresses.rules import merged
 from mcagent.core.compile import Compiled, Compiler, compile_desired
-from mcagent.core.fragments.tunnel_guard import CLEAR, FORGED, TO_TUNNEL, TO_WIREGUARD, _merged
+from mcagent.core.fragments.tunnel_guard import BFD_PORT, CLEAR, FORGED, TO_TUNNEL, TO_WIREGUARD, _merged
 from mcagent.model.config import Config, TrafficEncryption
-from mcagent.model.facts import Facts
+from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.net import Address, host_network
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
-from mcagent.model.resources import NftChain, NftSet, TunnelType
+from mcagent.model.resources import DEFAULT_PORTS, FlowEntry, NftChain, NftSet, TunnelType
 from mcagent.model.wireguard import WireGuardImplementation
 from tests.unit.core_inputs import HOME, cluster, config, gateway, networks, node, snapshot
 
@@ -188,3 +189,23 @@ def test_addresses_are_merged_as_nft_lists_them(values: set[int], version: int) 
     """The fewest networks that hold just these: what a restart reads back is what was asked for."""
     made = {n: host_network(IPv4Address(n) if version == 4 else IPv6Address(n)) for n in values}
     assert _merged(made) == merged(made.values())
+
+
+@pytest.mark.parametrize("datapath", DatapathType)
+@pytest.mark.parametrize("port", [0, 4789, 10000, 12000, 30000, 32767, 51000, 65535])
+def test_snat_gives_no_port_of_a_tunnel(datapath: DatapathType, port: int) -> None:
+    """A reply to such a port would be dropped as forged; and many ports are left, none of Linux' own on netdev."""
+    result = compiled(*HOME, EAST, on="g1", facts=Facts(datapath=datapath), tunnel_port=port)
+    flows = [
+        one for part in result.desired.fragments.values() for one in part.resources if isinstance(one, FlowEntry)
+    ]
+    ranges = {
+        tuple(map(int, two)) for one in flows for two in re.findall(r"nat\(src=[^:)]*:(\d+)-(\d+)\)", one.actions)
+    }
+    ((first, last),) = ranges
+    assert sum("nat(src=" in one.actions for one in flows) == sum(
+        f":{first}-{last})" in one.actions for one in flows
+    )
+    assert not {BFD_PORT, port, *DEFAULT_PORTS.values()} & set(range(first, last + 1))
+    assert last - first > 10000
+    assert last < 32768 or datapath is DatapathType.SYSTEM

@@ -184,7 +184,7 @@ def test_connections_that_are_translated_take_what_stands_for_the_gateway() -> N
     result = compiled(*HOME6, EAST6)
     own = source_of(ip_address("2001:db8:1::11"))
     flows = [one for one in resources(result) if isinstance(one, FlowEntry)]
-    assert any(f"nat(src={own})" in one.actions for one in flows)
+    assert any(f"nat(src={own}:" in one.actions for one in flows)
     for on in ("g1", "w1"):
         routed = {
             one.destination

@@ -14,7 +14,7 @@ from flows.fields import PROTOCOLS
 from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState
-from mcagent.core.fragments.tunnel_guard import Peers, guard
+from mcagent.core.fragments.tunnel_guard import Peers, guard, tunnel_port
 from mcagent.core.ids import PROBE_METERS
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
@@ -27,6 +27,9 @@ from mcagent.model.plan import Fragment
 from mcagent.model.resources import Bridge, FlowEntry, GroupEntry, HostPort, MeterEntry, Resource, TunnelPort
 
 Resources = tuple[Resource, ...]
+
+# Of connections that are SNATed, the first and the last: see `snat_ports`.
+_SNAT_PORTS = {DatapathType.NETDEV: (10000, 32767), DatapathType.SYSTEM: (10000, 65535)}
 
 PROBES = 100  # a second through the tunnels to one cluster, answers included: that of 50 gateways there
 
@@ -60,7 +63,23 @@ def environment(
         identities=config.stretched_network_policy,
         published_pods=local.published_pods,
         userspace_conntrack=datapath is DatapathType.NETDEV,
+        snat_ports=snat_ports(datapath, tunnel_port(config)),
     )
+
+
+def snat_ports(datapath: DatapathType, tunnel: int) -> tuple[int, int]:
+    """Return the first and the last source port that a gateway gives to connections that it SNATs.
+
+    None is the UDP port of a tunnel or of BFD: a reply to it would be taken for a forged tunnel packet by the
+    other cluster's Nodes (`mcagent.core.fragments.tunnel_guard`). `tunnel` is this ClusterSet's; those below the
+    first are 3784 (BFD), 4789 and 8472 (VXLAN) and 6081 (Geneve). On the userspace datapath, whose conntrack does
+    not know what the kernel's has, none is one that Linux chooses for the Node's own connections (ip(7),
+    ip_local_port_range).
+    """
+    first, last = _SNAT_PORTS[datapath]
+    if not first <= tunnel <= last:
+        return first, last
+    return max((first, tunnel - 1), (tunnel + 1, last), key=lambda side: side[1] - side[0])
 
 
 def bridge(order: tuple[str, ...], datapath: DatapathType, config: Config) -> Resources:
