@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +15,7 @@ from devtools.lab.topology import DIRECT_PORT, POD_PORT, generate
 from devtools.nodes import netns
 from devtools.traffic.load import Kind, Load, Stream
 from devtools.waiting import wait_until
+from tests.lab.gateways import told, wait_for_bfd
 
 pytestmark = pytest.mark.failover
 
@@ -25,12 +24,7 @@ pytestmark = pytest.mark.failover
 def lab(make_lab: Callable[..., Lab]) -> Lab:
     """Two clusters, each with two gateways and a worker."""
     made: Lab = make_lab(generate(gateways=2))
-    east = made.topology.clusters[0]
-    wait_until(
-        lambda: all(g["live"] and g["bfd"] in ("", "answers") for n in east.nodes for g in gateways(made, n.name)),
-        "BFD between all",
-        timeout=30,
-    )
+    wait_for_bfd(made, *made.topology.clusters[0].nodes)
     return made
 
 
@@ -62,18 +56,6 @@ def assert_nothing_lost(load: Load) -> None:
     assert {name: (one.lost, one.broken, one.reasons) for name, one in report.streams.items()} == dict.fromkeys(
         report.streams, (0, 0, ())
     )
-
-
-def gateways(lab: Lab, node: str) -> list[dict[str, Any]]:
-    """Return the gateways as `mcagent gateways` of a Node tells them."""
-    found = json.loads(lab.mcagent(node, "gateways", "-o", "json", check=False))
-    return [gateway for cluster in found["clusters"] for gateway in cluster["gateways"]]
-
-
-def told(lab: Lab, node: str, name: str) -> dict[str, Any]:
-    """Return what a Node tells of one gateway."""
-    (found,) = [gateway for gateway in gateways(lab, node) if gateway["name"] == name]
-    return found
 
 
 def test_drain_and_undrain_lose_nothing(lab: Lab, load: Load) -> None:

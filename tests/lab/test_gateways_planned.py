@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -20,6 +18,7 @@ from devtools.waiting import wait_until
 from mcagent.core.failover.liveness import GRACE
 from tests import failover
 from tests.failover import INTERVALS, Volume, words
+from tests.lab.gateways import told
 
 pytestmark = pytest.mark.failover
 
@@ -48,12 +47,6 @@ def load(lab: Lab, settled: Settled) -> Iterator[Load]:
     settled.wait()
     with Load(failover.streams(lab, VOLUME)) as running:
         yield running
-
-
-def told(lab: Lab, node: str, name: str) -> dict[str, Any]:
-    """Return what a Node's agent tells of one gateway; nothing while it knows none of that name."""
-    found = json.loads(lab.mcagent(node, "gateways", "-o", "json", check=False))
-    return next((g for cluster in found["clusters"] for g in cluster["gateways"] if g["name"] == name), {})
 
 
 def announce(lab: Lab, *addresses: object) -> None:

@@ -17,6 +17,7 @@ from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from mcagent.model.traffic import TRAFFIC_ANNOTATION
 from tests.imported import ADDRESS, PORT, answered, endpoint_slice, import_service, pods
+from tests.lab.gateways import wait_for_bfd
 from tests.lab.traces import trace
 
 CONNECTIONS = 2000  # a share of 3/4 is off by 0.05 in less than one of a million runs
@@ -141,6 +142,7 @@ def test_a_cluster_that_no_gateway_reaches_is_left_in_the_time_of_bfd_and_return
     client, node = lab.namespace(east.workers[0].pods[0]), east.workers[0].name
     say(lab, None, sessionAffinity="None")
     becomes(lab, client, "east", "west")
+    wait_for_bfd(lab, *east.nodes)
     lost = faults.link_cut(lab, *(one.name for one in west.gateways))
     lost.inject()
     try:
