@@ -20,6 +20,7 @@ def env(*, gateway: bool, siblings: tuple[int, ...]) -> pipeline.Env:
         service_cidrs=(ip_network("10.96.0.0/16"),),
         published_pods=(ip_network("10.10.0.0/16"),),
         userspace_conntrack=True,
+        snat_ports=(10000, 32767),
     )
 
 

@@ -19,7 +19,11 @@ from flows.fields import IP_TCP
 from flows.flow import Flow, Group
 from flows.pipeline.registers import IDENTITY_UNKNOWN
 from flows.simulator import Network, Packet, Switch
+from mcagent.core.fragments.build import snat_ports
+from mcagent.model.facts import DatapathType
+from mcagent.model.resources import DEFAULT_PORTS, TunnelType
 
+GENEVE = DEFAULT_PORTS[TunnelType.GENEVE]
 ZONES = SimpleNamespace(arrival=100, service=101, snat=102)
 PLAIN, TRANSLATED, REPLY = (f"aa:bb:cc:dd:ee:f{n}" for n in range(3))  # see flows.pipeline.registers
 HOST_MAC = "0a:6d:63:00:00:01"
@@ -121,6 +125,7 @@ class World:
     standby: frozenset[tuple[str, str]] = frozenset()
     order: tuple[str, ...] = ()
     userspace_conntrack: bool = True  # see `pipeline.Env`
+    any_snat_port: bool = False  # SNAT has no range of ports: which one conntrack chooses there is not simulated
     identities: bool = False  # tunnels carry label identities: each Pod has a number of its own
     rules: tuple[pipeline.PolicyRule, ...] = ()  # of policies, each of a level of its own
 
@@ -211,6 +216,7 @@ class World:
         """Return what all parts of a Node's pipeline share."""
         cluster = self.cluster(node.cluster)
         others = sorted(self.ports[node.name, g.name] for g in cluster.gateways if g is not node)
+        datapath = DatapathType.NETDEV if self.userspace_conntrack else DatapathType.SYSTEM
         return pipeline.Env(
             gateway=node.gateway,
             ct_zone_base=ZONES.arrival,
@@ -219,6 +225,7 @@ class World:
             service_cidrs=(cluster.service_cidr,),
             published_pods=(cluster.pod_cidr,) if cluster.publishes else (),
             userspace_conntrack=self.userspace_conntrack,
+            snat_ports=(None, None) if self.any_snat_port else snat_ports(datapath, GENEVE),
             identities=self.identities,
         )
 

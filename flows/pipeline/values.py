@@ -26,7 +26,8 @@ class Env:
     published_pods: tuple[Network, ...] = ()  # Pods that remote clusters may reach and see; empty: no Pod to Pod
     identities: bool = False  # tunnels carry label identities (else, that they are unknown)
     userspace_conntrack: bool = False  # it may move clients' ports, and is stricter about TCP than the kernel's
-    snat_ports: tuple[int, int] = (10000, 65535)  # first and last source port of connections that are SNATed
+    # First and last source port of connections that are SNATed; None: as conntrack chooses.
+    snat_ports: tuple[int | None, int | None] = (None, None)
 
     def zone(self, zone: Zone) -> int:
         """Return the number of a conntrack zone."""

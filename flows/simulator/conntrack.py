@@ -271,12 +271,18 @@ class ConnectionTable:
                 return other
         return None
 
-    @staticmethod
-    def _first_port(key: Tuple5, nat: Nat) -> int:
-        """Return the source port that is tried first: of a range, conntrack has a hash choose it."""
+    def _first_port(self, key: Tuple5, nat: Nat) -> int:
+        """Return the source port that is tried first.
+
+        Of a range the kernel keeps a client's port that is in it (get_unique_tuple in Linux' nf_nat_core.c); in
+        userspace a hash of the connection chooses (set_sport_range in lib/conntrack.c), here a simpler one.
+        """
         if nat.port is None or key.proto in (IP_ICMP, IP_ICMPV6):
             return key.src_port
-        return nat.port + key.src_port % ((nat.last_port or nat.port) + 1 - nat.port)
+        last = nat.last_port or nat.port
+        if self.datapath is Datapath.KERNEL and nat.port <= key.src_port <= last:
+            return key.src_port
+        return nat.port + key.src_port % (last + 1 - nat.port)
 
     def _taken(self, key: Tuple5) -> bool:
         return key in self.index or key in self.left
