@@ -102,13 +102,15 @@ def tcp(namespace: str, address: object, port: int, *, timeout: float = TIMEOUT)
         return Reply(pod=client.hello.pod, source=client.hello.source, port=client.hello.port, rtt=rtt)
 
 
-def udp_socket(namespace: str, address: object, port: int, source: str = "") -> socket.socket:
-    """Return a connected UDP socket of a namespace, bound to `source` if given."""
+def udp_socket(
+    namespace: str, address: object, port: int, source: str = "", source_port: int = 0
+) -> socket.socket:
+    """Return a connected UDP socket of a namespace, bound to `source` and `source_port` if given."""
 
     def connect() -> socket.socket:
         one = roomy_socket()
-        if source:
-            one.bind((source, 0))
+        if source or source_port:
+            one.bind((source, source_port))
         one.connect((str(address), port))
         return one
 

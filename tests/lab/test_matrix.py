@@ -18,6 +18,7 @@ from devtools.nodes import node as node_module
 from devtools.traffic import matrix, traffic
 from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, Capture
 from mcagent.core.addresses.underlay import source_of
+from mcagent.core.fragments.tunnel_guard import BFD_PORT
 from mcagent.model.facts import DatapathType
 from mcagent.model.resources import TunnelType
 
@@ -97,6 +98,15 @@ def test_a_client_on_a_nodes_own_network_is_seen_as_the_gateway(lab: Lab) -> Non
         in_the_pod_cidr = east.cni is Cni.AWS_VPC and node.address6 is None
         assert reply.source == _known(node if in_the_pod_cidr else east.gateways[0])
         assert reply.pod in west.services[0].pods
+
+
+def test_a_client_by_the_port_of_bfd_is_answered(lab: Lab) -> None:
+    """Behind the gatewayIP it has another one: the answer would be taken for a forged packet of a tunnel."""
+    east, west = lab.topology.clusters
+    for client in (east.workers[0], east.workers[0].pods[0]):
+        namespace, target = lab.namespace(client), west.services[0].cluster_ip
+        with traffic.udp_socket(namespace, target, 80, source_port=BFD_PORT) as one:
+            assert traffic.exchange(one, os.urandom(16)).pod in west.services[0].pods
 
 
 def test_every_endpoint_of_a_service_is_used_and_only_these(lab: Lab) -> None:
