@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from tests.e2e.guide import Guide
 HELD = 50  # connections
 RATE = 100  # datagrams a second
 SOON = 60.0  # seconds
+# An API server that ends takes itself out of Service kubernetes. When it is back, kube-proxy may ask it up to 60 s
+# later (client-go's reflectors, 30 s and as much jitter), and Pods that come by that Service 30 s after that.
+REACHED_AGAIN = 60.0 + 30.0 + SOON
 # What tells of a Node's dataplane, for people and for a comparison.
 LOOKS = (
     ("ip", "-brief", "link"), ("ip", "rule"), ("ip", "-6", "rule"), ("ip", "route", "show", "table", "28003"),
@@ -120,12 +124,16 @@ class World:
     def settled(self) -> None:
         """Return when all Nodes are gateways, all Pods ready and none leaving, and every client has answers."""
         for cluster in self.lab.topology.clusters:
-            until(lambda c=cluster: all(map(_steady, self.get(c, "pods", "-A"))), "ready Pods")  # type: ignore[misc]
+            ready = partial(self._all_steady, cluster)
+            until(ready, f"ready Pods of {cluster.name}", timeout=REACHED_AGAIN)
             names = {one.name for one in cluster.nodes}
             until(lambda c=cluster, n=names: self.gateways(c) == n, f"the gateways {names}")  # type: ignore[misc]
             self.lab.rolled_out(cluster, "kube-system", "daemonset/mcagent-agent")
         for client in self.clients():
             until(lambda c=client: not c.ask(10, URL).broken, f"answers on {client.node}")  # type: ignore[misc]
+
+    def _all_steady(self, cluster: Cluster) -> bool:
+        return all(map(_steady, self.get(cluster, "pods", "-A")))
 
     def write_evidence(self, place: Path) -> None:
         """Write what clusters and agents say of themselves."""
