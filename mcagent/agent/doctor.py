@@ -21,6 +21,7 @@ from mcagent.core.doctor.node import examine
 from mcagent.core.doctor.observed import AgentSeen, ApiSeen, KernelSeen, NodeSeen, SwitchSeen
 from mcagent.core.doctor.status import agent_seen, outer_addresses
 from mcagent.core.fragments.kernel import OVERHEAD, WIREGUARD_OVERHEAD, largest_mtu
+from mcagent.core.fragments.tunnel_guard import tunnel_port
 from mcagent.dataplane.doctor.filters import see_filters
 from mcagent.dataplane.doctor.kernel import own_address, reverse_path_drops, see_kernel
 from mcagent.dataplane.doctor.probe import probe_paths
@@ -29,7 +30,7 @@ from mcagent.http.server import Page
 from mcagent.model.config import DatapathChoice
 from mcagent.model.errors import McagentError
 from mcagent.model.net import Address
-from mcagent.model.resources import DEFAULT_PORTS, PeerKind
+from mcagent.model.resources import PeerKind
 
 FRESH = 5.0  # seconds for which the page's answer is given again
 _QUEUE = 4  # requests that are answered at the same time
@@ -82,7 +83,7 @@ def look(
         paths=paths,
         outer=outer,
         host_port=core.host_port,
-        tunnel_port=core.tunnel_port or DEFAULT_PORTS[core.tunnel_type],
+        tunnel_port=tunnel_port(core),
         route_table=core.route_table,
         rule_priority=core.rule_priority,
         mark_bit=core.ct_mark_bit,

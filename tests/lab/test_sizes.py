@@ -239,14 +239,8 @@ def test_clients_with_one_source_port_are_kept_apart(lab: Lab) -> None:
     with ExitStack() as stack:
         sockets = []
         for client in _clients(lab):
-
-            def bound() -> socket.socket:
-                one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-                one.bind(("0.0.0.0", 4000))
-                one.connect((str(_web(lab)), 80))
-                return one
-
-            sockets.append(stack.enter_context(netns.call(lab.namespace(client), bound)))
+            one = traffic.udp_socket(lab.namespace(client), _web(lab), 80, source_port=4000)
+            sockets.append(stack.enter_context(one))
         for _ in range(3):
             for one in sockets:
                 reply = traffic.exchange(one, os.urandom(16))
