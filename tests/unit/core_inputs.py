@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
+from mcagent.core.compile import Compiled
 from mcagent.model.config import Config
 from mcagent.model.labels import NAMESPACE_NAME, label_hash
 from mcagent.model.net import Address, Network
@@ -30,7 +31,8 @@ from mcagent.model.objects import (
     Snapshot,
 )
 from mcagent.model.parsing.parse import parse_object
-from mcagent.model.resources import Bfd, PeerKind, TunnelPort, TunnelType
+from mcagent.model.plan import Desired
+from mcagent.model.resources import Bfd, PeerKind, Resource, TunnelPort, TunnelType
 from mcagent.model.traffic import Traffic
 
 ATTRIBUTES = {
@@ -54,6 +56,12 @@ ATTRIBUTES = {
 def meta(kind: Kind, name: str, created: str = "", namespace: str = "mc") -> Meta:
     """Return the identity of an object."""
     return Meta(kind=kind, name=name, namespace="" if kind is Kind.NODE else namespace, created=created)
+
+
+def resources(found: Compiled | Desired, owner: str = "") -> list[Resource]:
+    """Return the resources of an owner, or of all."""
+    fragments = found.desired.fragments if isinstance(found, Compiled) else found.fragments
+    return [r for name, u in fragments.items() if owner in ("", name) for r in u.resources]
 
 
 def addresses(*texts: str) -> tuple[Address, ...]:

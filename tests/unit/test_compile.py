@@ -20,7 +20,6 @@ from mcagent.model.config import Config, EncryptionFallback, GatewayMode, PodRou
 from mcagent.model.facts import DatapathType, Drain, Facts
 from mcagent.model.labels import NAMESPACE_NAME, identity
 from mcagent.model.objects import ApiObject, Kind, Snapshot, WireGuardInfo
-from mcagent.model.plan import Desired
 from mcagent.model.resources import (
     Bridge,
     FlowEntry,
@@ -56,6 +55,7 @@ from tests.unit.core_inputs import (
     node,
     pod,
     policy,
+    resources,
     service,
     service_import,
     snapshot,
@@ -69,12 +69,6 @@ WEST = cluster("west", "10.98.0.0/16", "10.30.0.0/16", gateways=("203.0.113.3",)
 def compiled(*objects: ApiObject, on: str = "g1", facts: Facts = NO_FACTS, **values: Any) -> Compiled:
     """Return what Node `on` of cluster home should have."""
     return compile_desired(snapshot(*HOME, *objects), facts, config(on, **values))
-
-
-def resources(found: Compiled | Desired, owner: str = "") -> list[Resource]:
-    """Return the resources of an owner, or of all."""
-    fragments = found.desired.fragments if isinstance(found, Compiled) else found.fragments
-    return [r for name, u in fragments.items() if owner in ("", name) for r in u.resources]
 
 
 def of(kind: type, found: Iterable[Resource]) -> list[Any]:

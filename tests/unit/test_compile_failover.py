@@ -20,7 +20,7 @@ from mcagent.model.facts import DatapathType, Drain, Facts
 from mcagent.model.objects import ApiObject, Node, Snapshot
 from mcagent.model.problem import Severity
 from mcagent.model.resources import Backend, Bfd, Bridge, GroupEntry, PeerKind, TunnelPort
-from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, snapshot
+from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
 
 EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2", "203.0.113.3"))
 WEST = cluster("west", "10.98.0.0/16", gateways=("203.0.113.8", "203.0.113.9"))
@@ -51,8 +51,7 @@ def seen_by(source: Snapshot, settings_: Config, **facts: Any) -> Facts:
 
 def tunnels(found: Compiled) -> dict[str, TunnelPort]:
     """Return the tunnels by the address of their other end."""
-    every = (r for fragment in found.desired.fragments.values() for r in fragment.resources)
-    return {str(r.remote_ip): r for r in every if isinstance(r, TunnelPort)}
+    return {str(r.remote_ip): r for r in resources(found) if isinstance(r, TunnelPort)}
 
 
 def bridge(found: Compiled) -> Bridge:
@@ -62,8 +61,9 @@ def bridge(found: Compiled) -> Bridge:
 
 def group(found: Compiled, kind: int, number: int) -> GroupEntry | None:
     """Return a group."""
-    every = (r for fragment in found.desired.fragments.values() for r in fragment.resources)
-    return next((r for r in every if isinstance(r, GroupEntry) and r.group_id == kind << 24 | number), None)
+    return next(
+        (r for r in resources(found) if isinstance(r, GroupEntry) and r.group_id == kind << 24 | number), None
+    )
 
 
 def choice(found: Compiled, kind: int, cluster_id: str = "") -> list[list[str]]:

@@ -15,9 +15,9 @@ from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
-from mcagent.model.resources import FlowEntry, HostPort, NftChain, NftSet, Resource, Route, RouteType, TunnelPort
+from mcagent.model.resources import FlowEntry, HostPort, NftChain, NftSet, Route, RouteType, TunnelPort
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
-from tests.unit.core_inputs import HOME, cluster, config, snapshot
+from tests.unit.core_inputs import HOME, cluster, config, resources, snapshot
 
 
 def key(number: int) -> str:
@@ -49,11 +49,6 @@ def compiled(*infos: ClusterInfoImport, facts: Facts = FACTS, settings: Config |
     """Compile gateway g1 with these clusters."""
     objects: tuple[ApiObject, ...] = (*HOME, *infos)
     return compile_desired(snapshot(*objects), facts, settings or encrypting())
-
-
-def resources(result: Compiled) -> list[Resource]:
-    """Return all resources."""
-    return [resource for fragment in result.desired.fragments.values() for resource in fragment.resources]
 
 
 def remote_ends(result: Compiled) -> set[str]:

@@ -16,7 +16,7 @@ from mcagent.model.labels import label_hash
 from mcagent.model.objects import ApiObject, Kind, LabelIdentity
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.resources import FlowEntry
-from tests.unit.core_inputs import HOME, cluster, config, label_identity, namespace, pod, snapshot
+from tests.unit.core_inputs import HOME, cluster, config, label_identity, namespace, pod, resources, snapshot
 
 WEB = "ns:kubernetes.io/metadata.name=default&pod:app=web"
 DB = "ns:kubernetes.io/metadata.name=default&pod:app=db"
@@ -26,7 +26,7 @@ OBJECTS = (*HOME, cluster("east", "10.97.0.0/16"), namespace("default"))
 def identity_flows(*objects: ApiObject, on: str = "g1") -> list[tuple[str, str]]:
     """Return matches and actions of table Identity but those that every Node has."""
     wanted = compile_desired(snapshot(*OBJECTS, *objects), Facts(), config(on, stretched_network_policy=True))
-    flows = [r for f in wanted.desired.fragments.values() for r in f.resources if isinstance(r, FlowEntry)]
+    flows = [r for r in resources(wanted) if isinstance(r, FlowEntry)]
     return sorted((one.match, one.actions) for one in flows if one.table == 12 and one.priority == 100)
 
 

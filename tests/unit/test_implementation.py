@@ -16,7 +16,7 @@ from mcagent.model.facts import Facts
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.plan import Fragment
 from mcagent.model.resources import FlowEntry, GroupEntry, PeerKind, TunnelPort
-from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, snapshot
+from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
 
 ANTREA = cluster("east", "10.97.0.0/16", "10.20.0.0/16")
 OURS = cluster("west", "10.98.0.0/16", "10.21.0.0/16", gateways=("203.0.113.8", "203.0.113.9"))
@@ -32,8 +32,7 @@ def compiled(objects: tuple[ApiObject, ...], on: str, unanswered: frozenset[str]
 
 def tunnels(found: Compiled) -> list[TunnelPort]:
     """Return the tunnels to other clusters."""
-    every = (r for fragment in found.desired.fragments.values() for r in fragment.resources)
-    return [r for r in every if isinstance(r, TunnelPort) and r.peer_kind is PeerKind.REMOTE]
+    return [r for r in resources(found) if isinstance(r, TunnelPort) and r.peer_kind is PeerKind.REMOTE]
 
 
 def judged(objects: tuple[ApiObject, ...], on: str) -> Compiled:

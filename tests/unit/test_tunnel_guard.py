@@ -20,7 +20,7 @@ from mcagent.model.net import Address, host_network
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.resources import DEFAULT_PORTS, FlowEntry, NftChain, NftSet, TunnelType
 from mcagent.model.wireguard import WireGuardImplementation
-from tests.unit.core_inputs import HOME, cluster, config, gateway, networks, node, snapshot
+from tests.unit.core_inputs import HOME, cluster, config, gateway, networks, node, resources, snapshot
 
 EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2"), created="2026-01-01")
 NO_FACTS = Facts()
@@ -41,8 +41,7 @@ def compiled(*objects: ApiObject, on: str = "w1", facts: Facts = NO_FACTS, **val
 
 def found(result: Compiled) -> list[NftChain | NftSet]:
     """Return all that is nft's."""
-    resources = [one for fragment in result.desired.fragments.values() for one in fragment.resources]
-    return [one for one in resources if isinstance(one, NftChain | NftSet)]
+    return [one for one in resources(result) if isinstance(one, NftChain | NftSet)]
 
 
 def chains(result: Compiled, name: str) -> dict[str, tuple[str, ...]]:
@@ -196,9 +195,7 @@ def test_addresses_are_merged_as_nft_lists_them(values: set[int], version: int) 
 def test_snat_gives_no_port_of_a_tunnel(datapath: DatapathType, port: int) -> None:
     """A reply to such a port would be dropped as forged; and many ports are left, none of Linux' own on netdev."""
     result = compiled(*HOME, EAST, on="g1", facts=Facts(datapath=datapath), tunnel_port=port)
-    flows = [
-        one for part in result.desired.fragments.values() for one in part.resources if isinstance(one, FlowEntry)
-    ]
+    flows = [one for one in resources(result) if isinstance(one, FlowEntry)]
     ranges = {
         tuple(map(int, two)) for one in flows for two in re.findall(r"nat\(src=[^:)]*:(\d+)-(\d+)\)", one.actions)
     }

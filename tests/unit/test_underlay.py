@@ -33,12 +33,11 @@ from mcagent.model.resources import (
     LinkAddress,
     NftChain,
     NftSet,
-    Resource,
     Route,
     TunnelPort,
 )
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
-from tests.unit.core_inputs import addresses, cluster, config, gateway, node, snapshot
+from tests.unit.core_inputs import addresses, cluster, config, gateway, node, resources, snapshot
 from tests.unit.test_encryption import key
 
 # Cluster "home" on IPv6 alone: a gateway and two workers, one of them dual-stack.
@@ -54,11 +53,6 @@ EAST6 = cluster("east", "10.97.0.0/16", "10.20.0.0/16", gateways=("2001:db8:2::1
 def compiled(*objects: ApiObject, settings: Config | None = None, facts: Facts | None = None) -> Compiled:
     """Compile a Node, by default g1, of these objects."""
     return compile_desired(snapshot(*objects), facts or Facts(), settings or config("g1"))
-
-
-def resources(result: Compiled) -> list[Resource]:
-    """Return all resources."""
-    return [resource for fragment in result.desired.fragments.values() for resource in fragment.resources]
 
 
 def tunnels(result: Compiled) -> dict[str, set[str]]:
