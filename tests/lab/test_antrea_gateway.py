@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -25,6 +26,7 @@ from tests.antrea_crds import ANTREA, definition
 MANY = 16  # connections: the hash gives each of two gateways some, but once in 32,768 times
 LARGEST = 1450  # bytes: 1500 less Geneve's or VXLAN's 50
 OURS, THEIRS = 11, 21  # label identities
+PORTS = itertools.count(10000)  # below net.ipv4.ip_local_port_range: no kernel gives one of them to a client
 SOON = 40.0  # seconds until all agents have taken in a change, or know what a new peer is
 
 
@@ -67,9 +69,18 @@ def taken_for_antrea(lab: Lab, node: str) -> bool:
     return code == 200 and json.loads(text)["summary"]["clusters"]["west"]["antrea"] is True
 
 
-def _seen(lab: Lab, client: Pod, address: object, port: int = 80) -> set[str]:
-    """Return the sources that servers saw of as many connections. Raises LabError when one gets no answer."""
-    return {traffic.tcp(lab.namespace(client), address, port).source for _ in range(MANY)}
+def _seen(lab: Lab, client: Pod, address: object) -> set[str]:
+    """Return the sources that servers saw of as many connections. Raises LabError when one gets no answer.
+
+    Antrea's conntrack drops a connection to a Service's own address from a port from which the Pod has asked the
+    same Service by its imported address within two minutes. So each connection has a port that no other one gets.
+    """
+    namespace, target = lab.namespace(client), str(address)
+    seen = set()
+    for port in itertools.islice(PORTS, MANY):
+        with TcpClient(namespace, target, 80, source_port=port) as one:
+            seen.add(one.hello.source)
+    return seen
 
 
 def _pods(lab: Lab, cluster: str) -> list[Pod]:

@@ -86,6 +86,22 @@ def test_a_service_and_its_pod_are_asked_by_the_same_port(lab: Lab, first: str) 
             assert one.exchange(b"after") < AGAIN
 
 
+@pytest.mark.parametrize("first", ["imported", "own"])
+def test_a_service_is_asked_by_both_addresses_from_the_same_port(lab: Lab, first: str) -> None:
+    """The address under which a cluster imports a Service, and its own one in the other cluster, get along."""
+    east, west = lab.topology.clusters
+    found = next(found for found in lab.topology.imports(east) if found.service == west.services[0])
+    base = {"imported": 49000, "own": 50000}[first]
+    addresses = [str(found.cluster_ip), str(west.services[0].cluster_ip)]
+    before, after = addresses if first == "imported" else reversed(addresses)
+    for source in range(SOURCES):
+        one = Server(before, 80, base).connect(lab, source)
+        one.exchange(b"before")
+        one.reset()
+        with Server(after, 80, base).connect(lab, source) as again:
+            assert again.exchange(b"after") < AGAIN
+
+
 def test_ports_of_a_moment_ago_take_nothing_from_others(lab: Lab, server: Server) -> None:
     """A burst of connections, the same again, and the ports beside them: each gets its own answers."""
     burst = range(100, 100 + BURST)
