@@ -55,6 +55,10 @@ def bound(address: Address) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
-        where = address if isinstance(address, Path) else "{}:{}".format(*address)
+        where = address if isinstance(address, Path) else _shown(*address)
         raise OSError(error.errno, f"cannot listen on {where}: {error.strerror}") from error
     return listening
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

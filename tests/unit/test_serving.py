@@ -37,6 +37,8 @@ def test_who_cannot_listen_says_where(tmp_path: Path) -> None:
     port = taken.getsockname()[1]
     with taken, pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"):
         bound(("127.0.0.1", port))
+    with pytest.raises(OSError, match=r"cannot listen on \[2001:db8::1\]:80: Cannot assign requested address"):
+        bound(("2001:db8::1", 80))
     with pytest.raises(OSError, match=rf"cannot listen on {tmp_path}/missing/x: No such file"):
         bound(tmp_path / "missing/x")
 
