@@ -25,15 +25,16 @@ from devtools.realapi import RealApiServer
 from devtools.waiting import wait_until
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
-from mcagent.model.kinds import KINDS, object_path
+from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from tests.objects import Objects
 
 REPOSITORY = Path(__file__).parents[1]
 Json = dict[str, Any]
 _SAMPLE = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$")
 
 
-class Api:
+class Api(Objects):
     """A running API server with the CRDs in it. `client` is the administrator's, `pids` are its programs'."""
 
     def __init__(self, kubeconfig: Path, pids: Mapping[str, int]) -> None:
@@ -57,26 +58,6 @@ class Api:
         except ApiRefusalError:
             return False
         return True
-
-    def put(self, kind: Kind, name: str, namespace: str = "", **fields: Any) -> Any:
-        """Create an object and return it."""
-        meta = {"name": name, **fields.pop("metadata", {})}
-        body = {"apiVersion": KINDS[kind].api_version, "kind": str(kind), "metadata": meta, **fields}
-        return self.client.request("POST", object_path(kind, namespace), body=body)
-
-    def patch(self, kind: Kind, name: str, namespace: str, body: Json, *, part: str = "") -> Any:
-        """Merge something into an object (`part`: "/status") and return it."""
-        path = object_path(kind, namespace, name) + part
-        return self.client.request("PATCH", path, body=body, content_type="application/merge-patch+json")
-
-    def get(self, kind: Kind, name: str, namespace: str = "") -> Any:
-        """Return an object, None if there is none."""
-        try:
-            return self.client.request("GET", object_path(kind, namespace, name))
-        except ApiRefusalError as err:
-            if err.code == 404:
-                return None
-            raise
 
     def join(self, leader: Api, cluster: str, *, area: str, home: str = "kube-system", token: str = "") -> None:
         """Make Secret and ClusterSet of a member. Without `token` it uses that of the leader's administrator."""

@@ -17,6 +17,7 @@ from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.antrea.audit import AuditLog
 from tests.apiservers import collection
+from tests.objects import Objects
 
 Json = dict[str, Any]
 OURS = "ours"
@@ -26,7 +27,7 @@ READ, TOKEN_ROLE = ("get", "list", "watch"), "mcagent-leader-token"
 CRD = "CustomResourceDefinition"
 
 
-class Cluster:
+class Cluster(Objects):
     """An API server and its objects.
 
     `controllers` of Kubernetes run beside those that it needs in any case.
@@ -75,30 +76,6 @@ class Cluster:
         body = {"apiVersion": KINDS[kind].api_version, "kind": str(kind), "metadata": meta, **fields}
         return self._apply(object_path(kind, namespace, name), body)
 
-    def patch(self, kind: Kind, name: str, namespace: str, body: Json, part: str = "") -> Any:
-        """Merge something into an object and return it."""
-        path = object_path(kind, namespace, name) + part
-        return self.client.request("PATCH", path, body=body, content_type="application/merge-patch+json")
-
-    def get(self, kind: Kind, name: str, namespace: str = "") -> Any:
-        """Return an object, None if there is none."""
-        try:
-            return self.client.request("GET", object_path(kind, namespace, name))
-        except ApiRefusalError as err:
-            if err.code == 404:
-                return None
-            raise
-
-    def items(self, kind: Kind, namespace: str = "") -> list[Json]:
-        """Return all objects of a kind in a namespace."""
-        found: list[Json] = self.client.request("GET", object_path(kind, namespace))["items"]
-        return found
-
-    def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
-        """Delete an object if it is there."""
-        if self.get(kind, name, namespace) is not None:
-            self.client.request("DELETE", object_path(kind, namespace, name))
-
     def token(self, account: str, namespace: str) -> str:
         """Return a token of a ServiceAccount."""
         path = object_path(Kind.SERVICE_ACCOUNT, namespace, account) + "/token"
@@ -123,7 +100,7 @@ class Cluster:
             "addresses": [{"type": "InternalIP", "address": address}],
             "conditions": [{"type": "Ready", "status": "True", "reason": "Test", "message": "of a test"}],
         }
-        self.patch(Kind.NODE, name, "", {"status": status}, "/status")
+        self.patch(Kind.NODE, name, "", {"status": status}, part="/status")
 
     def service(self, name: str, addresses: Iterable[str], port: int = 80) -> str:
         """Make a Service with these Pods and return its ClusterIP."""

@@ -37,7 +37,7 @@ ELSEWHERE = frozenset(
         ),
         "lab": (
             "dead_endpoints", "demo", "doctor", "imported_traffic", "lab", "monitoring", "real_api",
-            "silent_peer", "user_guide",
+            "silent_peer", "tunnel_probes", "user_guide",
         ),
     }.items()
     for name in names

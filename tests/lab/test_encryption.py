@@ -274,6 +274,8 @@ def _device_name(lab: Lab, node: Node) -> str:
 def test_without_agent_and_device_nothing_leaves(lab: Lab, wire: Wire, more: str) -> None:
     """With agents killed, devices gone, and rules or the nft table too, packets stay in until all is back."""
     east, west = lab.topology.clusters
+    if more and len(east.gateways) > 1:
+        pytest.skip("rules and nft tables are the same with one gateway")
     pod, target = lab.namespace(east.workers[0].pods[0]), west.workers[0].pods[0].address
     traffic.udp(pod, target, POD_PORT, b"before")
     names = [gateway.name for gateway in east.gateways]

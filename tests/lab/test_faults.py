@@ -24,6 +24,7 @@ from mcagent.model.facts import DatapathType
 
 BRIDGE = "br-mc"
 KILLS = 30
+KILLS_IN_A_TEST_KERNEL = 12  # it starts an agent in three seconds
 
 Dumps = dict[str, dict[str, object]]  # Node name to what is programmed there
 
@@ -238,15 +239,16 @@ def _reaches(lab: Lab) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_agents_killed_thirty_times_lose_no_packet(lab: Lab, before: Dumps) -> None:
+def test_agents_killed_again_and_again_lose_no_packet(lab: Lab, before: Dumps) -> None:
     """SIGKILL at random moments, objects changing meanwhile: no packet is lost, and the end state is right."""
     east, west = lab.topology.clusters
     seed = int(os.environ.get("MCAGENT_TEST_SEED") or time.time())
     chance = random.Random(seed)
     print(f"MCAGENT_TEST_SEED={seed}")
     names = [node.name for _, node in lab.topology.nodes()]
+    kills = KILLS if lab.userspace else KILLS_IN_A_TEST_KERNEL
     with stream(lab) as pods, service_stream(lab) as service:
-        for number in range(KILLS):
+        for number in range(kills):
             name = chance.choice(names)
             # There is something to do at the moment of the kill.
             for cluster in lab.topology.clusters:
@@ -258,7 +260,7 @@ def test_agents_killed_thirty_times_lose_no_packet(lab: Lab, before: Dumps) -> N
             wait_until(lambda moment=moment: time.monotonic() >= moment, "the moment", interval=0.005)  # type: ignore[misc]
             lab.stop_agent(name, kill=True)
             lab.start_agent(name)
-        assert KILLS % 2 == 0  # the export is as it was
+        assert kills % 2 == 0  # the export is as it was
         lab.wait_ready()
         _change_import(lab, east.name, west.name, [str(west.pod_cidr)])
         for name in names:
@@ -321,8 +323,10 @@ def test_an_import_deleted_and_created_again(lab: Lab, before: Dumps) -> None:
         wait_until(lambda node=node: dumps(lab, node.name) == before[node.name], "all to be back", timeout=20)  # type: ignore[misc]
 
 
-def test_an_object_changed_a_thousand_times_settles_once(lab: Lab, before: Dumps) -> None:
+def test_an_object_changed_a_thousand_times_settles_once(lab: Lab, before: Dumps, datapath: DatapathType) -> None:
     """A thousand changes in a burst end in the last one's state, without a leak and in far fewer passes."""
+    if datapath is not DatapathType.NETDEV:
+        pytest.skip("how changes are gathered is the same on any datapath")
     east, west = lab.topology.clusters
     gateway = east.gateways[0].name
     passes = lab.status(gateway)["passes"]

@@ -19,10 +19,10 @@ from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.discovery import discover_service_cidr
 from mcagent.controller.settings import LeaderSettings, MemberSettings, WriteEndpoints
 from mcagent.kube.client import Client
-from mcagent.kube.errors import ApiRefusalError
-from mcagent.model.kinds import KINDS, object_path
+from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from tests.apiservers import SERVICE_CIDR, Cluster
+from tests.objects import Objects
 
 HOST = "192.168.77.1"
 RULES = [
@@ -39,7 +39,12 @@ RULES = [
 ]  # what the contract's Role of members has, as far as ours need it
 
 
-class World:
+def names(world: Objects, kind: Kind, namespace: str) -> list[str]:
+    """Return the names of the objects of a namespace."""
+    return [item["metadata"]["name"] for item in world.items(kind, namespace)]
+
+
+class World(Objects):
     """One API server; the namespaces of the leader (`area`), of the member (`home`) and of a Service (`shop`)."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -56,7 +61,7 @@ class World:
             self.node,
             metadata={"annotations": {"multicluster.antrea.io/gateway": "true"}},
         )
-        self.status(Kind.NODE, self.node, "", self.node_status("True"))
+        self.patch(Kind.NODE, self.node, "", {"status": self.node_status("True")}, part="/status")
         self.put(
             Kind.CLUSTER_SET, "set", self.area, spec={"clusterID": "north", "leaders": [{"clusterID": "north"}]}
         )
@@ -84,37 +89,6 @@ class World:
             "addresses": [{"type": "InternalIP", "address": HOST}],
             "conditions": [{"type": "Ready", "status": ready}],
         }
-
-    def put(self, kind: Kind, name: str, namespace: str = "", **fields: Any) -> None:
-        """Create an object."""
-        meta = {"name": name, **fields.pop("metadata", {})}
-        body = {"apiVersion": KINDS[kind].api_version, "kind": str(kind), "metadata": meta, **fields}
-        self.client.request("POST", object_path(kind, namespace), body=body)
-
-    def status(self, kind: Kind, name: str, namespace: str, status: dict[str, Any]) -> None:
-        """Change the status of an object."""
-        path = object_path(kind, namespace, name) + "/status"
-        content_type = "application/merge-patch+json"
-        self.client.request("PATCH", path, body={"status": status}, content_type=content_type)
-
-    def get(self, kind: Kind, name: str, namespace: str = "") -> Any:
-        """Return an object or None."""
-        try:
-            return self.client.request("GET", object_path(kind, namespace, name))
-        except ApiRefusalError as err:
-            if err.code == 404:
-                return None
-            raise
-
-    def names(self, kind: Kind, namespace: str) -> list[str]:
-        """Return the names of the objects of a namespace."""
-        items = self.client.request("GET", object_path(kind, namespace))["items"]
-        return [item["metadata"]["name"] for item in items]
-
-    def remove(self, kind: Kind, name: str, namespace: str = "") -> None:
-        """Delete an object if it is there."""
-        if self.get(kind, name, namespace) is not None:
-            self.client.request("DELETE", object_path(kind, namespace, name))
 
     def start(self, namespace: str, reconcilers: Sequence[Reconciler], *, member: bool) -> Engine:
         """Start a controller."""
@@ -194,9 +168,9 @@ def world(cluster: Cluster) -> Iterator[World]:
     for engine in made.engines:
         assert engine.stop()
         assert not engine.dead()
-    made.remove(Kind.NODE, made.node)
+    made.delete(Kind.NODE, made.node)
     for name in (made.area, made.shop):
-        made.remove(Kind.NAMESPACE, name)
+        made.delete(Kind.NAMESPACE, name)
 
 
 def soon(condition: Callable[[], object], what: str) -> None:
@@ -209,7 +183,7 @@ def test_from_export_to_import_and_back(world: World) -> None:
     world.start_both(write_endpoints=WriteEndpoints.ALWAYS)
     world.join()
     soon(lambda: world.conditions(Kind.CLUSTER_SET, "set", world.home) == {"Ready": "True"}, "the member to join")
-    soon(lambda: world.names(Kind.GATEWAY, world.home) == [world.node], "the gateway")
+    soon(lambda: names(world, Kind.GATEWAY, world.home) == [world.node], "the gateway")
     soon(lambda: world.get(Kind.RESOURCE_IMPORT, "north-clusterinfo", world.area), "the cluster information")
     world.serve("web")
     soon(world.slices, "the import")
@@ -230,13 +204,13 @@ def test_from_export_to_import_and_back(world: World) -> None:
     subsets = world.get(Kind.ENDPOINTS, "antrea-mc-web", world.shop)["subsets"]
     assert subsets[0]["addresses"] == [{"ip": "10.10.1.1"}]
 
-    world.remove(Kind.SERVICE_EXPORT, "web", world.shop)
+    world.delete(Kind.SERVICE_EXPORT, "web", world.shop)
     soon(lambda: world.get(Kind.SERVICE, "antrea-mc-web", world.shop) is None and not world.slices(), "it to go")
-    world.remove(Kind.CLUSTER_SET, "set", world.home)
+    world.delete(Kind.CLUSTER_SET, "set", world.home)
     soon(lambda: world.get(Kind.CLUSTER_SET, "set", world.home) is None, "the member to leave")
-    assert world.names(Kind.GATEWAY, world.home) == []
-    soon(lambda: world.names(Kind.RESOURCE_EXPORT, world.area) == [], "its exports to go")
-    soon(lambda: world.names(Kind.MEMBER_CLUSTER_ANNOUNCE, world.area) == [], "its announcement to go")
+    assert names(world, Kind.GATEWAY, world.home) == []
+    soon(lambda: names(world, Kind.RESOURCE_EXPORT, world.area) == [], "its exports to go")
+    soon(lambda: names(world, Kind.MEMBER_CLUSTER_ANNOUNCE, world.area) == [], "its announcement to go")
 
 
 def test_what_a_service_is_reaches_the_service_import(world: World) -> None:
@@ -248,7 +222,7 @@ def test_what_a_service_is_reaches_the_service_import(world: World) -> None:
     export = {"exportedLabels": {"team": "shop"}, "exportedAnnotations": {"example.org/owner": "shop"}}
     world.put(Kind.SERVICE_EXPORT, "db", world.shop, spec=export)
     for headless in (True, False, True):
-        world.remove(Kind.SERVICE, "db", world.shop)
+        world.delete(Kind.SERVICE, "db", world.shop)
         spec = {"ports": ports, **fields} | ({"clusterIP": "None"} if headless else {})
         world.put(Kind.SERVICE, "db", world.shop, spec=spec)
         kind = "Headless" if headless else "ClusterSetIP"

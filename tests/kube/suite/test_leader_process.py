@@ -23,20 +23,19 @@ from mcagent.model.objects import Kind
 from tests.apiservers import Cluster, refusal
 from tests.controllers import Controller, controller
 from tests.kube.suite.test_access import grant, rule, token_of
+from tests.objects import Objects
 from tests.unit.leader_world import announce, cluster_info, endpoints, service
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
 
-class Area:
+class Area(Objects):
     """A Common Area in the test's namespace, and how a leader's controller is run for it."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
-        self.cluster, self.directory = cluster, directory
+        self.cluster, self.directory, self.client = cluster, directory, cluster.client
         spec = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
-        body = {"apiVersion": KINDS[Kind.CLUSTER_SET].api_version, "kind": "ClusterSet", "spec": spec}
-        path = object_path(Kind.CLUSTER_SET, cluster.namespace)
-        cluster.client.request("POST", path, body={**body, "metadata": {"name": "set"}})
+        self.put(Kind.CLUSTER_SET, "set", cluster.namespace, spec=spec)
 
     def run(self, **settings: Any) -> Any:
         """Run a controller; a context manager."""
@@ -55,34 +54,26 @@ class Area:
         body = {**obj, "apiVersion": KINDS[kind].api_version, "metadata": meta}
         return refusal(client or self.cluster.client, "POST", object_path(kind, self.cluster.namespace), body)
 
-    def put(self, *objects: dict[str, Any]) -> None:
+    def write_all(self, *objects: dict[str, Any]) -> None:
         """Create objects as members do."""
         for obj in objects:
             refused = self.write(obj)
             assert refused is None, str(refused)
 
-    def get(self, kind: Kind, name: str) -> Any:
-        """Return an object, None if there is none."""
-        try:
-            return self.cluster.client.request("GET", object_path(kind, self.cluster.namespace, name))
-        except ApiRefusalError as err:
-            if err.code == 404:
-                return None
-            raise
-
     def ready(self) -> int:
         """Return how many members are Ready."""
-        found = self.get(Kind.CLUSTER_SET, "set") or {}
+        found = self.get(Kind.CLUSTER_SET, "set", self.cluster.namespace) or {}
         return int(found.get("status", {}).get("readyClusters", -1))
 
     def addresses(self, target: str) -> list[str]:
         """Return the imported endpoints of "namespace-name"."""
-        found = self.get(Kind.RESOURCE_IMPORT, f"{target}-endpoints")
+        found = self.get(Kind.RESOURCE_IMPORT, f"{target}-endpoints", self.cluster.namespace)
         return [a["ip"] for s in found["spec"]["endpoints"]["subsets"] for a in s["addresses"]] if found else []
 
     def verdict(self, name: str) -> dict[str, Any]:
         """Return the condition of an export, {} while there is none."""
-        conditions = (self.get(Kind.RESOURCE_EXPORT, name) or {}).get("status", {}).get("conditions")
+        export = self.get(Kind.RESOURCE_EXPORT, name, self.cluster.namespace) or {}
+        conditions = export.get("status", {}).get("conditions")
         return dict(conditions[0]) if conditions else {}
 
     def imports(self) -> dict[str, str]:
@@ -200,11 +191,11 @@ def test_sizes_and_names_at_their_limits(area: Area) -> None:
     target = f"{long['namespace']}/{long['name']}"
     ips = {f"c{n}": [f"10.{n}.{a}.{b}" for a in range(130 - 20 * n) for b in range(250)] for n in (1, 2)}
     with area.run(members={"maxEndpoints": 65536, "maxExportBytes": 1_000_000}, **FLAT) as leader:
-        area.put(*map(joining, [*ips, cluster_id]))
+        area.write_all(*map(joining, [*ips, cluster_id]))
         for name, addresses in ips.items():
-            area.put(service(name), endpoints(name, addresses))
+            area.write_all(service(name), endpoints(name, addresses))
             soon(partial(area.verdict, f"{name}-default-nginx-endpoints"), f"the verdict on {name}")
-        area.put(service(cluster_id, target), endpoints(cluster_id, ["10.3.0.1"], target))
+        area.write_all(service(cluster_id, target), endpoints(cluster_id, ["10.3.0.1"], target))
         soon(lambda: area.addresses(f"{long['namespace']}-{long['name']}") == ["10.3.0.1"], "the long name")
         soon(lambda: "message" in area.verdict("c2-default-nginx-endpoints"), "the younger to be told")
         told = area.verdict("c2-default-nginx-endpoints")["message"]
@@ -219,9 +210,9 @@ def test_killed_while_fifty_members_join(area: Area) -> None:
     members = [f"c{number:02}" for number in range(50)]
     with area.run() as first:
         for number, name in enumerate(members):
-            area.put(joining(name), cluster_info(name, f"100.64.{number}.0/24"))
+            area.write_all(joining(name), cluster_info(name, f"100.64.{number}.0/24"))
             if number % 5 == 0:
-                area.put(service(name), endpoints(name, [f"100.64.{number}.1"]))
+                area.write_all(service(name), endpoints(name, [f"100.64.{number}.1"]))
             if number == 25:
                 soon(area.imports, "it to be at work")
                 first.process.kill()
