@@ -270,7 +270,7 @@ def add_agent_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--agents-ca",
         metavar="FILE",
-        help="CA of the agents' certificates (tlsCertDir); `insecure` verifies none: who answers gets the token",
+        help="CA of the agents' certificates (tlsCertDirectory); `insecure`: whoever answers gets the token",
     )
     group.add_argument("--agents-port", type=int, default=PORT, metavar="PORT", help="for HTTPS [%(default)s]")
 
