@@ -187,7 +187,7 @@ class Agent:
 
     def hand_over(self, interrupted: Callable[[], bool]) -> None:
         """Let other gateways take over; return when they have, after the time-outs, or when `interrupted`."""
-        self.live.hand_over("the agent ends (drainOnStop)")
+        self.live.hand_over("the agent shuts down (drainOnStop)")
         self.loop.live_changed()
         deadline = time.monotonic() + 2 * self.settings.drain_timeout + HAND_OVER_MORE
         while not self.live.handed_over and not interrupted() and time.monotonic() < deadline:
@@ -249,7 +249,7 @@ class Agent:
                 self._wireguard.start()
             self._monitor.start()
         except BackendError as error:
-            log.error("%s: changes in the kernel are found every %g s only", error, self.settings.resync_period)
+            log.error("%s: changes in the kernel are noticed only every %g s", error, self.settings.resync_period)
 
 
 def _topology(identity: Identity, sources: Sources) -> Mapping[str, object]:

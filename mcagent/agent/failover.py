@@ -243,7 +243,7 @@ class Failover:
         )
         if before is None or (before.phase, before.refused) != (after.phase, after.refused):
             if after.refused:
-                log.warning("nothing is handed over though %s: %s", why, after.refused)
+                log.warning("drain has no effect: %s (%s)", after.refused, why)
             elif before is not None or after.phase is not Phase.SERVING:
                 log.info("drain: %s%s", after.phase, f" ({why})" if why else "")
         return after
@@ -258,7 +258,7 @@ class Failover:
                 node = snapshot.nodes.get(port.peer)
                 if going or node is None or not node.drain:
                     return ""
-        return "no other gateway of this cluster is live that could take over"
+        return "no other gateway of this cluster is live to take over"
 
 
 def _largest_packet(desired: Desired | None) -> int:

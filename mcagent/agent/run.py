@@ -61,9 +61,9 @@ def _run(settings: Settings, reload: Callable[[], Settings]) -> None:
                 _reload(agent, reload)
                 continue
             if agent.settings.drain_on_stop:
-                log.info("%s: handing over to other gateways first", number.name)
+                log.info("%s: draining to other gateways first", number.name)
                 agent.hand_over(lambda: bool(received))
-            log.info("%s: ending; the dataplane stays as it is", number.name)
+            log.info("%s: exiting; the dataplane stays as it is", number.name)
             agent.stop()
             return
 

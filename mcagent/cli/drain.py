@@ -177,7 +177,7 @@ def wait_drained(progress: Iterator[Mapping[str, Any]], name: str, timeout: floa
             print(f"{name}: {phase}", flush=True)
         last = phase or last
         if phase == str(Phase.DRAINED):
-            how = "no packet comes any more" if found.get("clean", True) else "some packets still came to the end"
+            how = "no packet comes any more" if found.get("clean", True) else "packets still arrived at the end"
             print(f"{name}: drained; {how}")
             return exit_codes.OK
         if found.get("refused") == NO_GATEWAY:

@@ -145,7 +145,7 @@ def _unreachable(summary: Mapping[str, Any]) -> list[str]:
     if not found:
         return []
     why = "no gateway of this cluster reaches them: new connections to imported Services go elsewhere"
-    return [f"  left      {', '.join(found)} ({why})"]
+    return [f"  unreached {', '.join(found)} ({why})"]
 
 
 def _because(summary: Mapping[str, Any]) -> str:

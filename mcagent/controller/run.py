@@ -338,6 +338,6 @@ def run_controller(
         if dead := controller.dead():
             raise McagentError(f"threads have ended by themselves, which is a bug: {', '.join(dead)}; see the log")
         notifier.turn(ready=controller.ready(), status=controller.status()[:500])
-    log.info("%s: ending", signal.Signals(received[0]).name)
+    log.info("%s: exiting", signal.Signals(received[0]).name)
     notifier.stopping()
     controller.stop(leaving=LEAVING if received[0] == signal.SIGTERM else 0.0)

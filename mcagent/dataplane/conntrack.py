@@ -137,6 +137,6 @@ class Prober:
             try:
                 if found := list(frames()):
                     self.send(in_port, found)
-                    log.info("%s was lost: %d probes ask connections whether they go on", lost, len(found))
+                    log.info("%s was lost: sent %d probes to check its connections", lost, len(found))
             except BackendError as error:
                 log.warning("connections may hang, since %s was lost: %s", lost, error)

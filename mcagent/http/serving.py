@@ -50,11 +50,11 @@ def serve_pages(
         return HttpServer(address, pages)
     where = f"{address[0]}:{address[1]}"
     if authentication is Authentication.NONE:
-        log.warning("pages at %s: clear text for everybody: authentication is none", where)
+        log.warning("pages at %s: clear text, open to everybody: authentication is none", where)
         return HttpServer(address, pages)
     if guard is None:
         log.warning(
-            "pages at %s: nobody gets them: no API server is configured that could vouch for a token; listen on "
+            "pages at %s: closed to everybody: no API server is configured to check tokens; listen on "
             "the loopback, or set metricsAuthentication: none",
             where,
         )

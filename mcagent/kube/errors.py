@@ -16,7 +16,7 @@ _HINTS = {
     401: "the credentials were refused",
     403: "not allowed: the role lacks a rule for it",
     404: "the server has no such resource (are the CRDs installed?)",
-    429: "the server asks for less",
+    429: "too many requests",
 }
 
 
@@ -115,9 +115,9 @@ def words_of(err: BaseException) -> str:
     words: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
         ((ConnectionRefusedError,), "connection refused"),
         ((exceptions.NameResolutionError,), "the server's name cannot be resolved"),
-        ((exceptions.ReadTimeoutError,), "no sign of life in time"),
+        ((exceptions.ReadTimeoutError,), "no answer in time"),
         ((RemoteDisconnected, ConnectionResetError, BrokenPipeError), "the connection was cut"),
-        ((IncompleteRead, exceptions.InvalidChunkLength), "the answer was cut off"),
+        ((IncompleteRead, exceptions.InvalidChunkLength), "the answer was truncated"),
     )
     for types, text in words:
         if any(isinstance(cause, types) for cause in chain):

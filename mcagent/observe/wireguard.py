@@ -109,10 +109,10 @@ def _state(end: RemoteEnd, seen: WireGuardPeerStatus | None, now: float) -> tupl
     if seen is None:
         return "missing", "is not on the device"
     if not seen.last_handshake:
-        return "never", "has never shaken hands"
+        return "never", "has had no handshake"
     if now - seen.last_handshake > STALE:
-        return "stale", f"has not shaken hands for {now - seen.last_handshake:.0f} s"
-    return "established", "shakes hands"
+        return "stale", f"has had no handshake for {now - seen.last_handshake:.0f} s"
+    return "established", "has a session"
 
 
 def summary_of(desired: Desired | None) -> EncryptionState | None:

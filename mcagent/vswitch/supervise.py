@@ -136,8 +136,9 @@ class Supervisor:
         if not kernel_datapath_exists():
             log.warning(
                 "this Node's kernel has no Open vSwitch datapath (module openvswitch; on Ubuntu it is in "
-                "linux-modules-extra): packets between clusters go through a process, many times slower, and "
-                "leave only by devices that are ports of Open vSwitch. With the module there, start this Pod again"
+                "linux-modules-extra): traffic between clusters uses the userspace datapath, many times "
+                "slower, and leaves only by devices that are ports of Open vSwitch. Load the module and "
+                "restart this Pod"
             )
 
 

@@ -103,7 +103,7 @@ class Reporter:
         if outcome.waiting_for and tuple(sorted(outcome.waiting_for)) != self.report.waiting_for:
             log.info("waiting until these are listed: %s", ", ".join(sorted(outcome.waiting_for)))
         if outcome.drift:
-            log.warning("put back %d that somebody else had changed: %s", len(outcome.drift), last.drift)
+            log.warning("reverted %d changes made by others: %s", len(outcome.drift), last.drift)
         if outcome.done:
             counted = ", ".join(f"{count} {what}" for what, count in last.changes.items())
             log.info("changed (%s) in %.0f ms: %s", last.trigger, 1000 * sum(last.phases.values()), counted)
@@ -151,10 +151,10 @@ def _log_problems(before: tuple[Problem, ...], now: tuple[Problem, ...]) -> None
 
 def _log_reach(before: set[str], now: set[str]) -> None:
     for name in sorted(now - before):
-        text = "no gateway of this cluster reaches cluster %s: new connections to imported Services leave it"
+        text = "no gateway of this cluster reaches cluster %s: new connections to imported Services avoid it"
         log.warning(text, name)
     for name in sorted(before - now):
-        log.info("cluster %s is reached again, or not known any more: imported Services use it as before", name)
+        log.info("cluster %s is reachable again, or gone: imported Services no longer avoid it", name)
 
 
 def _result(outcome: Outcome, error: str) -> str:
@@ -238,15 +238,15 @@ class NodeRecorder:
             self._contended = last.contended
         before, self._drain = self._drain, drain
         if drain.refused and drain.refused not in (before.refused, NO_GATEWAY):
-            self._event("DrainRefused", f"nothing is handed over though {drain.why}: {drain.refused}")
+            self._event("DrainRefused", f"drain has no effect: {drain.refused} ({drain.why})")
         elif drain.phase is not before.phase:
             if drain.phase is Phase.DRAINED:
-                how = "" if drain.clean else "; some packets still came to the end"
+                how = "" if drain.clean else "; packets still arrived at the end"
                 self._event("GatewayDrained", f"other gateways have taken over: {drain.why}{how}", normal=True)
             elif drain.phase is Phase.SERVING:
-                self._event("GatewayReturned", "it is a gateway again", normal=True)
+                self._event("GatewayReturned", "in use as a gateway again", normal=True)
             elif before.phase is Phase.SERVING:
-                self._event("GatewayDraining", f"other gateways are to take over: {drain.why}", normal=True)
+                self._event("GatewayDraining", f"draining to other gateways: {drain.why}", normal=True)
 
     def _event(self, reason: str, message: str, *, normal: bool = False) -> None:
         self._record(Event(subject=self._subject, reason=reason, message=message, warning=not normal))

@@ -27,7 +27,7 @@ class Servers:
                 opened.callback(HttpServer(settings.status_socket, pages).close)
             except OSError as error:
                 level = logging.WARNING if settings.asks_by_socket else logging.INFO
-                log.log(level, "commands cannot ask the agent: %s", error)
+                log.log(level, "commands cannot query this agent: %s", error)
             self._pages = serve_pages(
                 settings.listen_address,
                 pages,

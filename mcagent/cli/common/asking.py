@@ -22,7 +22,7 @@ _HINTS = {
     401: "it does not know the token",
     403: "the token's user may not (ClusterRole mcagent-metrics-reader)",
     404: "it has no such page: is it of an older version?",
-    429: "it asks for less",
+    429: "too many requests",
 }
 
 

@@ -149,7 +149,7 @@ def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> 
         message = str(last.get("message", ""))
         if (message and message != told) or monotonic() - said >= _PROGRESS:
             told, said = message, monotonic()
-            cluster.report(f"waiting, {said - began:.0f} s: {message or 'no controller has looked at it yet'}")
+            cluster.report(f"waiting, {said - began:.0f} s: {message or 'no controller has processed it yet'}")
         return False
 
     cluster.report(f"waiting up to {timeout:g} s for the leader to take this cluster's announcement")
@@ -160,7 +160,7 @@ def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> 
     if not last:
         raise AdminError(f"{subject} has no status: does the member controller run in namespace {namespace}?")
     then = _NEXT.get(str(last.get("reason")), "")
-    message = last.get("message") or "nobody says why"
+    message = last.get("message") or "no reason is given"
     raise AdminError(f"{subject} is not Ready: {message}" + (f". Next: {then}" if then else ""))
 
 

@@ -245,7 +245,7 @@ def _release(cluster: Cluster, kinds: Sequence[Kind], namespace: str = "") -> No
                 path = object_path(kind, namespace_of(one), name_of(one))
                 cluster.merge(path, {"metadata": {"finalizers": rest or None}})
                 cluster.report(
-                    f"{kind} {namespace_of(one)}/{name_of(one)}: nobody is left to take its finalizer off"
+                    f"{kind} {namespace_of(one)}/{name_of(one)}: finalizer removed, as no controller is left"
                 )
 
 

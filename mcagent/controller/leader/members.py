@@ -88,7 +88,7 @@ class Members:
             return DesiredObjects()
         wait = self._until_stale(raw, ref, view, now)
         if wait is not None and wait <= 0:
-            why = f"cluster {cluster} has been away for {self._settings.stale_after:g} s: it is no member any more"
+            why = f"cluster {cluster} has been away for {self._settings.stale_after:g} s: no longer a member"
             return DesiredObjects(
                 steps=[ref], events=[Event(subject=str(ref), reason="MemberRemoved", message=why)]
             )

@@ -89,8 +89,8 @@ class LocalInformers:
         for kind in self._cache.unsynced(Side.LOCAL) & OPTIONAL:
             found = [state.restarts for state in self.state() if state.kind is kind]
             if any(restarts.get("missing") for restarts in found):
-                log.info("the API server has no %s: done without", KINDS[kind].plural)
+                log.info("the API server does not have %s: assuming none", KINDS[kind].plural)
                 self._cache.absent(Side.LOCAL, kind)
             elif any(restarts.get("forbidden") for restarts in found):
-                log.warning("there is no right to read %s: done without", KINDS[kind].plural)
+                log.warning("not allowed to read %s: assuming none", KINDS[kind].plural)
                 self._cache.absent(Side.LOCAL, kind)

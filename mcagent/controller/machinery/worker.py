@@ -132,7 +132,7 @@ class Worker:
                     return result
                 for done in writer.carry_out(step, present, write, wrote):
                     if self.repeats.wrote(done, time.monotonic()):
-                        log.warning("%s: %s is changed back again and again: writing it less often", entry[0], ref)
+                        log.warning("%s: %s keeps being reverted: writing it less often", entry[0], ref)
                     self.statistics.wrote(entry[0], done)
                     log.info("%s: %s %s", entry[0], done.verb, ref)
                 result = "changed"

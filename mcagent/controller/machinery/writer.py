@@ -95,7 +95,7 @@ class Writer:
             return left
         if news := self._unkept.note(write.ref, found, answer, self._epoch, time.monotonic()):
             fields = ", ".join(sorted(news))
-            log.warning("%s: the API server does not keep %s: not sent again for an hour", write.ref, fields)
+            log.warning("%s: the API server drops %s: not sent again for an hour", write.ref, fields)
         return self.plan(wanted, answer)
 
     def read(self, ref: Ref) -> RawObject | None:

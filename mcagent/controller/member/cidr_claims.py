@@ -64,7 +64,7 @@ def protected(view: View, leader: Leader, cluster_id: str, claims: Sequence[Cidr
         theirs = [] if claim.gateway and cluster_id == leader.leader_cluster_id else servers
         for address, whose in (*theirs, *own, *_nodes(view, claim)):
             if collide(claim, address):
-                found[claim.text] = f"{claim} of cluster {cluster_id} is not taken over: {address.text} is {whose}"
+                found[claim.text] = f"{claim} of cluster {cluster_id} is ignored: {address.text} is {whose}"
                 break
     return found
 

@@ -132,7 +132,7 @@ class ClusterInfoImports:
             wrong = Event(
                 subject=str(cluster_set_ref(cluster_set, view)),
                 reason="InvalidClusterInfo",
-                message=f"{printable(key)} is not taken over as it is now: {err.path}: {err.reason}",
+                message=f"{printable(key)} is ignored as it is now: {err.path}: {err.reason}",
             )
             return DesiredObjects(events=[wrong])
         left_out = protected(view, leader, cluster_id, claims_of(spec))

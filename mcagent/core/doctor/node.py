@@ -172,7 +172,7 @@ def _wireguard(seen: NodeSeen) -> Iterator[Finding]:
             likely = f"; likely: {peer.causes[0]}" if peer.causes else ""
             yield found("NoHandshake", f"{peer.text}{likely}", subject=gateway)
     if good == len(seen.agent.wireguard):
-        yield fine("wireguard", f"{good} gateways shake hands" if good else "no gateway to encrypt to")
+        yield fine("wireguard", f"sessions with {good} gateways" if good else "no gateway to encrypt to")
 
 
 def _problems(seen: NodeSeen) -> Iterator[Finding]:

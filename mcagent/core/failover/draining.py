@@ -19,7 +19,7 @@ from mcagent.model.objects import Snapshot
 SETTLE = 1.0  # seconds that a step takes at least: the peers hear of it with their next BFD packet
 QUIET = 1.0  # seconds without a packet after which nothing comes any more (counters lag by about half a second)
 LOOK = 0.25  # seconds between looks at the counters
-NO_GATEWAY = "this Node is no gateway: there is nothing to hand over"
+NO_GATEWAY = "this Node is not a gateway"
 
 
 class Phase(StrEnum):
@@ -69,7 +69,7 @@ def asked(own: str, snapshot: Snapshot, *, flag: bool, gateway: bool) -> str:
     """Return who asks this Node (`own`) to drain, or "". `flag`: it was asked for on the Node itself."""
     node = snapshot.nodes.get(own)
     if flag:
-        return "it was asked for on the Node (mcagent drain --local)"
+        return "requested on the Node: mcagent drain --local"
     if node is not None and node.drain:
         return "the Node has the annotation mcagent.io/drain"
     if any(leaving.meta.name == own for leaving in snapshot.leaving):

@@ -147,9 +147,9 @@ def advance(
         peer = _asked(peer, state.get(name), -math.inf if first else now)  # noqa: PLW2901
         if verdict[0] and peer.damped_until is not None:
             if peer.group in usable:
-                text = f"it flaps: kept out until it stayed up for {peer.hold:g} s"
+                text = f"it flaps: on standby until it has been up for {peer.hold:g} s"
                 if not peer.hold:
-                    text = f"it is new: kept out until it answers BFD, or for {GRACE:g} s"
+                    text = f"it is new: on standby until BFD is up, or for {GRACE:g} s"
                 verdict = (False, Cause.DAMPING, text)  # noqa: PLW2901
             else:  # the last one of its group is released for good: it is not to come and go by our doing
                 peer = replace(peer, damped_until=None)  # noqa: PLW2901
@@ -277,7 +277,7 @@ def _verdict(seen_now: Observation, ever_answered: bool) -> Verdict:
         if seen_now.state != "up":
             return False, Cause.BFD, f"BFD is {seen_now.state or 'not running'}"
         if not seen_now.forwarding and seen_now.remote_diagnostic in _PATH_DOWN:
-            return False, Cause.DRAIN, f'the peer says "{seen_now.remote_diagnostic}": it asks to be left'
+            return False, Cause.DRAIN, f'the peer signals "{seen_now.remote_diagnostic}": it asks not to be used'
         if not seen_now.forwarding:
             return False, Cause.BFD, f"BFD is up but does not forward ({seen_now.remote_diagnostic})"
     if seen_now.unready:
@@ -288,7 +288,7 @@ def _verdict(seen_now: Observation, ever_answered: bool) -> Verdict:
         return (
             True,
             Cause.API,
-            "used where no other gateway is there: nothing ever came from it (see the problems of this Node)",
+            "used only as a last resort: nothing ever came from it (see the problems of this Node)",
         )
     if not ever_answered:
         return True, Cause.API, "used without BFD, which it never answered"

@@ -99,6 +99,6 @@ def not_tried(step: Step, reason: str) -> BackendError:
 
 def _reason(one: Contended) -> str:
     return (
-        f"somebody else changes it again and again: put back {one.count} times, "
+        f"another program changes it again and again: reverted {one.count} times, "
         f"now left alone for {one.until - one.at:g} s"
     )

@@ -214,7 +214,7 @@ def _contested(
 
 def _name(claim: CidrClaim) -> str:
     what = f"{claim.network}" if claim.gateway is None else f"the gateway {claim.gateway}"
-    return f'{what} of cluster "{claim.asked.owner}", which has had it for longer'
+    return f'{what} of cluster "{claim.asked.owner}", which claimed it first'
 
 
 def _refusal(cluster: CheckedCluster, claim: CidrClaim, who: str) -> Problem:

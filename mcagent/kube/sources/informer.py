@@ -231,8 +231,8 @@ class Informer:
         """
         unknown = error.code == 404
         if not self._absent and (unknown or not self._state.synced):
-            why = "the API server has none" if unknown else str(error)
-            log.log(logging.INFO if unknown else logging.WARNING, "%s: done without: %s", self.kind, why)
+            why = "the API server does not have this kind" if unknown else str(error)
+            log.log(logging.INFO if unknown else logging.WARNING, "%s: assuming none: %s", self.kind, why)
             with self._delivery:
                 if not self._stopping.is_set():
                     self._sink.replace(self.kind, [])

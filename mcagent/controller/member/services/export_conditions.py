@@ -67,7 +67,7 @@ def told_by_leader(
             conflict = condition(before, "Conflict", TRUE, reason=reason, message=message, now=now)
         taken = taken or text_at(find(conditions, "Succeeded"), "status") == TRUE
     if not taken:
-        why = "the leader has not said yet what becomes of it"
+        why = "the leader has not processed it yet"
         return [condition(before, "Ready", FALSE, reason="Pending", message=why, now=now)]
     return [
         condition(before, "Ready", TRUE, reason="Exported", now=now),

@@ -266,7 +266,7 @@ class ServiceImports:
             steps.append(target.endpoints)  # Antrea's: Kubernetes would go on mirroring them into slices
         present = view.get(target.service_import)
         if present is not None and not is_our_import(present, service):
-            message = "it is none that was made for an import: it is left as it is"
+            message = "it was not made for an import: left as it is"
             events.append(Event(subject=str(target.service_import), reason="NotImported", message=message))
             return DesiredObjects(steps=steps, events=events)
         steps.append(made.service_import)
