@@ -129,7 +129,7 @@ def _end(args: argparse.Namespace, limit: int) -> int:
 def _agreed(args: argparse.Namespace, limit: int) -> None:
     """Say what is going to happen and ask. Raises McagentError without a yes."""
     ways = 1 if args.no_underlay else 2
-    most = f" and at most {size(limit // 8 * args.seconds)}" if limit else ", AS FAST AS IT GOES,"
+    most = f" and at most {size(limit // 8 * args.seconds)}" if limit else ", WITHOUT LIMIT,"
     print(
         f"{2 * ways} Pods in namespace {args.namespace} of {args.source} and {args.target} send{most} for "
         f"{args.seconds} s {'twice, by Pod and by Node' if ways > 1 else 'once'}. Other traffic may notice.",
@@ -138,7 +138,7 @@ def _agreed(args: argparse.Namespace, limit: int) -> None:
     if args.yes:
         return
     if not sys.stdin.isatty():
-        raise InputError("mcagent benchmark", "", "nobody can be asked here: --yes says so beforehand")
+        raise InputError("mcagent benchmark", "", "stdin is not a terminal: confirm with --yes")
     print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise McagentError("nothing was started")
@@ -164,7 +164,7 @@ def _measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     try:
         for pods in both:
             pods.prepare()
-        _say("the server is started")
+        _say("starting the server")
         arguments = ["serve", "$(POD_IP)", "--port", str(args.port), "--seconds", str(args.seconds)]
         server = target.wait_running(target.start("server", arguments, node=args.to_node))
         rows = [_way(source, server, args, "pod", args.from_node)]
@@ -185,7 +185,7 @@ def _underlay(
     """Measure between the same two Nodes, without tunnels."""
     source, target = both
     if not here:
-        return _row("node", "", there, error="not measured: the client's Pod got no Node")
+        return _row("node", "", there, error="not measured: client Pod not scheduled")
     try:
         server = target.wait_running(target.start("node-server", arguments, node=there, host=True))
     except McagentError as error:
@@ -212,7 +212,7 @@ def _row(
     numbers = ("bits_per_second", "bytes", "seconds", "round_trip_p50", "round_trip_p99")
     values = {name: (found or {}).get(name) for name in numbers}
     if found is not None and not all(isinstance(value, int | float) for value in values.values()):
-        error, values = "the Pod's answer makes no sense", dict.fromkeys(numbers)
+        error, values = "the Pod's answer is malformed", dict.fromkeys(numbers)
     return {
         "way": way,
         "fromNode": here,
@@ -255,7 +255,7 @@ def text(found: Mapping[str, Any]) -> str:
         )
     limit = found["limitBitsPerSecond"]
     if limit and max((rate or 0 for rate in rates.values()), default=0) > 0.9 * limit:
-        lines.append(f"--limit holds it back: no more than {_rate(limit)} was sent")
+        lines.append(f"--limit caps it: no more than {_rate(limit)} was sent")
     return "\n".join(line.rstrip() for line in lines).rstrip()
 
 

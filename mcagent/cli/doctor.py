@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         size = write_bundle(
             args.bundle, told, settings, context=args.context, agents=args.agents, progress=progress
         )
-        print(f"{args.bundle}: {size} bytes; look through it before you hand it on", file=sys.stderr)
+        print(f"{args.bundle}: {size} bytes; review it before you share it", file=sys.stderr)
     return exit_codes.FAILED if worst(findings) is Level.FAILED else exit_codes.OK
 
 

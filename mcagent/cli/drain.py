@@ -185,8 +185,8 @@ def wait_drained(progress: Iterator[Mapping[str, Any]], name: str, timeout: floa
             return exit_codes.OK
         refusals = refusals + 1 if found.get("refused") else 0
         if refusals >= 2:  # the first may be from before it was asked
-            raise RefusedError(f"{name} is not drained, and no longer asked to: {found['refused']}")
+            raise RefusedError(f"{name} is not drained; request withdrawn: {found['refused']}")
         if time.monotonic() >= deadline:
-            reason = f"still {last}" if last else "its agent says nothing"
+            reason = f"still {last}" if last else "its agent is silent"
             raise McagentError(f"{name} is not drained after {timeout:g} s: {reason}")
         time.sleep(LOOK)

@@ -270,4 +270,4 @@ def _lines(step: Step) -> Iterator[str]:
             yield f"  sender: {step.labels}"
     yield f"  because {decision.why}" + (f" (tier {decision.tier})" if decision.tier else "")
     if request.direction is Direction.INGRESS and request.peer is None:
-        yield "  rules about addresses (ipBlock) are passed over: the sender's is not told"
+        yield "  rules with ipBlock are ignored: the sender's address is not given"

@@ -104,7 +104,7 @@ def text(status: Mapping[str, Any]) -> str:
         lines += ["", encryption_text(encryption, not_used=False)]  # they are among the problems below
     dropped = {reason: count for reason, count in status.get("nftDrops", {}).items() if count}
     if dropped:
-        lines += ["", "packets that nft dropped (docs/operations.md says what each reason means):"]
+        lines += ["", "packets dropped by nft (docs/operations.md explains each reason):"]
         lines += [f"  {reason:<15} {count}" for reason, count in sorted(dropped.items())]
     if status["problemCount"]:
         lines += ["", f"{status['problemCount']} problems:"]

@@ -202,7 +202,7 @@ def services_text(rows: list[dict[str, Any]], late: Mapping[str, str]) -> str:
         for row in rows
     ]
     head = ("SERVICE", "CONN/s", "SO FAR", "BY GATEWAY")
-    lines = table(head, cells) if rows else ["nothing is exported here: only gateways count connections to it"]
+    lines = table(head, cells) if rows else ["nothing is exported here (only gateways count connections)"]
     total = sum(row["connectionsPerSecond"] for row in rows)
     lines += ["", *_foot(f"{len(rows)} Services, {total:.1f} connections/s in all", late)]
     return "\n".join(line.rstrip() for line in lines)

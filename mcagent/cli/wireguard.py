@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 def _state(settings: Settings) -> Mapping[str, Any]:
     found = ask_agent(settings).get("encryption")
     if not isinstance(found, dict):
-        raise McagentError("the agent says nothing about encryption")
+        raise McagentError("the agent does not report encryption")
     return found
 
 
@@ -193,7 +193,5 @@ def _wait(settings: Settings, done: Callable[[Mapping[str, Any]], bool], what: s
     deadline = time.monotonic() + timeout
     while not done(_state(settings)):
         if time.monotonic() > deadline:
-            raise McagentError(
-                f"waited {timeout:g} s in vain for {what}: see the agent's log; run it again to go on"
-            )
+            raise McagentError(f"waited {timeout:g} s for {what}: see the agent's log; run it again to continue")
         time.sleep(LOOK)

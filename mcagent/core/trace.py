@@ -38,25 +38,25 @@ MACS = {"plain": r.MAC_PLAIN, "translated": r.MAC_TRANSLATED, "reply": r.MAC_REP
 
 # What is probably wrong, and what to look at next, by the reason of a drop.
 CAUSES: Mapping[str, tuple[str, str]] = {
-    "miss": ("no rule knows such a packet: is the agent ready?", "mcagent status"),
-    "spoofed": ("the source is not the sender's own: is it of the Node's podCIDR?", "kubectl get nodes -o yaml"),
+    "miss": ("no rule matches this packet: is the agent ready?", "mcagent status"),
+    "spoofed": ("the source is not the sender's own: is it in the Node's podCIDR?", "kubectl get nodes -o yaml"),
     "spoofed-remote": (
         "the source is in no CIDR that its cluster has announced, or one was refused",
         "kubectl get clusterinfoimports -A -o yaml",
     ),
-    "not-published": ("Pods are not open to others (enablePodToPodConnectivity)", "mcagent config show"),
+    "not-published": ("Pod-to-Pod traffic is off (enablePodToPodConnectivity)", "mcagent config show"),
     "not-exported": ("no ServiceExport of this Service, or of another port", "kubectl get serviceexports -A"),
     "no-endpoint": ("the exported Service has no ready endpoint", "kubectl get endpointslices -A"),
-    "no-state": ("a reply of a connection that this gateway does not know", "mcagent gateways --history"),
-    "invalid": ("conntrack does not take the packet for part of a connection", "mcagent status"),
+    "no-state": ("a reply of a connection unknown to this gateway", "mcagent gateways --history"),
+    "invalid": ("conntrack does not match the packet to a connection", "mcagent status"),
     "no-route": ("no other cluster has this address", "kubectl get clusterinfoimports -A -o yaml"),
     "no-gateway": ("no gateway of that cluster can be used", "mcagent gateways --history"),
     "no-node": ("no Node of this cluster has this address", "kubectl get pods -A -o wide"),
-    "refused": ("the reset of a client that the agent has asked", "mcagent status"),
-    "policy": ("a rule of a policy forbids it", "mcagent policy explain --from WHO --to WHO --port PORT"),
+    "refused": ("the reset of a client that the agent probed", "mcagent status"),
+    "policy": ("a policy rule forbids it", "mcagent policy explain --from WHO --to WHO --port PORT"),
     "isolated": ("a NetworkPolicy isolates the Pod, and none allows this", "mcagent policy list"),
     "unknown-identity": (
-        "policies choose clients of this Pod by labels, and the sender's are not known",
+        "policies select this Pod's clients by labels, and the sender's are not known",
         "kubectl get labelidentities",
     ),
 }  # fmt: skip

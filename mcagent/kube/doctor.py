@@ -65,7 +65,7 @@ def _forbidden(client: Client, asked: list[tuple[str, str, str]]) -> Iterator[tu
     end = time.monotonic() + REVIEWS
     for verb, group, resource in asked:
         if time.monotonic() > end:
-            raise SourceError(f"not all permissions could be asked for within {REVIEWS:g} s")
+            raise SourceError(f"not all permissions could be checked within {REVIEWS:g} s")
         attributes = {"verb": verb, "group": group, "resource": resource}
         body = {
             "apiVersion": "authorization.k8s.io/v1",

@@ -52,7 +52,7 @@ def checks(report: Report, informers: Iterable[InformerState], *, pending: bool)
     elif not report.converged:
         dataplane = "does not equal the desired state"
     else:
-        dataplane = "there is input that is not taken in yet" if pending else ""
+        dataplane = "input is not processed yet" if pending else ""
     return (
         Check(name="listed", good=not unsynced, text=f"not listed yet: {', '.join(unsynced)}" if unsynced else ""),
         Check(name="connected", good=not lost, text="; ".join(lost)),
@@ -76,7 +76,7 @@ def make_pages(
         return checks(sources.report(), sources.informers(), pending=pending())
 
     def failures() -> list[str]:
-        return [*([] if alive() else ["the loop does not turn"]), *(f"not running: {one}" for one in dead())]
+        return [*([] if alive() else ["the loop is stalled"]), *(f"not running: {one}" for one in dead())]
 
     return standard_pages(
         checks=current_checks,

@@ -17,7 +17,7 @@ def causes(
 ) -> Iterator[str]:
     """Name the likely causes for a gateway without a (recent) handshake. Times: seconds since the epoch."""
     if seen is None:
-        yield "the device does not run, or the peer could not be added: the agent's log says why"
+        yield "the device is down, or the peer could not be added: the agent's log says why"
         return
     yield from _own_key(summary, seen)
     yield from _clock(seen, key_created, now)
@@ -27,7 +27,7 @@ def causes(
     yield from _endpoint(end, seen)
     if seen.last_handshake:
         yield f"the gateway, or the network to {end.gateway}, is down"
-        yield f"its key is not {end.public_key} any more, and the new one is not here: compare its Gateway object"
+        yield f"its key is no longer {end.public_key}, and the new one is unknown: compare its Gateway object"
         return
     yield from _never(summary, end, seen)
 
@@ -59,7 +59,7 @@ def _clock(seen: WireGuardPeerStatus, key_created: float, now: float) -> Iterato
     if ahead > 1:
         yield (
             f"this Node's clock is behind by {ahead:.0f} s or more (its key, or a handshake, lies in the future): "
-            "others refuse its handshakes as replayed ones until the clock is right"
+            "others refuse its handshakes as replays until the clock is right"
         )
 
 
@@ -95,6 +95,6 @@ def _never(summary: EncryptionState, end: RemoteEnd, seen: WireGuardPeerStatus) 
         f"{summary.public_key or 'it'}"
     )
     yield (
-        f"it listens on another port than {end.port} (wireGuard.port), or its key is not {end.public_key} any "
-        "more: compare its Gateway object"
+        f"it listens on another port than {end.port} (wireGuard.port), or its key is no longer {end.public_key}: "
+        "compare its Gateway object"
     )

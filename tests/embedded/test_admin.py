@@ -515,7 +515,7 @@ def test_a_join_that_the_leader_refuses_says_what_to_do(site: Site, tmp_path: Pa
     code, _, err = site.run("clusterset", "join", "-f", file, "--timeout", "1")
     end()
     assert code == 1
-    assert "Next: see that the leader's controller runs" in err
+    assert "Next: check that the leader's controller runs" in err
     assert site.run("clusterset", "join", "-f", file, "--no-wait")[0] == 0
     controller(site, "False", why, reason="AnnounceFailed")()
     out = site.run("get", "clusterset")[1]

@@ -195,7 +195,7 @@ def test_nothing_is_started_without_a_yes(world: World, capsys: pytest.CaptureFi
     for wrong in (["--seconds", "61"], ["--limit", "fast"], ["--limit", "7"], ["--port", "80"]):
         assert main([*world.arguments("--yes"), *wrong]) == 2
     assert main(["benchmark", "--yes"]) == 2
-    assert "--yes says so beforehand" in capsys.readouterr().err
+    assert "confirm with --yes" in capsys.readouterr().err
     ours, theirs = pty.openpty()
     argv = [sys.executable, "-m", "mcagent.cli.main", *world.arguments()]
     with subprocess.Popen(argv, stdin=theirs, stderr=subprocess.PIPE, text=True) as process:

@@ -186,7 +186,7 @@ def test_deploy_says_why_pods_are_not_ready(site: Site) -> None:
     code, said = site.run(*AGENTS, "--apply", "--timeout", "1")
     assert code == 1
     assert (
-        "after 1 s not rolled out: DaemonSet kube-system/mcagent-openvswitch: its controller has not looked"
+        "after 1 s not rolled out: DaemonSet kube-system/mcagent-openvswitch: its controller has not processed"
         in said
     )
     assert 'Pod mcagent-agent-east-1: ImagePullBackOff: Back-off pulling image "mcagent:0.1.0"' in said
@@ -239,7 +239,7 @@ def test_nodes_are_cleaned_before_anything_that_this_needs_goes(site: Site) -> N
     for name in ("east-1", "east-2"):
         own = [line for line in log if line.startswith(name)]
         assert own == [f"{name}: agent ends", f"{name}: cleanup --config /etc/mcagent/agent.yaml"]
-    assert "Node east-3 is not Ready and is passed over" in said
+    assert "Node east-3 is not Ready and is skipped" in said
     assert said.index("2 of 2 Nodes cleaned") < said.index("DaemonSet kube-system/mcagent-openvswitch deleted")
     assert site.names(DAEMONS) == site.names(PODS) == []
     assert site.names(f"/api/v1/namespaces/{HOME}/configmaps") == []

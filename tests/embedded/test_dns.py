@@ -84,15 +84,15 @@ def test_names_are_put_in_and_taken_out_again(site: Site) -> None:
     assert (code, site.corefile) == (0, COREFILE)
     code, _, said = site.run("apply")
     assert code == 0
-    assert "ConfigMap kube-system/coredns: clusterset.local put in; CoreDNS takes it up within" in said
+    assert "ConfigMap kube-system/coredns: clusterset.local added; CoreDNS loads it within" in said
     assert site.corefile == shown != COREFILE
     assert "is there already" in site.run("apply")[2]
     code, _, said = site.run("remove")
     assert (code, site.corefile) == (0, COREFILE)
-    assert "taken out" in said
+    assert "clusterset.local removed" in said
     code, _, said = site.run("remove")
     assert (code, site.corefile) == (0, COREFILE)
-    assert "nothing of mcagent dns is in it" in said
+    assert "mcagent dns has added nothing" in said
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,11 @@ def test_uninstall_takes_the_names_out(site: Site) -> None:
     assert site.run("apply")[0] == 0
     applied = site.corefile
     assert main(["uninstall", "--dry-run", *kubeconfig]) == 0
-    assert "what mcagent dns has put in would be taken out" in site.capsys.readouterr().err
+    assert "what mcagent dns added would be removed" in site.capsys.readouterr().err
     assert main(["uninstall", "--role", "leader", *kubeconfig]) == 0
     assert site.corefile == applied != COREFILE
     assert main(["uninstall", *kubeconfig]) == 0
-    assert "clusterset.local taken out" in site.capsys.readouterr().err
+    assert "clusterset.local removed" in site.capsys.readouterr().err
     assert site.corefile == COREFILE
     assert main(["uninstall", *kubeconfig]) == 0
     assert "nothing of role member is here" in site.capsys.readouterr().err

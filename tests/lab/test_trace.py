@@ -104,7 +104,7 @@ def test_lost_probes_are_last_seen_before_the_loss(lab: Lab) -> None:
                 faults.callback(fault.heal)
         found, shown = trace(lab, worker.name, pod.address, f"{peer.address}:{POD_PORT}", "--live")
         assert found["live"]["last_seen"] in {node.name for node in east.gateways}, shown
-        assert "never came there" in found["live"]["verdict"], shown
+        assert "never arrived" in found["live"]["verdict"], shown
         # The traced way may lead over both gateways: BFD does not lose all tunnels at the same instant.
         seen = [one["seen"] for one in found["live"]["sights"]]
         assert seen == [True, True] + [False] * (len(seen) - 2), shown

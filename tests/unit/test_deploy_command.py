@@ -66,7 +66,7 @@ def test_yaml_says_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (("--set", "agent.config.podCidrs=[]"), 'agent.config: podCidrs: unknown key (did you mean "podCIDRs"?)'),
         (("--set", "member.config.maxActiveGateways=0"), "member.config: maxActiveGateways: must be"),
         (("--set", "agent.image=x"), "--set: agent.image=x: must be agent.config.KEY=VALUE"),
-        (("--set", "agent.config.listen=:1"), "agent.config.listen: is in ports of the DaemonSet, too"),
+        (("--set", "agent.config.listen=:1"), "agent.config.listen: is also in the DaemonSet's ports"),
         (("--set", "agent.config.podCIDRs=["), 'agent.config.podCIDRs: "[" is not YAML'),
         (("--with", "policies"), '--with: "policies" is no part; parts are crds, '),
         (("--image", "mcagent@sha256:0"), "--openvswitch-image: is needed where --image names a digest"),

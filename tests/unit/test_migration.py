@@ -155,7 +155,7 @@ def test_the_configuration_is_read() -> None:
     assert "can be used as it is" in texts(found, Level.KEPT)[0]
     assert "used as 10.1.0.0/16" in texts(found, Level.CHANGES)[0]
     found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[config("endpointIPType: PodIP")]))
-    assert "allowedEndpointCIDRs to the leader" in texts(found, Level.MUST)[0]
+    assert "allowedEndpointCIDRs in the leader" in texts(found, Level.MUST)[0]
     found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[config("enableStretchedNetworkPolicy: true")]))
     assert "our controller reads Pods" in "".join(texts(found, Level.CHANGES))
     found = check(Role.MEMBER, Objects(namespace=HOME, config_maps=[config("unheardOf: 1")]))

@@ -139,7 +139,7 @@ def test_ready_when_all_is_well(agent: Agent) -> None:
             False,
             "connection refused",
         ),
-        (GOOD, INFORMERS, True, "input that is not taken in yet"),
+        (GOOD, INFORMERS, True, "input is not processed yet"),
         (Report(desired=DESIRED), INFORMERS, False, "does not equal"),
         (
             Report(desired=DESIRED, backends=(BackendReport(name="nft", failures=1, errors=("nft: add x: no",)),)),
@@ -189,7 +189,7 @@ def test_what_nft_dropped_is_in_the_status_and_shown_if_there_is_any(agent: Agen
     shown = text(found)
     assert re.search(r"^  to-tunnel +7$", shown, re.MULTILINE)
     assert "forged-tunnel" not in shown
-    assert "nft dropped" not in text({**found, "nftDrops": {"to-tunnel": 0}})
+    assert "dropped by nft" not in text({**found, "nftDrops": {"to-tunnel": 0}})
 
 
 def test_gateways_that_know_other_endpoints_can_be_told_apart(agent: Agent) -> None:

@@ -116,9 +116,9 @@ def test_explain_knows_the_service_of_a_rule(world: Path, capsys: pytest.Capture
     ("arguments", "said"),
     [
         (("--from", "shop/cart-0", "--to", "data/mysql-0"), "is a Pod of the same cluster"),
-        (("--from", "shop/cart-0", "--to", "shop/nothing"), "no Service with endpoints"),
-        (("--from", "shop/cart-0", "--to", "shop/cart", "--port", "81"), "these have 80/TCP"),
-        (("--from", "nobody", "--to", "data/mysql-0"), "no labels as shop:app=web"),
+        (("--from", "shop/cart-0", "--to", "shop/nothing"), "or Service with endpoints"),
+        (("--from", "shop/cart-0", "--to", "shop/cart", "--port", "81"), "only 80/TCP"),
+        (("--from", "nobody", "--to", "data/mysql-0"), "or labels as shop:app=web"),
         (("--from", "10.2.0.9", "--to", "shop/nothing"), "there is no Pod"),
         (("--from", "10.2.0.9", "--to", "data/mysql-0", "--port", "many"), "must be as 80, 53/UDP or ICMP"),
     ],
@@ -165,5 +165,5 @@ def test_explain_for_people_names_everything(world: Path, capsys: pytest.Capture
         "Node node-1: from a Pod of west (label identity 9) to data/mysql-0 10.1.0.2 TCP: Drop",
         f"  sender: {WEB}",
         "  because isolated by NetworkPolicy data/quiet, which let nobody like it",
-        "  rules about addresses (ipBlock) are passed over: the sender's is not told",
+        "  rules with ipBlock are ignored: the sender's address is not given",
     ]

@@ -124,7 +124,7 @@ def test_where_probes_were_last_seen_says_what_is_wrong() -> None:
     assert judge(way, True, True, True, answered=True).verdict.startswith("an answer came back")
     lost = judge(way, True, True, False)
     assert lost.last_seen == "g"
-    assert "sent them to r by tunnel mc-7: they never came there. Is UDP 6081 open" in lost.verdict
+    assert "sent them to r by tunnel mc-7: they never arrived. Is UDP 6081 open" in lost.verdict
     assert "that one was not asked" in judge(way, True, True, None).verdict
     assert "conntrack did not take them" in judge(way, True, True, True).verdict
     assert "no answer came" in judge(way, True, True, True, last={"tracked": True}).verdict

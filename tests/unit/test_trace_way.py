@@ -135,7 +135,7 @@ def test_the_way_goes_over_both_clusters_and_back() -> None:
         "destination 10.102.0.80:80 to 10.2.1.2:8080",
         "Service     shop/web:80/tcp, exported",
         "encrypted   by WireGuard",
-        "encrypted   no: within a cluster nothing is",
+        "encrypted   no: never within a cluster",
         "mtu         1400 bytes; 1400 do NOT pass this tunnel: mcagent doctor",
         "source 10.2.1.2:8080 to 10.102.0.80:80 (as conntrack knows it)",
         "verdict: delivered to the kernel of the Node; packets up to 1400 bytes (MTU of g)",

@@ -136,7 +136,7 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
         into[last] = parsed
     if "listen" in config[Part.AGENT]:
         raise InputError(
-            "--set", "agent.config.listen", "is in ports of the DaemonSet, too: install with the chart"
+            "--set", "agent.config.listen", "is also in the DaemonSet's ports: install with the chart"
         )
     if args.clusterid:
         config[Part.AGENT]["clusterID"] = args.clusterid

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         return _join_config(args, namespace)
     if args.what not in words:
         known = ", ".join([*listing.LISTINGS, JOIN_CONFIG])
-        raise InputError("get", "KIND", f'"{args.what}" is none; known are {known}')
+        raise InputError("get", "KIND", f'no kind "{args.what}"; known are {known}')
     what = words[args.what]
     found = listing.objects(
         open_cluster(args), what, namespace=namespace, name=args.name, cluster_id=args.clusterid
@@ -72,7 +72,7 @@ def _join_config(args: argparse.Namespace, namespace: str) -> int:
         if is_leader_set(obj) and args.name in ("", obj["metadata"]["name"])
     ]
     if len(found) != 1:
-        raise AdminError(f"there are {len(found)} leader's ClusterSets of that kind; give a NAME or a --namespace")
+        raise AdminError(f"{len(found)} ClusterSets of a leader match; give a NAME or a --namespace")
     print(join_config.text(cluster_sets.config_of(found[0], cluster.server)), end="")
     return exit_codes.OK
 

@@ -144,7 +144,7 @@ def _exchange(one: socket.socket) -> float:
     while left:
         taken = len(one.recv(left))
         if not taken:
-            raise OSError("the server has ended the connection")
+            raise OSError("the server closed the connection")
         left -= taken
     return time.monotonic() - began
 

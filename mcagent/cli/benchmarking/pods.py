@@ -58,8 +58,8 @@ class Pods:
         left = self._list(LABEL)
         if any((one.get("status") or {}).get("phase") in {"Pending", "Running"} for one in left):
             raise McagentError(
-                f"{self.cluster}: a benchmark runs in namespace {self.namespace} already: "
-                f"wait for its end, or kubectl delete pod -n {self.namespace} -l {LABEL}"
+                f"{self.cluster}: a benchmark already runs in namespace {self.namespace}: "
+                f"wait for it, or kubectl delete pod -n {self.namespace} -l {LABEL}"
             )
         for pod in left:
             self._delete(pod["metadata"]["name"])
@@ -72,7 +72,7 @@ class Pods:
             if self.image:
                 return
         raise McagentError(
-            f"{self.cluster}: no Pod of an agent is in {self.namespace}: give its --namespace, or an --image"
+            f"{self.cluster}: no agent Pod in {self.namespace}: give its --namespace, or an --image"
         )
 
     def start(self, what: str, arguments: Sequence[str], *, node: str = "", host: bool = False) -> str:
@@ -95,7 +95,7 @@ class Pods:
             if status.get("phase") == "Running" and node and address:
                 return Running(name=name, node=node, address=address)
             if time.monotonic() >= end:
-                raise McagentError(f"{self.cluster}: Pod {name} does not run after {READY:g} s: {_obstacle(pod)}")
+                raise McagentError(f"{self.cluster}: Pod {name} not running after {READY:g} s: {_obstacle(pod)}")
             time.sleep(_LOOK)
 
     def wait_result(self, name: str, seconds: float) -> tuple[str, Mapping[str, Any]]:
@@ -111,9 +111,9 @@ class Pods:
                     if isinstance(found, dict):
                         return str(pod["spec"].get("nodeName", "")), found
             if phase in {"Failed", "Succeeded"}:
-                raise McagentError(printable(words, _SHOWN) or "the Pod ended without a word")
+                raise McagentError(printable(words, _SHOWN) or "the Pod ended without output")
             if time.monotonic() >= end:
-                raise McagentError(f"{self.cluster}: Pod {name} has not ended in time: {_obstacle(pod)}")
+                raise McagentError(f"{self.cluster}: Pod {name} did not end in time: {_obstacle(pod)}")
             time.sleep(_LOOK)
 
     def remove(self) -> list[str]:
@@ -201,4 +201,4 @@ def _obstacle(pod: Mapping[str, Any]) -> str:
     for condition in status.get("conditions") or ():
         if condition.get("status") == "False" and condition.get("message"):
             return printable(str(condition["message"]), _SHOWN)
-    return str(status.get("phase", "no kubelet has taken it"))
+    return str(status.get("phase", "no kubelet started it"))

@@ -113,7 +113,7 @@ def _answer(agents: Agents, node: str, page: str, timeout: float, answers: queue
             return Answer(node=node, error=str(error))
 
     found, bug = attempt(work)
-    answers.put(found or Answer(node=node, error=f"asking broke, which is a bug: {bug!r}"))
+    answers.put(found or Answer(node=node, error=f"bug while asking: {bug!r}"))
 
 
 def _tell(done: int, of: int) -> None:
@@ -136,7 +136,7 @@ class ThisNode:
     def ask(self, node: str, page: str, timeout: float) -> Mapping[str, Any]:
         """Return a page."""
         if node != str(ask_agent(self.settings, timeout=timeout)["node"]):
-            raise McagentError("it is asked through the API server only: give a kubeconfig (--kubeconfig)")
+            raise McagentError("ask it through the API server: give a kubeconfig (--kubeconfig)")
         return ask_agent(self.settings, page, timeout)
 
 

@@ -14,5 +14,5 @@ def antrea_clusters(summary: Mapping[str, Any]) -> list[str]:
 
 def antrea_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return a line for each of these clusters."""
-    what = "connections to it take the address of this cluster's first gateway, and leave by it"
+    what = "connections to it leave by this cluster's first gateway, with its address"
     return [f"{name}'s gateways run Antrea: {what}" for name in antrea_clusters(summary)]

@@ -19,9 +19,9 @@ MAX_ANSWER = 64 * 1024 * 1024  # bytes
 _SHOWN = 400  # characters of a refusal
 STATUS = "/status"
 _HINTS = {
-    401: "it does not know the token",
-    403: "the token's user may not (ClusterRole mcagent-metrics-reader)",
-    404: "it has no such page: is it of an older version?",
+    401: "it rejects the token",
+    403: "the token's user lacks ClusterRole mcagent-metrics-reader",
+    404: "no such page: is it an older version?",
     429: "too many requests",
 }
 
@@ -91,5 +91,5 @@ def document(text: str | bytes, where: str) -> Mapping[str, Any]:
     """Return the JSON object of a page. Raises McagentError, ValueError, RecursionError."""
     answer = json.loads(text)
     if not isinstance(answer, dict):
-        raise McagentError(f"what answers at {where} is no agent")
+        raise McagentError(f"{where} does not answer as an agent")
     return answer

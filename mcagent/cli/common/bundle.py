@@ -90,7 +90,7 @@ def packed(parts: Sequence[_Part]) -> bytes:
 
 _README = f"""\
 Made by mcagent {version()} doctor --bundle. No Secrets, tokens, private keys, kubeconfigs: what looks like one is
-[hidden]. There are names and addresses of Nodes, Pods and Services. Look through it before you hand it on.
+[hidden]. There are names and addresses of Nodes, Pods and Services. Review it before you share it.
 """
 
 

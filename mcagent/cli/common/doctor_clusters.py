@@ -66,7 +66,7 @@ def _of_node(answer: Answer) -> dict[str, Any]:
         raw = answer.page.get("findings")
         read = [of_plain(one) for one in raw if isinstance(one, dict)] if isinstance(raw, list) else []
         findings = [one for one in read if one is not None and one.check in NODE_CHECKS]
-        findings = findings or [found("AgentNotAsked", "its answer is none of the doctor's")]
+        findings = findings or [found("AgentNotAsked", "its answer holds no findings")]
     return {"node": answer.node, "findings": [one.plain() for one in findings]}
 
 

@@ -108,7 +108,7 @@ def steps(
     far = there or here
     own, other = here.snapshot.pods.get(source), far.snapshot.pods.get(target)
     if own is not None and other is not None and there is None:
-        reason = "is a Pod of the same cluster: policies between clusters are not about that (--to-context?)"
+        reason = "is a Pod of the same cluster: policies between clusters do not apply (--to-context?)"
         raise InputError("explain", "--to", f"{target} {reason}")
     if own is not None:
         for address, to in _ends(target, port, here, other):
@@ -171,15 +171,13 @@ def _ends(target: str, port: Port, here: Side, other: Pod | None) -> list[tuple[
     ends = next((found[service] for service in wanted if service in found), ())
     if not ends:
         raise InputError(
-            "explain", "--to", f"{target} is no address, no Pod (--to-context?), no Service with endpoints"
+            "explain", "--to", f"{target} is not an address, Pod (--to-context?) or Service with endpoints"
         )
     meant = [(one, Port(protocol, number)) for one, protocol, number in ends]
     chosen = [(one, to) for one, to in meant if port.number is None or to == port]
     if not chosen:
         known = ", ".join(sorted({str(to) for _, to in meant}))
-        raise InputError(
-            "explain", "--port", f"{port} is no port of the endpoints of {target}: these have {known}"
-        )
+        raise InputError("explain", "--port", f"the endpoints of {target} have no port {port}, only {known}")
     return chosen
 
 
@@ -205,7 +203,7 @@ def _senders(source: str, far: Side, cluster: str) -> Iterator[Sender]:
         yield from _from_clusters(one, cluster)
     if not found:
         if labels.parsed(source) is None and not _LABELS.fullmatch(source):
-            reason = "is no Pod of this cluster, no address, and no labels as shop:app=web or ns:...&pod:..."
+            reason = "is not a Pod of this cluster, an address, or labels as shop:app=web or ns:...&pod:..."
             raise InputError("explain", "--from", f'"{source}" {reason}')
         yield Sender(cluster=cluster, labels=source)
 

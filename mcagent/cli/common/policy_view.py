@@ -96,9 +96,9 @@ def decide(known: InForce, request: Request) -> Decision:
         return Decision(verdict=rule.verdict, why=f"{rule.policy} {rule.name} says {rule.verdict}", **said)
     to_us = request.direction is Direction.INGRESS
     if to_us and request.pod in known.unknown_dropped and request.identity == labels.UNKNOWN:
-        why = "rules choose by label who gets to the Pod, and this sender's label identity is not known"
+        why = "rules select the Pod's senders by label, and this sender's label identity is not known"
         return Decision(verdict=Verdict.DROP, why=why)
-    return Decision(verdict=Verdict.ALLOW, why="no rule is about it, and no NetworkPolicy isolates the Pod")
+    return Decision(verdict=Verdict.ALLOW, why="no rule matches, and no NetworkPolicy isolates the Pod")
 
 
 def _stage(rule: LocalRule) -> int:

@@ -26,7 +26,7 @@ def answer_text(
     asked: Sequence[str], answer: Answer, *, node: str, silent: Iterable[str], counts: Counts | None
 ) -> str:
     """Return the answer for people. `silent`: who does not answer already; `counts`: this Node's connections."""
-    lines = [f"What if: {'; '.join(asked)}", *(f"(already without an answer: {name})" for name in sorted(silent))]
+    lines = [f"What if: {'; '.join(asked)}", *(f"(already not answering: {name})" for name in sorted(silent))]
     if answer.nothing:
         return "\n".join([*lines, "", "nothing changes"])
     if not answer.findings:

@@ -99,13 +99,13 @@ def _meaning(hops: Sequence[Hop], sights: Sequence[Sight], *, answered: bool) ->
     walk: Mapping[str, Any] = hop.walk or {}
     after = hops[last + 1] if last + 1 < len(hops) else None
     if sight.dropped or walk["outcome"] in (Outcome.DROPPED, Outcome.REJECTED):
-        cause, command = CAUSES.get(walk["reason"], ("by a flow that the trace did not meet", "mcagent status"))
+        cause, command = CAUSES.get(walk["reason"], ("by a flow that the trace did not hit", "mcagent status"))
         yield f"last seen on {hop.node}, which drops them: {walk['reason'] or 'unknown'} ({cause})", command
     if walk.get("committed") and not sight.tracked:
         text = f"last seen on {hop.node}, whose conntrack did not take them: newConnections, or a full table"
         yield text, f"mcagent status, and on Node {hop.node}: conntrack -S"
     if walk["outcome"] == Outcome.HOST and sight.answered:
-        yield f"{hop.node} has an answer of the Pod, but it did not come back: see the way of the answer", DOCTOR
+        yield f"the Pod's answer reached {hop.node}, but did not come back: see the way of the answer", DOCTOR
     if walk["outcome"] == Outcome.HOST:
         text = (
             f"handed to the kernel of {hop.node}, and no answer came: the Pod does not listen, or its CNI drops it"
@@ -114,7 +114,7 @@ def _meaning(hops: Sequence[Hop], sights: Sequence[Sight], *, answered: bool) ->
     if after is not None and sights[last + 1].seen is None:
         yield f"last seen on {hop.node}, which sent them to {after.node}; that one was not asked", ""
     where = f"{after.node} by tunnel {hop.tunnel['name']}" if after and hop.tunnel else "the next Node"
-    text = f"last seen on {hop.node}, which sent them to {where}: they never came there"
+    text = f"last seen on {hop.node}, which sent them to {where}: they never arrived"
     port = 4789 if hop.tunnel is not None and hop.tunnel.get("type") == "vxlan" else 6081
     blocked = "51821 (WireGuard)" if hop.encrypted else str(port)
     yield f"{text}. Is UDP {blocked} open between the two?", DOCTOR

@@ -179,7 +179,7 @@ def _end_of(hop: Hop, walk: Page, probe: Probe) -> Iterator[tuple[str, str]]:
         kind = {"gateway": "gateway", "node": "Node"}.get(tunnel["peerKind"], "a gateway of cluster")
         yield "sent", f"to {kind} {tunnel['peer']} at {tunnel['remoteIP']}, tunnel {tunnel['name']}"
         yield from _gateways(hop)
-        within = "no: within a cluster nothing is"
+        within = "no: never within a cluster"
         yield "encrypted", within if hop.encrypted is None else "by WireGuard" if hop.encrypted else "no"
         yield "counter", f'mcagent_tunnel_transmit_packets_total{{tunnel="{tunnel["name"]}"}}'
     elif outcome == Outcome.HOST:
@@ -236,7 +236,7 @@ def _chosen(hop: Hop) -> str:
     if live < 2 or hop.walk["table"] not in ("Departure", "Route", "Exit"):
         return ""
     if hop.walk["table"] == "Departure" and hop.probe.reply:
-        return "; an answer goes by the one that its connection came by, while that is live"
+        return "; an answer takes its connection's gateway while that is live"
     return f"; chosen by a hash of the connection, of {live} that are live"
 
 

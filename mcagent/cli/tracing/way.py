@@ -122,7 +122,7 @@ class Way:
     def forth(self, start: str, probe: Probe) -> Iterator[Hop]:
         """Yield the hops of the first packet of a connection that Node `start` sends."""
         if not is_remote(self.status(start), probe.destination):
-            why = "it never comes to mcagent: no other cluster has this address"
+            why = "it never reaches mcagent: no other cluster has this address"
             yield replace(_hop(start, self.status(start), probe), why=why)
             return
         yield from self._hops(start, probe, {})
@@ -166,7 +166,7 @@ class Way:
                 return
             in_port = port_to(self.status(following), status, node)
             if in_port is None:
-                why = f"it has no tunnel from {node}, and drops what comes: does it know this cluster's gateways?"
+                why = f"it has no tunnel from {node}, and drops the packet: does it know this cluster's gateways?"
                 yield replace(_hop(following, self.status(following), None), why=why)
                 return
             probe = replace(_leaving(probe, walk), in_port=in_port)

@@ -29,9 +29,9 @@ TOKEN_ROLE = "mcagent-leader-token"  # noqa: S105 (the name of a Role)
 CONTROLLER = "mcagent-controller"  # the member's ServiceAccount
 _RBAC = "rbac.authorization.k8s.io"
 _NEXT = {  # what to do about a ClusterSet that is not Ready, by its reason
-    "Disconnected": "see that Pods of this cluster reach the leader's API server, and that CA and token are of it",
-    "AnnounceFailed": "see that the leader's controller runs, that its API server reaches that controller's "
-    "webhook, and that the token is this cluster's (on the leader: mcagent get membertoken)",
+    "Disconnected": "check that this cluster's Pods reach the leader's API server, and that CA and token match it",
+    "AnnounceFailed": "check that the leader's controller runs, its API server reaches the controller's webhook, "
+    "and the token is this cluster's (on the leader: mcagent get membertoken)",
 }
 
 
@@ -71,7 +71,7 @@ def join(
     """
     missing = config.missing()
     if missing:
-        raise InputError("join", ", ".join(missing), "is missing, in the join config and as a flag")
+        raise InputError("join", ", ".join(missing), "is in neither the join config nor a flag")
     namespace = config.namespace or MEMBER_NAMESPACE
     check_name(config.cluster_set, "clusterSetID")
     check_id(config.cluster_id, "clusterID")
@@ -152,7 +152,7 @@ def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> 
             cluster.report(f"waiting, {said - began:.0f} s: {message or 'no controller has processed it yet'}")
         return False
 
-    cluster.report(f"waiting up to {timeout:g} s for the leader to take this cluster's announcement")
+    cluster.report(f"waiting up to {timeout:g} s for the leader to accept this cluster")
     if cluster.wait(ready, timeout):
         cluster.report(f"this cluster is a member of {name}")
         return

@@ -76,7 +76,7 @@ def _apply(cluster: Cluster, obj: RawObject, *, force: bool, dry_run: bool) -> R
     except ApiRefusalError as error:
         if error.code == 409:
             raise AdminError(
-                f"{shown(obj)} has fields that somebody else set; --force takes them over: {error}"
+                f"{shown(obj)} has fields set by other managers; --force takes them over: {error}"
             ) from error
         raise
 
@@ -123,7 +123,7 @@ def _missing(obj: RawObject | None) -> str:
         return "it was deleted"
     status: Mapping[str, Any] = obj.get("status") or {}
     if status.get("observedGeneration", 0) < obj["metadata"].get("generation", 1):
-        return "its controller has not looked at it yet"
+        return "its controller has not processed it yet"
     if obj["kind"] == "DaemonSet":
         wanted, old = status.get("desiredNumberScheduled", 0), 0
         ready = min(status.get("updatedNumberScheduled", 0), status.get("numberAvailable", 0))

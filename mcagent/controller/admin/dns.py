@@ -49,7 +49,7 @@ def apply(cluster: Cluster, coredns: CoreDns) -> bool:
         return False
     _check_version(cluster, coredns)  # an older one would not start again with such a Corefile
     _write(cluster, coredns, config_map, new)
-    cluster.report(f"{coredns.shown}: {corefile.ZONE} put in; {_when(new, coredns)}")
+    cluster.report(f"{coredns.shown}: {corefile.ZONE} added; {_when(new, coredns)}")
     return True
 
 
@@ -59,10 +59,10 @@ def remove(cluster: Cluster, coredns: CoreDns) -> bool:
     old = "" if config_map is None else text_at(config_map, "data", KEY)
     new = corefile.restored(old)
     if config_map is None or new == old:
-        cluster.report(f"{coredns.shown}: nothing of mcagent dns is in it")
+        cluster.report(f"{coredns.shown}: mcagent dns has added nothing")
         return False
     _write(cluster, coredns, config_map, new)
-    cluster.report(f"{coredns.shown}: {corefile.ZONE} taken out; {_when(new, coredns)}")
+    cluster.report(f"{coredns.shown}: {corefile.ZONE} removed; {_when(new, coredns)}")
     return True
 
 
@@ -99,7 +99,7 @@ def _check_version(cluster: Cluster, coredns: CoreDns) -> None:
         told = f'image "{image}" of' if image else "there is no"
         raise AdminError(
             f"{told} Deployment {coredns.namespace}/{coredns.deployment}: CoreDNS must be {_OLDEST} or newer, and "
-            "which version runs cannot be told; name it with --coredns-version"
+            "the running version is unknown; name it with --coredns-version"
         )
     if version < corefile.OLDEST:
         raise AdminError(
@@ -120,6 +120,6 @@ def _path(coredns: CoreDns) -> str:
 
 def _when(text: str, coredns: CoreDns) -> str:
     if corefile.reloads(text):
-        return "CoreDNS takes it up within two minutes"
+        return "CoreDNS loads it within two minutes"
     restart = f"kubectl rollout restart -n {coredns.namespace} deployment/{coredns.deployment}"
-    return f"CoreDNS takes it up with: {restart}"
+    return f"CoreDNS loads it after: {restart}"

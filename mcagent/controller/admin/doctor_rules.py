@@ -80,7 +80,7 @@ def _component(obj: RawObject) -> str:
 def _agents(seen: ClusterSeen, answered: Collection[str]) -> Iterator[Finding]:
     agents = [one for one in seen.pods if _component(one) == "agent"]
     if not agents and not answered:
-        yield found("NoAgents", "no Pod of an agent is there, and no agent answers")
+        yield found("NoAgents", "there is no agent Pod, and no agent answers")
         return
     namespace = {"namespace": namespace_of(agents[0]) if agents else "kube-system"}
     running = {text_at(one, "spec", "nodeName") for one in agents if _ready(one)} | set(answered)
@@ -124,7 +124,7 @@ def _crds(seen: ClusterSeen) -> Iterator[Finding]:
     for crd in wanted:
         name, there = name_of(crd), seen.crds.get(name_of(crd))
         if there is None:
-            yield found("CrdMissing", "it is not there", subject=name, places=places)
+            yield found("CrdMissing", "it is missing", subject=name, places=places)
             continue
         served = {text_at(one, "name"): one for one in items_at(there, "spec", "versions") if one.get("served")}
         established = find(value_at(there, "status", "conditions"), "Established").get("status") == TRUE
@@ -212,12 +212,12 @@ def _controller(seen: ClusterSeen) -> Iterator[Finding]:
         if not ready:
             yield found("ControllerAway", "no replica is ready", subject=role, places=places)
         elif renewed is not None and seen.now + (seen.clock or 0.0) - renewed > LEASE_LATE:
-            text = f"nobody has renewed the Lease for {seen.now - renewed:.0f} s"
+            text = f"the Lease was last renewed {seen.now - renewed:.0f} s ago"
             yield found("ControllerAway", text, subject=role, places=places)
         else:
             good.append(role)
     if len(good) == len(roles):
-        yield fine("controller", f"{', '.join(good)} runs" if good else "none is here, as a Deployment")
+        yield fine("controller", f"{', '.join(good)} runs" if good else "no controller Deployment here")
 
 
 def _server(cluster_set: RawObject) -> str:
@@ -233,21 +233,21 @@ def _leader(seen: ClusterSeen) -> Iterator[Finding]:
         subject = f"ClusterSet {namespace_of(one)}/{name_of(one)}"
         if not ready:
             bad = True
-            yield skipped("leader", f"{subject} has no condition Ready: nobody has looked at it yet")
+            yield skipped("leader", f"{subject} has no condition Ready: not processed yet")
         elif ready.get("status") != TRUE:
             bad = True
             text = f"{ready.get('reason', '')}: {ready.get('message', '')}"
             yield found("LeaderAway", text, subject=subject, places={"server": _server(one)})
     for leader in seen.leaders:
         if leader.error:
-            yield skipped("leader", f"{leader.server} is not reached from this machine: {leader.error}")
+            yield skipped("leader", f"{leader.server} is unreachable from this machine: {leader.error}")
             continue
         left = leader.expires - seen.now if leader.expires is not None else SOON
         if left < SOON:
             bad = True
             reason = "CertificateExpiring" if left > 0 else "CertificateExpired"
-            text = f"ends in {left / 86400:.0f} days" if left > 0 else f"ended {-left / 86400:.0f} days ago"
-            yield found(reason, f"the certificate of {leader.server} {text}", subject=leader.server)
+            text = f"expires in {left / 86400:.0f} days" if left > 0 else f"expired {-left / 86400:.0f} days ago"
+            yield found(reason, f"certificate of {leader.server} {text}", subject=leader.server)
         if leader.clock is not None and seen.clock is not None:
             apart = leader.clock - seen.clock
             yield from clock("LeaderClockOff", apart, f"the leader ({leader.server})")
@@ -255,8 +255,8 @@ def _leader(seen: ClusterSeen) -> Iterator[Finding]:
         yield found("NotJoined", "there is no ClusterSet")
     elif not bad:
         days = [one.expires - seen.now for one in seen.leaders if one.expires is not None]
-        ends = f", its certificate ends in {min(days) / 86400:.0f} days" if days else ""
-        yield fine("leader", f"connected{ends}" if joined else "this cluster follows none")
+        ends = f", certificate expires in {min(days) / 86400:.0f} days" if days else ""
+        yield fine("leader", f"connected{ends}" if joined else "no leader to connect to")
 
 
 def _exports(seen: ClusterSeen) -> Iterator[Finding]:
@@ -284,4 +284,4 @@ def _neighbours(seen: ClusterSeen) -> Iterator[Finding]:
     for system, workload in sorted(there.items()):
         yield found("OtherSystem", f"{system} is here ({workload})", subject=system)
     if not there:
-        yield fine("neighbours", "none is here")
+        yield fine("neighbours", "none found")

@@ -178,7 +178,7 @@ class _Reader:
             for namespace, verb, group, resource in sorted(_rights(_ROLES[role], home)):
                 self._progress(f"what {account} may do")
                 if time.monotonic() > end:
-                    self.unread["permissions"] = f"not all could be asked for within {REVIEWS:g} s"
+                    self.unread["permissions"] = f"not all could be checked within {REVIEWS:g} s"
                     return forbidden, asked
                 attributes = {"verb": verb, "group": group, "resource": resource.partition("/")[0]}
                 attributes |= {"subresource": resource.partition("/")[2]} if "/" in resource else {}

@@ -114,8 +114,8 @@ def _controller(objects: Objects) -> Iterator[Finding]:
             yield Finding(
                 level=Level.MUST,
                 about=f"{text_at(hook, 'kind')} {name_of(hook)}",
-                text="nobody answers it once Antrea's controller is stopped: every write that it is asked about, "
-                "heartbeats too, would be refused. Delete it right before",
+                text="nothing answers it once Antrea's controller is stopped: every write it covers, heartbeats "
+                "too, would be refused. Delete it right before",
                 command=f"kubectl delete {text_at(hook, 'kind').lower()} {name_of(hook)}",
             )
     if found is not None and value_at(found, "spec", "replicas") != 0:
@@ -145,15 +145,15 @@ def _configuration(role: Role, objects: Objects) -> Iterator[Finding]:
             yield Finding(
                 level=Level.MUST,
                 about=about,
-                text="endpointIPType is PodIP, and podCIDRs says not where Pods are: give podCIDRs, or "
-                "allowedEndpointCIDRs to the leader and all members; other endpoints are refused",
+                text="endpointIPType is PodIP, and podCIDRs is not set: set podCIDRs, or "
+                "allowedEndpointCIDRs in the leader and all members; other endpoints are refused",
             )
         if settings.stretched_network_policy and role is Role.MEMBER:
             yield Finding(
                 level=Level.CHANGES,
                 about=about,
-                text="enableStretchedNetworkPolicy is true: our controller reads Pods for it, which it may only "
-                "where the chart or mcagent deploy is told the same (member.config.enableStretchedNetworkPolicy)",
+                text="enableStretchedNetworkPolicy is true: our controller reads Pods for it, which needs the "
+                "same in the chart or mcagent deploy (member.config.enableStretchedNetworkPolicy)",
             )
         for remark in settings.remarks:
             yield Finding(level=Level.CHANGES, about=about, text=remark.partition(": ")[2])
@@ -197,7 +197,7 @@ def _leader(objects: Objects) -> Iterator[Finding]:
     kinds = Counter(text_at(item, "spec", "kind") for item in objects.exports)
     for kind, number in sorted(kinds.items()):
         if kind not in _TAKEN:
-            text = f"{number} of kind {kind}, which nobody takes: what was made of them stays as it is"
+            text = f"{number} of kind {kind}, unsupported: what was made from them stays as it is"
             yield Finding(level=Level.LOST, about="ResourceExports", text=text)
     if kinds[ExportKind.LABEL_IDENTITY]:
         yield Finding(
@@ -207,7 +207,7 @@ def _leader(objects: Objects) -> Iterator[Finding]:
             "enableStretchedNetworkPolicy: true",
         )
     yield from _endpoints_outside(objects)
-    text = f"{sum(kinds.values())} exports, {len(objects.imports)} imports: none is deleted or made anew"
+    text = f"{sum(kinds.values())} exports, {len(objects.imports)} imports: none is deleted or recreated"
     yield Finding(level=Level.KEPT, about="ResourceExports, ResourceImports", text=text)
     yield Finding(
         level=Level.CHANGES,
@@ -268,7 +268,7 @@ def _member(objects: Objects) -> Iterator[Finding]:
                 )
         yield from _secret(objects, item)
         if names.MEMBER_FINALIZER not in texts_at(item, "metadata", "finalizers"):
-            text = f"gets the finalizer {names.MEMBER_FINALIZER}, which has to go on the way back"
+            text = f"gets the finalizer {names.MEMBER_FINALIZER}, to be removed on the way back"
             yield Finding(level=Level.CHANGES, about=about, text=text)
     text = (
         f"{len(objects.gateways)} Gateways, all imported Services and ServiceImports: with the uid that they have"
@@ -293,7 +293,7 @@ def _secret(objects: Objects, cluster_set: RawObject) -> Iterator[Finding]:
             yield Finding(
                 level=Level.MUST,
                 about=f"Role {where}/{TOKEN_ROLE}",
-                text=f"is not there, or not for Secret {secret}: our controller reads the leader's token by it",
+                text=f"is missing, or not for Secret {secret}: our controller needs it for the leader's token",
                 command=f"{make} role {TOKEN_ROLE} {verbs} && "
                 f"{make} rolebinding {TOKEN_ROLE} --role={TOKEN_ROLE} --serviceaccount={account}",
             )

@@ -54,7 +54,7 @@ def _is_ready(cluster: Cluster, node: str) -> bool:
     found = cluster.get(Kind.NODE, "", node) or {}
     if find(value_at(found, "status", "conditions"), "Ready").get("status") == TRUE:
         return True
-    cluster.report(f"Node {node} is not Ready and is passed over; if it comes back: mcagent cleanup there")
+    cluster.report(f"Node {node} is not Ready and is skipped; if it comes back, run mcagent cleanup there")
     return False
 
 
@@ -116,8 +116,8 @@ def _wait(cluster: Cluster, namespace: str, timeout: float) -> None:
     if left:
         nodes = "; ".join(f"Node {_node(pod)}: {_why(pod)} (Pod {pod['metadata']['name']})" for pod in left)
         raise AdminError(
-            f"not cleaned: {nodes}. All that this needs is still there: repeat the command, or delete the Pod of "
-            "a Node that needs none"
+            f"not cleaned: {nodes}. Repeat the command (all it needs is still there), or delete the Pod of "
+            "a Node to skip it"
         )
 
 
@@ -127,4 +127,4 @@ def _why(pod: RawObject) -> str:
         for state in (one.get("state") or {}).values():
             if text := text_at(state, "message") or text_at(state, "reason"):
                 return printable(" ".join(text.split()), _SHOWN)
-    return text_at(pod, "status", "message") or _phase(pod) or "no kubelet has looked at it"
+    return text_at(pod, "status", "message") or _phase(pod) or "no kubelet has started it"

@@ -191,7 +191,7 @@ def _undo_dns(cluster: Cluster, *, dry_run: bool) -> bool:
         if not dns.is_applied(cluster, coredns):
             return False
         if dry_run:
-            cluster.report(f"{coredns.shown}: what mcagent dns has put in would be taken out")
+            cluster.report(f"{coredns.shown}: what mcagent dns added would be removed")
             return True
         return dns.remove(cluster, coredns)
     except ApiRefusalError as error:
@@ -224,11 +224,11 @@ def _remove(cluster: Cluster, gone: Sequence[RawObject], timeout: float) -> None
             cluster.remove(obj)
     if not cluster.wait(lambda: not any(left(namespace, ours=True) for namespace in namespaces), timeout):
         raise AdminError(
-            f"after {timeout:g} s Pods in {', '.join(sorted(namespaces))} have not ended: kubectl get pods"
+            f"after {timeout:g} s Pods in {', '.join(sorted(namespaces))} still run: kubectl get pods"
         )
     for obj in (obj for obj in gone if obj["kind"] == NAMESPACE):
         if others := left(name_of(obj), ours=False):
-            cluster.report(f"{shown(obj)} kept: it has Pods of others ({', '.join(others[:3])})")
+            cluster.report(f"{shown(obj)} kept: it has other Pods ({', '.join(others[:3])})")
         elif cluster.remove(obj) and not cluster.wait(lambda obj=obj: cluster.there(obj) is None, timeout):  # type: ignore[misc]
             conditions = items_at(cluster.there(obj) or {}, "status", "conditions")
             why = [text_at(one, "message") for one in conditions if one.get("status") == TRUE]

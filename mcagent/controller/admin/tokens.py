@@ -100,7 +100,7 @@ def _check_unique(cluster: Cluster, namespace: str, name: str, cluster_id: str) 
         if ambiguous_with(cluster_id, [bound]):
             raise AdminError(
                 f"cluster IDs {cluster_id} and {bound} (ServiceAccount {other}) cannot be distinguished in names: "
-                "one is the other and a dash and more"
+                "one is the other plus a dash and more"
             )
 
 
@@ -179,7 +179,7 @@ def delete(cluster: Cluster, namespace: str, name: str) -> None:
     binding = found[Kind.ROLE_BINDING]
     if binding is not None and not made_by_command(binding):
         raise AdminError(
-            f"the token still has its rights: kubectl delete rolebinding {name} -n {namespace} takes them away"
+            f"the token still has its rights: kubectl delete rolebinding {name} -n {namespace} revokes them"
         )
 
 

@@ -106,7 +106,7 @@ def firewall(seen: NodeSeen) -> Iterator[Finding]:
             text = f"chain {chain} has the policy drop"
             yield found("InputPolicyDrop", text, subject=str(chain), places={"port": seen.tunnel_port})
     if not bad:
-        yield fine("firewall", "no rule of others drops tunnels, or packets of our device")
+        yield fine("firewall", "no foreign rule drops tunnels or packets of our device")
 
 
 def masquerade(seen: NodeSeen) -> Iterator[Finding]:

@@ -84,7 +84,7 @@ def _openvswitch(seen: NodeSeen) -> Iterator[Finding]:
         yield found("VswitchdAway", switch.vswitchd_error)
         return
     if not switch.datapath:
-        yield found("BridgeMissing", "the database has no bridge of ours")
+        yield found("BridgeMissing", "the database lacks our bridge")
     elif not switch.flows and not _bare(seen):
         yield found("NoFlows", "the bridge has no flow")
     numbers = tuple(int(one) for one in re.findall(r"\d+", switch.version)[:2])

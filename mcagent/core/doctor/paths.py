@@ -21,12 +21,12 @@ def tunnels(seen: NodeSeen) -> Iterator[Finding]:
     """Judge every tunnel."""
     switch = seen.switch
     if switch.error or switch.vswitchd_error or not switch.datapath:
-        yield skipped("tunnels", "Open vSwitch does not run, or has no bridge of ours")
+        yield skipped("tunnels", "Open vSwitch is not running, or lacks our bridge")
         return
     probes = {path.address: path for path in seen.paths}
     good = 0
     for name, peer in seen.agent.missing_tunnels:
-        yield found("TunnelMissing", f"{name} is not there", subject=peer)
+        yield found("TunnelMissing", f"{name} is missing", subject=peer)
     for tunnel in switch.tunnels:
         finding = _tunnel(tunnel, seen, probes)
         good += finding is None
@@ -138,7 +138,7 @@ def routes(seen: NodeSeen) -> Iterator[Finding]:
         yield skipped("routes", kernel.error)
         return
     if kernel.routes and not kernel.our_rules:
-        yield found("RulesMissing", "there is no rule of ours", places={"table": seen.route_table})
+        yield found("RulesMissing", "our rule is missing", places={"table": seen.route_table})
         return
     bad = [one for one in kernel.routes if one.device != seen.host_port]
     for one in bad:

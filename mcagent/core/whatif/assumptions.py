@@ -80,7 +80,7 @@ def read_assumption(text: str, snapshot: Snapshot, config: Config) -> Assumption
         raise wrong(f"must be {GRAMMAR}")
     what, name, event = found.groups()
     if what not in _EVENTS:
-        raise wrong(f'"{printable(what)}" is nothing that can be assumed of: must be {GRAMMAR}')
+        raise wrong(f'cannot assume anything of "{printable(what)}": must be {GRAMMAR}')
     if event not in _EVENTS[what]:
         raise wrong(f'a {what} can be {" or ".join(_EVENTS[what])}, not "{printable(event)}"')
     far = sorted({str(ip) for info in snapshot.cluster_infos.values() for ip in info.gateway_ips})

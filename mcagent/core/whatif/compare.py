@@ -85,19 +85,19 @@ def compare(before: View, after: View) -> Answer:
 def _nodes(before: View, after: View) -> Iterator[Finding]:
     for name in sorted(after.silent - before.silent):
         if name in before.places:
-            text = f"Node {name} and all that runs on it: nothing reaches its Pods, and they reach nobody"
+            text = f"Node {name} and all that runs on it: its Pods reach nothing, and are not reached"
             yield Finding(effect=Effect.LOST, text=text, nodes=(name,))
     for name in sorted(after.refused - before.refused):
-        text = f"{name} would not hand over: no other gateway of this cluster could take over"
+        text = f"{name} would not drain: no other gateway of this cluster could take over"
         yield Finding(effect=Effect.NOTED, text=text, nodes=(name,))
     for name in sorted(before.gateways.keys() - after.gateways.keys()):
-        yield Finding(effect=Effect.NOTED, text=f"{name} is a gateway no more", nodes=(name,))
+        yield Finding(effect=Effect.NOTED, text=f"{name}: no longer a gateway", nodes=(name,))
     for name in sorted(after.gateways.keys() - before.gateways.keys()):
         yield Finding(effect=Effect.NOTED, text=f"{name} becomes a gateway", nodes=(name,))
     for name in sorted(before.gateways.keys() & after.gateways.keys()):
         was, now = before.gateways[name].standby, after.gateways[name].standby
         if was != now and name not in after.silent:
-            text = f"{name} is on standby: {now}" if now else f"{name} is on standby no more (it was: {was})"
+            text = f"{name} is on standby: {now}" if now else f"{name} is no longer on standby (was: {was})"
             yield Finding(effect=Effect.NOTED, text=text, nodes=(name,))
 
 
@@ -116,12 +116,12 @@ def _clusters(before: View, after: View) -> Iterator[Finding]:
                 yield Finding(effect=effect, text=f"its addresses {named}", clusters=of)
         changed = _translates_pods(before, name) is not _translates_pods(after, name)
         if changed:
-            way = "begin to take" if _translates_pods(after, name) else "no longer take"
-            text = f"Pods {way} their gateway's address there: open connections of theirs end"
+            way = "start using" if _translates_pods(after, name) else "stop using"
+            text = f"Pods {way} their gateway's address there: their open connections end"
             yield Finding(effect=Effect.BROKEN, text=text, clusters=of)
 
 
-_CLUSTER_GONE = "nothing of it is reached any more, and it reaches nothing here: all connections end"
+_CLUSTER_GONE = "it is no longer reached, and reaches nothing here: all connections end"
 
 
 def _translates_pods(view: View, cluster: str) -> bool:
@@ -174,7 +174,7 @@ def _changes(before: Ways, after: Ways, *, all_translated: bool) -> Iterator[_Ch
     lost = sum(before.values(), NOTHING) - sum(after.values(), NOTHING)
     newly = max(lost, NOTHING)
     if lost > 0:
-        yield _Change(Effect.LOST, lost, "connections there, and answers from here, get to no gateway")
+        yield _Change(Effect.LOST, lost, "connections there, and answers from here, reach no gateway")
     elif lost < 0:
         yield _Change(Effect.GAINED, -lost, "connections there find a gateway")
     if (moved := _less(before, after) - newly) > 0:
@@ -212,7 +212,7 @@ def _arriving(before: View, after: View) -> Iterator[Finding]:
     if before.arriving == after.arriving or not before.arriving:
         return
     if not after.arriving:
-        yield Finding(effect=Effect.LOST, text="no other cluster gets a connection in: no gateway is left")
+        yield Finding(effect=Effect.LOST, text="no other cluster can connect here: no gateway is left")
         return
     yield Finding(
         effect=Effect.MOVED,
@@ -235,7 +235,7 @@ def _exports(before: View, after: View) -> Iterator[Finding]:
             effect = Effect.NOTED if was else Effect.GAINED
             yield Finding(effect=effect, text=f"{what}: {len(now)} endpoints in place of {len(was)}")
         elif (name in before.exports) is not (name in after.exports):
-            word = "is exported, without an endpoint" if name in after.exports else "is exported no more"
+            word = "is exported, without an endpoint" if name in after.exports else "is withdrawn"
             yield Finding(effect=Effect.NOTED, text=f"{what} {word}")
 
 
@@ -266,8 +266,8 @@ def _reached(view: View, name: str) -> dict[str, int]:
 def _policies(before: View, after: View) -> Iterator[Finding]:
     was, now = (set(view.desired.state.policy_rules.values()) for view in (before, after))
     for rules, effect, word in (
-        (now - was, Effect.NOTED, "counts on this Node; a rule that forbids ends open connections, too"),
-        (was - now, Effect.NOTED, "counts on this Node no more"),
+        (now - was, Effect.NOTED, "applies on this Node; one that forbids also ends open connections"),
+        (was - now, Effect.NOTED, "is gone from this Node"),
     ):
         for rule in sorted(rules):
             text = f"rule {rule.rule or '(unnamed)'} of {rule.policy} ({rule.direction}, {rule.verdict}) {word}"

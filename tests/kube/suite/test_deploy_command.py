@@ -101,7 +101,7 @@ def test_fields_that_others_set_are_not_taken_over(cluster: Cluster, capsys: pyt
     capsys.readouterr()
     assert run(cluster, "deploy", "--apply", "--no-wait") == 1
     said = capsys.readouterr().err
-    assert f"Deployment {cluster.namespace}/mcagent-member has fields that somebody else set" in said
+    assert f"Deployment {cluster.namespace}/mcagent-member has fields set by other managers" in said
     assert ".spec.replicas" in said
     assert run(cluster, "deploy", "--apply", "--no-wait", "--force") == 0
     assert cluster.client.request("GET", path)["spec"]["replicas"] == 2
