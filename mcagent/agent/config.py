@@ -280,8 +280,8 @@ SCHEMA = Schema(
     nested="multicluster",
     elsewhere={
         "enable": 'was renamed in Antrea 2.0: use "enableGateway"',
-        "featureGates": "is not used: leave it out",
-        "serviceCIDR": "belongs to the controller's configuration: gateways tell it in their Gateway objects",
+        "featureGates": "is not used: remove it",
+        "serviceCIDR": "belongs to the controller's configuration: Gateway objects publish it",
         "gatewayIPPrecedence": "belongs to the controller's configuration",
         "endpointIPType": "belongs to the controller's configuration",
     },
@@ -322,11 +322,11 @@ def _conflicts(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if port == said["wireGuard.port"]:
             yield "wireGuard.port", f"must differ from the tunnels' port: both are {port}"
         if said["datapath"] is DatapathChoice.NETDEV:
-            why = "sends its tunnels past WireGuard: only the kernel's can be encrypted"
+            why = "bypasses WireGuard: only the kernel's can be encrypted"
             yield "datapath", f"the userspace datapath (netdev) {why}"
     for path in devices:
         if said[path].startswith(("mcn-", "mcg-", "mcr-")):
-            yield path, f'"{said[path]}" begins like the tunnel ports of ours (mcn-, mcg-, mcr-): choose another'
+            yield path, f'"{said[path]}" has a prefix of our tunnel ports (mcn-, mcg-, mcr-): choose another'
     if not said["nodeName"]:
         yield "nodeName", "must not be empty: the name of this Node object"
     for path in ("listen", "healthListen"):

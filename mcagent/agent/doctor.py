@@ -102,7 +102,7 @@ def _see_api(settings: Settings) -> ApiSeen:
 
 def _without_agent(settings: Settings, error: str, progress: Progress) -> AgentSeen:
     """Return what can be known without the agent: the problems that it would find in the input now."""
-    progress("the agent does not answer: objects are read in its place")
+    progress("the agent does not answer: reading objects instead")
     try:
         desired, _ = dry_run(settings, offline=False, timeout=_DRY_RUN)
     except (McagentError, OSError):

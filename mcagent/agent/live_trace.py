@@ -72,7 +72,7 @@ class LivePage:
     def _probe(self, probe: Probe, count: int) -> Page:
         walk = self._switch.trace(probe)
         if walk.reason == d.DROP_SPOOFED.name or not self._lives_here(probe.source):
-            return Page(body=f"{probe.source} is no Pod of this Node: nothing is sent\n", status=403)
+            return Page(body=f"{probe.source} is not a Pod of this Node: nothing sent\n", status=403)
         if in_use(_connections(self._switch), probe):
             text = f"port {probe.source_port} of {probe.source} is in use: nothing is sent\n"
             return Page(body=text, status=409)

@@ -64,7 +64,7 @@ class Reachability:
         """Take a frame that came in by the tunnel to a gateway of this cluster."""
         clusters = reachability.read_frame(found)
         if clusters is None:
-            log.debug("a frame of %d bytes by port %d is not understood", len(found), port)
+            log.debug("cannot parse a frame of %d bytes from port %d", len(found), port)
             return
         now = self._clock()
         with self._lock:

@@ -54,7 +54,7 @@ def _run(settings: Settings, reload: Callable[[], Settings]) -> None:
         wake.wait(TURN)
         wake.clear()
         if not agent.running:
-            raise McagentError("the loop has ended by itself, which is a bug: the log says why")
+            raise McagentError("the loop ended unexpectedly, which is a bug: see the log")
         while received:
             number = received.pop(0)
             if number == signal.SIGHUP:

@@ -255,7 +255,7 @@ def safe_network(value: object, *, mask: bool = False) -> Network:
         if found:
             raise ValueError(f"{value} holds {what} addresses")
     if network.prefixlen < 8:
-        raise ValueError(f"{value} is shorter than /8: it would take in addresses of everybody else")
+        raise ValueError(f"{value} is shorter than /8: it would cover others' addresses")
     return network
 
 

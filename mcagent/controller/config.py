@@ -292,7 +292,7 @@ SCHEMA = Schema(
         "leaderElection.resourceName": "is fixed: the Lease is mcagent-leader or mcagent-member",
         "leaderElection.resourceNamespace": 'is "podNamespace" here',
         "enableGateway": "belongs to the agent's configuration",
-        "clusterID": "stands in the ClusterSet",
+        "clusterID": "is set in the ClusterSet",
     },
 )
 

@@ -336,7 +336,7 @@ def run_controller(
     gc.freeze()  # what was made so far stays
     while not stop.wait(TURN if controller.ready() else 0.5):
         if dead := controller.dead():
-            raise McagentError(f"threads have ended by themselves, which is a bug: {', '.join(dead)}; see the log")
+            raise McagentError(f"threads ended unexpectedly, which is a bug: {', '.join(dead)}; see the log")
         notifier.turn(ready=controller.ready(), status=controller.status()[:500])
     log.info("%s: exiting", signal.Signals(received[0]).name)
     notifier.stopping()

@@ -84,7 +84,7 @@ class Connection:
         """Return so many bytes. What is announced takes no memory before it comes. Raises OSError."""
         while len(self.received) < length:
             if not self._more(_BLOCK):
-                raise ConnectionResetError("the client went away within its request")
+                raise ConnectionResetError("the client disconnected mid-request")
         text = bytes(self.received[:length])
         del self.received[:length]
         return text

@@ -114,7 +114,7 @@ class Listener:
         except (BlockingIOError, ConnectionError):
             return
         except OSError as error:  # no file descriptor is left, or no memory: not in a tight loop
-            log.warning("%s: a connection cannot be accepted: %s", self._name, error)
+            log.warning("%s: cannot accept a connection: %s", self._name, error)
             self._make_room(always=True)
             time.sleep(_LOOK)
             return
@@ -143,7 +143,7 @@ class Listener:
                 target=self._work, args=(connection,), name=f"{self._name}-client", daemon=True
             ).start()
         except (OSError, RuntimeError) as error:  # RuntimeError: the system gives no more threads
-            log.warning("%s: a connection cannot be served: %s", self._name, error)
+            log.warning("%s: cannot serve a connection: %s", self._name, error)
             raw.close()
             if connection is not None:
                 self._forget(connection)
@@ -170,10 +170,10 @@ class Listener:
         _, error = attempt(lambda: self._whole(connection))
         self._forget(connection)
         if isinstance(error, OSError):  # a client that goes away is nobody's error
-            log.debug("%s: a connection of %s broke: %s", self._name, connection.source, error)
+            log.debug("%s: a connection from %s broke: %s", self._name, connection.source, error)
         elif error is not None:
             where = connection.source
-            log.error("%s: a request of %s broke, which is a bug", self._name, where, exc_info=error)
+            log.error("%s: a request from %s failed, which is a bug", self._name, where, exc_info=error)
 
     def _whole(self, connection: Connection) -> None:
         if self._context is not None:

@@ -59,7 +59,7 @@ def parse_head(text: bytes) -> Head:
     first, *lines = text.split(b"\r\n")
     request = _REQUEST.fullmatch(first)
     if request is None:
-        raise BadRequestError("the request line is none of HTTP/1.1")
+        raise BadRequestError("the request line is not HTTP/1.1")
     if len(lines) > MAX_HEADERS:
         raise BadRequestError(f"more than {MAX_HEADERS} headers", 431)
     headers: dict[str, str] = {}

@@ -112,8 +112,8 @@ def answer_of(page: Callable[[], Page]) -> Page:
     """Return a page; one that raises is logged, and is an error for the client."""
     found, error = attempt(page)
     if error is not None:
-        log.error("a page broke, which is a bug", exc_info=error)
-    return found or Page(body="the page broke: see the log\n", status=500)
+        log.error("a page failed, which is a bug", exc_info=error)
+    return found or Page(body="the page failed: see the log\n", status=500)
 
 
 def bearer(authorization: str) -> str:

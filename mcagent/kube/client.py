@@ -96,7 +96,7 @@ class Client:
             return decode(text)
         except ValueError as err:
             shown = repr(text[:60].decode("utf-8", "replace")) + ("…" if len(text) > 60 else "")
-            raise ApiGarbageError(f"{self.server}: {method} {path}: the answer is no JSON: {shown}") from err
+            raise ApiGarbageError(f"{self.server}: {method} {path}: the answer is not JSON: {shown}") from err
 
     def get(
         self, path: str, query: Mapping[str, str], *, timeout: float, most: int = MAX_ANSWER, accept: str = _JSON

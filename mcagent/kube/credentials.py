@@ -91,7 +91,7 @@ def _configuration(kubeconfig: str | RawObject, context: str) -> Any:
         elif kubeconfig:
             what = f"kubeconfig {kubeconfig}"
             if not Path(kubeconfig).is_file():
-                raise SourceError(f"{what}: there is no such file")
+                raise SourceError(f"{what}: no such file")
             config.load_kube_config(config_file=kubeconfig, **options)
         else:
             what = "service account of this Pod"

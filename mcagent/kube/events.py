@@ -121,7 +121,7 @@ class EventRecorder:
             outcome = self._write(*item)
         except SourceError as error:
             outcome = "failed"
-            log.info("an Event is not written: %s", error)
+            log.info("cannot write an Event: %s", error)
         with self._lock:
             if outcome == "failed" and item in self._waiting:
                 self._waiting[item] += 1

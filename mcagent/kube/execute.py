@@ -77,13 +77,13 @@ def _read(stream: Any, where: str, end: float, most: int) -> Executed:
     while going:
         left = end - time.monotonic()
         if left <= 0:
-            raise ApiUnreachableError(f"{where}: it did not end in time")
+            raise ApiUnreachableError(f"{where}: it timed out")
         stream.update(timeout=left)
         going = stream.is_open()  # asked before reading, which takes in more: nothing comes after the end
         for channel in found:
             found[channel] += stream.read_channel(channel)
         if sum(map(len, found.values())) > most:
-            raise ApiTooLargeError(f"{where}: it prints more than {most} characters")
+            raise ApiTooLargeError(f"{where}: its output exceeds {most} characters")
     return Executed(out=found[_STDOUT], err=found[_STDERR], code=_exit_code(found[_ERROR], where))
 
 
@@ -99,7 +99,7 @@ def _exit_code(text: str, where: str) -> int:
             return int(codes[0])
         message = str(status.get("message", ""))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ApiGarbageError(f"{where}: it ended without saying how") from None
+        raise ApiGarbageError(f"{where}: it ended without a status") from None
     raise ApiUnreachableError(f"{where}: {printable(message, _SHOWN)}")
 
 

@@ -83,7 +83,7 @@ class LinkPublisher:
                 wait = RETRY.delay(failures)
                 log.log(
                     logging.WARNING if failures == 1 else logging.DEBUG,
-                    "%s: how other clusters are reached is not published: %s",
+                    "%s: cannot publish how other clusters are reached: %s",
                     meta.subject,
                     error,
                 )

@@ -97,8 +97,8 @@ class Publisher:
             raise SourceError(f"the API server's answer cannot be used: {error}") from None
         if isinstance(value, Gateway) and value.wireguard != wanted:
             log.warning(
-                "%s: the API server keeps only a part of what is published of WireGuard (is its "
-                "CustomResourceDefinition an older one?): keys are not changed without loss",
+                "%s: the API server keeps only a part of the WireGuard fields (is its "
+                "CustomResourceDefinition older?): key changes lose packets",
                 meta.subject,
                 extra={"about": meta},
             )

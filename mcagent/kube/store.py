@@ -84,7 +84,7 @@ def _values(name: str, index: IndexFunction, obj: RawObject) -> set[str]:
     """Return the values under which an index files an object; none where the function fails, which is a bug."""
     found, error = attempt(lambda: set(index(obj)))
     if error is not None:
-        log.error("index %s: %s is not filed, which is a bug", name, key_of(obj), exc_info=error)
+        log.error("index %s: %s is not indexed, which is a bug", name, key_of(obj), exc_info=error)
     return found or set()
 
 

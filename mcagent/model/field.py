@@ -82,7 +82,7 @@ class Field:
         if not isinstance(self.value, (list, tuple)):
             raise self.error(f"must be a list, is {describe(self.value)}")
         if len(self.value) > limit:
-            raise self.error(f"has {len(self.value)} entries, at most {limit} are taken", "TooMany")
+            raise self.error(f"has {len(self.value)} entries, at most {limit} allowed", "TooMany")
         for index, item in enumerate(self.value):
             yield Field(self.subject, item, f"{self.path}[{index}]")
 

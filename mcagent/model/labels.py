@@ -65,7 +65,7 @@ def read_labels(field: Field) -> Labels:
     """Return the labels of an identity. Raises InputError for a text that `normalised` cannot have made."""
     text = field.text()
     if len(text) > MAX_TEXT:
-        raise field.error(f"has {len(text)} characters, at most {MAX_TEXT} are taken", "TooLarge")
+        raise field.error(f"has {len(text)} characters, at most {MAX_TEXT} allowed", "TooLarge")
     found = _SHAPE.fullmatch(text)
     if found is None:
         raise field.error("must be ns:<labels>&pod:<labels>")

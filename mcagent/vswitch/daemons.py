@@ -62,8 +62,8 @@ class Daemons:
             lived = time.monotonic() - self._began[name]
             self._short[name] = self._short.get(name, 0) + 1 if lived < SHORT_LIVED else 0
             if self._short[name] >= TRIES:
-                raise SwitchError(f"{name} has ended {TRIES} times within seconds: what it said is above")
-            log.error("%s ended (exit code %d) after %.0f s: it is started again", name, code, lived)
+                raise SwitchError(f"{name} exited {TRIES} times within seconds: see its output above")
+            log.error("%s exited (code %d) after %.0f s: restarting it", name, code, lived)
             start()
 
     def stop(self) -> None:
@@ -153,6 +153,6 @@ class Daemons:
         try:
             process.wait(_END)
         except subprocess.TimeoutExpired:
-            log.warning("%s does not end: it is killed", name)
+            log.warning("%s does not exit: killing it", name)
             process.kill()
             process.wait()

@@ -36,7 +36,7 @@ class Saved:
                 groups = self._tools.ofctl("dump-groups", bridge)
                 meters = self._tools.ofctl("dump-meters", bridge)
             except SwitchError as error:
-                log.warning("%s: its flows are not saved: %s", bridge, error)
+                log.warning("%s: cannot save its flows: %s", bridge, error)
                 continue
             self._write(bridge, "meters", "\n".join(meter_lines(meters)))
             self._write(bridge, "groups", _REPLY.sub("", groups))
@@ -53,7 +53,7 @@ class Saved:
             try:
                 self._restore(bridge)
             except SwitchError as error:
-                log.warning("%s: what was saved does not fit any more; its agent fills it: %s", bridge, error)
+                log.warning("%s: the saved state no longer fits; its agent fills it: %s", bridge, error)
                 complete = False
         shutil.rmtree(self._directory, ignore_errors=True)
         return complete

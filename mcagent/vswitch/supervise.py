@@ -72,7 +72,7 @@ class Supervisor:
                 except BlockingIOError:
                     if not told:
                         log.info(
-                            "another container of ours has this Node's Open vSwitch: this one takes over after it"
+                            "another container of ours runs this Node's Open vSwitch: this one takes over after it"
                         )
                         told = True
                     self._stop.wait(_LOOK / 2)
@@ -128,7 +128,7 @@ class Supervisor:
                 daemons.look()
         finally:
             daemons.stop()
-        log.info("Open vSwitch has ended; the kernel's datapath goes on with what it has")
+        log.info("Open vSwitch has exited; the kernel's datapath keeps what it has")
 
     def _tell_datapath(self) -> None:
         from mcagent.dataplane.facts import kernel_datapath_exists

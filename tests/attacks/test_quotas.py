@@ -361,7 +361,7 @@ def test_nothing_is_stored_that_may_not_be(stage: Stage, bounded: ExitStack) -> 
     for member, bounds, said in (
         ("east", {"allowed_namespaces": "shop"}, "reserved"),
         ("west", {"max_exports": "0"}, "members.maxExports"),
-        ("west", {"max_exports": "ten"}, "nothing is allowed until it is mended"),
+        ("west", {"max_exports": "ten"}, "nothing is allowed until it is fixed"),
     ):
         annotate(stage, member, **bounds)
         wait_until(lambda said=said: said in try_export(stage, "west", good), f'"{said}"', timeout=20)  # type: ignore[misc]

@@ -228,7 +228,7 @@ def test_publishing_nothing_allows_nothing() -> None:
     """Without CIDRs an endpoint lies in what an administrator named, or nowhere."""
     found = world(published=["owner"])
     assert endpoints_taken(found, ["192.168.0.10"]) == []
-    assert "publishes no CIDRs of Pods" in found.verdict("evil-shop-web-endpoints")["message"]
+    assert "publishes no Pod CIDRs" in found.verdict("evil-shop-web-endpoints")["message"]
     found.put(account("evil", allowed_cidrs="10.97.0.0/24"))
     assert endpoints_taken(found, ["192.168.0.10", "10.97.9.9"]) == ["10.97.0.80"]
 

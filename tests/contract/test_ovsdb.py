@@ -270,7 +270,7 @@ def test_steps_that_vswitchd_does_not_take_are_reported(
         fresh_ovs.kill_vswitchd()
         monkeypatch.setattr("mcagent.dataplane.ovsdb.backend.CONFIGURE_TIMEOUT", 0.2)
         result = backend.apply(adds(HOST_PORT, tunnel(2)))
-        assert [str(error).count("ovs-vswitchd has not taken it") for _, error in result.failed] == [1, 1]
+        assert [str(error).count("ovs-vswitchd did not apply it") for _, error in result.failed] == [1, 1]
         fresh_ovs.start_vswitchd()
         wait_until(lambda: backend.ofports().get(tunnel(2).name) == 2, "the port's number")
         assert backend.observe() == as_mapping([BRIDGE, HOST_PORT, tunnel(2)])

@@ -242,7 +242,7 @@ def test_gateway(operation: str, user: str, code: int) -> None:
         ("UPDATE", KEYED, "", 403, "names no Node"),
         ("UPDATE", MOVED, "node-1", 403, "not gatewayIP"),
         ("UPDATE", LABELLED, "node-1", 403, "not metadata.labels"),
-        ("CREATE", KEYED, "node-1", 403, "makes no Gateways"),
+        ("CREATE", KEYED, "node-1", 403, "only the controller creates Gateways"),
     ],
 )
 def test_an_agent_writes_the_key_of_its_own_node(

@@ -142,7 +142,7 @@ def test_bfd_is_configured_by_nested_keys(tmp_path: Path) -> None:
         ("rulePriority: 32766", "rulePriority", "from 1 to 32764"),
         ("nftTable: filter", "nftTable", "iptables-nft"),
         ("hostPort: br-mc", "hostPort", "must differ from bridge"),
-        ("bridge: mcr-1", "bridge", "begins like the tunnel ports"),
+        ("bridge: mcr-1", "bridge", "has a prefix of our tunnel ports"),
         ("bridge: a-name-that-is-too-long", "bridge", "at most 15"),
         ("source: http://x", "source", '"kube" or "dir:"'),
         ("ovsdb: tcp:1.2.3.4:6640", "ovsdb", '"unix:"'),

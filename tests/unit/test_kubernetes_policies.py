@@ -93,11 +93,11 @@ def test_the_leader_passes_a_policy_on_as_it_is() -> None:
         ({"data": "{}"}, "must be a manifest as JSON, in base64"),
         ({"data": "A" * 100_000}, "has more than 65536 bytes"),
         (carried([]), "must be a mapping"),
-        (carried({**ADMIN, "kind": "Role"}), "is none that is replicated"),
+        (carried({**ADMIN, "kind": "Role"}), "is not a replicated kind"),
         (carried({**NETWORK_POLICY, "metadata": {"name": "deny"}}), "must be given for a NetworkPolicy"),
         (carried({**ADMIN, "metadata": {"name": "a", "namespace": "b"}}), "must be left out"),
         (carried({**ADMIN, "metadata": {"name": "Not A Name"}}), "not a name"),
-        (carried({**ADMIN, "spec": {}}), "must be a mapping with something in it"),
+        (carried({**ADMIN, "spec": {}}), "must be a non-empty mapping"),
     ],
 )
 def test_bad_policies_are_refused_with_a_reason(raw: RawObject | None, why: str) -> None:

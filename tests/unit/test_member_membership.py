@@ -342,7 +342,7 @@ def test_a_cluster_is_ready_when_the_leader_has_taken_its_announcement() -> None
     controller.settle()
     assert conditions_of(the_set(view)) == {"Ready": ("False", "AnnounceFailed")}
     (condition,) = the_set(view)["status"]["conditions"]
-    assert condition["message"] == "the leader does not take the announcement of this cluster: not your ID"
+    assert condition["message"] == "the leader does not accept this cluster's announcement: not your ID"
     north_of(view).refuse = lambda kind, old, new: ""
     tick(view, controller, 60.0)
     controller.settle()

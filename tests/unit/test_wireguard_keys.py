@@ -115,7 +115,7 @@ def test_a_file_that_others_may_have_read_is_refused(store: KeyStore) -> None:
     """The error says which mode is right."""
     store.ensure()
     store.path.chmod(0o640)
-    with pytest.raises(BackendError, match="has mode 0640, has to have 0600"):
+    with pytest.raises(BackendError, match="has mode 0640, must have 0600"):
         store.ensure()
 
 

@@ -39,11 +39,11 @@ def review_gateway(request: Request, accounts: Accounts) -> Decision:
 def _agent(request: Request, accounts: Accounts) -> Decision:
     name = name_of(request.object)
     if request.operation is not Operation.UPDATE:
-        return denied(f"{request.caller} is an agent's, and makes no Gateways: the controller does")
+        return denied(f"{request.caller} is an agent's: only the controller creates Gateways")
     foreign = changed_parts(request.old, request.object) - {AGENTS_FIELD}
     if foreign:
         return denied(
-            f"{request.caller} is an agent's, and changes {AGENTS_FIELD} only, not {', '.join(sorted(foreign))}"
+            f"{request.caller} is an agent's: it may change only {AGENTS_FIELD}, not {', '.join(sorted(foreign))}"
         )
     if not request.node and not accounts.agents_without_node:
         return denied(
@@ -51,5 +51,5 @@ def _agent(request: Request, accounts: Accounts) -> Decision:
             "1.30 or newer, or bound to the Node; else see admission.agentsWithoutNode in docs/multicluster.md"
         )
     if request.node and request.node != name:
-        return denied(f"the agent of Node {request.node} changes that Node's Gateway only, not {name}")
+        return denied(f"the agent of Node {request.node} may change only its Gateway, not {name}")
     return ALLOWED

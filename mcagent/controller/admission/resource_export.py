@@ -33,7 +33,7 @@ _MEMBER_KINDS = frozenset(ExportKind)
 _PAYLOADS = {ExportKind.SERVICE: "service", ExportKind.ENDPOINTS: "endpoints"}
 _TUPLE = ("namespace", "name", "kind")
 _TRUST = (
-    "; one that acts for administrators stands in admission.trustedServiceAccounts of the leader's configuration"
+    "; list one that acts for administrators in admission.trustedServiceAccounts of the leader's configuration"
 )
 
 
@@ -46,7 +46,7 @@ def review_resource_export(request: Request, lookup: Lookup, accounts: Accounts)
     caller = request.caller
     if is_kubernetes(request.user) and request.operation is Operation.UPDATE:
         foreign = changed_parts(request.old, request.object) - HOUSEKEEPING
-        return denied(f"{request.user} changes only finalizers and owners") if foreign else ALLOWED
+        return denied(f"{request.user} may change only finalizers and owners") if foreign else ALLOWED
     if is_administrator(request.user, accounts):
         return ALLOWED
     if is_kubernetes(request.user) and request.operation is Operation.DELETE:
@@ -87,9 +87,7 @@ def _finalizer(request: Request) -> Decision | None:
         return None
     if request.operation is Operation.UPDATE:
         return (
-            denied("the finalizer cannot be removed: the leader does, when nothing is left")
-            if _held(request.old)
-            else None
+            denied("only the leader removes the finalizer, when nothing is left") if _held(request.old) else None
         )
     if text_at(request.object, "spec", "kind") in _MEMBER_KINDS - {ExportKind.LABEL_IDENTITY}:
         return denied(f"an export must have a finalizer: {' or '.join(sorted(EXPORT_FINALIZERS))}")

@@ -46,7 +46,7 @@ def read_carried(field: Field) -> Carried:
     what = (document.get("apiVersion").text(), document.get("kind").text())
     if what not in _KINDS:
         known = ", ".join(" ".join(key) for key in _KINDS)
-        raise document.get("kind").error(f"is none that is replicated ({known}): {printable(' '.join(what))}")
+        raise document.get("kind").error(f"is not a replicated kind ({known}): {printable(' '.join(what))}")
     kind, meta = _KINDS[what], document.get("metadata")
     namespace = meta.get("namespace").name("")
     if KINDS[kind].namespaced is not bool(namespace):
@@ -57,7 +57,7 @@ def read_carried(field: Field) -> Carried:
         raise meta.get("name").error("is too long")
     spec = document.get("spec").value
     if not isinstance(spec, Mapping) or not spec:
-        raise document.get("spec").error("must be a mapping with something in it")
+        raise document.get("spec").error("must be a non-empty mapping")
     return Carried(
         kind=kind,
         namespace=namespace,

@@ -80,7 +80,7 @@ def read_service_spec(spec: Field) -> ServiceSpec:
             app_protocol=_app_protocol(item.get("appProtocol")),
         )
         if any(port.name == p.name or (port.port, port.protocol) == (p.port, p.protocol) for p in ports):
-            raise item.error("has the name, or the number and protocol, of another port of the Service")
+            raise item.error("repeats the name, or number and protocol, of another port of the Service")
         ports.append(port)
     if not ports:
         raise spec.get("ports").error("is empty: a Service has at least one port", "Missing")
@@ -119,7 +119,7 @@ def read_subsets(
     subsets = list(endpoints.get("subsets").each(max_subsets))
     addresses = sum(_length(subset, "addresses") for subset in subsets)
     if addresses > MAX_ADDRESSES:
-        raise endpoints.error(f"has {addresses} addresses, at most {MAX_ADDRESSES} are taken", "TooMany")
+        raise endpoints.error(f"has {addresses} addresses, at most {MAX_ADDRESSES} allowed", "TooMany")
     for subset in subsets:
         ports = {
             (_port_name(p.get("name")), str(_protocol(p.get("protocol"))), p.get("port").port())

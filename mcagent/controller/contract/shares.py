@@ -63,10 +63,10 @@ def traffic_of(raw: RawObject | None, *, may_name: bool = True) -> tuple[str, st
     try:
         traffic = read_traffic(text)
     except ValueError as error:
-        return "", f"annotation {TRAFFIC_ANNOTATION} {error}: it counts as none"
+        return "", f"annotation {TRAFFIC_ANNOTATION} {error}: ignored"
     if not may_name and traffic.names_clusters:
         return "", (
-            f"annotation {TRAFFIC_ANNOTATION} names clusters: it counts as none, unless the namespace is reserved "
+            f"annotation {TRAFFIC_ANNOTATION} names clusters: ignored unless the namespace is reserved "
             f"for its clusters (annotation {names.ALLOWED_NAMESPACES_ANNOTATION} of ServiceAccounts on the leader)"
         )
     return str(traffic), ""

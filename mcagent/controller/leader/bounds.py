@@ -54,7 +54,7 @@ def read_bounds(account: RawObject, defaults: Bounds) -> Bounds:
     wrong = problem_of({key: text for key, text in given.items() if text is not None})
     if wrong:
         who = f"ServiceAccount {namespace_of(account)}/{name_of(account)}"
-        problem = f"{who}: {wrong}: nothing is allowed until it is mended"
+        problem = f"{who}: {wrong}: nothing is allowed until it is fixed"
         return Bounds(cidrs=(), namespaces=frozenset(), max_exports=0, problem=problem)
     cidrs, namespaces, most = given.values()
     found = defaults
@@ -151,7 +151,7 @@ def _wrong(key: str, text: str) -> str:
         return "" if good else f'must be a whole number of at most 6 digits, not "{printable(text)}"'
     entries = [] if text == ANY else _entries(text)
     if len(entries) > MAX_NAMED:
-        return f"has {len(entries)} entries, at most {MAX_NAMED} are taken"
+        return f"has {len(entries)} entries, at most {MAX_NAMED} allowed"
     check = _wrong_cidr if key == names.ALLOWED_CIDRS_ANNOTATION else _wrong_namespace
     return next(filter(None, map(check, entries)), "")
 

@@ -82,7 +82,7 @@ class GrantedNetworks:
                 return f"{address} is not used: it lies in none of the CIDRs that its cluster publishes"
             if not owners and bounded is None and not allowed.owners(number):
                 return (
-                    f"{address} is not used: its cluster publishes no CIDRs of Pods, and neither "
+                    f"{address} is not used: its cluster publishes no Pod CIDRs, and neither "
                     "allowedEndpointCIDRs of the leader nor annotation "
                     f"{names.ALLOWED_CIDRS_ANNOTATION} of its ServiceAccount holds it"
                 )

@@ -174,7 +174,7 @@ class LabelIdentities:
         if why := refuse_namespace(cluster, namespace, bounds, named_for(view, area, namespace), _WHAT):
             return why
         if label and label != label_of(raw):
-            return "spec.labelIdentity.normalizedLabel has the hash of other labels, which were here first"
+            return "spec.labelIdentity.normalizedLabel has the same hash as older labels"
         value = by_kind(area, cluster, ExportKind.LABEL_IDENTITY)
         limit = bounds.max_exports
         if view.count(BY_KIND, value) > limit and age(raw) not in oldest(view.indexed(BY_KIND, value), limit):

@@ -61,7 +61,7 @@ def too_large(raw: RawObject, kind: str, max_bytes: int) -> str:
     if object_size(raw, limit) <= limit:
         return ""
     key = " (members.maxExportBytes of the leader)" if limit == max_bytes else ""
-    return f"it is larger than {limit} bytes of JSON, the most that an export of its kind may be{key}"
+    return f"it is larger than {limit} bytes of JSON, the limit for exports of its kind{key}"
 
 
 def over_quota(cluster_id: str, limit: int, what: str = "Services") -> str:

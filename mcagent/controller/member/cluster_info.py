@@ -93,7 +93,7 @@ class ClusterInfoExport:
         events = []
         about = cluster_set_ref(cluster_set, view)
         if self._settings.service_cidr is None:
-            message = "the Service CIDR of this cluster is not known: other clusters do not reach its ClusterIPs"
+            message = "the Service CIDR of this cluster is unknown: other clusters cannot reach its ClusterIPs"
             events.append(Event(subject=str(about), reason="NoServiceCIDR", message=message))
         if failure := view.failure(ref):
             message = f"this cluster's gateways are not published: {failure}"

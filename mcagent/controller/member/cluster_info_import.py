@@ -132,7 +132,7 @@ class ClusterInfoImports:
             wrong = Event(
                 subject=str(cluster_set_ref(cluster_set, view)),
                 reason="InvalidClusterInfo",
-                message=f"{printable(key)} is ignored as it is now: {err.path}: {err.reason}",
+                message=f"{printable(key)} is ignored while invalid: {err.path}: {err.reason}",
             )
             return DesiredObjects(events=[wrong])
         left_out = protected(view, leader, cluster_id, claims_of(spec))
@@ -207,7 +207,7 @@ def _spec(raw: RawObject, name: str, namespace: str) -> RawObject:
     value = parse_object(fake, Kind.CLUSTER_INFO_IMPORT).value
     assert isinstance(value, ClusterInfoImport)
     if names.cluster_info(value.cluster_id) != name:
-        raise InputError(f"{Kind.RESOURCE_IMPORT} {name}", "spec.clusterinfo.clusterID", "is not that of its name")
+        raise InputError(f"{Kind.RESOURCE_IMPORT} {name}", "spec.clusterinfo.clusterID", "does not match its name")
     keys = dict(value.gateway_wireguard)
     gateways = []
     for address in value.gateway_ips:

@@ -41,7 +41,7 @@ from mcagent.model.objects import Kind
 
 # Seconds: whether the leader takes the announcement is no object, and wakes nobody.
 LOOK_AGAIN, CHECK_AGAIN = 0.5, 5.0
-_NOT_KEPT = "the leader does not keep, as older CRDs do not know it"
+_NOT_KEPT = "the leader's older CRDs drop"
 
 
 class MemberClusterSet:
@@ -111,7 +111,7 @@ def _state(raw: RawObject, claims: Sequence[RawObject], leader: Leader | None, v
     ref = announce_ref(leader)
     accepted = view.accepted(ref)
     if why := view.failure(ref):
-        return FALSE, NOT_TAKEN, f"the leader does not take the announcement of this cluster: {why}"
+        return FALSE, NOT_TAKEN, f"the leader does not accept this cluster's announcement: {why}"
     if not accepted:
         return UNKNOWN, "NotAnnounced", "the leader has no announcement of this cluster yet"
     lost = view.unkept(Side.LEADER)
@@ -155,7 +155,7 @@ def _not_chosen(raw: RawObject, ref: Ref, chosen: RawObject | None, now: float) 
     leaders = items_at(raw, "spec", "leaders")
     if chosen is None or not any(text_at(leader, "server") for leader in leaders):
         return DesiredObjects()
-    message = f"ClusterSet {name_of(chosen)} was here first: a cluster is a member of one ClusterSet at a time"
+    message = f"ClusterSet {name_of(chosen)} is older: a cluster is a member of one ClusterSet at a time"
     before = items_at(raw, "status", "conditions")
     ready = condition(before, "Ready", FALSE, reason="AnotherClusterSet", message=message, now=now)
     others = [item for item in before if text_at(item, "type") != "Ready"]

@@ -58,8 +58,8 @@ def _by_refusal(client: Client, namespace: str) -> str:
         found = cidr_in_refusal(str(err)) if err.code == 422 else None
         if found is not None:
             return found
-        raise UnknownCidrError(f"the Service CIDR cannot be found out: set serviceCIDR ({err})") from err
-    raise UnknownCidrError("the Service CIDR cannot be found out: the API server took 0.0.0.0: set serviceCIDR")
+        raise UnknownCidrError(f"the Service CIDR cannot be detected: set serviceCIDR ({err})") from err
+    raise UnknownCidrError("the Service CIDR cannot be detected: the API server took 0.0.0.0: set serviceCIDR")
 
 
 def cidr_in_refusal(text: str) -> str | None:

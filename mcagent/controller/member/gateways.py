@@ -68,7 +68,7 @@ class GatewayElection:
             if c.reason
         ]
         if found and not chosen:
-            message = f"no gateway: of {len(found)} annotated Nodes none is Ready and has a usable address"
+            message = f"no gateway: none of {len(found)} annotated Nodes is Ready with a usable address"
             events.append(
                 Event(subject=str(cluster_set_ref(cluster_set, view)), reason="NoGateway", message=message)
             )

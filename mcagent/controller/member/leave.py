@@ -70,7 +70,7 @@ class Leave:
             return DesiredObjects(steps=[*left, announce_ref(leader), *last], again=LOOK)
         if not late:
             return DesiredObjects(again=LOOK)
-        message = "the leader could not be notified: it removes this cluster when no heartbeat has come for a day"
+        message = "the leader could not be notified: it removes this cluster after a day without heartbeats"
         return DesiredObjects(
             steps=[released], events=[Event(subject=str(ref), reason="LeaderNotTold", message=message)]
         )

@@ -176,7 +176,7 @@ class SecretKeeper(Keeper):
                 return _material(self._read())
             if err.code == 403:
                 raise SourceError(
-                    f"there is no Secret {self._namespace}/{self.secret}: the manifests bring it ({err})"
+                    f"there is no Secret {self._namespace}/{self.secret}: the manifests create it ({err})"
                 ) from err
             raise
         log.info("certificate of the webhook: made, in Secret %s/%s", self._namespace, self.secret)

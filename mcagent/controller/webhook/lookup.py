@@ -105,6 +105,6 @@ class ClusterLookup:
 
     def _object(self, answer: object) -> RawObject:
         if not is_object(answer):
-            raise ApiGarbageError(f"{self._client.server}: the answer is no object")
+            raise ApiGarbageError(f"{self._client.server}: the answer is not an object")
         assert isinstance(answer, dict)
         return answer

@@ -179,12 +179,12 @@ def read_review(body: bytes) -> Mapping[str, Any]:
     try:
         review, cut = decode_noting_cuts(body)
     except ValueError:
-        raise _BadReviewError("the body is no JSON") from None
+        raise _BadReviewError("the body is not JSON") from None
     request = review.get("request") if isinstance(review, dict) else None
     if not isinstance(request, dict) or review.get("kind") != "AdmissionReview":
-        raise _BadReviewError("the body is no AdmissionReview with a request")
+        raise _BadReviewError("the body is not an AdmissionReview with a request")
     if review.get("apiVersion") != _API_VERSION:
-        raise _BadReviewError(f"only AdmissionReviews of {_API_VERSION} are read")
+        raise _BadReviewError(f"only AdmissionReviews of {_API_VERSION} are supported")
     if not isinstance(request.get("uid"), str) or not request["uid"]:
         raise _BadReviewError("the request has no uid")
     if cut and was_cut(request.get("object")) and not was_cut(request.get("oldObject")):

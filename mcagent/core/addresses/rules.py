@@ -42,7 +42,7 @@ def refuse_network(network: Network) -> Refusal | None:
     if network.prefixlen < SHORTEST_PREFIX:
         return Refusal(
             reason="PrefixTooShort",
-            message=f"{network} is not used: a prefix shorter than /{SHORTEST_PREFIX} takes too much",
+            message=f"{network} is not used: a prefix shorter than /{SHORTEST_PREFIX} covers too much",
         )
     for special, name in _SPECIAL:
         if network.overlaps(special):

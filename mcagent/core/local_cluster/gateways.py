@@ -90,7 +90,7 @@ def _accept(
     own = (("gatewayIP", gateway.gateway_ip), ("internalIP", gateway.internal_ip), ("gatewayIP", source))
     for path, address in own:
         if address in holders:
-            message = f'{address} is the address of Gateway "{holders[address]}" already: this one is not used'
+            message = f'{address} already belongs to Gateway "{holders[address]}": this one is not used'
             return meta.problem(path, "DuplicateAddress", message)
     holders |= {address: name for _, address in own}
     cidr = gateway.service_cidr

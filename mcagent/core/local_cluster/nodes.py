@@ -151,10 +151,10 @@ def tunnel_addresses(
                     _mixed(node.meta, "status.addresses", (f"its InternalIP {other}", other), (own, here))
                 )
                 continue
-            message = "no InternalIP that can be used: there is no tunnel to this Node"
+            message = "no usable InternalIP: no tunnel to this Node"
             problems.append(node.meta.problem("status.addresses", "NoUsableAddress", message))
         elif address in holders:
-            message = f'{address} is the address of Node "{holders[address]}" already: no tunnel to this one'
+            message = f'{address} already belongs to Node "{holders[address]}": no tunnel to this one'
             problems.append(node.meta.problem("status.addresses", "DuplicateAddress", message))
         else:
             found[name] = address

@@ -127,7 +127,7 @@ def exported_ports(exports: Mapping[str, CheckedExport]) -> tuple[dict[str, Expo
             if holder == export.meta.key:
                 ports[port.name] = port
                 continue
-            message = f"{port.address} port {port.port}/{port.protocol} is Service {holder}'s already: not used"
+            message = f"{port.address} port {port.port}/{port.protocol} belongs to Service {holder}: not used"
             problems.add(export.meta.problem("", "DuplicateAddress", message))
     leading = Counter((port.protocol, endpoint) for port in ports.values() for endpoint in port.endpoints)
     for name, port in ports.items():
@@ -202,7 +202,7 @@ def _endpoints(
                     ready |= usable
     chosen = sorted((ready or serving).items())
     if elsewhere:
-        message = f"{elsewhere} endpoints of port {port.port} are no Pod or Node of this cluster: not used"
+        message = f"{elsewhere} endpoints of port {port.port} match no Pod or Node of this cluster: not used"
         problems.append(export.meta.problem("", "EndpointElsewhere", message, Severity.WARNING))
     if kubernetes:
         message = f"{kubernetes} endpoints of port {port.port} are where Kubernetes listens on a Node: not used"

@@ -194,8 +194,8 @@ def uplink_problems(local: LocalCluster, facts: Facts) -> tuple[Problem, ...]:
     if local.own is None or not facts.uplink_outside:
         return ()
     message = (
-        f"{facts.uplink_outside}, which has this Node's address, is no bridge of Open vSwitch: the userspace "
-        "datapath sends tunnel packets only by one that the uplink is a port of"
+        f"{facts.uplink_outside}, which has this Node's address, is not an Open vSwitch bridge: the userspace "
+        "datapath sends tunnel packets only through one that contains the uplink"
     )
     node = f"{Kind.NODE} {local.own.name}"
     return (Problem(node, "status.addresses", "UplinkOutside", message, Severity.WARNING),)
@@ -224,11 +224,11 @@ def _why_no_role(
     if node is None:
         return f'there is no Node "{config.node_name}" yet'
     if own is None:
-        return f'Node "{config.node_name}" has no InternalIP that can be used'
+        return f'Node "{config.node_name}" has no usable InternalIP'
     if not gateways:
         return "no Gateway is known"
     if not any(gateway.node in addresses for gateway in gateways):
-        return "no Gateway has an internalIP of a family that this Node has, too"
+        return "no Gateway has an internalIP of this Node's address family"
     return ""
 
 

@@ -35,7 +35,7 @@ def check_cluster(info: ClusterInfoImport, judge: Judge) -> CheckedCluster:
 def judge_of(local: LocalCluster, facts: Facts, config: Config, api_servers: Iterable[Address] = ()) -> Judge:
     """Return who judges on this Node. `api_servers`: those that are known beside `facts`."""
     protected = (
-        *((network, "which protectedCIDRs names") for network in config.protected_cidrs),
+        *((network, "listed in protectedCIDRs") for network in config.protected_cidrs),
         *((host_network(a), "an API server of this cluster") for a in (*facts.api_servers, *api_servers)),
         *((host_network(a), "a resolver of this Node") for a in facts.resolvers),
         *((host_network(a), "a default gateway of this Node") for a in facts.default_gateways),
@@ -159,9 +159,9 @@ class Judge:
         if last >= _ENDPOINTS_BEGIN:  # IPv4, and they go to its end
             return _refused("NotUnicast", network, f"it overlaps {ENDPOINTS}, where encrypted tunnels end")
         if not any(outer[1] <= first and last <= outer[2] for outer in self._allowed):
-            what = "allowedRemoteCIDRs does not hold it"
+            what = "it is not in allowedRemoteCIDRs"
             if not self.config.allowed_remote_cidrs:
-                what = "it is not private (RFC 1918, 100.64.0.0/10), and allowedRemoteCIDRs does not name it"
+                what = "it is neither private (RFC 1918, 100.64.0.0/10) nor in allowedRemoteCIDRs"
             return _refused("NotAllowed", network, what)
         return None
 
@@ -201,7 +201,7 @@ class Judge:
             claim = asked(info, host_network(source), gateway=str(address))
             found.append(CidrClaim(asked=claim, network=host_network(source), path=path, gateway=address))
         if not self._report_mixed(info, found, problems):
-            message = "has no gateway that can be used: nothing reaches this cluster"
+            message = "has no usable gateway: nothing reaches this cluster"
             problems.append(info.meta.problem("spec.gatewayInfos", "NoGateway", message))
         return found
 

@@ -149,11 +149,11 @@ class NetlinkBackend:
         """Return what of a step is not ours, or "": a mistake above must not reach a foreign object."""
         match step.resource:
             case Link(name=device) | LinkAddress(device=device) | Neighbour(device=device):
-                return "" if device in self._devices else f"{device} is not a device of ours"
+                return "" if device in self._devices else f"{device} is not our device"
             case Route(table=table) | Rule(table=table):
                 return "" if table in self._tables else f"table {table} is not ours"
             case other:
-                return f"{type(other).__name__} is not a resource of netlink"
+                return f"{type(other).__name__} is not a netlink resource"
 
     def _known(self, socket: NetlinkSocket) -> dict[str, RawLink]:
         """Return those devices that exist of ours, and of those that our routes may lead to."""

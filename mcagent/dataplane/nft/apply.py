@@ -45,7 +45,7 @@ def objection(step: Step, table: Table) -> str:
     """Return why a step cannot be written as a script, or "" if it can."""
     resource = step.resource
     if not isinstance(resource, NftChain | NftSet):
-        return f"{type(resource).__name__} is not a resource of nft"
+        return f"{type(resource).__name__} is not an nft resource"
     if (resource.family, resource.table) != (table.family, table.name):
         return f"table {resource.family} {resource.table} is not ours"
     if not _NAME.fullmatch(resource.name):

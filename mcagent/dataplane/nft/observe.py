@@ -188,4 +188,4 @@ def run_nft(arguments: Sequence[str], stdin: str = "", *, binary: str = "nft") -
 def nft_words(stderr: str) -> str:
     """Return nft's own words, without the picture of the line it draws below them."""
     lines = [line for line in stderr.splitlines() if "Error:" in line]
-    return "; ".join(lines) or stderr.strip() or "failed without a word"
+    return "; ".join(lines) or stderr.strip() or "failed silently"

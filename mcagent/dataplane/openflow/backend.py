@@ -90,7 +90,7 @@ class OpenFlowBackend:
                 break
             position, reason = refusal
             if position is None or len(failed) >= REFUSALS_MAX:
-                failed.update({at: failure(step, f"not tried any more after {reason}") for at, step in remaining})
+                failed.update({at: failure(step, f"not attempted after {reason}") for at, step in remaining})
                 break
             place, step = remaining.pop(position)
             failed[place] = failure(step, reason, retryable=False)
@@ -104,12 +104,12 @@ class OpenFlowBackend:
         errors = self._request("apply", [meter_message(step, xid) for xid, (_, step) in enumerate(steps, 1)])
         cause = None
         if errors and _NO_METERS.search(self._dump("meter-features", options=())):
-            reason = "this datapath has none: set newConnections: 0, and other clusters' are not limited"
+            reason = "this datapath has no meters: set newConnections: 0 (other clusters unlimited)"
             cause = BackendError("openflow", "apply", "meters of new connections", reason, retryable=False)
         for error in errors:
             place, step = steps[error.xid - 1]
             kind, code = struct.unpack_from("!HH", error.body)
-            reason = f"Open vSwitch refuses it (error {kind}/{code}): newConnections: 0 does without"
+            reason = f"Open vSwitch refuses it (error {kind}/{code}): newConnections: 0 avoids it"
             failed[place] = cause or failure(step, reason, retryable=False)
         return cause
 
@@ -210,4 +210,4 @@ class OpenFlowBackend:
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1].removeprefix("ovs-ofctl: ") if lines else "ovs-ofctl failed without a word"
+    return lines[-1].removeprefix("ovs-ofctl: ") if lines else "ovs-ofctl failed silently"

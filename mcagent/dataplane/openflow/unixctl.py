@@ -40,7 +40,7 @@ def call(directory: Path, command: str, *arguments: str) -> str:
                 control.settimeout(max(0.01, end - time.monotonic()))
                 text += (part := control.recv(65536))
                 if not part or len(text) > MAX_ANSWER:
-                    raise OSError("no whole answer")
+                    raise OSError("truncated answer")
     except OSError as error:
         raise BackendError("openflow", command, str(path), str(error)) from None
     if answer.get("error") is not None:

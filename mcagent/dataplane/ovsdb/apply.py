@@ -54,7 +54,7 @@ class Changes:
         if step.op is not Op.DELETE:
             _write(row, bridge_columns(bridge, row.external_ids, row.other_config))
         elif foreign := sorted(port.name for port in row.ports if port.external_ids.get(OWNER) != bridge.name):
-            raise failure(step, f"others' ports are on it: {', '.join(foreign)}", retryable=False)
+            raise failure(step, f"it has others' ports: {', '.join(foreign)}", retryable=False)
         else:
             self._replica.root.delvalue("bridges", row)
 
@@ -65,7 +65,7 @@ class Changes:
         bridge = self._our_bridge(step)
         if row is not None or interface is not None:
             if row is None or row.uuid not in self._members or not self._is_ours(row):
-                raise failure(step, "another port of that name is there already, and not ours", retryable=False)
+                raise failure(step, "a port of that name exists and is not ours", retryable=False)
             if step.op is not Op.DELETE and row.interfaces == [interface]:
                 _write(interface, interface_columns(port, interface.external_ids))
                 _write(row, {"external_ids": row.external_ids | tags(port)})

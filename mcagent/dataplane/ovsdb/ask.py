@@ -35,4 +35,4 @@ def select(remote: str, what: str, *operations: Mapping[str, Any]) -> list[list[
     except OSError as error:
         raise BackendError("ovsdb", what, remote, error.strerror or str(error)) from None
     except (KeyError, TypeError, IndexError, UnicodeError):
-        raise BackendError("ovsdb", what, remote, "an answer that makes no sense") from None
+        raise BackendError("ovsdb", what, remote, "a malformed answer") from None

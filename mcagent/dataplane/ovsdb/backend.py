@@ -93,7 +93,7 @@ class OvsdbBackend:
         with self._connection.current():
             row = self._observer.bridge()
             if row is None:
-                raise BackendError("ovsdb", "drain", self.bridge, "there is no such bridge of ours here")
+                raise BackendError("ovsdb", "drain", self.bridge, "no such bridge of ours")
             key = ("external_ids", DRAIN)
             refusal, _ = self._connection.transact(
                 lambda _: row.setkey(*key, "true") if wanted else row.delkey(*key)
@@ -166,7 +166,7 @@ class OvsdbBackend:
             _, number = self._connection.transact(lambda _: True)
             taken = self._connection.wait_configured(number, timeout)
         for index, step in wanted:
-            trouble = self._trouble(step) if taken else f"ovs-vswitchd has not taken it in {timeout:g} s"
+            trouble = self._trouble(step) if taken else f"ovs-vswitchd did not apply it in {timeout:g} s"
             if trouble:
                 failed[index] = failure(step, trouble)
 

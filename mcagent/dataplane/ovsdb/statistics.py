@@ -30,4 +30,4 @@ def fetch(remote: str, bridge: str) -> dict[str, PortStatistics]:
             for row in rows
         }
     except (KeyError, TypeError, IndexError):
-        raise BackendError("ovsdb", "read statistics", remote, "an answer that makes no sense") from None
+        raise BackendError("ovsdb", "read statistics", remote, "a malformed answer") from None

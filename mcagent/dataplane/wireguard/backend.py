@@ -242,14 +242,14 @@ class WireGuardBackend:
         link = read_link(self._name)
         # One without our mark that nobody has set up: we were ended between making and marking it.
         if link is not None and (link.kind != driver.kind or link.state.up or read_addresses(link)):
-            reason = "somebody else has a device of that name: remove it, or configure another name"
+            reason = "a device of that name is not ours: remove it, or configure another name"
             raise wireguard_error("set up", f"device {self._name}", reason)
         return False
 
     def _change_peers(self, steps: Mapping[int, Step]) -> dict[int, BackendError]:
         found = self._running()
         if found is None:
-            reason = "there is no such device of ours, or it does not run"
+            reason = "no such device of ours, or it is not running"
             missing = wireguard_error("change", f"peers of device {self._name}", reason)
             return {place: missing for place, step in steps.items() if step.new is not None}
         self._applied, failed = change_peers(*found, self._applied, steps)
@@ -276,5 +276,5 @@ def _bring(device: WireGuardDevice, private_key: bytes, driver: Driver, raw: Raw
         configure(device)
     except BackendError as error:
         in_use = error.reason == os.strerror(errno.EADDRINUSE)
-        reason = f"UDP port {device.listen_port} is in use by somebody else" if in_use else error.reason
+        reason = f"UDP port {device.listen_port} is already in use" if in_use else error.reason
         raise wireguard_error("set up", f"device {device.name}", reason) from None

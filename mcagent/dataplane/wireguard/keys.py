@@ -110,12 +110,12 @@ class KeyStore:
 
     def _check(self, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
-            raise self._error("read", "is no ordinary file")
+            raise self._error("read", "is not a regular file")
         if found.st_uid != os.geteuid():
-            raise self._error("read", f"belongs to user {found.st_uid}, has to belong to {os.geteuid()}")
+            raise self._error("read", f"belongs to user {found.st_uid}, must belong to {os.geteuid()}")
         mode = stat.S_IMODE(found.st_mode)
         if mode & 0o077:
-            raise self._error("read", f"has mode {mode:04o}, has to have 0600: others may have read the key")
+            raise self._error("read", f"has mode {mode:04o}, must have 0600: others may have read the key")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -89,7 +89,7 @@ class WireGuardGo:
         try:
             return uapi.parse_device(self._exchange(uapi.GET))
         except ValueError as error:
-            raise self._error("read", f"cannot be understood: {error}") from None
+            raise self._error("read", f"cannot be parsed: {error}") from None
         except BackendError:
             if self.process() is None:
                 return None
@@ -112,11 +112,11 @@ class WireGuardGo:
             short = self._short + 1 if now - self._began < LIVED else 0
             left = self._began + PAUSES[min(short, len(PAUSES) - 1)] - now
             if left > 0:
-                reason = f"wireguard-go ends again and again{self._last_words()}; next attempt in {left:.1f} s"
+                reason = f"wireguard-go keeps exiting{self._last_words()}; next attempt in {left:.1f} s"
                 raise self._error("start", reason)
             self._short = short
             self.restarts += 1
-            log.warning("wireguard-go of %s is gone%s; starting it again", self._name, self._last_words())
+            log.warning("wireguard-go of %s exited%s; restarting it", self._name, self._last_words())
         self._began = now
         before = self._recorded()
         if before:
@@ -156,9 +156,9 @@ class WireGuardGo:
                 self._exchange(uapi.GET)
                 return
             if time.monotonic() > deadline:
-                raise self._error("start", f"wireguard-go gives no answer within {READY:g} s")
+                raise self._error("start", f"wireguard-go did not answer within {READY:g} s")
             time.sleep(0.003)
-        raise self._error("start", f"wireguard-go ended with status {child.returncode}{self._last_words()}")
+        raise self._error("start", f"wireguard-go exited with status {child.returncode}{self._last_words()}")
 
     def _stop(self) -> None:
         """End the process, if there is one, and forget it: its end counts for nothing."""
@@ -178,12 +178,12 @@ class WireGuardGo:
     def _exchange(self, request: str) -> str:
         pid = self.process()
         if pid is None:
-            raise self._error("reach", "wireguard-go does not run")
+            raise self._error("reach", "wireguard-go is not running")
         try:
             return uapi.exchange(SOCKETS / f"{self._name}.sock", request, pid=pid)
         except OSError as error:
             ended = isinstance(error, ConnectionError) and _ended(pid)
-            reason = "wireguard-go has just ended" if ended else f"wireguard-go's socket: {error}"
+            reason = "wireguard-go has just exited" if ended else f"wireguard-go's socket: {error}"
             raise self._error("reach", reason) from None
 
     def _make_tun(self) -> None:

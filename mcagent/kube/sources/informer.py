@@ -139,7 +139,7 @@ class Informer:
         with self._lock:
             state = self._state
         if broken:
-            return replace(state, connected=False, error=f"the informer's thread broke: {broken}")
+            return replace(state, connected=False, error=f"the informer's thread failed: {broken}")
         return state
 
     # --- the loop -----------------------------------------------------------------------------------------

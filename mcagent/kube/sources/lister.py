@@ -114,7 +114,7 @@ class Lister:
         try:
             return decode_noting_cuts(text)
         except ValueError as err:
-            raise ApiGarbageError(f"{self._client.server}: GET {self._path}: the answer is no JSON") from err
+            raise ApiGarbageError(f"{self._client.server}: GET {self._path}: the answer is not JSON") from err
 
     def _checked(self, answer: Any, kind: str) -> tuple[list[RawObject], str, str]:
         wrong = ApiGarbageError(f"{self._client.server}: GET {self._path}: the answer is no {kind}")

@@ -87,7 +87,7 @@ def _check_events(text: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.AliasEvent):
-            raise SourceError(f"{at}YAML aliases (*{event.anchor}) are not read here")
+            raise SourceError(f"{at}YAML aliases (*{event.anchor}) are not supported")
         if depth > MAX_DEPTH:
             raise SourceError(f"{at}nested too deeply")
 

@@ -40,10 +40,10 @@ def read_line(kind: Kind, line: bytes, where: str) -> Line:
     try:
         found, cut = decode_noting_cuts(line)
     except ValueError:
-        raise BadLineError(f"a line is no JSON: {shown}") from None
+        raise BadLineError(f"a line is not JSON: {shown}") from None
     word, obj = (found.get("type"), found.get("object")) if isinstance(found, dict) else (None, None)
     if not isinstance(word, str) or not isinstance(obj, dict):
-        raise BadLineError(f"a line is no event: {shown}")
+        raise BadLineError(f"a line is not an event: {shown}")
     if word == "ERROR":
         if obj.get("kind") != "Status" or not isinstance(obj.get("code"), int):
             raise ApiGarbageError(f"{where}: an ERROR event without a Status")

@@ -90,7 +90,7 @@ def _shallow(words: str) -> tuple[str, bool]:
 
 
 def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _integer(digits: str) -> int | str:

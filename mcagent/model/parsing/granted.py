@@ -39,7 +39,7 @@ def read_granted(text: str) -> dict[str, str]:
     if not isinstance(found, dict):
         raise ValueError(f"must be a JSON object, is {describe(found)}")
     if len(found) > MAX_CLAIMS:
-        raise ValueError(f"has {len(found)} claims, at most {MAX_CLAIMS} are taken")
+        raise ValueError(f"has {len(found)} claims, at most {MAX_CLAIMS} allowed")
     for claim, time in found.items():
         if not isinstance(time, str) or (time != REFUSED and not _TIME.fullmatch(time)):
             raise ValueError(f'not a time (RFC 3339, in UTC) for claim "{printable(claim)}"')

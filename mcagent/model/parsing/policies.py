@@ -125,7 +125,7 @@ def _complete(
     side = _SIDES[rule.direction]
     try:
         if rule.verdict is Verdict.PASS and tier == BASELINE:
-            raise _Fault(item.get("action"), "Pass does not go with the Baseline tier: no policy comes after it")
+            raise _Fault(item.get("action"), "Pass is not valid in the Baseline tier: no policy comes after it")
         if meta.kind is Kind.NETWORK_POLICY:
             _only(item, side, "ports")
             return _with_peers(
@@ -162,7 +162,7 @@ def _only(field: Field, *names: str) -> None:
     field.get("")
     for name in field.value if isinstance(field.value, Mapping) else ():
         if name not in names and not field.get(str(name)).absent:
-            raise _Fault(field.get(str(name)), "is not understood")
+            raise _Fault(field.get(str(name)), "is not supported")
 
 
 # --- peers ------------------------------------------------------------------------------------------------
@@ -185,20 +185,18 @@ def _peer(item: Field, meta: Meta, everywhere: bool) -> Iterator[Peer]:
         _only(block, "cidr", "except")
         without = tuple(one.network()[0] for one in block.get("except").each())
         if len(without) > MAX_EXCEPTIONS:
-            raise _Fault(block.get("except"), f"has {len(without)} networks, at most {MAX_EXCEPTIONS} are taken")
+            raise _Fault(block.get("except"), f"has {len(without)} networks, at most {MAX_EXCEPTIONS} allowed")
         yield Peer(network=block.get("cidr").network()[0], without=without)
         return
     for name in ("fqdn", "group"):
         if not item.get(name).absent:
-            raise _Fault(item.get(name), "cannot be told from addresses and labels alone")
+            raise _Fault(item.get(name), "cannot be matched by address and label alone")
     selector = _pods(item, meta)
     if not (everywhere or selector.names_clusters or item.get("scope").text("") == CLUSTER_SET):
         return
     for name in _LOCAL_PEERS:
         if not item.get(name).absent:
-            raise _Fault(
-                item.get(name), f"says nothing of other clusters: it does not go with scope {CLUSTER_SET}"
-            )
+            raise _Fault(item.get(name), f"has no meaning in other clusters: not valid with scope {CLUSTER_SET}")
     if item.path.startswith("spec.egress"):
         raise _Fault(item, "is Pods of other clusters by label, whose addresses are not known here")
     namespaces = item.get("namespaces")
@@ -229,7 +227,7 @@ def _applied_to(field: Field, meta: Meta) -> tuple[Selector, ...]:
     known = ("podSelector",) if meta.namespace else ("podSelector", "namespaceSelector")
     found = []
     for item in field.each():
-        _known(item, known, f"Pods are told by {' and '.join(known)} only", "NotEnforceable")
+        _known(item, known, f"select Pods by {' and '.join(known)} only", "NotEnforceable")
         found.append(_pods(item, meta))
     return tuple(found)
 
@@ -244,7 +242,7 @@ def _known(field: Field, names: tuple[str, ...], why: str, code: str = "InvalidV
 
 def _requirements(field: Field) -> tuple[Requirement, ...]:
     """Return what a LabelSelector asks for; nothing, if it is empty or absent: it selects all."""
-    _known(field, ("matchLabels", "matchExpressions"), "is not understood")
+    _known(field, ("matchLabels", "matchExpressions"), "is not supported")
     labels = field.get("matchLabels")
     labels.get("")
     keys = labels.value if isinstance(labels.value, Mapping) else ()
@@ -288,7 +286,7 @@ def _numbered(port: Port, item: Field, rule: Rule) -> Port:
         return port
     if isinstance(number.value, str):
         if rule.direction is Direction.EGRESS:
-            raise _Fault(number, "is the name of a port of another cluster's Pod, which is not known here")
+            raise _Fault(number, "names a port of another cluster's Pod, which is unknown here")
         return replace(port, name=number.value)
     low = number.port()
     high = low if last.absent else last.integer(low, 65535)

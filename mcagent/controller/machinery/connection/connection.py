@@ -204,7 +204,7 @@ class LeaderConnection:
             if self._secret.error and self._credentials is None:
                 self._say(
                     f"Secret {self._namespace}/{wanted.secret} cannot be read: {self._secret.error}. "
-                    "It takes a Role for this name (docs/multicluster.md, Join)"
+                    "This needs a Role for that name (docs/multicluster.md, Join)"
                 )
                 return self._switch(wanted, None)
             return False

@@ -96,7 +96,7 @@ def credentials(subject: str, secret: RawObject | None) -> Credentials:
     ca = _decoded(subject, data, "ca.crt", MAX_CA)
     token = _decoded(subject, data, "token", MAX_TOKEN)
     if b"-----BEGIN CERTIFICATE-----" not in ca:
-        raise InputError(subject, "data[ca.crt]", "must be a certificate in PEM form")
+        raise InputError(subject, "data[ca.crt]", "must be a PEM certificate")
     text = token.decode("ascii", "replace").strip()
     if not text or not all("!" <= char <= "~" for char in text):
         raise InputError(subject, "data[token]", "must be a bearer token")

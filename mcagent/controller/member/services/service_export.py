@@ -155,7 +155,7 @@ class ServiceExports:
         events: list[Event] = []
         for late in exports[1:]:
             first = f"{namespace_of(exports[0])}/{name_of(exports[0])}"
-            why = f"its ResourceExport would have the name of that of Service {first}, which was exported first"
+            why = f"its ResourceExport would be named like that of Service {first}, which was exported first"
             steps.append(export_status(late, ("AmbiguousName", why), "", (), now))
             events.append(Event(subject=str(_ref(late)), reason="AmbiguousName", message=f"not exported: {why}"))
         if not exports:
@@ -229,7 +229,7 @@ class ServiceExports:
         traffic, wrong = traffic_of(export)
         notes = [wrong] if wrong else []
         if dropped:
-            notes.append(f"{dropped} endpoints are left out: an object of the API holds no more")
+            notes.append(f"{dropped} endpoints are left out: an API object holds no more")
         if metadata.left_out:
             shown = ", ".join(printable(key) for key in metadata.left_out[:_SHOWN])
             notes.append(f"exportedLabels or exportedAnnotations are reserved, malformed or too many: {shown}")

@@ -190,7 +190,7 @@ class ServiceImports:
             backends = imports.get(ExportKind.ENDPOINTS)
             given = GivenEndpoints() if backends is None else read_endpoints(backends)
         except InputError as err:
-            message = f"Service {key} is not imported as it is now: {err}"
+            message = f"Service {key} is not imported while invalid: {err}"
             return DesiredObjects(events=[Event(subject=str(about), reason="InvalidImport", message=message)])
         obstacle = _obstacle(target, view, about) or self._full(target, view, about)
         if obstacle is not None:
@@ -220,8 +220,8 @@ class ServiceImports:
         if view.get(target.service) is not None or view.count(IMPORTED_SERVICES, IMPORTED) < most:
             return None
         message = (
-            f"Service {target.namespace}/{target.name} is not imported: there are {most} imported Services here, "
-            "as many as maxImportedServices of this cluster's configuration allows"
+            f"Service {target.namespace}/{target.name} is not imported: this cluster has {most} imported "
+            "Services already, the limit (maxImportedServices)"
         )
         return Event(subject=str(about), reason="TooManyImports", message=message)
 
