@@ -534,7 +534,7 @@ def test_a_join_without_a_controller_says_so(site: Site, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"leaderNamespace": None}, "leaderNamespace: is missing"),
+        ({"leaderNamespace": None}, "leaderNamespace: is in neither"),
         ({"leaderAPIServer": "http://10.0.0.1"}, "must begin with https://"),
         ({"clusterID": "E"}, "lower-case"),
         ({"surprise": "x"}, "unknown key"),
