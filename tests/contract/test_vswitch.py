@@ -130,7 +130,7 @@ def test_after_a_crash_it_holds_until_the_agent_has_filled_the_bridge(start: Sta
     fill(tools)
     pid = daemon(tools, "ovs-vswitchd")
     os.kill(pid, signal.SIGKILL)
-    one.says("ovs-vswitchd ended")
+    one.says("ovs-vswitchd exited")
     wait_until(
         lambda: daemon(tools, "ovs-vswitchd") not in {0, pid} and BRIDGE in tools.bridges(),
         "its return",
@@ -159,7 +159,7 @@ def test_ovsdb_comes_back_alone(start: Start, tools: Tools) -> None:
     fill(tools)
     before, switch = content(tools), daemon(tools, "ovs-vswitchd")
     os.kill(daemon(tools, "ovsdb-server"), signal.SIGKILL)
-    one.says("ovsdb-server ended")
+    one.says("ovsdb-server exited")
     wait_until(tools.answers, "ovsdb-server", timeout=10.0, interval=0.05)
     assert (daemon(tools, "ovs-vswitchd"), content(tools)) == (switch, before)
 
