@@ -120,7 +120,10 @@ class Wire:
         to = struct.unpack("!H", head[header + 2 : header + 4])[0]
         if head[9] == 1 and head[header] == 3:  # "unreachable", with the beginning of an encrypted packet in it
             head, header = head[header + 8 :], 20
-            to = struct.unpack("!H", head[header + 2 : header + 4])[0]
+            by, to = struct.unpack("!HH", head[header : header + 4])
+            # What was sent before the rule "notrack" was there has a random port of the CNI's (AWS VPC CNI), and
+            # conntrack, which remembers it, writes that into the quotation.
+            to = PORT if by == PORT else to
         if head[9] == 17 and to in (PORT, ROAMED) and not fragment & 0x3FFF:
             self.encrypted += 1
             self.longest = max(self.longest, length)
