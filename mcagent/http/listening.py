@@ -55,10 +55,11 @@ def bound(address: Address) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
-        where = address if isinstance(address, Path) else _shown(*address)
+        where = address if isinstance(address, Path) else shown(*address)
         raise OSError(error.errno, f"cannot listen on {where}: {error.strerror}") from error
     return listening
 
 
-def _shown(host: str, port: int) -> str:
+def shown(host: str, port: int) -> str:
+    """Return host and port for people, an IPv6 address in brackets (RFC 3986 section 3.2.2)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mcagent.http.connection import Limits
-from mcagent.http.listening import Authentication, is_loopback
+from mcagent.http.listening import Authentication, is_loopback, shown
 from mcagent.http.server import Guard, HttpServer, Page, Pages, Public, Query, answer_of
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def serve_pages(
     """
     if is_loopback(address[0]):
         return HttpServer(address, pages)
-    where = f"{address[0]}:{address[1]}"
+    where = shown(*address)
     if authentication is Authentication.NONE:
         log.warning("pages at %s: clear text, open to everybody: authentication is none", where)
         return HttpServer(address, pages)

@@ -52,7 +52,7 @@ class Area(Objects):
                 labels |= {names.LABEL_SOURCE_NAMESPACE: spec["namespace"], names.LABEL_SOURCE_NAME: spec["name"]}
             meta["labels"] = labels
         body = {**obj, "apiVersion": KINDS[kind].api_version, "metadata": meta}
-        return refusal(client or self.cluster.client, "POST", object_path(kind, self.cluster.namespace), body)
+        return refusal(client or self.client, "POST", object_path(kind, self.cluster.namespace), body)
 
     def write_all(self, *objects: dict[str, Any]) -> None:
         """Create objects as members do."""
