@@ -95,9 +95,9 @@ class TcpClient:
         self.close()
 
 
-def tcp(namespace: str, address: object, port: int, *, timeout: float = TIMEOUT) -> Reply:
+def tcp(namespace: str, address: object, port: int, *, timeout: float = TIMEOUT, source_port: int = 0) -> Reply:
     """Connect, exchange a message, close; `rtt` is that of the message. Raises LabError."""
-    with TcpClient(namespace, str(address), port, timeout=timeout) as client:
+    with TcpClient(namespace, str(address), port, timeout=timeout, source_port=source_port) as client:
         rtt = client.exchange(b"x" * 64)
         return Reply(pod=client.hello.pod, source=client.hello.source, port=client.hello.port, rtt=rtt)
 

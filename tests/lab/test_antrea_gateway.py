@@ -75,12 +75,8 @@ def _seen(lab: Lab, client: Pod, address: object) -> set[str]:
     Antrea's conntrack drops a connection to a Service's own address from a port from which the Pod has asked the
     same Service by its imported address within two minutes. So each connection has a port that no other one gets.
     """
-    namespace, target = lab.namespace(client), str(address)
-    seen = set()
-    for port in itertools.islice(PORTS, MANY):
-        with TcpClient(namespace, target, 80, source_port=port) as one:
-            seen.add(one.hello.source)
-    return seen
+    ports = itertools.islice(PORTS, MANY)
+    return {traffic.tcp(lab.namespace(client), address, 80, source_port=port).source for port in ports}
 
 
 def _pods(lab: Lab, cluster: str) -> list[Pod]:
