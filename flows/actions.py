@@ -88,6 +88,15 @@ class Ct:
 
 
 @dataclass(frozen=True, slots=True)
+class CtClear:
+    """Forget what conntrack said of the packet.
+
+    A packet that has been through a zone keeps its connection there, also when its addresses are changed
+    (skb_nfct_cached in Linux' net/openvswitch/conntrack.c): this comes before a second look-up in one zone.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class ToGroup:
     """Hand the packet to a group, then go on with the actions after this one."""
 
@@ -130,6 +139,7 @@ Action = (
     | Move
     | DecTtl
     | Ct
+    | CtClear
     | ToGroup
     | Meter
     | Conjunction

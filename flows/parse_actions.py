@@ -207,6 +207,8 @@ def _action(text: str, ports: Mapping[str, int]) -> act.Action:
         return _move(value)
     if text == "dec_ttl":
         return act.DecTtl()
+    if text == "ct_clear":
+        return act.CtClear()
     if text in _PORT_WORDS:
         return act.Output(_PORT_WORDS[text])
     raise FlowError("", text, "is no known action")

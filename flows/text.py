@@ -181,6 +181,7 @@ _RENDER: dict[type, Callable[..., str]] = {
     act.Move: lambda a: f"move:{a.source.text}->{a.destination.text}",
     act.DecTtl: lambda _: "dec_ttl",
     act.Ct: _ct,
+    act.CtClear: lambda _: "ct_clear",
     act.ToGroup: lambda a: f"group:{a.group_id}",
     act.Meter: lambda a: f"meter:{a.meter_id}",
     act.ToController: lambda a: f"CONTROLLER:{a.length}",

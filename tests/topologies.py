@@ -24,8 +24,9 @@ from mcagent.model.facts import DatapathType
 from mcagent.model.resources import DEFAULT_PORTS, TunnelType
 
 GENEVE = DEFAULT_PORTS[TunnelType.GENEVE]
-ZONES = SimpleNamespace(arrival=100, service=101, snat=102)
+ZONES = SimpleNamespace(arrival=100, service=101, snat=102, restored=103)
 PLAIN, TRANSLATED, REPLY = (f"aa:bb:cc:dd:ee:f{n}" for n in range(3))  # see flows.pipeline.registers
+ASK, ASK_ALL, NOT_HERE, HERE = (f"aa:bb:cc:dd:ee:f{n}" for n in range(5, 9))
 HOST_MAC = "0a:6d:63:00:00:01"
 
 
@@ -71,6 +72,7 @@ class Service:
     port: int
     affinity: bool
     endpoints: tuple[tuple[IPv4Address, int], ...]
+    old_endpoints: tuple[tuple[IPv4Address, int], ...] = ()  # keep their connections, and get no new ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,7 +281,7 @@ class World:
         yield pipeline.endpoints(
             pipeline.Endpoint(address=a, port=p)
             for service in here.services
-            for a, p in service.endpoints
+            for a, p in (*service.endpoints, *service.old_endpoints)
             if service.protocol == IP_TCP and any(a in net for net in node.networks)
         )
         for number, service in enumerate(here.services, 1):
@@ -293,6 +295,7 @@ class World:
                         port=service.port,
                         client_ip_affinity=service.affinity,
                         endpoints=tuple(self.endpoint(node, a, p) for a, p in service.endpoints),
+                        old_endpoints=tuple(self.endpoint(node, a, p) for a, p in service.old_endpoints),
                         shares_endpoints=here.shares_endpoints(service),
                     ),
                 )

@@ -23,9 +23,11 @@ _DELIVER = {0: (set_whole(ETH_SRC, r.MAC_PLAIN), *_TO_KERNEL), 1: _TO_KERNEL}  #
 
 
 def _output() -> Iterator[Flow]:
-    """By tunnel, with the MAC that says whether a Service was translated."""
+    """By tunnel, with the MAC that says whether a Service was translated, or whether the Node is asked."""
     out = OutputBits(r.EGRESS_PORT)
-    yield e.flow(t.OUTPUT, d.NORMAL, (r.TRANSLATED.is_(1),), e.AS_TRANSLATED, out)
+    for number, mac in enumerate((r.MAC_TRANSLATED, r.MAC_ASK, r.MAC_ASK_ALL)):
+        terms = (r.TRANSLATED.is_(1), r.LOOKUP.is_(number))
+        yield e.flow(t.OUTPUT, d.NORMAL, terms, set_whole(ETH_DST, mac), out)
     yield e.flow(t.OUTPUT, d.NORMAL, (r.TRANSLATED.is_(0),), e.PLAIN, out)
 
 

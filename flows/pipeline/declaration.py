@@ -6,7 +6,7 @@ What is not declared is refused when it is built; docs/pipeline.md is generated 
 from __future__ import annotations
 
 from flows.declare import Category, CookieLayout, GroupKind, Pipeline
-from flows.fields import ETH_DST, ETH_SRC, PKT_MARK, PORTS_SRC, TUN_ID
+from flows.fields import ETH_DST, ETH_SRC, IN_PORT, PKT_MARK, PORTS_SRC, TCP_DST, TUN_ID
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 
@@ -42,6 +42,17 @@ GROUP_SERVICE = GroupKind(
     next=(25,),
 )
 
+GROUP_ASK_ALL = GroupKind(
+    10,
+    "ask-all",
+    "all endpoints of an exported Service: their Nodes are asked for a connection (ID: Service)",
+    next=(60,),
+)
+GROUP_ASK_LIVE = GroupKind(
+    11, "ask-live", "as endpoints, to ask the Node for a connection (ID: Service)", next=(60,)
+)
+GROUP_ASK = GroupKind(12, "ask", "as service, to ask the Node for a connection (ID: Service)", next=(60,))
+
 # --- cookies --------------------------------------------------------------------------------------------
 
 COOKIES = CookieLayout(owner=0x6D63)  # "mc"
@@ -75,6 +86,11 @@ DROP_REFUSED = Category(
 DROP_POLICY = Category(0x8C, "policy", "a rule drops it; number: rule")
 DROP_ISOLATED = Category(0x8D, "isolated", "no NetworkPolicy allows it; number: 0 ingress, 1 egress")
 DROP_UNKNOWN = Category(0x8E, "unknown-identity", "to a Pod that knows its clients by labels, from nobody known")
+DROP_NO_CONNECTION = Category(
+    0x8F,
+    "no-connection",
+    "from the middle of a TCP connection to a Service that this Node does not have; number: table",
+)
 
 # What the lowest flow of a table counts, where it has a better name than "miss".
 MISS = {
@@ -86,6 +102,9 @@ MISS = {
     t.ROUTE.number: DROP_NO_ROUTE,
     t.SNAT_STATE.number: DROP_INVALID,
     t.DELIVER.number: DROP_NO_NODE,
+    t.LOOKUP.number: DROP_NO_CONNECTION,
+    t.LOOKUP_RESTORED.number: DROP_NO_CONNECTION,
+    t.LOOKUP_RESULT.number: DROP_NO_CONNECTION,
 }
 
 # --- priorities -----------------------------------------------------------------------------------------
@@ -96,16 +115,20 @@ RULES, UNJUDGED = 60000, 60001  # for what: PIPELINE.priorities
 PIPELINE = Pipeline(
     tables=t.TABLES,
     bits=r.BITS,
-    writes=(ETH_DST, ETH_SRC, PKT_MARK, TUN_ID, *t.ADDRESSES_SRC, *PORTS_SRC.values()),
+    writes=(
+        IN_PORT, ETH_DST, ETH_SRC, PKT_MARK, TUN_ID, *t.ADDRESSES_SRC, *t.ADDRESSES_DST, *PORTS_SRC.values(),
+        TCP_DST,
+    ),
     zones=r.ZONES,
     groups=(
         GROUP_ENDPOINTS, GROUP_FIRST, GROUP_STANDBY, GROUP_ANY, GROUP_GATEWAYS, GROUP_PREFER, GROUP_CLUSTER,
-        GROUP_RELAY, GROUP_REPLY, GROUP_SERVICE,
+        GROUP_RELAY, GROUP_REPLY, GROUP_SERVICE, GROUP_ASK_ALL, GROUP_ASK_LIVE, GROUP_ASK,
     ),
     categories=(
         FOR_BASE, FOR_CLUSTER, FOR_NODE, FOR_SERVICE, FOR_IDENTITY, FOR_POLICY, DROP_MISS, DROP_SPOOFED,
         DROP_SPOOFED_REMOTE, DROP_NOT_PUBLISHED, DROP_NOT_EXPORTED, DROP_NO_ENDPOINT, DROP_NO_STATE, DROP_INVALID,
         DROP_NO_ROUTE, DROP_NO_GATEWAY, DROP_NO_NODE, DROP_REFUSED, DROP_POLICY, DROP_ISOLATED, DROP_UNKNOWN,
+        DROP_NO_CONNECTION,
     ),
     cookies=COOKIES,
     priorities=(

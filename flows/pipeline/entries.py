@@ -26,7 +26,7 @@ AS_REPLY = (set_whole(f.ETH_DST, r.MAC_REPLY), set_bits(r.REPLY, 1))
 WITH_SERVICE_ID = (set_whole(f.ETH_SRC, r.MAC_SERVICE), Move(r.LABEL_SERVICE, r.SERVICE_ID))
 UNTRANSLATED = (set_whole(f.ETH_SRC, r.HOST_MAC), *AS_REPLY)
 
-FROM_HOST, FROM_NODE, FROM_GATEWAY, FROM_REMOTE = (r.ORIGIN.is_(n) for n in (1, 2, 3, 4))
+FROM_HOST, FROM_NODE, FROM_GATEWAY, FROM_REMOTE, FROM_ANSWER = (r.ORIGIN.is_(n) for n in (1, 2, 3, 4, 5))
 NEW, ESTABLISHED = ct_state("+new-rpl+trk"), ct_state("+est-rpl+trk")
 REQUEST, REPLY = ct_state("-new-rpl-inv+trk"), ct_state("-inv+rpl+trk")
 # Of what a gateway translated, a request: conntrack was lost, and the server spoke first since.

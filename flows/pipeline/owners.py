@@ -18,6 +18,7 @@ from flows.pipeline import (
     departure,
     groups,
     identity,
+    lookup,
     policy,
     route,
     source,
@@ -50,7 +51,7 @@ def base(env: Env, group: NextHopGroup) -> Entries:
     there = [one for one in t.TABLES if env.identities or one not in t.POLICY_TABLES]
     flows = [e.drop(one, d.LOWEST, (), d.MISS.get(one.number, d.DROP_MISS), one.number) for one in there]
     flows += [*classify.base(env), *source.base(env), *identity.base(env), *policy.base(env)]
-    flows += [*departure.base(env), *arrive.base(env), *userspace.invalid(env)]
+    flows += [*departure.base(env), *arrive.base(env), *lookup.base(env), *userspace.invalid(env)]
     if env.gateway:
         flows += [*untranslate.base(env), *services.base(env), *userspace.client_table(env), *route.base(env)]
     return _owned(d.FOR_BASE, 0, flows, groups.local_gateways(env, group))
@@ -86,7 +87,7 @@ def node(env: Env, n: LocalNode) -> Entries:
     if n.ofport == r.HOST_OFPORT:
         flows = (*source.own_node(env, n), *arrive.own_node(n))
     elif env.gateway:
-        flows = (*classify.node(n), *source.node(env, n), *arrive.node(n))
+        flows = (*classify.node(n), *lookup.from_node(n.ofport), *source.node(env, n), *arrive.node(n))
     return _owned(d.FOR_NODE, n.id, flows)
 
 
@@ -97,10 +98,9 @@ def service(env: Env, s: LocalService) -> Entries:
     """
     if not env.gateway:
         return Entries(flows=())
-    if not s.endpoints:
-        return _owned(d.FOR_SERVICE, s.id, services.service(env, s))
-    chosen = services.endpoint_groups(env, s, userspace.remembered(env, s))
-    return _owned(d.FOR_SERVICE, s.id, (*services.service(env, s), *userspace.mid_connection(env, s)), chosen)
+    flows = (*services.service(s), *services.replies(env, s), *lookup.service(env, s))
+    chosen = services.endpoint_groups(env, s, userspace.remembered(env, s)) if s.endpoints else ()
+    return _owned(d.FOR_SERVICE, s.id, flows, (*chosen, *lookup.groups(s)))
 
 
 def endpoints(found: Iterable[Endpoint]) -> Entries:

@@ -1,14 +1,16 @@
 """Gateway, tables AdmitService, Service and UnDnat: exported Services are translated, and their replies back.
 
-Every gateway of a cluster builds the same, so that a connection gets the same endpoint wherever it comes by.
+Every gateway of a cluster builds the same, so that gateways which see the same Nodes alive choose the same
+endpoint for a connection. `lookup` handles connections that move between gateways which do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from flows import fields as f
-from flows.actions import Action, Ct, Meter, Move, Nat, SetField, ToGroup, set_bits, set_whole
+from flows.actions import Action, Actions, Ct, Meter, Move, Nat, SetField, ToGroup, set_bits, set_whole
+from flows.declare import GroupKind
 from flows.fields import Field, Term, destination_in, exact, source_in
 from flows.flow import Bucket, Flow, Group, GroupType
 from flows.pipeline import declaration as d
@@ -55,50 +57,70 @@ def new_connections(s: LocalService) -> tuple[Term, ...]:
     return (exact(f.IP_PROTO, s.protocol), *destination_in(s.address), service_port, e.NEW)
 
 
-def to_endpoint(s: LocalService) -> tuple[Action, ...]:
-    """Return the actions that give a connection its endpoint."""
-    with_id = set_whole(f.ETH_SRC, r.MAC_SERVICE | s.id)
-    return (set_bits(r.TRANSLATED, 1), with_id, ToGroup(d.GROUP_SERVICE.group_id(s.id)))
+def with_id(s: LocalService) -> tuple[Action, ...]:
+    """Return the actions that tell the Node of which Service a packet is."""
+    return (set_bits(r.TRANSLATED, 1), set_whole(f.ETH_SRC, r.MAC_SERVICE | s.id))
 
 
-def service(env: Env, s: LocalService) -> Iterator[Flow]:
-    """New connections get an endpoint; replies from endpoints get the Service's address back."""
+def service(s: LocalService) -> Iterator[Flow]:
+    """New connections get an endpoint."""
     terms = new_connections(s)
     if not s.endpoints:
         yield e.drop(t.SERVICE, d.NORMAL, terms, d.DROP_NO_ENDPOINT, s.id)
         return
-    yield e.flow(t.SERVICE, d.NORMAL, terms, *to_endpoint(s))
+    yield e.flow(t.SERVICE, d.NORMAL, terms, *with_id(s), ToGroup(d.GROUP_SERVICE.group_id(s.id)))
+
+
+def replies(env: Env, s: LocalService) -> Iterator[Flow]:
+    """Replies from endpoints get the Service's address back."""
     by_id_first = env.userspace_conntrack and not s.shares_endpoints
-    yield from _un_dnat_by_id(s, d.EXACT if by_id_first else d.ELSE)
+    if s.endpoints or s.old_endpoints:
+        yield from _un_dnat_by_id(s, d.EXACT if by_id_first else d.ELSE)
 
 
 def endpoint_groups(env: Env, s: LocalService, remember: Remember) -> Iterator[Group]:
+    """Yield the groups that give a new connection its endpoint."""
+    keep = (set_bits(r.LABEL_SERVICE, s.id), *remember)
+    zone = env.zone(r.ZONE_SERVICE)
+
+    def translate(endpoint: Endpoint) -> Actions:
+        nat = Nat("dst", endpoint.address, endpoint.port)
+        return (Ct(zone, t.CLIENT.number, commit=True, nat=nat, exec_=keep),)
+
+    yield from choice(s, (d.GROUP_ENDPOINTS, d.GROUP_SERVICE), {one: translate(one) for one in s.endpoints})
+
+
+def choice(
+    s: LocalService,
+    kinds: tuple[GroupKind, GroupKind],
+    actions: Mapping[Endpoint, Actions],
+    resort: Actions | None = None,
+) -> Iterator[Group]:
     """Yield the groups that choose an endpoint by a hash of the connection, or of the client alone.
 
-    Endpoints on Nodes that are dead (BFD) get no new connections. While all Nodes look dead, which may be a false
-    alarm, one endpoint gets them all.
+    `kinds`: of the group of endpoints on live Nodes, where there is one, and of the group that is used. `actions`:
+    of each of the Service's endpoints. Endpoints on Nodes that are dead (BFD) are not chosen. While all Nodes look
+    dead, which may be a false alarm, `resort` is done; None: the actions of the first endpoint.
     """
-    group_id, live_id = (kind.group_id(s.id) for kind in (d.GROUP_SERVICE, d.GROUP_ENDPOINTS))
+    live_id, group_id = (kind.group_id(s.id) for kind in kinds)
     tunnels = {endpoint.ofport for endpoint in s.endpoints}
-    buckets = _buckets(env, s, remember, watch=len(tunnels) > 1)
+    ids = bucket_ids(map(name_of, s.endpoints))
+    numbered = {ids[name_of(endpoint)]: endpoint for endpoint in s.endpoints}
+    buckets = tuple(
+        Bucket(number, actions[endpoint], watch_port=endpoint.ofport if len(tunnels) > 1 else None)
+        for number, endpoint in sorted(numbered.items())
+    )
     if None in tunnels or len(tunnels) == 1:
         yield select(group_id, buckets, _hashed(s))
         return
     yield select(live_id, buckets, _hashed(s))
-    resort = watching(1, None, *buckets[0].actions)
-    yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, (passing_on(0, live_id), resort)))
+    last = watching(1, None, *(resort or buckets[0].actions))
+    yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, (passing_on(0, live_id), last)))
 
 
-def _buckets(env: Env, s: LocalService, remember: Remember, *, watch: bool) -> tuple[Bucket, ...]:
-    ids = bucket_ids(f"{endpoint.address} {endpoint.port}" for endpoint in s.endpoints)
-    numbered = {ids[f"{endpoint.address} {endpoint.port}"]: endpoint for endpoint in s.endpoints}
-    keep = (set_bits(r.LABEL_SERVICE, s.id), *remember)
-    buckets = []
-    for number, endpoint in sorted(numbered.items()):
-        nat = Nat("dst", endpoint.address, endpoint.port)
-        translate = Ct(env.zone(r.ZONE_SERVICE), t.CLIENT.number, commit=True, nat=nat, exec_=keep)
-        buckets.append(Bucket(number, (translate,), watch_port=endpoint.ofport if watch else None))
-    return tuple(buckets)
+def name_of(endpoint: Endpoint) -> str:
+    """Return what an endpoint's number in groups is derived from (`groups.bucket_ids`)."""
+    return f"{endpoint.address} {endpoint.port}"
 
 
 def _hashed(s: LocalService) -> tuple[Field, ...]:
@@ -120,6 +142,9 @@ def _un_dnat_by_id(s: LocalService, priority: int) -> Iterator[Flow]:
     undo = (set_whole(source, int(s.address)), set_whole(source_port, s.port))
     reply = (exact(f.IP_PROTO, s.protocol), r.SERVICE_ID.is_(s.id))
     known = Endpoint(address=s.address, port=s.port)
-    for sender, translate in ((known, ()), *((endpoint, undo) for endpoint in sorted(set(s.endpoints)))):
+    for sender, translate in (
+        (known, ()),
+        *((endpoint, undo) for endpoint in sorted({*s.endpoints, *s.old_endpoints})),
+    ):
         terms = (*reply, *source_in(sender.address), exact(source_port, sender.port))
         yield e.flow(t.UN_DNAT, priority, terms, *translate, *e.UNTRANSLATED, e.goto(t.ROUTE))

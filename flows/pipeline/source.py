@@ -20,7 +20,7 @@ from flows.pipeline.values import Env, LocalNode, RemoteCluster
 
 def base(env: Env) -> Iterator[Flow]:
     """What nobody may send; on a gateway, the replies of Services that a sibling un-translated."""
-    for origin in (r.ORIGIN_HOST, r.ORIGIN_NODE, r.ORIGIN_GATEWAY):
+    for origin in (r.ORIGIN_HOST, r.ORIGIN_NODE, r.ORIGIN_GATEWAY, r.ORIGIN_ANSWER):
         yield e.drop(t.SOURCE, d.ELSE, (r.ORIGIN.is_(origin),), d.DROP_SPOOFED, origin)
     if env.gateway and env.local_gateways:  # a sibling that lost the other cluster relays them
         for network in env.service_cidrs:
@@ -29,9 +29,14 @@ def base(env: Env) -> Iterator[Flow]:
 
 
 def cluster(env: Env, c: RemoteCluster, sources: Iterable[Network]) -> Iterator[Flow]:
-    """What a gateway of this cluster hands on from another cluster is delivered here."""
+    """What a gateway hands on from another cluster is delivered here; what a Node returns was asked for."""
+    of = set_bits(r.CLUSTER, c.id)
+    if env.gateway:
+        for net in sources:
+            answered = (e.FROM_ANSWER, *source_in(net))
+            yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, answered, of, e.goto(t.LOOKUP_RESULT))
     if env.local_gateways:
-        deliver = (set_bits(r.CLUSTER, c.id), e.goto(t.DELIVER))
+        deliver = (of, e.goto(t.DELIVER))
         for net in sources:
             yield e.flow(t.SOURCE, d.PREFIX + net.prefixlen, (e.FROM_GATEWAY, *source_in(net)), *deliver)
 

@@ -1,7 +1,7 @@
 """The tables of the bridge in the order of the packet: what each decides, may match, and leads to.
 
 The flows of a table are in the module of its step: `classify`, `source`, `departure`, `untranslate`, `service`,
-`route`, `arrive`.
+`lookup`, `route`, `arrive`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CLASSIFY = Table(
     purpose="By port: who sent it. Only IP passes; from the host only what is addressed to the virtual next hop. "
     "What the agent asks clients goes the way of replies; a client that refuses is not heard. What the agents of "
     "this cluster's gateways tell goes to the agent here. Probes of other clusters' gateways go back where they "
-    "came from, and answers to this one's to the agent.",
+    "came from, and answers to this one's to the agent. Connections that the agent restores go into conntrack.",
     fields=(f.IN_PORT, f.ETH_TYPE, f.ETH_DST, f.IP_PROTO, f.IP_TOS, f.TCP_FLAGS),
     next=(10, 26, 40),
 )
@@ -28,7 +28,7 @@ SOURCE = Table(
     name="Source",
     purpose="Source-address check: a cluster, a Node and the host may send only from addresses that are theirs.",
     fields=(f.ETH_TYPE, r.ORIGIN, r.CLUSTER, r.INGRESS_PORT, *ADDRESSES_SRC),
-    next=(12, 20, 30, 60),
+    next=(12, 20, 30, 60, 76),
 )
 IDENTITY = Table(
     number=12,
@@ -64,7 +64,8 @@ ADMIT_SERVICE = Table(
 SERVICE = Table(
     number=24,
     name="Service",
-    purpose="Gateway: requests to this cluster's Services. New connections to exported ones get an endpoint.",
+    purpose="Gateway: requests to this cluster's Services. New connections to exported ones get an endpoint. For "
+    "a TCP packet from the middle of an unknown connection, a Node is asked whether it has that connection.",
     fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.TCP_FLAGS, *f.PORTS_DST.values(), *ADDRESSES_DST),
     next=(25,),
 )
@@ -153,8 +154,8 @@ ARRIVE = Table(
     number=70,
     name="Arrive",
     purpose="Into connection tracking of the Node that has the destination.",
-    fields=(f.ETH_TYPE, f.ETH_DST, r.ORIGIN),
-    next=(62, 71),
+    fields=(f.ETH_TYPE, f.ETH_DST, r.ORIGIN, r.LOOKUP),
+    next=(62, 71, 74),
 )
 ADMIT = Table(
     number=71,
@@ -173,6 +174,29 @@ ARRIVE_STATE = Table(
         r.TRANSLATED,
     ),
 )  # fmt: skip
+LOOKUP = Table(
+    number=74,
+    name="Lookup",
+    purpose="Does this Node have the connection, translated by a gateway? The packet goes back to the gateway "
+    "with the answer. If all Nodes are asked, those that do not have it drop the packet.",
+    fields=(f.ETH_TYPE, r.ORIGIN, r.LOOKUP, r.MARK_TRANSLATED),
+    next=(75, 76),
+)
+LOOKUP_RESTORED = Table(
+    number=75,
+    name="LookupRestored",
+    purpose="The same with the connections that the agent has restored from the kernel's conntrack.",
+    fields=LOOKUP.fields,
+    next=(76,),
+)
+LOOKUP_RESULT = Table(
+    number=76,
+    name="LookupResult",
+    purpose="Gateway: the Node that has the connection gets the packet, and the connection is known from now on. "
+    "If the Node that was asked first does not have it, the Nodes of all endpoints are asked.",
+    fields=(f.ETH_TYPE, f.ETH_DST, r.SERVICE_ID, r.INGRESS_PORT, f.IP_PROTO, f.TCP_DST, *ADDRESSES_DST),
+    next=(25,),
+)
 _JUDGED: tuple[f.Field | f.Bits, ...] = (
     f.ETH_TYPE, f.CT_STATE, f.CONJ_ID, f.IP_PROTO, f.IP_FRAG, f.ICMP_TYPE, f.ICMP_CODE, *f.PORTS_DST.values(),
     *ADDRESSES_SRC, *ADDRESSES_DST,
@@ -241,8 +265,9 @@ REJECT_STATE = Table(
 OUTPUT = Table(
     number=90,
     name="Output",
-    purpose="To another Node of this cluster; the destination MAC says whether a Service was translated.",
-    fields=(r.TRANSLATED,),
+    purpose="To another Node of this cluster; the destination MAC says whether a Service was translated, or "
+    "whether the Node is asked for the connection.",
+    fields=(r.TRANSLATED, r.LOOKUP),
 )
 
 # Only where policies are on.
@@ -254,5 +279,5 @@ TABLES = (
     CLASSIFY, SOURCE, IDENTITY, EGRESS_TIERS, EGRESS_NETWORK_POLICY, EGRESS_BASELINE, EGRESS_REJECT, UNTRANSLATE,
     UN_SNAT, ADMIT_SERVICE, SERVICE, CLIENT, UN_DNAT, DEPARTURE, ROUTE, RELAY, SNAT_TABLE, SNAT_STATE, EXIT,
     DELIVER, INGRESS_TIERS, INGRESS_NETWORK_POLICY, INGRESS_BASELINE, REJECT, REJECT_STATE, ARRIVE, ADMIT,
-    ARRIVE_STATE, OUTPUT,
+    ARRIVE_STATE, LOOKUP, LOOKUP_RESTORED, LOOKUP_RESULT, OUTPUT,
 )  # fmt: skip

@@ -17,7 +17,7 @@ from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
-from flows.pipeline.service import Remember, new_connections, to_endpoint
+from flows.pipeline.service import Remember
 from flows.pipeline.values import Endpoint, Env, LocalService
 
 
@@ -49,34 +49,17 @@ def _differences(one: Bits, other: Bits) -> Iterator[tuple[Term, Term]]:
             yield mine.is_(value), theirs.is_(1 - value)
 
 
-def mid_connection(env: Env, s: LocalService) -> Iterator[Flow]:
-    """TCP that comes in mid-connection to a Service that shares endpoints keeps its client's port."""
-    if _kept_port(env, s) == r.CLIENT_PORT:
-        keep = Move(r.SOURCE_PORTS[s.protocol], r.CLIENT_PORT)
-        terms = (*new_connections(s), tcp_flags("-syn"))
-        yield e.flow(t.SERVICE, d.NORMAL + 1, terms, keep, *to_endpoint(s))
-
-
 def remembered(env: Env, s: LocalService) -> Remember:
-    """Return what keeps the client's port in the connection's label, where that port is to be kept."""
-    port = _kept_port(env, s)
-    return () if port is None else (Move(port, r.LABEL_CLIENT_PORT),)
-
-
-def _kept_port(env: Env, s: LocalService) -> Bits | None:
-    """Return where the port is that clients are to keep, or None: they have what conntrack gives them.
+    """Return what keeps a new client's port in the connection's label, where that port is to be kept.
 
     To the userspace datapath's conntrack, what is left of an earlier connection with the same addresses and ports
     (expired and not swept, or closed a moment ago) is another one, for which it finds this one a free port
     (nat_get_unique_tuple in OVS' lib/conntrack.c). The next gateway would not know of that port. But two
     connections may really be meant, where two Services have the same endpoint: there one that begins may have
-    another port, and what keeps its own is TCP that comes in mid-connection. (Nobody sees that of a UDP sender.)
+    another port.
     """
-    if not env.userspace_conntrack or s.protocol not in r.SOURCE_PORTS:
-        return None
-    if not s.shares_endpoints:
-        return r.SOURCE_PORTS[s.protocol]
-    return r.CLIENT_PORT if s.protocol == f.IP_TCP else None
+    keep = r.KEEP_CLIENT_PORT.get(s.protocol)
+    return () if keep is None or not env.userspace_conntrack or s.shares_endpoints else (keep,)
 
 
 def invalid(env: Env) -> Iterator[Flow]:

@@ -101,7 +101,7 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Endpoint:
-    """One ready endpoint of a Service.
+    """One endpoint of a Service.
 
     `ofport` of the tunnel to its Node, where liveness detection watches that; None: it is trusted.
     """
@@ -115,6 +115,7 @@ class Endpoint:
 class LocalService:
     """One port of an exported Service of this cluster; `protocol` is IP's number of TCP, UDP or SCTP.
 
+    `endpoints` get new connections. `old_endpoints` (not ready, terminating) get none, but keep those they have.
     `shares_endpoints`: another exported port of the same protocol leads to one of these endpoints.
     """
 
@@ -124,6 +125,7 @@ class LocalService:
     port: int
     client_ip_affinity: bool
     endpoints: tuple[Endpoint, ...]
+    old_endpoints: tuple[Endpoint, ...] = ()
     shares_endpoints: bool = False
 
 

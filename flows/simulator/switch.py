@@ -220,6 +220,10 @@ class _Walker:
                     self.group(number, copy, notes, depth)
                 case act.Ct():
                     self.ct(action, copy, notes, depth)
+                case act.CtClear():
+                    copy.tracked = None
+                    for name in _CT_FIELDS:
+                        copy.state.pop(name, None)
 
     def output(self, port: int, copy: _Copy) -> None:
         """Send a copy out. OVS never sends a packet back by its own number of the port it came in."""

@@ -87,6 +87,7 @@ def state_of(packet: Packet) -> State:
 def packet_of(state: State, carried: Packet) -> Packet:
     """Return `carried` with every field as the state has it now."""
     changes: dict[str, object] = {
+        "in_port": state[IN_PORT],
         "eth_src": mac_text(state[ETH_SRC]),
         "eth_dst": mac_text(state[ETH_DST]),
         "tun_id": state[TUN_ID],

@@ -188,8 +188,8 @@ KEYS: tuple[Key, ...] = (
         meaning="Name of the device by which the Node's kernel and the bridge exchange packets."),
     _key("datapath", "datapath", kinds.choice(DatapathChoice),
         meaning="Open vSwitch datapath. auto: the kernel's where it exists, else userspace (netdev)."),
-    _key("conntrackZoneBase", "ct_zone_base", kinds.integer(1, 65533),
-        meaning="First of three connection tracking zones. Zone 0 is the kernel's."),
+    _key("conntrackZoneBase", "ct_zone_base", kinds.integer(1, 65532),
+        meaning="First of four connection tracking zones. Zone 0 is the kernel's."),
     _key("connectionMarkBit", "ct_mark_bit", kinds.integer(0, 31, never=taken.MARK_BITS),
         meaning="The one bit of connection mark and packet mark by which replies find the way they came. Must be "
                 "a bit that nothing else on the Node uses: Cilium uses 8 to 11 and 16 to 31, Calico 16 to 31, "

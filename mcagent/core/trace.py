@@ -59,6 +59,10 @@ CAUSES: Mapping[str, tuple[str, str]] = {
         "policies select this Pod's clients by labels, and the sender's are not known",
         "kubectl get labelidentities",
     ),
+    "no-connection": (
+        "a TCP packet of a connection to a Service that no endpoint has: it is over, or its Pod is gone",
+        "kubectl get endpointslices -A",
+    ),
 }  # fmt: skip
 
 

@@ -20,7 +20,15 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from flows.fields import PORT_CONTROLLER
-from flows.pipeline.registers import HOST_MAC, MAC_PLAIN, MAC_REPLY, MAC_SERVICE, MAC_TRANSLATED, TOS_PROBE
+from flows.pipeline.registers import (
+    HOST_MAC,
+    MAC_PLAIN,
+    MAC_REPLY,
+    MAC_RESTORE,
+    MAC_SERVICE,
+    MAC_TRANSLATED,
+    TOS_PROBE,
+)
 from mcagent.dataplane import packets
 from mcagent.dataplane.netlink.connection import AF_INET, NETLINK_NETFILTER, NetlinkSocket, attributes
 from mcagent.model.errors import BackendError
@@ -85,19 +93,31 @@ def may_be_translated(connections: Iterable[Connection], state: NodeState) -> li
 def questions(connections: Iterable[Connection], state: NodeState) -> Iterator[bytes]:
     """Return the frames that ask clients in other clusters, or behind their gateways, of this Node's endpoints.
 
-    They are sent as a Node sends replies to a gateway, once for every way the client may have come.
+    They are sent as a Node sends replies to a gateway, once for every way the client may have come. The first
+    frame tells the bridge that the connection is here: the answer may come by a gateway that has to ask
+    (`flows.pipeline.lookup`).
     """
     clusters = state.clusters.values()
     there = NetworkSet(net for one in clusters for net in (*one.cidrs, *map(host_network, one.sources)))
     services: dict[tuple[int, int], list[int]] = {}  # IDs by endpoint
     for name, port in state.services.items():
-        for address, number in port.endpoints if port.protocol == "tcp" else ():
+        for address, number in (*port.endpoints, *port.old_endpoints) if port.protocol == "tcp" else ():
             services.setdefault((int(address), number), []).append(state.service_ids[name])
     for one in connections:
         if one.client in there and (ids := services.get((one.server, one.server_port))):
+            yield restoration(one)
             yield probe(one, to=MAC_REPLY, tos=TOS_PROBE)
             for number in ids:
                 yield probe(one, to=MAC_TRANSLATED, source=MAC_SERVICE | number, tos=TOS_PROBE)
+
+
+def restoration(c: Connection) -> bytes:
+    """Return an Ethernet frame with a SYN from the client to the server, of which the bridge keeps the connection.
+
+    Only for 30 seconds (CT_DPIF_TP_ATTR_TCP_SYN_SENT in OVS' lib/conntrack-tp.c), while the client is asked.
+    """
+    ends = packets.Ends(c.client, c.server, (c.client_port, c.server_port))
+    return packets.frame(MAC_RESTORE, HOST_MAC, packets.ipv4(ends, packets.TCP, packets.tcp(ends, packets.SYN), 0))
 
 
 def probe(c: Connection, *, to: int = MAC_PLAIN, source: int = HOST_MAC, tos: int = 0) -> bytes:

@@ -95,7 +95,7 @@ class Config:
     bridge: str = "br-mc"  # bridge
     host_port: str = "mc-gw0"  # hostPort
     datapath: DatapathChoice = DatapathChoice.AUTO  # datapath
-    ct_zone_base: int = 28003  # conntrackZoneBase: three zones from here
+    ct_zone_base: int = 28003  # conntrackZoneBase: four zones from here
     ct_mark_bit: int = 12  # connectionMarkBit: of the kernel's connection and packet mark; 16-31 are Calico's
     route_table: int = 28003  # routeTable: routes to remote clusters
     reply_table: int = 28004  # replyTable: the way back of connections that came in

@@ -68,6 +68,7 @@ class ExportedPort:
     """One port of an exported Service; `name` is "namespace/name:port/protocol".
 
     `nodes` has the name of each endpoint's Node, "" where the EndpointSlice does not say.
+    `old_endpoints` get no new connections, but may have open ones: they are not ready, or terminating.
     `shares_endpoints`: another one of the same protocol leads to one of these endpoints.
     """
 
@@ -78,6 +79,7 @@ class ExportedPort:
     client_ip_affinity: bool
     endpoints: tuple[tuple[Address, int], ...]
     nodes: tuple[str, ...] = ()
+    old_endpoints: tuple[tuple[Address, int], ...] = ()
     shares_endpoints: bool = False
 
 

@@ -79,10 +79,11 @@ def test_conversations_pass_the_same_way(ovs: OvsInstance, world: World, seed: i
         switch.close()
 
 
-def request(world: World, seed: int) -> tuple[World, str, Walk] | None:
-    """Return a Service's request from the middle of a connection: the world, the gateway that it met, and how.
+def request(world: World, seed: int) -> tuple[World, str, Walk, tuple[Walk, ...]] | None:
+    """Return a Service's request at the gateway that it meets: the world, the gateway, and the gateway's walks.
 
-    The Service has its endpoints for itself, and clients keep their ports.
+    First that of the connection's first packet; then those of a later one, of a connection that this gateway does
+    not know: it asks, and gets the answer. The Service has its endpoints for itself, and clients keep their ports.
     """
     world = replace(world, userspace_conntrack=True)
     for call in calls(world, Random(seed), 20):
@@ -90,8 +91,14 @@ def request(world: World, seed: int) -> tuple[World, str, Walk] | None:
             continue
         if world.cluster(call.cluster).shares_endpoints(call.service):
             continue
-        walks = exchange(world, world.network.over(TRACKING), call, call.later).there.walks
-        return world, *next((n, w) for n, w in walks if world.nodes[n].gateway and n[0] == call.cluster)
+        opened = exchange(world, world.network.over(TRACKING), call, call.packet)
+        gateway = next(n for n in opened.there.path if world.nodes[n].gateway and n[0] == call.cluster)
+        if gateway == opened.node:
+            continue
+        lost = opened.network.forgetting(ZONES.service, gateway)
+        later = exchange(world, lost, call, call.later).there.walks
+        first, *_ = (walk for name, walk in opened.there.walks if name == gateway)
+        return world, gateway, first, tuple(walk for name, walk in later if name == gateway)
     return None
 
 
@@ -108,7 +115,7 @@ def test_a_connection_that_expired_here_goes_on_unchanged(ovs: OvsInstance, worl
     met = request(world, seed)
     if met is None:
         return
-    world, name, walk = met
+    world, name, _, asking = met
     switch = RealSwitch.of(ovs, world, world.nodes[name])
     policy = [f"{state}=1" for state in ("tcp_syn_sent", "tcp_syn_recv", "tcp_established")]
     zone = f"zone={ZONES.service}"
@@ -118,10 +125,12 @@ def test_a_connection_that_expired_here_goes_on_unchanged(ovs: OvsInstance, worl
         *("--", "add-zone-tp", str(DATAPATH), zone, *policy),
     )
     try:
-        same(switch.inject(walk.packet, 1), walk)
+        for walk in asking:
+            same(switch.inject(walk.packet, len(walk.outputs)), walk)
         first = translated(switch)
         wait_until(lambda: not translated(switch), "the connection to expire")
-        same(switch.inject(walk.packet, 1), walk)
+        for walk in asking:
+            same(switch.inject(walk.packet, len(walk.outputs)), walk)
         assert len(translated(switch)) == 1
         assert translated(switch) != first, "conntrack has kept the port: this shows nothing"
     finally:
@@ -137,7 +146,7 @@ def test_a_client_that_uses_its_port_again_keeps_it(ovs: OvsInstance, world: Wor
     met = request(world, seed)
     if met is None:
         return
-    world, name, walk = met
+    world, name, walk, _ = met
     switch = RealSwitch.of(ovs, world, world.nodes[name])
     try:
         ports = []

@@ -114,8 +114,9 @@ def test_units_of_a_gateway() -> None:
         (PeerKind.REMOTE, "east", "10.20.0.9"),
         (PeerKind.REMOTE, "west", "203.0.113.3"),
     ]
-    (group,) = of(GroupEntry, resources(found, "service/default/web:80/tcp"))
-    assert "10.10.3.9:8080" in group.body
+    choosing, asking = of(GroupEntry, resources(found, "service/default/web:80/tcp"))
+    assert "10.10.3.9:8080" in choosing.body
+    assert "set_field:10.10.3.9->ip_dst" in asking.body
 
 
 def test_units_of_a_worker() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from flows import Flow, pipeline
 from flows import actions as act
-from flows.actions import ToController
+from flows.actions import Ct, ToController
 from flows.pipeline import PIPELINE
 from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
@@ -78,7 +78,9 @@ def test_no_mark_of_the_kernel_goes_into_a_tunnel(gateway: bool, siblings: tuple
     """Whatever port a packet comes by, its kernel mark is cleared first: the reply rule would catch the tunnel."""
     parts = small.parts(gateway=gateway, siblings=siblings)
     entries = [flow for flow in small.flows_of(parts) if flow.table == t.CLASSIFY.number and flow.actions]
-    entries = [flow for flow in entries if not isinstance(flow.actions[0], ToController)]  # that goes no further
+    entries = [
+        flow for flow in entries if not isinstance(flow.actions[0], ToController | Ct)
+    ]  # it goes no further
     assert entries
     assert all(flow.actions_text.startswith("set_field:0->pkt_mark,") for flow in entries)
 
@@ -94,6 +96,10 @@ def test_a_remote_cluster_may_send_from_its_own_addresses_only() -> None:
     part = pipeline.cluster(shared, small.remote(1, gateway=True, snat=False))
     sources = texts(part, t.SOURCE.number)
     assert sources == [
+        *(
+            f"ip,reg0=0x5/0xf,nw_src={source} -> set_field:0x65->reg1,goto_table:76"
+            for source in ("10.21.0.0/16", "10.121.0.0/16", "10.9.1.1", "10.9.1.2")
+        ),
         "ip,reg0=0x4/0xf,reg1=0x65,nw_src=10.21.0.0/16 -> goto_table:20",
         "ip,reg0=0x4/0xf,reg1=0x65,nw_src=10.121.0.0/16 -> goto_table:20",
         "ip,reg0=0x4/0xf,reg1=0x65,nw_src=10.9.1.1 -> goto_table:20",

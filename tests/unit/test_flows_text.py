@@ -258,6 +258,7 @@ _actions = st.one_of(
     st.integers(0, 254).map(act.Resubmit),
     _set_fields,
     st.just(act.DecTtl()),
+    st.just(act.CtClear()),
     st.integers(1, (1 << 31)).map(act.ToGroup),
     st.builds(
         act.Ct, st.integers(0, 65535), st.one_of(st.none(), st.integers(0, 254)), st.booleans(), st.booleans(),

@@ -13,7 +13,21 @@ from flows.fields import ETH_ARP, IP_ICMP, IP_TCP, IP_UDP
 from flows.simulator import Packet
 from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
 from tests.conversations import calls, examples, exchange, none, one
-from tests.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, ZONES, Cluster, Node, World, worlds
+from tests.topologies import (
+    ASK,
+    ASK_ALL,
+    HERE,
+    HOST_MAC,
+    NOT_HERE,
+    PLAIN,
+    REPLY,
+    TRANSLATED,
+    ZONES,
+    Cluster,
+    Node,
+    World,
+    worlds,
+)
 
 SEEDS = st.integers(0, 2**32)
 OUTSIDERS = tuple(IPv4Address(a) for a in ("8.8.8.8", "10.250.0.1", "169.254.77.1", "224.0.0.5", "127.0.0.1"))
@@ -22,6 +36,12 @@ OUTSIDERS = tuple(IPv4Address(a) for a in ("8.8.8.8", "10.250.0.1", "169.254.77.
 def local(cluster: Cluster, address: IPv4Address) -> bool:
     """Tell whether an address belongs to a Node of this cluster."""
     return any(address in net for node in cluster.nodes for net in node.networks)
+
+
+def is_endpoint(cluster: Cluster, packet: Packet) -> bool:
+    """Tell whether a packet is for an endpoint of an exported TCP Service of this cluster."""
+    endpoints = {place for s in cluster.services if s.protocol == IP_TCP for place in s.endpoints}
+    return packet.proto == IP_TCP and (packet.dst, packet.dst_port) in endpoints
 
 
 def serves(world: World, cluster: Cluster, packet: Packet) -> bool:
@@ -63,6 +83,13 @@ def may_pass(world: World, node: Node, peer: Node | None, packet: Packet) -> boo
 
     if peer is None:
         return leaves()
+    if (
+        peer.cluster == node.cluster
+        and packet.eth_dst in LOOKUPS
+        and (node.gateway or packet.eth_dst in QUESTIONS)
+    ):
+        # Only a Node that has the connection gets the packet; nobody else hears of it.
+        return packet.eth_dst == HERE and any(belongs(c) for c in others) and is_endpoint(here, packet)
     if peer.cluster != node.cluster:
         published = here.publishes and dst in here.pod_cidr and local(here, dst)
         return belongs(world.cluster(peer.cluster)) and (published or serves(world, here, packet))
@@ -71,6 +98,10 @@ def may_pass(world: World, node: Node, peer: Node | None, packet: Packet) -> boo
     if leaves():
         return True
     return peer.gateway and any(belongs(c) for c in others) and local(here, dst)
+
+
+QUESTIONS = (ASK, ASK_ALL)
+LOOKUPS = (*QUESTIONS, NOT_HERE, HERE)
 
 
 @st.composite
@@ -91,8 +122,8 @@ def strange(draw: st.DrawFn, world: World, node: Node, *, begins: bool = False) 
         dst_port=0 if proto == IP_ICMP else draw(st.sampled_from((443, 444, 445, 80, 8080, 22))),
         icmp_type=ECHO_REQUEST if proto == IP_ICMP else 0,
         tcp_flags=draw(st.sampled_from(flags)),
-        eth_src=HOST_MAC,
-        eth_dst=draw(st.sampled_from((PLAIN, PLAIN, TRANSLATED, REPLY, "02:00:00:00:00:99"))),
+        eth_src=draw(st.sampled_from((HOST_MAC, HOST_MAC, *(f"0a:6d:00:00:00:0{n}" for n in (1, 2, 3))))),
+        eth_dst=draw(st.sampled_from((PLAIN, PLAIN, TRANSLATED, REPLY, *LOOKUPS, "02:00:00:00:00:99"))),
     )
 
 

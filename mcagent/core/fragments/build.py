@@ -233,6 +233,7 @@ def service_flows(value: tuple[ExportedPort, int, tuple[int | None, ...]], env: 
         port=port.port,
         client_ip_affinity=port.client_ip_affinity,
         endpoints=tuple(pipeline.Endpoint(address=a, port=n, ofport=ofport) for (a, n), ofport in places),
+        old_endpoints=tuple(pipeline.Endpoint(address=a, port=n) for a, n in port.old_endpoints),
         shares_endpoints=port.shares_endpoints,
     )
     return entries(pipeline.service(env, service))

@@ -18,6 +18,7 @@ from mcagent.model.objects import EndpointSlice, Meta, Service, ServiceExport, S
 from mcagent.model.problem import Problem, Severity
 
 # One bucket takes about 150 bytes of the 64 KiB that an OpenFlow message can have.
+Place = tuple[Address, int]  # address and port of an endpoint
 MAX_ENDPOINTS = 256
 # Where Kubernetes itself listens on a Node (kubernetes.io, "Ports and Protocols"; defaults of kubelet's and
 # kube-proxy's flags): etcd, API server, kubelet, kube-proxy, controller manager, scheduler. Those of kube-system
@@ -99,7 +100,7 @@ def check_export(export: Export, service_cidrs: tuple[Network, ...], places: Pla
     service, address = export.service, _address(export, service_cidrs, problems)
     ports: tuple[ExportedPort, ...] = ()
     if service is not None and address is not None:
-        chosen = ((port, _endpoints(export, port, places, problems)) for port in service.ports)
+        chosen = ((port, *_endpoints(export, port, places, problems)) for port in service.ports)
         ports = tuple(
             ExportedPort(
                 name=f"{service.meta.key}:{port.port}/{port.protocol.lower()}",
@@ -109,8 +110,9 @@ def check_export(export: Export, service_cidrs: tuple[Network, ...], places: Pla
                 client_ip_affinity=service.client_ip_affinity,
                 endpoints=tuple(endpoints),
                 nodes=tuple(endpoints.values()),
+                old_endpoints=old,
             )
-            for port, endpoints in chosen
+            for port, endpoints, old in chosen
         )
     return CheckedExport(meta=export.meta, ports=ports, problems=tuple(problems))
 
@@ -136,14 +138,14 @@ def exported_ports(exports: Mapping[str, CheckedExport]) -> tuple[dict[str, Expo
     return {name: ports[name] for name in sorted(ports)}, tuple(problems)
 
 
-def local_endpoints(ports: Iterable[ExportedPort], networks: Iterable[Network]) -> set[tuple[Address, int]]:
+def local_endpoints(ports: Iterable[ExportedPort], networks: Iterable[Network]) -> set[Place]:
     """Return the TCP endpoints of exported Services that lie in these networks: those of one Node."""
     here = NetworkSet(networks)
     return {
         (address, number)
         for port in ports
         if port.protocol == "tcp"
-        for address, number in port.endpoints
+        for address, number in (*port.endpoints, *port.old_endpoints)
         if int(address) in here
     }
 
@@ -171,33 +173,35 @@ def _address(export: Export, cidrs: tuple[Network, ...], problems: list[Problem]
 
 def _endpoints(
     export: Export, port: ServicePort, places: Places, problems: list[Problem]
-) -> dict[tuple[Address, int], str]:
-    """Return ready endpoints, or serving ones when none is ready (so that a rollout never serves nobody).
+) -> tuple[dict[Place, str], tuple[Place, ...]]:
+    """Return the endpoints that get new connections, in order, with their Nodes' names, and all others.
 
-    In order, with their Nodes' names.
+    Ready endpoints get them, or serving ones when none is ready (so that a rollout never serves nobody).
 
     Whoever writes EndpointSlices says what an endpoint is. Outside of the cluster there is none, nor, of a Service
     that a namespace user may have made, where Kubernetes listens.
     """
     anybodys = export.meta.namespace != "kube-system" and export.meta.key != API_SERVERS
-    ready: dict[tuple[Address, int], str] = {}
-    serving: dict[tuple[Address, int], str] = {}
+    ready: dict[Place, str] = {}
+    serving: dict[Place, str] = {}
+    listed: set[Place] = set()
     elsewhere = kubernetes = 0
     for found in export.slices:
         # the Service's port and the slice's are joined by name: target ports may differ per Pod
         numbers = [p.port for p in found.ports if p.name == port.name and p.protocol == port.protocol]
         for endpoint in found.endpoints:
-            if not (endpoint.ready or endpoint.serving):
-                continue
+            usual = endpoint.ready or endpoint.serving
             for address in endpoint.addresses:
                 if refuse_address(address) is not None or not places.holds(address):
-                    elsewhere += address.version == 4
+                    elsewhere += usual and address.version == 4
                     continue
                 theirs = {(address, number) for number in numbers if number is not None}
                 refused = {place for place in theirs if anybodys and places.kubernetes(*place)}
-                kubernetes += len(refused)
+                kubernetes += len(refused) if usual else 0
                 usable = dict.fromkeys(theirs - refused, endpoint.node_name)
-                serving |= usable
+                listed.update(usable)
+                if usual:
+                    serving |= usable
                 if endpoint.ready:
                     ready |= usable
     chosen = sorted((ready or serving).items())
@@ -210,4 +214,5 @@ def _endpoints(
     if len(chosen) > MAX_ENDPOINTS:
         message = f"port {port.port} has {len(chosen)} endpoints: the first {MAX_ENDPOINTS} are used"
         problems.append(export.meta.problem("", "TooManyEndpoints", message, Severity.WARNING))
-    return dict(chosen[:MAX_ENDPOINTS])
+    others = sorted(listed - dict(chosen).keys())
+    return dict(chosen[:MAX_ENDPOINTS]), tuple(others[:MAX_ENDPOINTS])

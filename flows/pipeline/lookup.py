@@ -1,0 +1,146 @@
+"""Tables Lookup and LookupResult: TCP packets from the middle of a connection that a gateway does not know.
+
+A connection to a Service that moves to another gateway has its endpoint already. The hash may choose another one
+there: liveness or the set of endpoints may have changed since, or this gateway may see them differently. So the
+gateway sends the packet to the Node of the endpoint that the hash chooses and asks whether that Node has the
+connection (conntrack, zone ARRIVAL). The Node returns the packet. If the answer is yes, the gateway commits the
+connection and sends the packet on. If it is no, the gateway asks the Nodes of all endpoints, and those without the
+connection drop the packet. No Pod gets the packet of another Pod's connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flows import fields as f
+from flows.actions import Action, Ct, CtClear, Nat, Output, Resubmit, SetField, ToGroup, set_bits, set_whole
+from flows.declare import Table
+from flows.fields import PORT_CONTROLLER, PORT_IN_PORT, Term, destination_in, exact, tcp_flags
+from flows.flow import Bucket, Flow, Group, GroupType
+from flows.pipeline import declaration as d
+from flows.pipeline import entries as e
+from flows.pipeline import registers as r
+from flows.pipeline import tables as t
+from flows.pipeline.groups import bucket_ids
+from flows.pipeline.service import Remember, choice, name_of, new_connections, with_id
+from flows.pipeline.values import Endpoint, Env, LocalService
+
+# Copies of one packet. The kernel takes at most 32 KiB of actions for a packet (MAX_ACTIONS_BUFSIZE in Linux'
+# net/openvswitch/flow_netlink.h), and each copy needs some 150 bytes of them.
+MOST_ASKED = 128
+
+_ANSWERS = (r.MAC_NOT_HERE, r.MAC_HERE)
+
+
+def base(env: Env) -> Iterator[Flow]:
+    """A Node is asked, and answers. A userspace datapath hears from the agent what the kernel still knows."""
+    asked = Ct(env.zone(r.ZONE_ARRIVAL), table=t.LOOKUP.number)
+    for family in r.FAMILIES:
+        for number, mac in ((1, r.MAC_ASK), (2, r.MAC_ASK_ALL)):
+            question = (family, e.FROM_GATEWAY, e.mac(mac))
+            yield e.flow(t.ARRIVE, d.EXACT, question, set_bits(r.LOOKUP, number), asked)
+            if env.gateway:
+                yield e.flow(t.ARRIVE, d.EXACT, (family, e.FROM_REMOTE, r.LOOKUP.is_(number)), asked)
+        if env.userspace_conntrack:
+            restored = Ct(env.zone(r.ZONE_RESTORED), table=t.LOOKUP_RESTORED.number)
+            yield from _yes(env, t.LOOKUP, family)
+            yield e.flow(t.LOOKUP, d.ELSE, (family,), restored)
+            yield from _yes(env, t.LOOKUP_RESTORED, family)
+            yield from _no(env, t.LOOKUP_RESTORED, family)
+            known = Ct(env.zone(r.ZONE_RESTORED), commit=True, exec_=(set_bits(r.MARK_TRANSLATED, 1),))
+            from_agent = (exact(f.IN_PORT, PORT_CONTROLLER), family, e.mac(r.MAC_RESTORE))
+            yield e.flow(t.CLASSIFY, d.NORMAL, from_agent, known)
+        else:
+            yield from _yes(env, t.LOOKUP, family)
+            yield from _no(env, t.LOOKUP, family)
+
+
+def _yes(env: Env, table: Table, family: Term) -> Iterator[Flow]:
+    """Answer that this Node has the connection: it has a mark."""
+    for origin, back in _ways_back(env):
+        terms = (family, origin, r.MARK_TRANSLATED.is_(1))
+        yield e.flow(table, d.NORMAL, terms, set_whole(f.ETH_DST, r.MAC_HERE), back)
+
+
+def _no(env: Env, table: Table, family: Term) -> Iterator[Flow]:
+    """Answer that this Node does not have the connection, if it is the only Node that is asked."""
+    for origin, back in _ways_back(env):
+        terms = (family, origin, r.LOOKUP.is_(1))
+        yield e.flow(table, d.ELSE, terms, set_whole(f.ETH_DST, r.MAC_NOT_HERE), back)
+
+
+def _ways_back(env: Env) -> Iterator[tuple[Term, Action]]:
+    """Yield how an answer gets to the gateway that asks; on the gateway itself there is no tunnel in between."""
+    yield e.FROM_GATEWAY, Output(PORT_IN_PORT)
+    if env.gateway:
+        yield e.FROM_REMOTE, e.goto(t.LOOKUP_RESULT)
+
+
+def from_node(ofport: int) -> Iterator[Flow]:
+    """Gateway: the answers of the Node behind a tunnel."""
+    who = (set_bits(r.ORIGIN, r.ORIGIN_ANSWER), set_bits(r.INGRESS_PORT, ofport))
+    for family in r.FAMILIES:
+        for mac in _ANSWERS:
+            answer = (exact(f.IN_PORT, ofport), family, e.mac(mac))
+            yield e.flow(t.CLASSIFY, d.EXACT, answer, e.UNMARKED, *who, e.goto(t.SOURCE))
+
+
+def service(env: Env, s: LocalService) -> Iterator[Flow]:
+    """Gateway: ask for what comes from the middle of a connection that conntrack does not know."""
+    every = _every(s)
+    if s.protocol != f.IP_TCP or not every:
+        return
+    ask = d.GROUP_ASK if _chooses(s) else d.GROUP_ASK_ALL
+    middle = (*new_connections(s), tcp_flags("-syn"))
+    yield e.flow(t.SERVICE, d.NORMAL + 1, middle, *with_id(s), ToGroup(ask.group_id(s.id)))
+    answered = (r.SERVICE_ID.is_(s.id),)
+    # As if it had just come from the other cluster; the Node that it came back from may be asked again.
+    again = (set_bits(r.ORIGIN, r.ORIGIN_REMOTE), set_bits(r.TRANSLATED, 1), set_whole(f.IN_PORT, 0), CtClear())
+    ask_all = (*again, ToGroup(d.GROUP_ASK_ALL.group_id(s.id)))
+    yield e.flow(t.LOOKUP_RESULT, d.NORMAL, (*answered, e.mac(r.MAC_NOT_HERE)), *ask_all)
+    keep: Remember = (set_bits(r.LABEL_SERVICE, s.id),)
+    if env.userspace_conntrack:
+        keep = (*keep, r.KEEP_CLIENT_PORT[s.protocol])
+    for endpoint in every:
+        known = (exact(f.IP_PROTO, s.protocol), *destination_in(endpoint.address), exact(f.TCP_DST, endpoint.port))
+        behind = () if endpoint.ofport is None else (r.INGRESS_PORT.is_(endpoint.ofport),)
+        nat = Nat("dst", endpoint.address, endpoint.port)
+        commit = Ct(env.zone(r.ZONE_SERVICE), t.CLIENT.number, commit=True, nat=nat, exec_=keep)
+        as_sent = (*again, set_bits(r.LOOKUP, 0), *_to(s.address, s.port))
+        terms = (*answered, e.mac(r.MAC_HERE), *known, *behind)
+        yield e.flow(t.LOOKUP_RESULT, d.NORMAL, terms, *as_sent, commit)
+
+
+def groups(s: LocalService) -> Iterator[Group]:
+    """Yield the groups that choose who is asked: one Node, as for a new connection, or those of all endpoints."""
+    every = _every(s)
+    if s.protocol != f.IP_TCP or not every:
+        return
+    ids = bucket_ids(map(name_of, every))
+    numbered = {ids[name_of(endpoint)]: endpoint for endpoint in every}
+    buckets = tuple(Bucket(number, _ask(2, numbered[number])) for number in sorted(numbered))
+    yield d.PIPELINE.group(Group(d.GROUP_ASK_ALL.group_id(s.id), GroupType.ALL, buckets))
+    if _chooses(s):
+        ask = {endpoint: _ask(1, endpoint) for endpoint in s.endpoints}
+        ask_all = (ToGroup(d.GROUP_ASK_ALL.group_id(s.id)),)
+        yield from choice(s, (d.GROUP_ASK_LIVE, d.GROUP_ASK), ask, resort=ask_all)
+
+
+def _chooses(s: LocalService) -> bool:
+    """Tell whether one Node is asked first: where there is one endpoint only, all are asked at once."""
+    return bool(s.endpoints) and len(_every(s)) > 1
+
+
+def _every(s: LocalService) -> tuple[Endpoint, ...]:
+    """Return all endpoints that may have connections, those first that get new ones."""
+    return tuple(dict.fromkeys((*sorted(s.endpoints), *sorted(s.old_endpoints))))[:MOST_ASKED]
+
+
+def _ask(number: int, endpoint: Endpoint) -> tuple[Action, ...]:
+    return (set_bits(r.LOOKUP, number), *_to(endpoint.address, endpoint.port), Resubmit(t.DELIVER.number))
+
+
+def _to(address: f.Address, port: int) -> tuple[SetField, SetField]:
+    """Return the actions that give a TCP packet a destination, without connection tracking."""
+    field = f.IPV4_DST if address.version == 4 else f.IPV6_DST
+    return set_whole(field, int(address)), set_whole(f.TCP_DST, port)
