@@ -46,11 +46,15 @@ INTERVALS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """How much is sent: datagrams a second each way, TCP connections, seconds between their messages."""
+    """How much is sent: datagrams a second each way, TCP connections, seconds between their messages.
+
+    `to_service`: so many of the connections are to a Service, the others to Pods; None: half of them.
+    """
 
     datagrams: float = 1000.0
     connections: int = 200
     interval: float = 0.02
+    to_service: int | None = None
 
     def less(self) -> Volume:
         """Return half of it."""
@@ -137,18 +141,18 @@ def streams(lab: Lab, volume: Volume) -> list[Stream]:
         for one, other_one in pairs
         for source, to in ((one, other_one), (other_one, one))
     ]
-    half = volume.connections // 2
+    to_service = volume.connections - volume.connections // 2 if volume.to_service is None else volume.to_service
     pods = Stream(
         kind=Kind.TCP,
         name="pods",
         namespace=lab.namespace(here[0]),
         address=str(there[0].address),
         port=DIRECT_PORT,
-        count=half,
+        count=volume.connections - to_service,
         interval=volume.interval,
     )
     service = str(west.services[0].cluster_ip)
-    services = replace(pods, name="service", address=service, port=80, count=volume.connections - half)
+    services = replace(pods, name="service", address=service, port=80, count=to_service)
     requests = replace(services, kind=Kind.HTTP, name="requests", count=1, interval=REQUEST_INTERVAL)
     return [*found, pods, services, requests]
 

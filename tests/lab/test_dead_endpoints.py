@@ -1,8 +1,9 @@
-"""Endpoints of exported Services that are dead, or that only one of two gateways knows of."""
+"""Endpoints of exported Services that are dead, no longer ready, or known to only one of two gateways."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -48,6 +49,77 @@ def test_new_connections_avoid_a_dead_node(lab: Lab, settled: Settled) -> None:
         cut.heal()
     settled.wait()
     assert met() == both
+
+
+@contextlib.contextmanager
+def connections(lab: Lab) -> Iterator[list[traffic.TcpClient]]:
+    """Open connections to the Service."""
+    east, west = lab.topology.clusters
+    where = (lab.namespace(east.workers[0].pods[0]), str(west.services[0].cluster_ip), 80)
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(traffic.TcpClient(*where)) for _ in range(CONNECTIONS)]
+
+
+def move_between_gateways(lab: Lab, settled: Settled, clients: list[traffic.TcpClient]) -> None:
+    """Cut the serving gateways off one after the other, and fail unless every connection goes on all the time.
+
+    A connection meets a gateway that does not know it: it was opened through the other one.
+    """
+    for gateway in lab.topology.clusters[1].gateways:
+        settled.wait()
+        cut = faults.link_cut(lab, gateway.name)
+        cut.inject()
+        try:
+            for client in clients:
+                client.exchange(b"without a gateway")
+        finally:
+            cut.heal()
+        settled.wait()
+        for client in clients:
+            client.exchange(b"all gateways are back")
+
+
+def test_connections_of_a_dead_node_s_time_go_on_by_other_gateways(lab: Lab, settled: Settled) -> None:
+    """They were opened while a Node was dead, so their endpoint is not the one that the hash chooses otherwise."""
+    settled.wait()
+    west = lab.topology.clusters[1]
+    cut = faults.link_cut(lab, west.workers[0].name)
+    cut.inject()
+    try:
+        wait_until(lambda: all(_misses_one(lab, g.name) for g in west.gateways), "BFD to report the loss")
+        with connections(lab) as clients:
+            cut.heal()
+            move_between_gateways(lab, settled, clients)
+    finally:
+        cut.heal()
+
+
+def test_connections_outlive_a_change_of_endpoints_and_the_loss_of_a_gateway(lab: Lab, settled: Settled) -> None:
+    """Half of the endpoints are no longer ready: they keep their connections, by gateways that never saw these."""
+    settled.wait()
+    west = lab.topology.clusters[1]
+    (service, *_) = west.services
+    (found,) = objects.endpoint_slices(lab.topology, service)
+    whole: Any = found["endpoints"]
+    half = len(whole) // 2
+    not_ready = [{**one, "conditions": {"ready": False, "serving": False}} for one in whole[:half]]
+
+    def put(endpoints: Any) -> None:
+        lab.api(west.name).patch("EndpointSlice", f"{service.name}-1", {"endpoints": endpoints}, service.namespace)
+
+    def used() -> set[int]:
+        exports: list[Any] = [lab.status(gateway.name)["exports"] for gateway in west.gateways]
+        return {one[f"{service.namespace}/{service.name}"]["endpoints"] for one in exports}
+
+    with connections(lab) as clients:
+        before = used()
+        put([*not_ready, *whole[half:]])
+        try:
+            wait_until(lambda: used() == {len(whole) - half}, "all gateways to know")
+            move_between_gateways(lab, settled, clients)
+        finally:
+            put(whole)
+        wait_until(lambda: used() == before, "all gateways to know all endpoints")
 
 
 def test_gateways_that_know_different_endpoints_show_it(lab: Lab, settled: Settled) -> None:
