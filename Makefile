@@ -11,7 +11,7 @@ SOME := -n $(shell echo $$(($$(nproc) * 3 / 2)))
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint unit embedded kube antrea antrea-if-there contract lab attacks test-failover test-kernel kernel-if-there lab-shell \
+.PHONY: help setup demo test lint inventory unit embedded kube antrea antrea-if-there contract lab attacks test-failover test-kernel kernel-if-there lab-shell \
 	k8s k8s-demo e2e e2e-if-there conformance bench image sbom chart docs site lock clean
 
 help: ## This list
@@ -30,6 +30,10 @@ lint: setup ## Static checks: style, types, layers
 	@$(STEP) "format (ruff)" -- .venv/bin/ruff format --check .
 	@$(STEP) "types (mypy, strict)" -- .venv/bin/mypy
 	@$(STEP) "layers (import-linter)" -- .venv/bin/lint-imports
+	@$(STEP) "no test has disappeared" -- $(PY) -m devtools.test_inventory
+
+inventory: setup ## List new test functions in tests/inventory, so that `make lint` notices when one disappears
+	@$(PY) -m devtools.test_inventory --update
 
 unit: setup ## Unit and property tests: values only, no root
 	@$(STEP) -v "unit tests" -- $(PYTEST) $(MANY) tests/unit

@@ -368,10 +368,12 @@ def play(
     *,
     seed: int = 0,
     look: Callable[[Report], object] = lambda _: None,
+    watch: Callable[[Report], object] = lambda _: None,
 ) -> Round:
     """Make the fault, let it last, end it, and wait until everything is as it was.
 
-    `look` is given what became of the load, while the fault still lasts; its own time does not count.
+    `look` is given what became of the load, while the fault still lasts; its own time does not count. After the
+    fault, `watch` is given what is silent at the moment, again and again.
     """
     name = target(lab, row, number, seed)
     settled.wait()
@@ -407,7 +409,7 @@ def play(
     if row.name.startswith("all gateways"):
         names = [one.name for one in lab.topology.node(name)[0].gateways]
         faults.link_cut(lab, *names).heal()
-    settled.wait()
+    settled.wait(watch=lambda: watch(_now(load)))
     until = time.monotonic()
     pause(ON_THE_WAY)
     after = load.report(end, until)
@@ -423,17 +425,21 @@ def _until_answered(load: Load, what: str) -> float:
     return time.monotonic() - begin
 
 
+def _now(load: Load) -> Report:
+    """Return what is silent at this moment, and for how long."""
+    now = time.monotonic()
+    return load.report(now, now)
+
+
 def _answers(load: Load) -> bool:
     """Whether every TCP connection has been answered within the last moment."""
-    now = time.monotonic()
-    found = load.report(now, now).streams
+    found = _now(load).streams
     return all(silence < FRESH for name in ("pods", "service") for silence in found[name].silences)
 
 
 def _passes(load: Load) -> bool:
     """Whether between each two Pods a datagram has been answered within the last while."""
-    now = time.monotonic()
-    found = load.report(now, now).streams.values()
+    found = _now(load).streams.values()
     return all(silence < PASSED for one in found if one.kind is Kind.UDP for silence in one.silences)
 
 

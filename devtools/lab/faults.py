@@ -310,11 +310,15 @@ class Settled:
         same = {one.port for one in sessions(self._lab, name)} == self.ports[name]
         return same and self._fast(name) and groups(self._lab, name) == self.groups[name]
 
-    def wait(self, timeout: float = SETTLE_TIMEOUT) -> None:
-        """Return when everything is as it was. Raises LabError naming the Nodes where it is not."""
+    def wait(self, timeout: float = SETTLE_TIMEOUT, watch: Callable[[], object] = lambda: None) -> None:
+        """Return when everything is as it was. Raises LabError naming the Nodes where it is not.
+
+        `watch` is called again and again meanwhile.
+        """
         left = list(self._names)
 
         def done() -> bool:
+            watch()
             while left and self._is_settled(left[0]):
                 left.pop(0)
             return not left and not self.unsettled()

@@ -49,6 +49,7 @@ from tests.failover_results import Json, Results, list_of, plot, table
 ROOT = Path(__file__).resolve().parents[2]
 LATE = 0.1  # seconds by which the sending process may be late in a round that counts
 TRIES = 3
+SILENT = 1.0  # seconds without an answer that are explained when the fault is over
 
 
 def raw(one: Round) -> Json:
@@ -112,6 +113,13 @@ def keep_evidence(lab: Lab, row: Row, folder: Path | None, allowed: float, durin
     say(f"silent for {longest:.2f} s, {broken} broken: {evidence.collect(lab, folder)}")
 
 
+def keep_evidence_of_the_return(lab: Lab, folder: Path | None, now: Report) -> None:
+    """Keep what explains a connection that has been silent for long since the fault was ended, once."""
+    longest = max(failover.tcp_silences(now))
+    if folder is not None and longest >= SILENT and not folder.exists():
+        say(f"silent for {longest:.2f} s after the fault: {evidence.collect(lab, folder)}")
+
+
 def say(text: str) -> None:
     """Tell how far it is."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
@@ -140,7 +148,12 @@ class Bench:
         name = f"{time.strftime('%H%M%S')}-{row.name.replace(' ', '-')}-{number + 1}"
         folder = self.evidence / name if self.evidence else None
         look = partial(keep_evidence, self.lab, row, folder, self.intervals.bound)
-        one = raw(failover.play(self.lab, self.load, self.settled, row, number, seed=self.seed, look=look))
+        back = folder.with_name(f"{name}-after") if folder else None
+        watch = partial(keep_evidence_of_the_return, self.lab, back)
+        played = failover.play(
+            self.lab, self.load, self.settled, row, number, seed=self.seed, look=look, watch=watch
+        )
+        one = raw(played)
         one["seconds"] = seconds(time.monotonic() - began)
         if full := queues.since(before, queues.dropped(self.lab)):
             one["queues"] = full  # packets that ovs-vswitchd could not read in time, by Node
