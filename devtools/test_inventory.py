@@ -2,7 +2,8 @@
 
 tests/inventory/names.txt lists the test functions of the project by name, with their number where several have
 one name. A function may move to another file. One that is removed on purpose stands in
-tests/inventory/removed.txt with the reason. `--update` adds new functions and takes out those with a reason; it never drops any other.
+tests/inventory/removed.txt with the reason. `--update` adds new functions and takes out those with a reason; it
+never drops any other.
 """
 
 from __future__ import annotations

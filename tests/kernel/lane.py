@@ -36,7 +36,7 @@ ELSEWHERE = frozenset(
             "privileges", "text_roundtrip",
         ),
         "lab": (
-            "dead_endpoints", "demo", "doctor", "imported_traffic", "lab", "monitoring", "real_api",
+            "demo", "doctor", "imported_traffic", "lab", "monitoring", "real_api",
             "silent_peer", "tunnel_probes", "user_guide",
         ),
     }.items()
