@@ -105,6 +105,7 @@ class Load:
     """Streams that run while the context lasts. Raises LabError when they cannot be started."""
 
     def __init__(self, streams: Sequence[Stream]) -> None:
+        self.streams = {stream.name: stream for stream in streams}
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(

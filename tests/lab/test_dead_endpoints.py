@@ -111,15 +111,16 @@ def test_connections_outlive_a_change_of_endpoints_and_the_loss_of_a_gateway(lab
         exports: list[Any] = [lab.status(gateway.name)["exports"] for gateway in west.gateways]
         return {one[f"{service.namespace}/{service.name}"]["endpoints"] for one in exports}
 
+    (before,) = used()  # of all ports
+    fewer = before * (len(whole) - half) // len(whole)
     with connections(lab) as clients:
-        before = used()
         put([*not_ready, *whole[half:]])
         try:
-            wait_until(lambda: used() == {len(whole) - half}, "all gateways to know")
-            move_between_gateways(lab, settled, clients)
+            wait_until(lambda: used() == {fewer}, "all gateways to know")
+            move_between_gateways(lab, Settled(lab), clients)  # with other groups
         finally:
             put(whole)
-        wait_until(lambda: used() == before, "all gateways to know all endpoints")
+        wait_until(lambda: used() == {before}, "all gateways to know all endpoints")
 
 
 def test_gateways_that_know_different_endpoints_show_it(lab: Lab, settled: Settled) -> None:
