@@ -316,13 +316,14 @@ class MemoryView:
 
 
 class Controller:
-    """Runs reconcilers, one key after the other. `events` holds those that each key had last."""
+    """Runs reconcilers, one key after the other. `events` has the last of each key, `past_events` all."""
 
     def __init__(self, view: MemoryView, reconcilers: Sequence[Reconciler], user: str = "") -> None:
         self.view = view
         self.user = user
         self.reconcilers = tuple(reconcilers)
         self.events: dict[tuple[str, str], tuple[Event, ...]] = {}
+        self.past_events: list[Event] = []
         self.again: dict[tuple[str, str], float] = {}
         self.looks = 0  # at keys, so far
         self.closed = False  # one that ended sees and does nothing more
@@ -367,6 +368,7 @@ class Controller:
 
     def _carry_out(self, reconciler: Reconciler, key: str, outcome: DesiredObjects) -> None:
         self.events[reconciler.name, key] = tuple(outcome.events)
+        self.past_events.extend(outcome.events)
         self.again.pop((reconciler.name, key), None)
         if outcome.again is not None:
             self.again[reconciler.name, key] = self.view.local.clock() + outcome.again

@@ -25,6 +25,7 @@ from mcagent.model.facts import Facts
 from mcagent.model.net import Network, overlaps
 from mcagent.model.node_state import AcceptedCluster, ExportedPort
 from mcagent.model.objects import ApiObject, ClusterInfoImport, IpProtocol, Kind, ServicePort, Snapshot
+from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
 from mcagent.model.problem import Problem, Severity
 from tests.unit.core_inputs import (
     HOME,
@@ -43,6 +44,7 @@ from tests.unit.core_inputs import (
 )
 
 NO_FACTS = Facts()
+OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"  # when an object was created
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +149,62 @@ def test_two_nodes_with_one_address() -> None:
     found = topology(node("w2", "192.0.2.3", "10.10.4.0/24", created="2026-01-01T00:00:00Z"))
     assert {p.name: p.address is None for p in found.local.peers} == {"g2": False, "w1": False, "w2": True}
     assert ("Node w2", "status.addresses", "DuplicateAddress") in told(found)
+
+
+@pytest.mark.parametrize(("home_created", "other_created"), [(OLD, NEW), (NEW, OLD)])
+def test_a_second_gateway_of_a_node_is_not_used(home_created: str, other_created: str) -> None:
+    """Of two Gateways with the name of one Node, in two namespaces, the older is used."""
+    second = gateway("g1", "203.0.113.5", "192.0.2.11", created=other_created)
+    objects = (
+        node("g1", "192.0.2.1", "10.10.1.0/24"),
+        node("w1", "192.0.2.3", "10.10.3.0/24"),
+        gateway("g1", "192.0.2.1", created=home_created),
+        replace(second, meta=replace(second.meta, namespace="other")),
+    )
+    decision = decided(snapshot(*objects), config("w1"))
+    older = ("192.0.2.1", "192.0.2.1") if home_created == OLD else ("203.0.113.5", "192.0.2.11")
+    assert [(str(g.gateway_ip), str(g.internal_ip)) for g in decision.local.gateways] == [older]
+    assert [str(peer.address) for peer in decision.local.peers] == [older[1]]
+    younger = "Gateway other/g1" if home_created == OLD else "Gateway mc/g1"
+    (problem,) = decision.problems
+    assert (problem.subject, problem.reason, problem.severity) == (younger, "DuplicateGateway", Severity.ERROR)
+    assert 'Node "g1"' in problem.message
+
+
+def test_two_nodes_with_one_pod_cidr() -> None:
+    """The older Node has the Pod CIDR, whatever the names; the other keeps its address, tunnel and other CIDRs."""
+    decision = topology(node("a1", "192.0.2.4", "10.10.3.0/24", "10.10.4.0/24", created=NEW))
+    peers = {peer.name: peer for peer in decision.local.peers}
+    assert peers["w1"].networks == networks("10.10.3.0/24", "192.0.2.3/32")
+    assert peers["a1"].networks == networks("10.10.4.0/24", "192.0.2.4/32")
+    assert str(peers["a1"].address) == "192.0.2.4"
+    assert told(decision) == [("Node a1", "spec.podCIDRs[0]", "DuplicatePodCIDR")]
+    assert '10.10.3.0/24 belongs to Node "w1" already' in decision.problems[0].message
+
+
+@pytest.mark.parametrize("cidr", ["10.96.4.0/24", "10.96.0.0/16", "10.0.0.0/8"])
+def test_a_pod_cidr_of_a_node_that_overlaps_the_service_cidr(cidr: str) -> None:
+    """The Node keeps its address; its Pod CIDR is neither delivered to it nor published."""
+    decision = topology(node("w2", "192.0.2.4", cidr), enable_pod_to_pod=True)
+    assert {peer.name: peer.networks for peer in decision.local.peers}["w2"] == networks("192.0.2.4/32")
+    used = networks("10.10.1.0/24", "10.10.2.0/24", "10.10.3.0/24")
+    assert decision.local.node_cidrs == decision.local.pods == used
+    assert decision.local.published_pods == networks("10.10.1.0/24", "10.10.2.0/23")
+    assert told(decision) == [("Node w2", "spec.podCIDRs[0]", "OverlapsLocal")]
+    assert "Service CIDR 10.96.0.0/16" in decision.problems[0].message
+
+
+@pytest.mark.parametrize("on", ["g1", "w1"])
+def test_configured_pod_cidrs_that_overlap_the_service_cidr(on: str) -> None:
+    """They are not used; the others are, and the Pod CIDRs of Nodes where no other is configured."""
+    decision = topology(on=on, enable_pod_to_pod=True, pod_cidrs=networks("10.96.8.0/24", "10.10.0.0/16"))
+    assert decision.local.pods == networks("10.10.0.0/16")
+    assert decision.local.published_pods == networks("10.10.0.0/16")
+    assert (ip_network("10.96.8.0/24"), "a Pod CIDR of this cluster") not in decision.local.taken
+    assert told(decision) == [("configuration", "podCIDRs", "OverlapsLocal")]
+    assert "10.96.8.0/24 overlaps this cluster's Service CIDR" in decision.problems[0].message
+    only = topology(on=on, enable_pod_to_pod=True, pod_cidrs=networks("10.96.8.0/24"))
+    assert only.local.pods == networks("10.10.1.0/24", "10.10.2.0/24", "10.10.3.0/24")
 
 
 def test_networks_of_nodes_include_their_addresses() -> None:
@@ -330,7 +388,32 @@ def test_a_cidr_inside_another_of_the_same_cluster_is_not_needed() -> None:
     found = topology(cluster("a", "10.97.0.0/16", "10.20.0.0/16", "10.20.3.0/24"), enable_pod_to_pod=True)
     assert found.clusters["a"].cidrs == networks("10.20.0.0/16", "10.97.0.0/16")
     assert not found.clusters["a"].snat
-    assert [p.severity for p in found.problems] == [Severity.WARNING]
+    assert told(found) == [("a-clusterinfo", "spec.podCIDRs[1]", "RedundantCIDR")]
+    (problem,) = found.problems
+    assert problem.severity is Severity.WARNING
+    assert "10.20.3.0/24 lies in 10.20.0.0/16" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("service_cidr", "pod_cidrs", "path", "cidrs"),
+    [
+        ("10.97.0.0/16", ("10.20.0.1/32", "10.30.0.0/16"), "spec.podCIDRs[0]", ("10.30.0.0/16", "10.97.0.0/16")),
+        ("10.20.0.1/32", ("10.30.0.0/16",), "spec.serviceCIDR", ("10.30.0.0/16",)),
+    ],
+)
+def test_a_cidr_that_is_just_the_gateway(
+    service_cidr: str, pod_cidrs: tuple[str, ...], path: str, cidrs: tuple[str, ...]
+) -> None:
+    """The gateway is used and the CIDR is not: there is no route through the tunnels to where they end."""
+    east = cluster("east", service_cidr, *pod_cidrs, gateways=("10.20.0.1", "203.0.113.2"))
+    decision = topology(east, enable_pod_to_pod=True)
+    accepted = decision.clusters["east"]
+    assert accepted.cidrs == networks(*cidrs)
+    assert accepted.gateways == addresses("10.20.0.1", "203.0.113.2")
+    assert accepted.snat is path.startswith("spec.podCIDRs")
+    assert told(decision) == [("east-clusterinfo", path, "IsGateway")]
+    assert decision.problems[0].severity is Severity.ERROR
+    assert "10.20.0.1/32 is not used" in decision.problems[0].message
 
 
 def test_tunnel_endpoints_inside_remote_cidrs_are_reached_directly() -> None:
@@ -407,6 +490,32 @@ def test_what_the_leader_refused_is_known() -> None:
     assert "10.21.0.0/16" in found.problems[0].message
 
 
+def test_what_the_leader_refused_comes_after_all_others() -> None:
+    """A refused claim that is published all the same loses to any other, and is used where there is no other."""
+    day = "2026-01-0{}T00:00:00.000000Z".format
+    refused = {"10.97.0.0/16": day(1), "10.20.0.0/16": "", "203.0.113.1": ""}
+    old = cluster(
+        "old", "10.97.0.0/16", "10.20.0.0/16", gateways=("203.0.113.1",), created=day(1), granted=refused
+    )
+    young = cluster(
+        "young", "10.98.0.0/16", "10.20.0.0/17", gateways=("203.0.113.1", "203.0.113.2"), created=day(3)
+    )
+    granted = {"10.98.0.0/16": day(3), "10.20.0.0/17": day(4), "203.0.113.1": day(4), "203.0.113.2": day(4)}
+    for other in (young, replace(young, granted=granted)):
+        decision = topology(old, other, enable_pod_to_pod=True)
+        assert {c: (r.cidrs, r.gateways) for c, r in decision.clusters.items()} == {
+            "old": (networks("10.97.0.0/16"), ()),
+            "young": (networks("10.20.0.0/17", "10.98.0.0/16"), addresses("203.0.113.1", "203.0.113.2")),
+        }
+        assert told(decision) == [
+            ("old-clusterinfo", f"metadata.annotations[{CLAIMS_ANNOTATION}]", "RefusedByLeader"),
+            ("old-clusterinfo", "spec.gatewayInfos[0].gatewayIP", "DuplicateAddress"),
+            ("old-clusterinfo", "spec.podCIDRs[0]", "OverlapsRemote"),
+        ]
+    alone = topology(old, enable_pod_to_pod=True).clusters["old"]
+    assert (alone.cidrs, alone.gateways) == (networks("10.20.0.0/16", "10.97.0.0/16"), addresses("203.0.113.1"))
+
+
 def test_exported_services() -> None:
     """Each port of an exported Service leads to the ready endpoints of its name; the rest is not there."""
     found = topology(
@@ -455,6 +564,29 @@ def test_serving_endpoints_stand_in_when_none_is_ready() -> None:
         endpoint_slice("s", "web", [endpoint("10.10.3.9", ready=False, serving=True)], ("", 80)),
     )
     assert found.ports["default/web:80/tcp"].endpoints == ((ip_address("10.10.3.9"), 80),)
+
+
+@pytest.mark.parametrize(("older", "younger"), [("web", "api"), ("api", "web")])
+def test_two_exported_services_with_one_cluster_ip(older: str, younger: str) -> None:
+    """The older export has the ClusterIP and port, whatever the names; another port of it is served."""
+    exports = {
+        name: replace(export(name), meta=replace(export(name).meta, created=created))
+        for name, created in ((older, OLD), (younger, NEW))
+    }
+    unnamed, named = ServicePort(name="", port=80), ServicePort(name="more", port=81)
+    decision = topology(
+        service(older, "10.96.0.7", 80),
+        service(younger, "10.96.0.7", unnamed, named),
+        *exports.values(),
+        endpoint_slice("o", older, [endpoint("10.10.3.9")], ("", 8080)),
+        endpoint_slice("y", younger, [endpoint("10.10.1.9")], ("", 9090), ("more", 9091)),
+    )
+    assert {name: port.endpoints for name, port in decision.ports.items()} == {
+        f"default/{older}:80/tcp": ((ip_address("10.10.3.9"), 8080),),
+        f"default/{younger}:81/tcp": ((ip_address("10.10.1.9"), 9091),),
+    }
+    assert told(decision) == [(younger, "", "DuplicateAddress")]
+    assert f"10.96.0.7 port 80/tcp belongs to Service default/{older}" in decision.problems[0].message
 
 
 def test_exports_that_cannot_be_served() -> None:

@@ -52,8 +52,9 @@ def test_an_id_from_before_the_field_comes_from_its_claim(claim: dict[str, Any])
     found = membership([cluster_set(clusterID="")], [claim])
     assert found is not None
     assert found.cluster_id == "old-east"
-    with pytest.raises(InputError, match="clusterID"):
+    with pytest.raises(InputError, match="clusterID") as info:
         membership([cluster_set(clusterID="")])
+    assert info.value.code == "InvalidName"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -9,14 +10,19 @@ from typing import Any
 
 import pytest
 
+from mcagent.agent.config import Settings
+from mcagent.cli.common import doctor_clusters
+from mcagent.cli.common.agents import Answer
 from mcagent.controller.admin.doctor_rules import examine_cluster
 from mcagent.controller.admin.doctor_view import ClusterSeen, LeaderServer, wanted_crds
 from mcagent.controller.admin.manifests import Role
 from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.contract.raw import name_of
 from mcagent.core.doctor.catalogue import CLUSTER_CHECKS
-from mcagent.core.doctor.finding import Level, worst
+from mcagent.core.doctor.finding import Level, fine, worst
 from mcagent.kube.source import RawObject
+from mcagent.model.config import Config
+from mcagent.model.problem import Problem
 
 NOW = 1_800_000_000.0
 LEADER = "https://leader:6443"
@@ -193,6 +199,67 @@ def test_agents_outside_of_pods_count() -> None:
     """A Node whose agent answers needs no Pod."""
     found = examine_cluster(replace(GOOD, pods=[]), answered=["n1"])
     assert worst(found) is Level.OK, found
+
+
+def examined(monkeypatch: pytest.MonkeyPatch, *answers: Answer) -> dict[str, list[dict[str, Any]]]:
+    """Return what the doctor finds in a cluster whose agents answer this."""
+
+    class NoServer:
+        """A client of an API server that is not there."""
+
+        server = "https://api:6443"
+
+        def __init__(self, *args: object, **more: object) -> None:
+            """Connect to nothing."""
+
+        def close(self) -> None:
+            """Have nothing to close."""
+
+    cluster = replace(GOOD, nodes=[{"metadata": {"name": answer.node}} for answer in answers])
+    cluster = replace(cluster, pods=[agent(answer.node) for answer in answers])
+    problem = Problem(
+        "Node n1", "spec.podCIDRs[0]", "DuplicatePodCIDR", '10.1.0.0/24 belongs to Node "n0" already'
+    )
+    by_node = {answer.node: answer for answer in answers}
+    monkeypatch.setattr(doctor_clusters, "Client", NoServer)
+    monkeypatch.setattr(doctor_clusters, "read_cluster", lambda client, progress: cluster)
+    monkeypatch.setattr(doctor_clusters, "ask_nodes", lambda agents, page, timeout: by_node)
+    monkeypatch.setattr(doctor_clusters, "read_config_map", lambda client: None)
+    monkeypatch.setattr(doctor_clusters, "input_problems", lambda client, config: (problem,))
+    args = argparse.Namespace(context=["east"], agents="")
+    return doctor_clusters.look_at_clusters(args, Settings(core=Config(node_name="n1")), lambda text: None)
+
+
+UNANSWERED = Answer(node="n1", error="no agent answers at 192.0.2.1:10351")
+EMPTY = Answer(node="n1", page={"findings": [{"check": "<script>"}, 7]})
+OPEN_VSWITCH = fine("openvswitch", "version 3.1.0").plain()
+ANSWERED = Answer(node="n2", page={"findings": [OPEN_VSWITCH]})
+
+
+@pytest.mark.parametrize(
+    ("answer", "seen"), [(UNANSWERED, UNANSWERED.error), (EMPTY, "its answer holds no findings")]
+)
+def test_a_node_whose_agent_does_not_answer_is_named(
+    monkeypatch: pytest.MonkeyPatch, answer: Answer, seen: str
+) -> None:
+    """A warning with the cause and what to do stands for the Node's own findings; other Nodes keep theirs."""
+    report = examined(monkeypatch, answer, ANSWERED)
+    by_node = {part["node"]: part["findings"] for part in report["nodes"]}
+    (finding,) = by_node["n1"]
+    assert (finding["check"], finding["reason"], finding["level"]) == ("agents", "AgentNotAsked", "warning")
+    assert finding["seen"] == seen
+    assert "mcagent doctor" in finding["do"]
+    assert by_node["n2"] == [OPEN_VSWITCH]
+    (part,) = report["clusters"]
+    assert "cidrs" not in {finding["check"] for finding in part["findings"]}
+
+
+def test_the_input_is_judged_where_no_agent_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only then: an agent that answers judges it by its own configuration."""
+    (part,) = examined(monkeypatch, UNANSWERED)["clusters"]
+    judged = {finding["check"]: finding for finding in part["findings"]}
+    assert (judged["cidrs"]["reason"], judged["cidrs"]["level"]) == ("DuplicatePodCIDR", "failed")
+    assert judged["input"]["level"] == "ok"
 
 
 def test_a_leader_is_judged_as_one() -> None:

@@ -299,6 +299,20 @@ def test_encryption_without_a_handshake_names_its_cause() -> None:
     assert "UDP port 51821 is closed" in one.seen
 
 
+def test_a_gateway_that_is_reached_in_the_clear_is_named() -> None:
+    """A gateway without encryption is a warning with what to do; a gateway with a session beside it is fine."""
+    text = "traffic is NOT ENCRYPTED: it has published no WireGuard key"
+    clear_peer = HandshakeSeen(cluster="west", gateway=str(PEER), state="clear", text=text)
+    encrypted_peer = HandshakeSeen(cluster="south", gateway="192.168.3.11", state="established", port=51821)
+    seen = replace(GOOD, agent=replace(GOOD.agent, wireguard=(clear_peer, encrypted_peer)), encrypts=True)
+    (finding,) = (finding for finding in examine(seen) if finding.level is not Level.OK)
+    assert (finding.check, finding.reason, finding.level) == ("wireguard", "ReachedInClear", Level.WARNING)
+    assert (finding.subject, finding.seen) == (f"west {PEER}", text)
+    assert "encryptionFallback: allowClear" in finding.why
+    assert finding.do == "trafficEncryptionMode: wireGuard in that cluster, too"
+    assert told(replace(seen, encrypts=False)) == {}
+
+
 def test_wireguards_port_that_was_closed_after_the_handshake_is_named() -> None:
     """The session lasts three minutes more; BFD inside it ends at once."""
     (one,) = (one for one in examine(encrypted()) if one.level is Level.FAILED)

@@ -15,9 +15,10 @@ from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.facts import DatapathType, Facts
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
+from mcagent.model.problem import Severity
 from mcagent.model.resources import FlowEntry, HostPort, NftChain, NftSet, Route, RouteType, TunnelPort
 from mcagent.model.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
-from tests.unit.core_inputs import HOME, cluster, config, resources, snapshot
+from tests.unit.core_inputs import HOME, cluster, config, gateway, node, resources, snapshot
 
 
 def key(number: int) -> str:
@@ -101,6 +102,37 @@ def test_a_cluster_with_one_key_is_reached_as_antrea_does() -> None:
     assert peer.allowed_ips == (ip_network("10.97.0.0/32"),)
     (route,) = [r for r in found if isinstance(r, Route) and r.device == "mc-wg0"]
     assert (route.destination, route.source) == (ip_network("10.97.0.0/32"), ip_address("10.96.0.0"))
+
+
+@pytest.mark.parametrize(
+    ("service_cidr", "home_cidr", "expected"),
+    [
+        (None, "10.96.0.0/16", {"NoEndpoint"}),
+        ("10.97.0.0/16", None, {"NoEndpoint"}),
+        ("10.96.128.0/17", "10.96.0.0/16", {"NoEndpoint", "OverlapsLocal"}),
+    ],
+)
+def test_a_cluster_with_one_key_needs_both_service_cidrs(
+    service_cidr: str | None, home_cidr: str | None, expected: set[str]
+) -> None:
+    """Without one of them, or where that of the cluster is refused, nothing is sent to its gateway."""
+    antrea = replace(
+        cluster("east", service_cidr, "10.20.0.0/16", gateways=("203.0.113.1",)),
+        wireguard=WireGuardInfo(public_key=key(5)),
+    )
+    home = (node("g1", "192.0.2.1", "10.10.1.0/24"), gateway("g1", "192.0.2.1", cidr=home_cidr))
+    result = compile_desired(snapshot(*home, antrea), FACTS, encrypting(enable_pod_to_pod=True))
+    assert remote_ends(result) == set()
+    assert not [r for r in resources(result) if isinstance(r, WireGuardPeer)]
+    assert reasons(result) == expected
+    (problem,) = (problem for problem in result.desired.problems if problem.reason == "NoEndpoint")
+    assert problem.subject == "ClusterInfoImport mc/east-clusterinfo"
+    assert (problem.path, problem.severity) == ("spec.wireGuard", Severity.ERROR)
+    assert problem.message == "203.0.113.1 is not used: without both Service CIDRs there is no tunnel endpoint"
+    keyed_gateway = compile_desired(
+        snapshot(*home, keyed(antrea, key(5))), FACTS, encrypting(enable_pod_to_pod=True)
+    )
+    assert remote_ends(keyed_gateway) == {"251.0.113.1"}
 
 
 def test_such_a_cluster_sees_connections_from_the_address_it_knows() -> None:

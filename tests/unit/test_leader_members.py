@@ -174,8 +174,12 @@ def test_a_member_away_for_too_long_is_removed_with_its_exports() -> None:
         leader.put(service(cluster), endpoints(cluster, [ip]))
     leader.forward(620, "west")
     assert leader.addresses() == ["10.1.0.1", "10.2.0.1"]
+    assert "MemberRemoved" not in {event.reason for event in leader.controller.past_events}
     leader.forward(60, "west")
     assert leader.addresses() == ["10.2.0.1"]
+    (event,) = {event for event in leader.controller.past_events if event.reason == "MemberRemoved"}
+    assert event.subject == f"MemberClusterAnnounce {AREA}/member-announce-from-east"
+    assert event.message == "cluster east has been away for 600 s: no longer a member"
     assert leader.status()["totalClusters"] == 1
     assert {o["spec"]["clusterID"] for o in leader.api.list(Kind.RESOURCE_EXPORT)} == {"west"}
 

@@ -43,6 +43,12 @@ def refusing() -> Leader:
     return Leader("east", "west", settings=wanted)
 
 
+def events_of(leader: Leader, name: str) -> list[tuple[str, str]]:
+    """Return reason and message of the Events of a ResourceExport."""
+    subject = f"ResourceExport {AREA}/{name}"
+    return [(event.reason, event.message) for event in leader.controller.all_events() if event.subject == subject]
+
+
 def port(name: str, number: int, protocol: str = "TCP", **more: str) -> RawObject:
     """Return a port of a Service or of endpoints."""
     return {"name": name, "port": number, "protocol": protocol} | more
@@ -453,8 +459,14 @@ def test_a_bad_export_is_told_and_stops_nobody(spec: RawObject, told: str) -> No
     bad = service("east")
     bad["spec"] |= spec
     leader.put(bad, service("west"))
-    assert told in leader.verdict("east-default-nginx-service")["message"]
+    message = leader.verdict("east-default-nginx-service")["message"]
+    assert told in message
     assert leader.imported("default-nginx-service") is not None
+    # without a kind that is merged, a namespace and a name, it is of no Service: its status alone says so
+    of_a_service = not told.startswith(("does not merge", "spec.namespace", "spec.name"))
+    note = message.removeprefix(f"{FAILED}: ")
+    assert events_of(leader, "east-default-nginx-service") == ([("NotMerged", note)] if of_a_service else [])
+    assert events_of(leader, "west-default-nginx-service") == []
     leader.remove("east-default-nginx-service")
     assert leader.api.get(Kind.RESOURCE_EXPORT, AREA, "east-default-nginx-service") is None
 
@@ -605,8 +617,12 @@ def test_bad_cluster_info_keeps_the_last_good_copy(change: RawObject, told: str)
     bad = cluster_info("east", "10.9.0.0/16")
     bad["spec"]["clusterInfo"] |= change
     leader.put(bad)
-    assert told in leader.verdict("east-clusterinfo")["message"]
+    message = leader.verdict("east-clusterinfo")["message"]
+    assert told in message
     assert leader.imported("east-clusterinfo") == before
+    assert events_of(leader, "east-clusterinfo") == [("NotMerged", message.removeprefix(f"{FAILED}: "))]
+    leader.put(cluster_info("east", "10.1.0.0/16"))
+    assert events_of(leader, "east-clusterinfo") == []
 
 
 def test_what_is_not_granted_is_told_to_who_asks() -> None:
@@ -620,9 +636,15 @@ def test_what_is_not_granted_is_told_to_who_asks() -> None:
         "Service CIDR 10.1.128.0/17 is not granted: cluster west has had Service CIDR 10.1.0.0/16 "
         "since 2023-11-14T22:13:20.000000Z"
     )
+    assert leader.verdict("east-clusterinfo")["type"] == "Succeeded"
+    assert "serviceCIDR" not in leader.imported("east-clusterinfo")["clusterinfo"]
+    assert events_of(leader, "east-clusterinfo") == [("ClaimRefused", message)]
     assert "message" not in leader.verdict("west-clusterinfo")
+    assert events_of(leader, "west-clusterinfo") == []
     leader.put(cluster_info("west", "10.2.0.0/16"))
     assert "message" not in leader.verdict("east-clusterinfo")
+    assert leader.imported("east-clusterinfo")["clusterinfo"]["serviceCIDR"] == "10.1.128.0/17"
+    assert events_of(leader, "east-clusterinfo") == []
 
 
 def test_cluster_info_goes_with_its_export() -> None:

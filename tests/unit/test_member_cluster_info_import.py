@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import threading
 from typing import Any
 
@@ -21,8 +22,9 @@ from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
 from tests.unit.control_view import Controller, MemoryView
-from tests.unit.member_world import AREA, HOME, conditions_of, member, names_of, north_of, settings
+from tests.unit.member_world import AREA, HOME, SET, conditions_of, member, names_of, north_of, settings
 from tests.unit.test_member_service_import import cluster_info
 
 KEY = base64.b64encode(bytes(range(32))).decode()
@@ -143,6 +145,32 @@ def test_overlaps_with_this_cluster_are_told() -> None:
     view, controller = world(info("west", "10.96.128.0/17", "10.10.1.0/24"), pod_cidrs=("10.10.0.0/16",))
     assert conditions_of(found(view)) == {"Ready": ("False", "OverlappingCIDR")}
     assert len(controller.all_events()) == 2
+
+
+def test_what_the_leader_does_not_grant_this_cluster_is_told() -> None:
+    """The Event of the ClusterSet names each refused claim, the first eight of many, and none that is granted."""
+    own = info("east", "10.96.0.0/16")
+    claims = {"10.96.0.0/16": "2026-01-01T00:00:00Z", "10.10.0.0/16": "", "192.0.2.7": ""}
+    own["metadata"]["annotations"] = {CLAIMS_ANNOTATION: json.dumps(claims)}
+    view, controller = world(own)
+    assert names_of(view.local, Kind.CLUSTER_INFO_IMPORT) == []
+    (event,) = controller.all_events()
+    assert (event.subject, event.reason) == (f"ClusterSet {HOME}/{SET}", "ClaimRefused")
+    assert event.message == (
+        "the leader does not grant this cluster 10.10.0.0/16, 192.0.2.7; "
+        "the status of its ResourceExport there says why"
+    )
+    many = {f"10.{number}.0.0/16": "" for number in range(10, 20)}
+    own["metadata"]["annotations"] = {CLAIMS_ANNOTATION: json.dumps(many)}
+    north_of(view).put(own)
+    controller.run()
+    (event,) = controller.all_events()
+    assert "10.17.0.0/16 and 2 more" in event.message
+    assert "10.18.0.0/16" not in event.message
+    own["metadata"]["annotations"] = {CLAIMS_ANNOTATION: json.dumps(dict.fromkeys(many, "2026-01-01T00:00:00Z"))}
+    north_of(view).put(own)
+    controller.run()
+    assert controller.all_events() == []
 
 
 def test_mismatched_settings_are_told() -> None:

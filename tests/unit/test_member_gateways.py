@@ -275,6 +275,23 @@ def test_the_export_is_as_the_leaders_webhook_wants_it() -> None:
     assert raw["spec"]["clusterInfo"]["clusterID"] == "east"
 
 
+def test_an_unknown_service_cidr_is_told_and_the_rest_is_published() -> None:
+    """The gateway and Pod CIDRs are published without a Service CIDR; an Event of the ClusterSet says so."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"))
+    controller = run(view, settings(service_cidr=None, pod_cidrs=("10.10.0.0/16",)))
+    assert "serviceCIDR" not in {name for name, value in info(view).items() if value}
+    assert info(view)["gatewayInfos"] == [{"gatewayIP": "10.0.0.1"}]
+    assert info(view)["podCIDRs"] == ["10.10.0.0/16"]
+    (event,) = controller.all_events()
+    assert (event.subject, event.reason) == (f"ClusterSet {HOME}/set", "NoServiceCIDR")
+    assert event.message == (
+        "the Service CIDR of this cluster is unknown: other clusters cannot reach its ClusterIPs"
+    )
+    assert run(view).all_events() == []
+    assert info(view)["serviceCIDR"] == "10.96.0.0/16"
+
+
 def test_other_changes_of_nodes_touch_nothing() -> None:
     """Heartbeats of Nodes are no work: neither for candidates nor for others."""
     view = member()

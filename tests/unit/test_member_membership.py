@@ -189,6 +189,7 @@ def test_leaving_cleans_up_and_tells_the_leader() -> None:
     release(view)  # the leader deletes what was exported
     tick(view, controller, 1.0)
     assert view.local.get(Kind.CLUSTER_SET, HOME, SET) is None
+    assert "LeaderNotTold" not in {event.reason for event in controller.past_events}
 
 
 def test_leaving_while_the_controller_is_down_is_made_up_for() -> None:
@@ -207,7 +208,7 @@ def test_leaving_while_the_controller_is_down_is_made_up_for() -> None:
 
 
 def test_leaving_does_not_wait_for_a_leader_that_is_gone() -> None:
-    """All here is cleaned up at once; the ClusterSet goes after a minute, and the leader is not told."""
+    """All here is cleaned up at once; the ClusterSet goes after a minute, and an Event says who was not told."""
     view, controller = joined()
     lead(view, controller, leader(connected=False, synced=True))
     view.local.remove(Kind.CLUSTER_SET, HOME, SET)
@@ -216,9 +217,15 @@ def test_leaving_does_not_wait_for_a_leader_that_is_gone() -> None:
     assert made(view) == {}
     tick(view, controller, PATIENCE - 5)
     assert view.local.get(Kind.CLUSTER_SET, HOME, SET) is not None
+    assert "LeaderNotTold" not in {event.reason for event in controller.past_events}
     tick(view, controller, 5.0)
     assert view.local.get(Kind.CLUSTER_SET, HOME, SET) is None
     assert north_of(view).get(*ANNOUNCE) is not None
+    (event,) = {event for event in controller.past_events if event.reason == "LeaderNotTold"}
+    assert event.subject == f"ClusterSet {HOME}/{SET}"
+    assert event.message == (
+        "the leader could not be notified: it removes this cluster after a day without heartbeats"
+    )
 
 
 def test_without_a_cluster_set_what_is_ours_goes_at_start_and_nothing_else() -> None:

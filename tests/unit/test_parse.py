@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.core.snapshot import Upsert, apply_changes
 from mcagent.kube.trim import trim
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import AGENT_KINDS, KINDS, kind_of
@@ -23,6 +24,7 @@ from mcagent.model.objects import (
     Node,
     Pod,
     Service,
+    Snapshot,
     WireGuardInfo,
 )
 from mcagent.model.parsing.fields import problem_of
@@ -96,28 +98,111 @@ def test_host_bits_are_masked_with_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "path"),
+    ("spec", "path", "reason", "message"),
     [
-        ({"clusterID": None}, "spec.clusterID"),
-        ({"clusterID": 7}, "spec.clusterID"),
-        ({"clusterID": "a b"}, "spec.clusterID"),
-        ({"serviceCIDR": ["10.0.0.0/8"]}, "spec.serviceCIDR"),
-        ({"serviceCIDR": "10.96.0.0/255.255.0.0"}, "spec.serviceCIDR"),
-        ({"gatewayInfos": {"gatewayIP": "192.0.2.1"}}, "spec.gatewayInfos"),
-        ({"gatewayInfos": ["192.0.2.1"]}, "spec.gatewayInfos[0]"),
-        ({"gatewayInfos": [{"gatewayIP": 1}]}, "spec.gatewayInfos[0].gatewayIP"),
-        ({"gatewayInfos": [{"gatewayIP": "192.0.2.256"}]}, "spec.gatewayInfos[0].gatewayIP"),
-        ({"gatewayInfos": [{"gatewayIP": "192.0.2.1"}] * 65}, "spec.gatewayInfos"),
-        ({"podCIDRs": "10.0.0.0/8"}, "spec.podCIDRs"),
-        ({"podCIDRs": [None]}, "spec.podCIDRs[0]"),
-        ({"podCIDRs": ["10.0.0.0/33"]}, "spec.podCIDRs[0]"),
+        ({"clusterID": None}, "clusterID", "Missing", "is missing"),
+        ({"clusterID": 7}, "clusterID", "InvalidValue", "must be a string, is a number"),
+        ({"clusterID": "a b"}, "clusterID", "InvalidName", 'not a name (RFC 1123 subdomain): "a b"'),
+        ({"clusterID": ""}, "clusterID", "Missing", "is empty"),
+        ({"serviceCIDR": ["10.0.0.0/8"]}, "serviceCIDR", "InvalidValue", "must be a string, is a list"),
+        ({"serviceCIDR": "10.96.0.0/255.255.0.0"}, "serviceCIDR", "InvalidCIDR", "not a CIDR"),
+        (
+            {"gatewayInfos": {"gatewayIP": "192.0.2.1"}},
+            "gatewayInfos",
+            "InvalidValue",
+            "must be a list, is a mapping",
+        ),
+        ({"gatewayInfos": ["192.0.2.1"]}, "gatewayInfos[0]", "InvalidValue", "must be a mapping, is a string"),
+        ({"gatewayInfos": [{"gatewayIP": 1}]}, "gatewayInfos[0].gatewayIP", "InvalidValue", "must be a string"),
+        (
+            {"gatewayInfos": [{"gatewayIP": "192.0.2.256"}]},
+            "gatewayInfos[0].gatewayIP",
+            "InvalidAddress",
+            'not an IP address: "192.0.2.256"',
+        ),
+        (
+            {"gatewayInfos": [{"gatewayIP": "fe80::1%eth0"}]},
+            "gatewayInfos[0].gatewayIP",
+            "InvalidAddress",
+            'an address with a zone: "fe80::1%eth0"',
+        ),
+        (
+            {"gatewayInfos": [{"gatewayIP": "192.0.2.1"}] * 65},
+            "gatewayInfos",
+            "TooMany",
+            "has 65 entries, at most 64 allowed",
+        ),
+        ({"podCIDRs": "10.0.0.0/8"}, "podCIDRs", "InvalidValue", "must be a list, is a string"),
+        ({"podCIDRs": [None]}, "podCIDRs[0]", "Missing", "is missing"),
+        ({"podCIDRs": ["10.0.0.0/33"]}, "podCIDRs[0]", "InvalidCIDR", 'not a CIDR: "10.0.0.0/33"'),
+        ({"podCIDRs": ["10.0.0.0/8"] * 1025}, "podCIDRs", "TooMany", "has 1025 entries, at most 1024 allowed"),
     ],
 )
-def test_wrong_fields(spec: dict[str, Any], path: str) -> None:
-    """Wrong types and values are refused at the path where they stand."""
+def test_wrong_fields(spec: dict[str, Any], path: str, reason: str, message: str) -> None:
+    """The whole object is refused: its last good version stays, and the problem names object, field and fault."""
     with pytest.raises(InputError) as info:
         parse_object(cluster_info(**spec))
-    assert info.value.path == path
+    problem = problem_of(info.value)
+    assert problem.subject == "ClusterInfoImport kube-system/east-clusterinfo"
+    assert (problem.path, problem.reason, problem.severity) == (f"spec.{path}", reason, Severity.ERROR)
+    assert message in problem.message
+    kind = Kind.CLUSTER_INFO_IMPORT
+    good = apply_changes(Snapshot(), [Upsert(kind=kind, raw=cluster_info())])
+    bad = apply_changes(good, [Upsert(kind=kind, raw=cluster_info(**spec))])
+    assert bad.cluster_infos == good.cluster_infos
+    assert len(bad.cluster_infos) == 1
+    assert bad.problems == (problem,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "path", "reason", "message"),
+    [
+        (
+            Kind.SERVICE,
+            {"spec": {"ports": [{"port": 80}, {"port": 70000}]}},
+            "spec.ports[1].port",
+            "InvalidPort",
+            "must be from 1 to 65535",
+        ),
+        (Kind.SERVICE, {"spec": {"ports": [{"port": 0}]}}, "spec.ports[0].port", "InvalidPort", "from 1 to 65535"),
+        (
+            Kind.SERVICE,
+            {"spec": {"ports": [{"port": "80"}]}},
+            "spec.ports[0].port",
+            "InvalidPort",
+            "must be a port number, is a string",
+        ),
+        (
+            Kind.SERVICE,
+            {"spec": {"ports": [{"port": True}]}},
+            "spec.ports[0].port",
+            "InvalidPort",
+            "must be a port number, is a boolean",
+        ),
+        (
+            Kind.SERVICE,
+            {"spec": {"ports": [{"port": 80, "protocol": "ICMP"}]}},
+            "spec.ports[0].protocol",
+            "InvalidProtocol",
+            'must be TCP, UDP or SCTP, is "ICMP"',
+        ),
+        (
+            Kind.ENDPOINT_SLICE,
+            {"endpoints": [], "ports": [{"port": 80, "protocol": "tcp"}]},
+            "ports[0].protocol",
+            "InvalidProtocol",
+            'must be TCP, UDP or SCTP, is "tcp"',
+        ),
+    ],
+)
+def test_wrong_ports(kind: Kind, body: dict[str, Any], path: str, reason: str, message: str) -> None:
+    """A port or protocol that is none refuses the Service or EndpointSlice; the message says what is valid."""
+    metadata = {"name": "web", "namespace": "d", "labels": {"kubernetes.io/service-name": "web"}}
+    with pytest.raises(InputError) as info:
+        parse_object({"metadata": metadata} | body, kind)
+    problem = problem_of(info.value)
+    assert (problem.subject, problem.path, problem.reason) == (f"{kind} d/web", path, reason)
+    assert message in problem.message
 
 
 def test_each_gateway_may_publish_a_key_of_its_own() -> None:
@@ -132,25 +217,46 @@ def test_each_gateway_may_publish_a_key_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("published", "path"),
+    ("published", "path", "reason"),
     [
-        ({"publicKey": "a\nb"}, "publicKey"),
-        ({"publicKey": "QUJD"}, "publicKey"),
-        ({"publicKey": KEY[:-2] + "B="}, "publicKey"),  # the same bytes, written otherwise
-        ({"publicKey": "A" * 43 + "="}, "publicKey"),  # no key: all zero
-        ({"publicKey": KEY, "nextPublicKey": 7}, "nextPublicKey"),
-        ({"publicKey": KEY, "port": 0}, "port"),
-        ({"publicKey": KEY, "port": "51821"}, "port"),
-        ("key", ""),
+        ({"publicKey": "a\nb"}, "publicKey", "InvalidKey"),
+        ({"publicKey": "QUJD"}, "publicKey", "InvalidKey"),
+        ({"publicKey": KEY[:-2] + "B="}, "publicKey", "InvalidKey"),  # the same bytes, written otherwise
+        ({"publicKey": "A" * 43 + "="}, "publicKey", "InvalidKey"),  # no key: all zero
+        ({"publicKey": KEY, "nextPublicKey": "QUJD"}, "nextPublicKey", "InvalidKey"),
+        ({"publicKey": KEY, "nextPublicKey": 7}, "nextPublicKey", "InvalidValue"),
+        ({"publicKey": KEY, "port": 0}, "port", "InvalidPort"),
+        ({"publicKey": KEY, "port": "51821"}, "port", "InvalidPort"),
+        ("key", "", "InvalidValue"),
     ],
 )
-def test_a_wrong_key_takes_only_the_encryption_away(published: object, path: str) -> None:
+def test_a_wrong_key_takes_only_the_encryption_away(published: object, path: str, reason: str) -> None:
     """A key that is none is told; the rest of the object is used, and nothing can be encrypted to it."""
     parsed = parse_object(cluster_info(wireGuard=published))
     assert isinstance(parsed.value, ClusterInfoImport)
     assert parsed.value.wireguard is None
     assert parsed.value.cluster_id == "east"
-    assert [p.path for p in parsed.problems] == [f"spec.wireGuard.{path}".rstrip(".")]
+    assert parsed.value.service_cidr == ip_network("10.97.0.0/16")
+    (problem,) = parsed.problems
+    assert problem.subject == "ClusterInfoImport kube-system/east-clusterinfo"
+    assert (problem.path, problem.reason) == (f"spec.wireGuard.{path}".rstrip("."), reason)
+    if reason == "InvalidKey":
+        assert problem.message == "not a WireGuard public key (base64 of 32 bytes)"
+
+
+def test_a_wrong_key_of_one_gateway_leaves_the_others() -> None:
+    """The gateway with the invalid key has none; the key of the other gateway is used."""
+    infos = [
+        {"gatewayIP": "192.0.2.1", "wireGuard": {"publicKey": "QUJD"}},
+        {"gatewayIP": "192.0.2.2", "wireGuard": {"publicKey": KEY}},
+    ]
+    parsed = parse_object(cluster_info(gatewayInfos=infos))
+    assert isinstance(parsed.value, ClusterInfoImport)
+    assert parsed.value.gateway_ips == (ip_address("192.0.2.1"), ip_address("192.0.2.2"))
+    assert parsed.value.gateway_wireguard == ((ip_address("192.0.2.2"), WireGuardInfo(public_key=KEY)),)
+    assert [(p.path, p.reason) for p in parsed.problems] == [
+        ("spec.gatewayInfos[0].wireGuard.publicKey", "InvalidKey")
+    ]
 
 
 def test_claims_of_a_cluster_info_are_kept_and_read() -> None:
@@ -161,6 +267,30 @@ def test_claims_of_a_cluster_info_are_kept_and_read() -> None:
     value = parse_object(trim(Kind.CLUSTER_INFO_IMPORT, raw)).value
     assert isinstance(value, ClusterInfoImport)
     assert value.granted == {"10.97.0.0/16": "2026-01-01T00:00:00.000000Z", "10.9.0.0/16": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "must be a JSON object, is a list"),
+        ('{"10.97.0.0/16":"yesterday"}', 'not a time (RFC 3339, in UTC) for claim "10.97.0.0/16"'),
+        ('{"10.97.0.0/16":"2026-01-01T00:00:00+01:00"}', 'not a time (RFC 3339, in UTC) for claim "10.97.0.0/16"'),
+        ('{"10.97.0.0/16":7}', 'not a time (RFC 3339, in UTC) for claim "10.97.0.0/16"'),
+    ],
+)
+def test_invalid_claims_count_as_none(text: str, message: str) -> None:
+    """The rest of the object is used, as if the leader said nothing of its claims; a warning says so."""
+    raw = cluster_info()
+    raw["metadata"]["annotations"] = {CLAIMS_ANNOTATION: text}
+    parsed = parse_object(raw)
+    assert isinstance(parsed.value, ClusterInfoImport)
+    assert parsed.value.granted == {}
+    assert parsed.value.service_cidr == ip_network("10.97.0.0/16")
+    (problem,) = parsed.problems
+    assert (problem.reason, problem.severity) == ("InvalidValue", Severity.WARNING)
+    assert CLAIMS_ANNOTATION in problem.path
+    assert message in problem.message
 
 
 def test_cluster_info_without_optional_fields() -> None:
@@ -314,9 +444,27 @@ def test_times_sort_whatever_way_they_were_written() -> None:
     for written in ("2026-11-20T12:00:00+02:00", datetime(2026, 11, 20, 10, tzinfo=UTC), "2026-11-20T10:00:00Z"):
         raw["metadata"]["creationTimestamp"] = written
         assert parse_object(raw).meta.created == "2026-11-20T10:00:00Z"
-    raw["metadata"]["creationTimestamp"] = "yesterday"
-    with pytest.raises(InputError, match=r"metadata\.creationTimestamp"):
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("yesterday", 'not a time (RFC 3339): "yesterday"'),
+        ("2026-13-01T00:00:00Z", 'not a time (RFC 3339): "2026-13-01T00:00:00Z"'),
+        ("0001-01-01T00:00:00+23:59", "not a time (RFC 3339)"),
+        (7, "must be a time (RFC 3339), is a number"),
+    ],
+)
+def test_a_wrong_time_refuses_the_object(written: object, message: str) -> None:
+    """Without its age nothing can say whose claim was first: the problem names object, field and form."""
+    raw = cluster_info()
+    raw["metadata"]["creationTimestamp"] = written
+    with pytest.raises(InputError) as info:
         parse_object(raw)
+    problem = problem_of(info.value)
+    assert problem.subject == "ClusterInfoImport kube-system/east-clusterinfo"
+    assert (problem.path, problem.reason) == ("metadata.creationTimestamp", "InvalidTime")
+    assert message in problem.message
 
 
 def test_kinds() -> None:
@@ -326,8 +474,19 @@ def test_kinds() -> None:
     assert KINDS[Kind.GATEWAY].base_path == "/apis/multicluster.crd.antrea.io/v1alpha1"
     assert kind_of({"apiVersion": "v1", "kind": "Node"}) is Kind.NODE
     assert kind_of({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway"}) is None
-    with pytest.raises(InputError, match="not a kind that is read here"):
-        parse_object({"apiVersion": "apps/v1", "kind": "Deployment"})
+    for raw, shown in (
+        ({"apiVersion": "apps/v1", "kind": "Deployment"}, "apps/v1 Deployment"),
+        (
+            {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway"},
+            "gateway.networking.k8s.io/v1 Gateway",
+        ),
+        ({"kind": 7}, "missing a number"),
+    ):
+        with pytest.raises(InputError) as info:
+            parse_object(raw)
+        problem = problem_of(info.value)
+        assert (problem.path, problem.reason) == ("kind", "UnknownKind")
+        assert problem.message == f"not a kind that is read here: {shown}"
 
 
 JSON = st.recursive(

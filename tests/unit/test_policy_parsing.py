@@ -9,6 +9,7 @@ import pytest
 from mcagent.model.errors import InputError
 from mcagent.model.labels import NAMESPACE_NAME
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.fields import problem_of
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.policies import Direction, Policy
 from tests.policy_manifests import Manifest, manifest
@@ -42,67 +43,107 @@ IN, OUT = "spec.ingress[0]", "spec.egress[0]"
 
 
 @pytest.mark.parametrize(
-    ("raw", "path"),
+    ("raw", "path", "reason"),
     [
-        (antrea(drop(unheardOf=1)), f"{IN}.unheardOf"),
-        (antrea(drop(l7Protocols=[{"http": {}}])), f"{IN}.l7Protocols"),
-        (antrea(drop(**{"from": [{"group": "all"}]})), f"{IN}.from[0].group"),
-        (antrea(drop(**{"from": [{"unheardOf": 1}]})), f"{IN}.from[0].unheardOf"),
-        (antrea(drop(**{"from": [{**SELF, "serviceAccount": {"name": "a"}}]})), f"{IN}.from[0].serviceAccount"),
-        (antrea(drop(**{"from": [{**SELF, "namespaces": {"match": "Other"}}]})), f"{IN}.from[0].namespaces.match"),
-        (antrea(drop(**{"from": [{**SELF, "namespaces": {"not": 1}}]})), f"{IN}.from[0].namespaces.not"),
-        (antrea(drop(**{"from": [{"ipBlock": {"cidr": "10.0.0.0"}}]})), f"{IN}.from[0].ipBlock.cidr"),
-        (antrea(drop(**{"from": [{"ipBlock": {"cidr": "::/0", "of": 1}}]})), f"{IN}.from[0].ipBlock.of"),
+        (antrea(drop(unheardOf=1)), f"{IN}.unheardOf", "NotEnforceable"),
+        (antrea(drop(l7Protocols=[{"http": {}}])), f"{IN}.l7Protocols", "NotEnforceable"),
+        (antrea(drop(**{"from": [{"group": "all"}]})), f"{IN}.from[0].group", "NotEnforceable"),
+        (antrea(drop(**{"from": [{"unheardOf": 1}]})), f"{IN}.from[0].unheardOf", "NotEnforceable"),
+        (
+            antrea(drop(**{"from": [{**SELF, "serviceAccount": {"name": "a"}}]})),
+            f"{IN}.from[0].serviceAccount",
+            "NotEnforceable",
+        ),
+        (
+            antrea(drop(**{"from": [{**SELF, "namespaces": {"match": "Other"}}]})),
+            f"{IN}.from[0].namespaces.match",
+            "NotEnforceable",
+        ),
+        (
+            antrea(drop(**{"from": [{**SELF, "namespaces": {"not": 1}}]})),
+            f"{IN}.from[0].namespaces.not",
+            "NotEnforceable",
+        ),
+        (
+            antrea(drop(**{"from": [{"ipBlock": {"cidr": "10.0.0.0"}}]})),
+            f"{IN}.from[0].ipBlock.cidr",
+            "InvalidCIDR",
+        ),
+        (
+            antrea(drop(**{"from": [{"ipBlock": {"cidr": "::/0", "of": 1}}]})),
+            f"{IN}.from[0].ipBlock.of",
+            "NotEnforceable",
+        ),
         (
             antrea(drop(**{"from": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.1/32"] * 65}}]})),
             f"{IN}.from[0].ipBlock.except",
+            "NotEnforceable",
         ),
         (
             antrea(drop(**{"from": [{**SELF, "podSelector": {"matchWords": {}}}]})),
             f"{IN}.from[0].podSelector.matchWords",
+            "InvalidValue",
         ),
         (
             antrea(drop(**{"from": [{**SELF, "podSelector": {"matchLabels": ["app"]}}]})),
             f"{IN}.from[0].podSelector.matchLabels",
+            "InvalidValue",
         ),
-        (antrea(drop(ports=[{"port": 80, "sourcePort": 1}])), f"{IN}.ports[0].sourcePort"),
-        (antrea(drop(ports=[{"port": 80, "endPort": 79}])), f"{IN}.ports[0].endPort"),
-        (antrea(drop(protocols=[{"igmp": {}}])), f"{IN}.protocols[0].igmp"),
-        (antrea(outwards(to=[{"fqdn": "example.com"}])), f"{OUT}.to[0].fqdn"),
-        (antrea(outwards(to=[SELF])), f"{OUT}.to[0]"),
-        (antrea(outwards(ports=[{"port": "http"}])), f"{OUT}.ports[0].port"),
-        (antrea({"tier": "Baseline", "ingress": [{"action": "Pass"}]}), f"{IN}.action"),
-        (plain({"ingress": [{"unheardOf": 1}]}), f"{IN}.unheardOf"),
-        (plain({"ingress": [{"ports": [{"protocol": "ESP"}]}]}), f"{IN}.ports[0].protocol"),
+        (antrea(drop(ports=[{"port": 80, "sourcePort": 1}])), f"{IN}.ports[0].sourcePort", "NotEnforceable"),
+        (antrea(drop(ports=[{"port": 80, "endPort": 79}])), f"{IN}.ports[0].endPort", "InvalidValue"),
+        (antrea(drop(protocols=[{"igmp": {}}])), f"{IN}.protocols[0].igmp", "NotEnforceable"),
+        (antrea(outwards(to=[{"fqdn": "example.com"}])), f"{OUT}.to[0].fqdn", "NotEnforceable"),
+        (antrea(outwards(to=[SELF])), f"{OUT}.to[0]", "NotEnforceable"),
+        (antrea(outwards(ports=[{"port": "http"}])), f"{OUT}.ports[0].port", "NotEnforceable"),
+        (antrea({"tier": "Baseline", "ingress": [{"action": "Pass"}]}), f"{IN}.action", "NotEnforceable"),
+        (plain({"ingress": [{"unheardOf": 1}]}), f"{IN}.unheardOf", "NotEnforceable"),
+        (plain({"ingress": [{"ports": [{"protocol": "ESP"}]}]}), f"{IN}.ports[0].protocol", "NotEnforceable"),
     ],
 )
-def test_what_cannot_be_enforced_is_told_by_its_field(raw: Manifest, path: str) -> None:
-    """The rule has a fault, its Pods are known, and the problem names the field."""
+def test_what_cannot_be_enforced_is_told_by_its_field(raw: Manifest, path: str, reason: str) -> None:
+    """The rule has a fault, its Pods are known, and the problem names object, field and reason."""
     found = parse_object(raw)
     assert isinstance(found.value, Policy)
     (rule,) = found.value.rules
     assert rule.fault
     assert rule.applied_to
-    assert [problem.path for problem in found.problems] == [path]
+    (problem,) = found.problems
+    assert (problem.subject, problem.path, problem.reason) == (found.meta.subject, path, reason)
+    assert problem.message.endswith(": the rule is not enforced")
 
 
 @pytest.mark.parametrize(
-    ("raw", "path"),
+    ("raw", "path", "reason"),
     [
-        (antrea({"appliedTo": [{"group": "all"}]}), "spec.appliedTo[0].group"),
-        (antrea({"appliedTo": [{"podSelector": {"matchWords": {}}}]}), "spec.appliedTo[0].podSelector.matchWords"),
-        (antrea({"appliedTo": [{"namespaceSelector": {}}]}, "shop"), "spec.appliedTo[0].namespaceSelector"),
-        (antrea(drop(appliedTo=[{"nodeSelector": {}}])), f"{IN}.appliedTo[0].nodeSelector"),
-        (antrea({"ingress": [{"action": "Deny"}]}), f"{IN}.action"),
-        (antrea({"priority": "high"}), "spec.priority"),
-        (plain({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}), "operator"),
+        (antrea({"appliedTo": [{"group": "all"}]}), "spec.appliedTo[0].group", "NotEnforceable"),
+        (
+            antrea({"appliedTo": [{"podSelector": {"matchWords": {}}}]}),
+            "spec.appliedTo[0].podSelector.matchWords",
+            "InvalidValue",
+        ),
+        (
+            antrea({"appliedTo": [{"namespaceSelector": {}}]}, "shop"),
+            "spec.appliedTo[0].namespaceSelector",
+            "NotEnforceable",
+        ),
+        (antrea(drop(appliedTo=[{"nodeSelector": {}}])), f"{IN}.appliedTo[0].nodeSelector", "NotEnforceable"),
+        (antrea({"ingress": [{"action": "Deny"}]}), f"{IN}.action", "InvalidValue"),
+        (antrea({"priority": "high"}), "spec.priority", "InvalidValue"),
+        (
+            plain({"podSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}),
+            "operator",
+            "InvalidValue",
+        ),
     ],
 )
-def test_a_policy_whose_pods_are_not_known_is_not_taken(raw: Manifest, path: str) -> None:
+def test_a_policy_whose_pods_are_not_known_is_not_taken(raw: Manifest, path: str, reason: str) -> None:
     """One of a Namespace has no say in others, either."""
     with pytest.raises(InputError) as raised:
         parse_object(raw)
     assert raised.value.path.endswith(path)
+    assert problem_of(raised.value).reason == reason
+    if reason == "NotEnforceable":
+        assert "select Pods by podSelector" in raised.value.reason
 
 
 def test_a_policy_of_a_namespace_is_for_its_pods() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ipaddress import IPv4Address, ip_address
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,10 +22,11 @@ from mcagent.model.config import Config, PolicyFailureMode
 from mcagent.model.kinds import kind_of
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.policies import Direction
+from mcagent.model.problem import Severity
 from tests import policy_oracle
 from tests.conversations import examples
 from tests.policies import Policies
-from tests.policy_manifests import NODE, PODS, SENDERS, SPACES, Manifest, request, world
+from tests.policy_manifests import NODE, PODS, SENDERS, SPACES, Manifest, manifest, request, world
 from tests.policy_switch import EXITS, flows_of
 
 CLUSTER_IDS = {"east": 1, "west": 2}
@@ -139,6 +141,51 @@ def test_changes_one_after_the_other_give_what_a_pass_from_scratch_gives(seed: i
         afresh = Engine()
         with afresh.one_pass():
             assert found == steps.enforced(afresh, snapshot, ENV, settings, CLUSTER_IDS)
+
+
+@pytest.mark.parametrize(
+    ("mode", "verdicts"), [(PolicyFailureMode.CLOSED, [Verdict.DROP]), (PolicyFailureMode.OPEN, [])]
+)
+def test_a_policy_of_a_tier_that_does_not_exist(mode: PolicyFailureMode, verdicts: list[Verdict]) -> None:
+    """Its rule that allows one network is replaced by one that drops all, or by none; the Tier makes it valid."""
+    spec = {
+        "priority": 1,
+        "tier": "Quarantine",
+        "appliedTo": [{"podSelector": {}}],
+        "ingress": [{"action": "Allow", "from": [{"ipBlock": {"cidr": "10.2.0.0/16"}}]}],
+    }
+    policy = manifest("crd.antrea.io/v1beta1", "ClusterNetworkPolicy", "strict", spec=spec)
+    pod = manifest(
+        "v1",
+        "Pod",
+        "db-0",
+        "shop",
+        labels={"app": "db"},
+        spec={"nodeName": NODE, "containers": []},
+        status={"phase": "Running", "podIPs": [{"ip": "10.1.0.1"}]},
+    )
+    objects = [manifest("v1", "Namespace", "shop", labels={}), pod, policy]
+
+    def enforced(*more: Manifest) -> steps.Known:
+        engine = Engine()
+        with engine.one_pass():
+            return steps.known(engine, read([*objects, *more]), config(mode))
+
+    without_tier = enforced()
+    (problem,) = without_tier.problems
+    assert (problem.subject, problem.path) == ("ClusterNetworkPolicy strict", "spec.tier")
+    assert (problem.reason, problem.severity) == ("NotEnforceable", Severity.ERROR)
+    assert problem.message == 'there is no Tier "quarantine": the policy is not enforced'
+    rules = [rule for rules_of_policy in without_tier.rules.values() for rule in rules_of_policy]
+    assert [rule.verdict.upper() for rule in rules] == [verdict.value.upper() for verdict in verdicts]
+    assert all(rule.anyone and rule.networks == () for rule in rules)
+
+    tier = manifest("crd.antrea.io/v1beta1", "Tier", "quarantine", spec={"priority": 40})
+    with_tier = enforced(tier)
+    assert with_tier.problems == ()
+    (rule,) = (rule for rules_of_policy in with_tier.rules.values() for rule in rules_of_policy)
+    assert (rule.verdict.upper(), rule.anyone) == (Verdict.ALLOW.value.upper(), False)
+    assert [str(network) for network in rule.networks] == ["10.2.0.0/16"]
 
 
 def some_of(random: Random, objects: list[Manifest], kind: Kind) -> list[Manifest]:
