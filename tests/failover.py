@@ -380,8 +380,8 @@ def play(
     settled.wait()
     # TCP tries ever more seldom what did not work before: nothing of an earlier round is left.
     wait_until(lambda: _answers(load), "an answer on every connection", timeout=90)
-    # Nor is what TCP measured in it: where requests arrived and only answers were lost, it takes the time until the
-    # first answer for the round-trip time, and its next retransmission waits for several times as long (RFC 6298).
+    # Nor is what TCP measured in it: where requests arrived and only answers were lost, it takes the time until
+    # the first answer for the round-trip time, and its next retransmission waits several times as long (RFC 6298).
     pause(max(0.5, MEASURED * max(load.streams[name].interval for name in ("pods", "service"))))
     fault = row.make(lab, name)
     side = ""

@@ -41,7 +41,9 @@ def bucket_ids(names: Iterable[str]) -> dict[str, int]:
     return {name: number for number, name in taken.items()}
 
 
-def choose(group_id: int, hops: Mapping[int, NextHop], *, ordered: bool, last_resort: bool) -> Iterator[Group]:
+def choose(
+    env: Env, group_id: int, hops: Mapping[int, NextHop], *, ordered: bool, last_resort: bool
+) -> Iterator[Group]:
     """Yield the group that chooses, and those it needs. `ordered`: the first live one in the order given.
 
     Else the numbers of the next hops decide with the hash; they are the same wherever that matters.
@@ -50,7 +52,14 @@ def choose(group_id: int, hops: Mapping[int, NextHop], *, ordered: bool, last_re
     late, or sessions that have to begin anew because our own ovs-vswitchd was restarted) would drop packets that
     arrive, and a true one loses nothing that another way would have saved. Those on standby have been gone for
     longer, or somebody asked to leave them.
+
+    On the userspace datapath, all levels of a choice among several hash the connection, also one with a single
+    next hop; so does the choice of a sibling, which packets come to and leave again as gateways fail and return.
+    Otherwise the datapath's flows would be wide at one time and narrow at another. Where a narrow one and a wide
+    one overlap, Open vSwitch 3.1 may change the actions of the wrong one (flow_put_on_pmd in its lib/dpif-netdev.c
+    looks a flow up by a packet), and connections keep going to a gateway that is lost.
     """
+    hashed = env.userspace_conntrack and (len(hops) > 1 or (env.gateway and group_id == e.LOCAL_GATEWAYS))
     if last_resort and len(hops) == 1:
         hops = _unwatched(hops)
     last_resort = last_resort and all(hop.watched for hop in hops.values())
@@ -72,10 +81,10 @@ def choose(group_id: int, hops: Mapping[int, NextHop], *, ordered: bool, last_re
         # The same numbers: what is hashed to one goes to the same one when it is live again.
         levels[d.GROUP_ANY.group_id(group_id & _NUMBER)] = _unwatched(first)
     if len(levels) == 1:
-        yield _by_hash(group_id, first)
+        yield _by_hash(group_id, first, hashed=hashed)
         return
     for number, level in levels.items():
-        yield _by_hash(number, level)
+        yield _by_hash(number, level, hashed=hashed)
     nested = tuple(passing_on(n, number) for n, number in enumerate(levels))
     yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, nested))
 
@@ -98,25 +107,27 @@ def passing_on(number: int, group_id: int) -> Bucket:
     return Bucket(number, (ToGroup(group_id),), watch_group=group_id)
 
 
-def select(group_id: int, buckets: tuple[Bucket, ...], fields: tuple[f.Field, ...] = CONNECTION) -> Group:
+def select(
+    group_id: int, buckets: tuple[Bucket, ...], fields: tuple[f.Field, ...] = CONNECTION, *, hashed: bool = False
+) -> Group:
     """Return a group that chooses a live bucket by a hash of `fields`.
 
-    Where there is one bucket only, nothing is hashed: a hash makes every connection a flow of its own in the
-    datapath, with an upcall to ovs-vswitchd (pick_hash_select_group un-wildcards what it hashes).
+    Where there is one bucket only, nothing is hashed unless `hashed`: a hash makes every connection a flow of its
+    own in the datapath, with an upcall to ovs-vswitchd (pick_hash_select_group un-wildcards what it hashes).
     """
-    if len(buckets) == 1:
+    if len(buckets) == 1 and not hashed:
         watches = buckets[0].watch_port is not None or buckets[0].watch_group is not None
         kind = GroupType.FAST_FAILOVER if watches else GroupType.INDIRECT
         return d.PIPELINE.group(Group(group_id, kind, buckets))
     return d.PIPELINE.group(Group(group_id, GroupType.SELECT, buckets, fields))
 
 
-def _by_hash(group_id: int, hops: Mapping[int, NextHop]) -> Group:
+def _by_hash(group_id: int, hops: Mapping[int, NextHop], *, hashed: bool) -> Group:
     buckets = (
         Bucket(number, (Output(hop.ofport),), watch_port=hop.ofport if hop.watched else None)
         for number, hop in sorted(hops.items())
     )
-    return select(group_id, tuple(buckets))
+    return select(group_id, tuple(buckets), hashed=hashed)
 
 
 def local_gateways(env: Env, group: NextHopGroup) -> Iterator[Group]:
@@ -125,7 +136,7 @@ def local_gateways(env: Env, group: NextHopGroup) -> Iterator[Group]:
         return
     hops = {hop.ofport: hop for hop in group.next_hops}
     # A gateway is one itself: while no other one is live it needs none (`route.cluster_groups`).
-    yield from choose(e.LOCAL_GATEWAYS, hops, ordered=group.ordered, last_resort=not env.gateway)
+    yield from choose(env, e.LOCAL_GATEWAYS, hops, ordered=group.ordered, last_resort=not env.gateway)
     other = watching(1, None, e.un_dnat(env)) if env.gateway else passing_on(1, e.LOCAL_GATEWAYS)
     for port, hop in sorted(hops.items()):
         # Also to one on standby: a reply follows the last request, and other gateways may not know the connection.

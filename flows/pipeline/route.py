@@ -106,7 +106,7 @@ def cluster_groups(env: Env, c: RemoteCluster, tunnels: Tunnels) -> Iterator[Gro
     """The choice of a gateway; with siblings, also whether one of them has to relay."""
     ids = bucket_ids(map(str, tunnels))
     numbered = {ids[str(address)]: hop for address, hop in tunnels.items()}
-    yield from choose(d.GROUP_CLUSTER.group_id(c.id), numbered, ordered=c.ordered, last_resort=True)
+    yield from choose(env, d.GROUP_CLUSTER.group_id(c.id), numbered, ordered=c.ordered, last_resort=True)
     if env.local_gateways:
         relay = d.GROUP_RELAY.group_id(c.id)
         if c.by is None:

@@ -10,6 +10,7 @@ import pytest
 from flows import Flow, pipeline
 from flows import actions as act
 from flows.actions import Ct, ToController
+from flows.flow import GroupType
 from flows.pipeline import PIPELINE
 from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
@@ -167,6 +168,19 @@ def test_a_service_chooses_the_same_endpoint_on_every_gateway() -> None:
     assert pipeline.service(other, shuffled) == part
     fewer = pipeline.service(shared, replace(service, endpoints=service.endpoints[:2]))
     assert set(fewer.groups[0].buckets) < set(part.groups[0].buckets)
+
+
+@pytest.mark.parametrize("userspace", [True, False])
+@pytest.mark.parametrize("standby", [set(), {2}, {2, 3}], ids=str)
+def test_gateways_on_standby_do_not_change_what_flows_match(standby: set[int], userspace: bool) -> None:
+    """On the userspace datapath, connections have flows of their own whether one gateway is left or several are."""
+    shared = replace(small.env(gateway=False, siblings=(2, 3, 4)), userspace_conntrack=userspace)
+    hops = tuple(pipeline.NextHop(ofport=port, standby=port in standby) for port in shared.local_gateways)
+    groups = pipeline.base(shared, pipeline.NextHopGroup(next_hops=hops)).groups
+    levels = [g for g in groups if g.group_id >> 24 in (1, 2, 3) and not g.group_id & 0xFFFFFF]
+    assert levels
+    kinds = {g.type for g in levels}
+    assert kinds == {GroupType.SELECT} or (not userspace and standby)
 
 
 def test_services_hash_what_they_should() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from flows.actions import ToGroup
 from flows.flow import Flow, Match
-from flows.pipeline import NextHop
+from flows.pipeline import Env, NextHop
 from flows.pipeline.groups import choose
 from flows.simulator import Packet, Switch
 from mcagent.cli.main import main
@@ -347,14 +347,16 @@ def test_removed_and_added_back_is_nothing(name: str, settings: Config) -> None:
     st.dictionaries(st.integers(2, 9), st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=4),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
     st.data(),
 )
 def test_shares_are_what_the_switch_does(
-    hops: dict[int, tuple[bool, bool]], ordered: bool, last_resort: bool, data: st.DataObject
+    hops: dict[int, tuple[bool, bool]], ordered: bool, last_resort: bool, userspace: bool, data: st.DataObject
 ) -> None:
     """What many connections really take in the simulator is what shares tell, for any liveness."""
     nexts = {n: NextHop(ofport=n, watched=watched, standby=standby) for n, (watched, standby) in hops.items()}
-    groups = {g.group_id: g for g in choose(4 << 24, nexts, ordered=ordered, last_resort=last_resort)}
+    env = Env(gateway=False, ct_zone_base=1, local_gateways=(), userspace_conntrack=userspace)
+    groups = {g.group_id: g for g in choose(env, 4 << 24, nexts, ordered=ordered, last_resort=last_resort)}
     live = frozenset(data.draw(st.sets(st.sampled_from(sorted(hops))))) | {1}
     told = shares(groups, 4 << 24, lambda port: port in live)
     switch = Switch.of([Flow(0, 1, Match(), (ToGroup(4 << 24),))], groups.values())
