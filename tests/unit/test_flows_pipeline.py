@@ -173,7 +173,7 @@ def test_a_service_chooses_the_same_endpoint_on_every_gateway() -> None:
 @pytest.mark.parametrize("userspace", [True, False])
 @pytest.mark.parametrize("standby", [set(), {2}, {2, 3}], ids=str)
 def test_gateways_on_standby_do_not_change_what_flows_match(standby: set[int], userspace: bool) -> None:
-    """On the userspace datapath, connections have flows of their own whether one gateway is left or several are."""
+    """On the userspace datapath, each connection has a flow of its own, also where only one gateway is left."""
     shared = replace(small.env(gateway=False, siblings=(2, 3, 4)), userspace_conntrack=userspace)
     hops = tuple(pipeline.NextHop(ofport=port, standby=port in standby) for port in shared.local_gateways)
     groups = pipeline.base(shared, pipeline.NextHopGroup(next_hops=hops)).groups
