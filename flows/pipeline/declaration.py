@@ -21,7 +21,11 @@ GROUP_STANDBY = GroupKind(
 GROUP_ANY = GroupKind(
     3, "any", "without a live next hop, those not on standby: better than dropping (ID: as for first)"
 )
-GROUP_GATEWAYS = GroupKind(4, "gateways", "a gateway of this cluster but this Node (ID 0)")
+GROUP_GATEWAYS = GroupKind(
+    4,
+    "gateways",
+    "a gateway of this cluster but this Node (ID 0); userspace datapath: that behind a port (ID: port)",
+)
 GROUP_PREFER = GroupKind(
     5, "prefer", "the gateway behind a port, else another; on a gateway: else this one (ID: port)", next=(26,)
 )

@@ -53,13 +53,8 @@ def choose(
     arrive, and a true one loses nothing that another way would have saved. Those on standby have been gone for
     longer, or somebody asked to leave them.
 
-    On the userspace datapath, all levels of a choice among several hash the connection, also one with a single
-    next hop; so does the choice of a sibling, which packets come to and leave again as gateways fail and return.
-    Otherwise the datapath's flows would be wide at one time and narrow at another. Where a narrow one and a wide
-    one overlap, Open vSwitch 3.1 may change the actions of the wrong one (flow_put_on_pmd in its lib/dpif-netdev.c
-    looks a flow up by a packet), and connections keep going to a gateway that is lost.
     """
-    hashed = env.userspace_conntrack and (len(hops) > 1 or (env.gateway and group_id == e.LOCAL_GATEWAYS))
+    hashed = keeps_width(env) or (env.userspace_conntrack and len(hops) > 1)
     if last_resort and len(hops) == 1:
         hops = _unwatched(hops)
     last_resort = last_resort and all(hop.watched for hop in hops.values())
@@ -87,6 +82,30 @@ def choose(
         yield _by_hash(number, level, hashed=hashed)
     nested = tuple(passing_on(n, number) for n, number in enumerate(levels))
     yield d.PIPELINE.group(Group(group_id, GroupType.FAST_FAILOVER, nested))
+
+
+def keeps_width(env: Env) -> bool:
+    """Tell whether every way to a gateway hashes the connection, also one that nothing is chosen for.
+
+    So it is on the userspace datapath where there is another way: as gateways fail and return, packets change
+    between a choice, which hashes, and a way without one. The datapath's flows would be narrow at one time and
+    wide at another. Where a narrow one and a wide one overlap, Open vSwitch 3.1 may change the actions of the
+    wrong one (flow_put_on_pmd in its lib/dpif-netdev.c looks a flow up by a packet), and connections keep going to
+    a gateway that is lost.
+    """
+    return env.userspace_conntrack and len(env.local_gateways) > (0 if env.gateway else 1)
+
+
+def to_gateway(env: Env, port: int) -> act.Action:
+    """Return the action that sends a packet to the gateway behind a port, without a choice."""
+    return ToGroup(d.GROUP_GATEWAYS.group_id(port)) if keeps_width(env) else Output(port)
+
+
+def single(env: Env, ports: Iterable[int]) -> Iterator[Group]:
+    """Yield the groups that `to_gateway` needs."""
+    if keeps_width(env):
+        for port in sorted(ports):
+            yield select(d.GROUP_GATEWAYS.group_id(port), (Bucket(port, (Output(port),)),), hashed=True)
 
 
 def _unwatched(hops: Mapping[int, NextHop]) -> dict[int, NextHop]:
@@ -138,7 +157,8 @@ def local_gateways(env: Env, group: NextHopGroup) -> Iterator[Group]:
     # A gateway is one itself: while no other one is live it needs none (`route.cluster_groups`).
     yield from choose(env, e.LOCAL_GATEWAYS, hops, ordered=group.ordered, last_resort=not env.gateway)
     other = watching(1, None, e.un_dnat(env)) if env.gateway else passing_on(1, e.LOCAL_GATEWAYS)
+    yield from single(env, hops)
     for port, hop in sorted(hops.items()):
         # Also to one on standby: a reply follows the last request, and other gateways may not know the connection.
-        buckets = (watching(0, hop, Output(port)), other)
+        buckets = (watching(0, hop, to_gateway(env, port)), other)
         yield d.PIPELINE.group(Group(d.GROUP_PREFER.group_id(port), GroupType.FAST_FAILOVER, buckets))

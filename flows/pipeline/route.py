@@ -15,7 +15,7 @@ from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
-from flows.pipeline.groups import bucket_ids, choose, passing_on, watching
+from flows.pipeline.groups import bucket_ids, choose, passing_on, single, to_gateway, watching
 from flows.pipeline.values import Env, NextHop, RemoteCluster
 
 Tunnels = Mapping[Address, NextHop]  # by the address of the gateway
@@ -108,13 +108,15 @@ def cluster_groups(env: Env, c: RemoteCluster, tunnels: Tunnels) -> Iterator[Gro
     numbered = {ids[str(address)]: hop for address, hop in tunnels.items()}
     yield from choose(env, d.GROUP_CLUSTER.group_id(c.id), numbered, ordered=c.ordered, last_resort=True)
     if env.local_gateways:
+        yield from single(env, (hop.ofport for hop in tunnels.values()))
         relay = d.GROUP_RELAY.group_id(c.id)
         if c.by is None:
             yield _else_sibling(relay, tunnels.values(), Resubmit(t.SNAT_TABLE.number))
         else:  # also while BFD calls it dead: the cluster answers nobody else
             yield d.PIPELINE.group(Group(relay, GroupType.INDIRECT, (Bucket(0, (Output(c.by),)),)))
         for hop in tunnels.values():
-            yield _else_sibling(d.GROUP_REPLY.group_id(hop.ofport), (hop,), e.PLAIN, DecTtl(), Output(hop.ofport))
+            to_it = (e.PLAIN, DecTtl(), to_gateway(env, hop.ofport))
+            yield _else_sibling(d.GROUP_REPLY.group_id(hop.ofport), (hop,), *to_it)
 
 
 def _else_sibling(group_id: int, hops: Collection[NextHop], *out: act.Action) -> Group:

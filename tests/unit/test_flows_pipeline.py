@@ -145,7 +145,7 @@ def test_only_what_leaves_to_another_cluster_counts_the_ttl_down_and_has_the_pla
     assert texts(part, t.EXIT.number) == [f"ip,reg1=0x65 -> {out},group:{d.GROUP_CLUSTER.group_id(101)}"]
     reply_groups = [group for group in part.groups if group.group_id >> 24 == d.GROUP_REPLY.number]
     assert len(reply_groups) == 2
-    assert all(f"actions={out},output:" in group.body_text for group in reply_groups)
+    assert all(f"actions={out},group:" in group.body_text for group in reply_groups)
 
 
 def test_a_cluster_without_a_gateway_drops_and_says_so() -> None:
@@ -181,6 +181,16 @@ def test_gateways_on_standby_do_not_change_what_flows_match(standby: set[int], u
     assert levels
     kinds = {g.type for g in levels}
     assert kinds == {GroupType.SELECT} or (not userspace and standby)
+
+
+@pytest.mark.parametrize("gateway", [True, False])
+def test_every_way_to_a_gateway_hashes_the_connection_on_the_userspace_datapath(gateway: bool) -> None:
+    """Also a way that nothing is chosen for: no output to a tunnel stands in a group that does not hash."""
+    parts = small.parts(gateway=gateway, siblings=(2, 3))
+    gateways = [g for g in small.groups_of(parts) if g.group_id >> 24 in range(1, 9)]
+    outputs = [g for g in gateways if any(isinstance(a, act.Output) for b in g.buckets for a in b.actions)]
+    assert outputs
+    assert {g.type for g in outputs} == {GroupType.SELECT}
 
 
 def test_services_hash_what_they_should() -> None:
