@@ -13,7 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flows import fields as f
-from flows.actions import Action, Ct, CtClear, Nat, Output, Resubmit, SetField, ToGroup, set_bits, set_whole
+from flows.actions import (
+    Action,
+    Actions,
+    Ct,
+    CtClear,
+    Meter,
+    Nat,
+    Output,
+    Resubmit,
+    SetField,
+    ToGroup,
+    set_bits,
+    set_whole,
+)
 from flows.declare import Table
 from flows.fields import PORT_CONTROLLER, PORT_IN_PORT, Term, destination_in, exact, tcp_flags
 from flows.flow import Bucket, Flow, Group, GroupType
@@ -23,7 +36,7 @@ from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.groups import bucket_ids
 from flows.pipeline.service import Remember, choice, name_of, new_connections, with_id
-from flows.pipeline.values import Endpoint, Env, LocalService
+from flows.pipeline.values import Endpoint, Env, LocalService, RemoteCluster
 
 # Copies of one packet. The kernel takes at most 32 KiB of actions for a packet (MAX_ACTIONS_BUFSIZE in Linux'
 # net/openvswitch/flow_netlink.h), and each copy needs some 150 bytes of them.
@@ -85,19 +98,34 @@ def from_node(ofport: int) -> Iterator[Flow]:
             yield e.flow(t.CLASSIFY, d.EXACT, answer, e.UNMARKED, *who, e.goto(t.SOURCE))
 
 
+def cluster(c: RemoteCluster) -> Iterator[Flow]:
+    """Gateway: of a cluster's packets that the Node asked first does not know, ask all within the meter.
+
+    One packet becomes many, so another cluster must not decide how often.
+    """
+    within: Actions = () if c.ask_meter is None else (Meter(c.ask_meter),)
+    ask_all = (*within, set_whole(f.ETH_DST, r.MAC_ASK_ALL), Resubmit(t.LOOKUP_RESULT.number))
+    for family in r.FAMILIES:
+        unknown = (family, e.mac(r.MAC_NOT_HERE), r.CLUSTER.is_(c.id))
+        yield e.flow(t.LOOKUP_RESULT, d.NORMAL, unknown, *ask_all)
+
+
 def service(env: Env, s: LocalService) -> Iterator[Flow]:
     """Gateway: ask for what comes from the middle of a connection that conntrack does not know."""
     every = _every(s)
     if s.protocol != f.IP_TCP or not every:
         return
-    ask = d.GROUP_ASK if _chooses(s) else d.GROUP_ASK_ALL
+    # Without a choice, as if the Node that is asked first did not have it.
+    ask: Actions = (set_whole(f.ETH_DST, r.MAC_NOT_HERE), e.goto(t.LOOKUP_RESULT))
+    if _chooses(s):
+        ask = (ToGroup(d.GROUP_ASK.group_id(s.id)),)
     middle = (*new_connections(s), tcp_flags("-syn"))
-    yield e.flow(t.SERVICE, d.NORMAL + 1, middle, *with_id(s), ToGroup(ask.group_id(s.id)))
+    yield e.flow(t.SERVICE, d.NORMAL + 1, middle, *with_id(s), *ask)
     answered = (r.SERVICE_ID.is_(s.id),)
     # As if it had just come from the other cluster; the Node that it came back from may be asked again.
     again = (set_bits(r.ORIGIN, r.ORIGIN_REMOTE), set_bits(r.TRANSLATED, 1), set_whole(f.IN_PORT, 0), CtClear())
     ask_all = (*again, ToGroup(d.GROUP_ASK_ALL.group_id(s.id)))
-    yield e.flow(t.LOOKUP_RESULT, d.NORMAL, (*answered, e.mac(r.MAC_NOT_HERE)), *ask_all)
+    yield e.flow(t.LOOKUP_RESULT, d.NORMAL, (*answered, e.mac(r.MAC_ASK_ALL)), *ask_all)
     keep: Remember = (set_bits(r.LABEL_SERVICE, s.id),)
     if env.userspace_conntrack:
         keep = (*keep, r.KEEP_CLIENT_PORT[s.protocol])

@@ -69,7 +69,7 @@ def cluster(env: Env, c: RemoteCluster) -> Entries:
     ]
     chosen: Iterable[Group] = ()
     if env.gateway:
-        flows += services.cluster(c)
+        flows += [*services.cluster(c), *lookup.cluster(c)]
     if not (tunnels if env.gateway else c.gateways):
         flows += route.unreachable(c)
     elif env.gateway:

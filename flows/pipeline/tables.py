@@ -67,7 +67,7 @@ SERVICE = Table(
     purpose="Gateway: requests to this cluster's Services. New connections to exported ones get an endpoint. For "
     "a TCP packet from the middle of an unknown connection, a Node is asked whether it has that connection.",
     fields=(f.ETH_TYPE, f.CT_STATE, f.IP_PROTO, f.TCP_FLAGS, *f.PORTS_DST.values(), *ADDRESSES_DST),
-    next=(25,),
+    next=(25, 76),
 )
 CLIENT = Table(
     number=25,
@@ -193,9 +193,10 @@ LOOKUP_RESULT = Table(
     number=76,
     name="LookupResult",
     purpose="Gateway: the Node that has the connection gets the packet, and the connection is known from now on. "
-    "If the Node that was asked first does not have it, the Nodes of all endpoints are asked.",
-    fields=(f.ETH_TYPE, f.ETH_DST, r.SERVICE_ID, r.INGRESS_PORT, f.IP_PROTO, f.TCP_DST, *ADDRESSES_DST),
-    next=(25,),
+    "If the Node that was asked first does not have it, the Nodes of all endpoints are asked, of each cluster's "
+    "packets no more than its meter lets pass.",
+    fields=(f.ETH_TYPE, f.ETH_DST, r.CLUSTER, r.SERVICE_ID, r.INGRESS_PORT, f.IP_PROTO, f.TCP_DST, *ADDRESSES_DST),
+    next=(25, 76),
 )
 _JUDGED: tuple[f.Field | f.Bits, ...] = (
     f.ETH_TYPE, f.CT_STATE, f.CONJ_ID, f.IP_PROTO, f.IP_FRAG, f.ICMP_TYPE, f.ICMP_CODE, *f.PORTS_DST.values(),

@@ -72,6 +72,7 @@ class RemoteCluster:
     `ordered`: see `NextHopGroup`.
     `meter`: that of the connections which it opens here; None: there is no limit. `probe_meter`: of probes through
     the tunnels to it; None: no probe is answered, and no answer heard.
+    `ask_meter`: of its packets for which the Nodes of all endpoints are asked; None: there is no limit.
     `by`: port of the tunnel to the gateway of this cluster that alone sends there; None: this one may.
     """
 
@@ -83,6 +84,7 @@ class RemoteCluster:
     ordered: bool = False
     meter: int | None = None
     probe_meter: int | None = None
+    ask_meter: int | None = None
     by: int | None = None
 
 

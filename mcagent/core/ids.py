@@ -17,8 +17,9 @@ LAST_OFPORT = 65000  # 65280 (0xff00) and above are reserved in OpenFlow 1.0 num
 # The largest ID. Registers, cookies and group IDs have room for 24 bits; of meters, every version of Open vSwitch
 # has 16 bits in both datapaths.
 CLUSTERS = NODES = SERVICES = (1 << 24) - 1
-METERS = (1 << 15) - 1
-PROBE_METERS = 1 << 15  # to be added to the ID of a cluster's meter for that of its probes
+METERS = (1 << 14) - 1
+# Added to the ID of a cluster's meter: that of its probes, and of packets about which all Nodes are asked.
+PROBE_METERS, ASK_METERS = 1 << 14, 1 << 15
 
 
 def name_hash(name: str) -> int:

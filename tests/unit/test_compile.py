@@ -198,7 +198,7 @@ def test_each_cluster_has_a_meter_of_its_new_connections() -> None:
         found = compiled(EAST, WEST, on=on, new_connections=300)
         every = {name: of(MeterEntry, resources(found, f"cluster/{name}")) for name in ("east", "west")}
         meters = {name: meter for name, each in every.items() for meter in each if meter.rate == 300}
-        assert len({m.meter_id for each in every.values() for m in each}) == (4 if on == "g1" else 2)
+        assert len({m.meter_id for each in every.values() for m in each}) == (6 if on == "g1" else 2)
         assert {m.burst for m in meters.values()} == {600}
         for name, meter in meters.items():
             flows = of(FlowEntry, resources(found, f"cluster/{name}"))
@@ -206,6 +206,15 @@ def test_each_cluster_has_a_meter_of_its_new_connections() -> None:
         none = resources(compiled(EAST, WEST, on=on, new_connections=0))
         assert not of(MeterEntry, none)
         assert not any("meter:" in flow.actions for flow in of(FlowEntry, none))
+
+
+def test_other_clusters_do_not_decide_how_often_all_nodes_are_asked() -> None:
+    """A packet of an unknown connection becomes a copy for each endpoint, within a meter of its cluster."""
+    found = resources(compiled(EAST, new_connections=300), "cluster/east")
+    (meter,) = (one for one in of(MeterEntry, found) if one.rate == 30)
+    flows = [one.actions for one in of(FlowEntry, found) if one.table == 76]
+    assert flows
+    assert all(actions.startswith(f"meter:{meter.meter_id},") for actions in flows)
 
 
 def test_only_gateways_answer_probes_and_within_a_meter() -> None:

@@ -15,7 +15,7 @@ from flows.pipeline.registers import HOST_OFPORT
 from mcagent.core.fragments import kernel
 from mcagent.core.fragments.path_state import PathState
 from mcagent.core.fragments.tunnel_guard import Peers, guard, tunnel_port
-from mcagent.core.ids import PROBE_METERS
+from mcagent.core.ids import ASK_METERS, PROBE_METERS
 from mcagent.core.local_cluster.services import local_endpoints
 from mcagent.core.local_cluster.topology import LocalCluster, LocalPeer
 from mcagent.core.wireguard import peer_resources
@@ -31,6 +31,7 @@ Resources = tuple[Resource, ...]
 # Of connections that are SNATed, the first and the last: see `snat_ports`.
 _SNAT_PORTS = {DatapathType.NETDEV: (10000, 32767), DatapathType.SYSTEM: (10000, 65535)}
 
+ASKED = 10  # of as many new connections, one may need a question to the Nodes of all endpoints
 PROBES = 100  # a second through the tunnels to one cluster, answers included: that of 50 gateways there
 
 
@@ -184,13 +185,15 @@ def remote_cluster(
         ordered=config.gateways is GatewayMode.ACTIVE_STANDBY,
         meter=meter if config.new_connections else None,
         probe_meter=PROBE_METERS + meter if config.new_connections and paths else None,
+        ask_meter=ASK_METERS + meter if config.new_connections and paths else None,
         by=to_first if cluster.antrea else None,
     )
 
 
 def cluster_flows(cluster: pipeline.RemoteCluster, env: pipeline.Env, config: Config) -> Resources:
     """Return the flows of a remote cluster, with its meters: of the connections that it opens, and of probes."""
-    rates = ((cluster.meter, config.new_connections), (cluster.probe_meter, PROBES))
+    asked = max(1, config.new_connections // ASKED)
+    rates = ((cluster.meter, config.new_connections), (cluster.probe_meter, PROBES), (cluster.ask_meter, asked))
     meters = (MeterEntry(meter_id=one, rate=rate, burst=2 * rate) for one, rate in rates if one is not None)
     return (*meters, *entries(pipeline.cluster(env, cluster)))
 
