@@ -21,7 +21,7 @@ PAIRS = 12  # of Pods that send datagrams to each other: by all gateways
 ON_THE_WAY = 0.3  # seconds: an answer that takes longer is not waited for
 REQUEST_INTERVAL = 0.05  # seconds
 PASSED = 0.5  # seconds since its last datagram for which a pair of Pods counts as connected
-MEASURED = 10  # messages after which a connection's round-trip time is what it was
+MEASURED = 8  # messages after which a connection's round-trip time is what it was
 FRESH = 0.2  # seconds since its last answer for which a connection counts as answered
 
 
