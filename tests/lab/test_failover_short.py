@@ -25,8 +25,8 @@ from mcagent.model.facts import DatapathType
 from tests import failover
 from tests.failover import ROWS, Counted, Intervals, Volume, words
 
-# Seconds that a fault lasts, and that a connection may be silent. TCP tries again 0.2, 0.6, 1.4 and 3.0 s after what
-# was lost, or twice as late: its first timeout is four times what the round-trip time varies by, on a busy machine.
+# Seconds that a fault lasts, and that a connection may be silent. TCP tries again 0.2, 0.6, 1.4 and 3.0 s after
+# what was lost, or twice as late: its first timeout grows with what the round-trip time varies by (RFC 6298).
 SPELL = 7.4
 SILENCE = 6.8
 BACK = 15.0  # seconds in which every connection must be answered again
