@@ -35,7 +35,8 @@ STALLED = 0.1  # seconds: a machine that stops for so long loses datagrams by it
 INTERVALS = Intervals(name="400x3", local=400, remote=400, bound=2.4)
 # Of 200 connections to the Service with 1 % broken, none breaks in 13 of 100 runs.
 VOLUME = Volume(datagrams=60, connections=208, interval=0.2, to_service=200)
-VOLUME_IN_TEST_KERNEL = replace(VOLUME, interval=0.5)  # it has one processor
+# It has one processor: with 200 connections, datagrams are answered seconds too late there while agents work.
+VOLUME_IN_TEST_KERNEL = Volume(datagrams=60, connections=48, interval=0.5, to_service=40)
 
 
 ENCRYPTED = (  # each meets WireGuard in another way: without a path, without a peer, with an agent that changes it
