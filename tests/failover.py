@@ -382,7 +382,7 @@ def play(
     wait_until(lambda: _answers(load), "an answer on every connection", timeout=90)
     # Nor is what TCP measured in it: where requests arrived and only answers were lost, it takes the time until
     # the first answer for the round-trip time, and its next retransmission waits several times as long (RFC 6298).
-    pause(max(0.5, MEASURED * max(load.streams[name].interval for name in ("pods", "service"))))
+    pause(max(0.5, MEASURED * _message_interval(load)))
     fault = row.make(lab, name)
     side = ""
     if row.whose is Whose.PAIR:
@@ -423,7 +423,7 @@ def _until_answered(load: Load, what: str) -> float:
     """Return how many seconds passed until every connection was answered."""
     begin = time.monotonic()
     # What was answered a moment before the fault does not count.
-    pause(FRESH + max(load.streams[name].interval for name in ("pods", "service")))
+    pause(FRESH + _message_interval(load))
     wait_until(lambda: _answers(load), f"an answer on every connection after {what}", timeout=30)
     return time.monotonic() - begin
 
@@ -436,18 +436,18 @@ def _now(load: Load) -> Report:
 
 def _answers(load: Load) -> bool:
     """Whether every TCP connection has been answered within the last moment, or since its last message."""
-    found = _now(load).streams
-    return all(
-        silence < FRESH + load.streams[name].interval
-        for name in ("pods", "service")
-        for silence in found[name].silences
-    )
+    return max(tcp_silences(_now(load))) < FRESH + _message_interval(load)
+
+
+def _message_interval(load: Load) -> float:
+    """Return the seconds between two messages of a TCP connection."""
+    return max(load.streams[name].interval for name in ("pods", "service"))
 
 
 def _passes(load: Load) -> bool:
     """Whether between each two Pods a datagram has been answered within the last while."""
-    found = _now(load).streams.values()
-    return all(silence < PASSED for one in found if one.kind is Kind.UDP for silence in one.silences)
+    outcomes = _now(load).streams.values()
+    return all(silence < PASSED for stream in outcomes if stream.kind is Kind.UDP for silence in stream.silences)
 
 
 def calm(load: Load, seconds: float = 2.0) -> Report:

@@ -45,7 +45,6 @@ GROUP_SERVICE = GroupKind(
     "an endpoint of an exported Service: while any Node of theirs is live, on such a Node (ID: Service)",
     next=(25,),
 )
-
 GROUP_ASK_ALL = GroupKind(
     10,
     "ask-all",

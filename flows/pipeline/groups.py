@@ -52,7 +52,6 @@ def choose(
     late, or sessions that have to begin anew because our own ovs-vswitchd was restarted) would drop packets that
     arrive, and a true one loses nothing that another way would have saved. Those on standby have been gone for
     longer, or somebody asked to leave them.
-
     """
     hashed = keeps_width(env) or (env.userspace_conntrack and len(hops) > 1)
     if last_resort and len(hops) == 1:

@@ -19,7 +19,6 @@ from flows.actions import (
     Ct,
     CtClear,
     Meter,
-    Nat,
     Output,
     Resubmit,
     SetField,
@@ -35,7 +34,7 @@ from flows.pipeline import entries as e
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.groups import bucket_ids
-from flows.pipeline.service import Remember, choice, name_of, new_connections, with_id
+from flows.pipeline.service import Remember, choice, name_of, new_connections, translate, with_id
 from flows.pipeline.values import Endpoint, Env, LocalService, RemoteCluster
 
 # Copies of one packet. The kernel takes at most 32 KiB of actions for a packet (MAX_ACTIONS_BUFSIZE in Linux'
@@ -54,18 +53,22 @@ def base(env: Env) -> Iterator[Flow]:
             yield e.flow(t.ARRIVE, d.EXACT, question, set_bits(r.LOOKUP, number), asked)
             if env.gateway:
                 yield e.flow(t.ARRIVE, d.EXACT, (family, e.FROM_REMOTE, r.LOOKUP.is_(number)), asked)
+        yield from _yes(env, t.LOOKUP, family)
         if env.userspace_conntrack:
-            restored = Ct(env.zone(r.ZONE_RESTORED), table=t.LOOKUP_RESTORED.number)
-            yield from _yes(env, t.LOOKUP, family)
-            yield e.flow(t.LOOKUP, d.ELSE, (family,), restored)
-            yield from _yes(env, t.LOOKUP_RESTORED, family)
-            yield from _no(env, t.LOOKUP_RESTORED, family)
-            known = Ct(env.zone(r.ZONE_RESTORED), commit=True, exec_=(set_bits(r.MARK_TRANSLATED, 1),))
-            from_agent = (exact(f.IN_PORT, PORT_CONTROLLER), family, e.mac(r.MAC_RESTORE))
-            yield e.flow(t.CLASSIFY, d.NORMAL, from_agent, known)
+            yield from _restored(env, family)
         else:
-            yield from _yes(env, t.LOOKUP, family)
             yield from _no(env, t.LOOKUP, family)
+
+
+def _restored(env: Env, family: Term) -> Iterator[Flow]:
+    """Keep what the agent restores, and look it up for what zone ARRIVAL does not have."""
+    zone = env.zone(r.ZONE_RESTORED)
+    from_agent = (exact(f.IN_PORT, PORT_CONTROLLER), family, e.mac(r.MAC_RESTORE))
+    commit = Ct(zone, commit=True, exec_=(set_bits(r.MARK_TRANSLATED, 1),))
+    yield e.flow(t.CLASSIFY, d.NORMAL, from_agent, commit)
+    yield e.flow(t.LOOKUP, d.ELSE, (family,), Ct(zone, table=t.LOOKUP_RESTORED.number))
+    yield from _yes(env, t.LOOKUP_RESTORED, family)
+    yield from _no(env, t.LOOKUP_RESTORED, family)
 
 
 def _yes(env: Env, table: Table, family: Term) -> Iterator[Flow]:
@@ -126,16 +129,13 @@ def service(env: Env, s: LocalService) -> Iterator[Flow]:
     again = (set_bits(r.ORIGIN, r.ORIGIN_REMOTE), set_bits(r.TRANSLATED, 1), set_whole(f.IN_PORT, 0), CtClear())
     ask_all = (*again, ToGroup(d.GROUP_ASK_ALL.group_id(s.id)))
     yield e.flow(t.LOOKUP_RESULT, d.NORMAL, (*answered, e.mac(r.MAC_ASK_ALL)), *ask_all)
-    keep: Remember = (set_bits(r.LABEL_SERVICE, s.id),)
-    if env.userspace_conntrack:
-        keep = (*keep, r.KEEP_CLIENT_PORT[s.protocol])
+    as_sent = (*again, set_bits(r.LOOKUP, 0), *_to(s.address, s.port))
+    remember: Remember = (r.KEEP_CLIENT_PORT[s.protocol],) if env.userspace_conntrack else ()
     for endpoint in every:
-        known = (exact(f.IP_PROTO, s.protocol), *destination_in(endpoint.address), exact(f.TCP_DST, endpoint.port))
-        behind = () if endpoint.ofport is None else (r.INGRESS_PORT.is_(endpoint.ofport),)
-        nat = Nat("dst", endpoint.address, endpoint.port)
-        commit = Ct(env.zone(r.ZONE_SERVICE), t.CLIENT.number, commit=True, nat=nat, exec_=keep)
-        as_sent = (*again, set_bits(r.LOOKUP, 0), *_to(s.address, s.port))
-        terms = (*answered, e.mac(r.MAC_HERE), *known, *behind)
+        port = (exact(f.IP_PROTO, s.protocol), exact(f.TCP_DST, endpoint.port))
+        tunnel = () if endpoint.ofport is None else (r.INGRESS_PORT.is_(endpoint.ofport),)
+        terms = (*answered, e.mac(r.MAC_HERE), *destination_in(endpoint.address), *port, *tunnel)
+        commit = translate(env, s, endpoint, remember)
         yield e.flow(t.LOOKUP_RESULT, d.NORMAL, terms, *as_sent, commit)
 
 

@@ -80,14 +80,15 @@ def replies(env: Env, s: LocalService) -> Iterator[Flow]:
 
 def endpoint_groups(env: Env, s: LocalService, remember: Remember) -> Iterator[Group]:
     """Yield the groups that give a new connection its endpoint."""
+    actions = {endpoint: (translate(env, s, endpoint, remember),) for endpoint in s.endpoints}
+    yield from choice(s, (d.GROUP_ENDPOINTS, d.GROUP_SERVICE), actions)
+
+
+def translate(env: Env, s: LocalService, endpoint: Endpoint, remember: Remember) -> Ct:
+    """Return the pass through conntrack that commits a connection of the Service to an endpoint."""
+    nat = Nat("dst", endpoint.address, endpoint.port)
     keep = (set_bits(r.LABEL_SERVICE, s.id), *remember)
-    zone = env.zone(r.ZONE_SERVICE)
-
-    def translate(endpoint: Endpoint) -> Actions:
-        nat = Nat("dst", endpoint.address, endpoint.port)
-        return (Ct(zone, t.CLIENT.number, commit=True, nat=nat, exec_=keep),)
-
-    yield from choice(s, (d.GROUP_ENDPOINTS, d.GROUP_SERVICE), {one: translate(one) for one in s.endpoints})
+    return Ct(env.zone(r.ZONE_SERVICE), t.CLIENT.number, commit=True, nat=nat, exec_=keep)
 
 
 def choice(

@@ -99,17 +99,17 @@ def test_connections_outlive_a_change_of_endpoints_and_the_loss_of_a_gateway(lab
     settled.wait()
     west = lab.topology.clusters[1]
     (service, *_) = west.services
-    (found,) = objects.endpoint_slices(lab.topology, service)
-    whole: Any = found["endpoints"]
+    (endpoint_slice,) = objects.endpoint_slices(lab.topology, service)
+    whole: Any = endpoint_slice["endpoints"]
     half = len(whole) // 2
-    not_ready = [{**one, "conditions": {"ready": False, "serving": False}} for one in whole[:half]]
+    not_ready = [{**endpoint, "conditions": {"ready": False, "serving": False}} for endpoint in whole[:half]]
 
     def put(endpoints: Any) -> None:
         lab.api(west.name).patch("EndpointSlice", f"{service.name}-1", {"endpoints": endpoints}, service.namespace)
 
     def used() -> set[int]:
         exports: list[Any] = [lab.status(gateway.name)["exports"] for gateway in west.gateways]
-        return {one[f"{service.namespace}/{service.name}"]["endpoints"] for one in exports}
+        return {export[f"{service.namespace}/{service.name}"]["endpoints"] for export in exports}
 
     (before,) = used()  # of all ports
     fewer = before * (len(whole) - half) // len(whole)

@@ -210,9 +210,9 @@ def test_each_cluster_has_a_meter_of_its_new_connections() -> None:
 
 def test_other_clusters_do_not_decide_how_often_all_nodes_are_asked() -> None:
     """A packet of an unknown connection becomes a copy for each endpoint, within a meter of its cluster."""
-    found = resources(compiled(EAST, new_connections=300), "cluster/east")
-    (meter,) = (one for one in of(MeterEntry, found) if one.rate == 30)
-    flows = [one.actions for one in of(FlowEntry, found) if one.table == 76]
+    cluster_resources = resources(compiled(EAST, new_connections=300), "cluster/east")
+    (meter,) = (entry for entry in of(MeterEntry, cluster_resources) if entry.rate == 30)
+    flows = [flow.actions for flow in of(FlowEntry, cluster_resources) if flow.table == 76]
     assert flows
     assert all(actions.startswith(f"meter:{meter.meter_id},") for actions in flows)
 

@@ -79,9 +79,8 @@ def test_no_mark_of_the_kernel_goes_into_a_tunnel(gateway: bool, siblings: tuple
     """Whatever port a packet comes by, its kernel mark is cleared first: the reply rule would catch the tunnel."""
     parts = small.parts(gateway=gateway, siblings=siblings)
     entries = [flow for flow in small.flows_of(parts) if flow.table == t.CLASSIFY.number and flow.actions]
-    entries = [
-        flow for flow in entries if not isinstance(flow.actions[0], ToController | Ct)
-    ]  # it goes no further
+    # What the agent gets or restores goes no further.
+    entries = [flow for flow in entries if not isinstance(flow.actions[0], ToController | Ct)]
     assert entries
     assert all(flow.actions_text.startswith("set_field:0->pkt_mark,") for flow in entries)
 

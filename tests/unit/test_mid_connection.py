@@ -26,9 +26,9 @@ Endpoint = tuple[str, object, int]  # Node, address, port
 def service_calls(world: World, random: Random, number: int) -> list[Call]:
     """Draw calls of TCP Services that have a choice of endpoints, by clients whose address is kept."""
     drawn = calls(world, random, 8 * number, published=True)
-    wanted = [c for c in drawn if c.service and c.protocol == IP_TCP and len(c.service.endpoints) > 1]
-    assume(wanted)
-    return wanted[:number]
+    with_choice = [c for c in drawn if c.service and c.protocol == IP_TCP and len(c.service.endpoints) > 1]
+    assume(with_choice)
+    return with_choice[:number]
 
 
 def some_dead(world: World, network: Network, random: Random, cluster: str, percent: int) -> Network:
@@ -53,10 +53,10 @@ def shaken(world: World, network: Network, random: Random, call: Call, keep: str
 
 def met_by(network: Network, call: Call) -> tuple[set[Endpoint], Network]:
     """Send a later packet of a call; return who got it (nobody: it was dropped and counted), and the network."""
-    there = network.send(call.client.node, call.later)
-    assert not there.problems, there
-    assert there.deliveries or there.drops, there
-    return {(node, seen.dst, seen.dst_port) for node, seen in there.deliveries}, there.network
+    packet_walk = network.send(call.client.node, call.later)
+    assert not packet_walk.problems, packet_walk
+    assert packet_walk.deliveries or packet_walk.drops, packet_walk
+    return {(node, seen.dst, seen.dst_port) for node, seen in packet_walk.deliveries}, packet_walk.network
 
 
 def opened(before: Exchange) -> set[Endpoint]:

@@ -28,9 +28,10 @@ GIVERS = frozenset(
         "error",
         "found",
         "problem",
+        "_event",
+        "_refused",
     ]
 )
-PRIVATE_GIVERS = frozenset(["_event", "_refused"])
 # Constants of the program whose value is a reason.
 CONSTANTS = re.compile(r"(?:NO_SERVICE|INVALID_TYPE|[A-Z_]*REASON[A-Z_]*)$")
 
@@ -41,11 +42,7 @@ def of_calls(tree: ast.AST) -> Iterator[str]:
         values: list[ast.expr] = []
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            values = (
-                [*node.args, *(keyword.value for keyword in node.keywords)]
-                if name in GIVERS | PRIVATE_GIVERS
-                else []
-            )
+            values = [*node.args, *(keyword.value for keyword in node.keywords)] if name in GIVERS else []
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             values = [node.value] if CONSTANTS.match(node.targets[0].id) else []
         for value in values:

@@ -31,7 +31,7 @@ Resources = tuple[Resource, ...]
 # Of connections that are SNATed, the first and the last: see `snat_ports`.
 _SNAT_PORTS = {DatapathType.NETDEV: (10000, 32767), DatapathType.SYSTEM: (10000, 65535)}
 
-ASKED = 10  # of as many new connections, one may need a question to the Nodes of all endpoints
+ASKED = 10  # new connections a second for each packet a second about which the Nodes of all endpoints are asked
 PROBES = 100  # a second through the tunnels to one cluster, answers included: that of 50 gateways there
 
 

@@ -17,8 +17,8 @@ from mcagent.model.node_state import ExportedPort
 from mcagent.model.objects import EndpointSlice, Meta, Service, ServiceExport, ServicePort
 from mcagent.model.problem import Problem, Severity
 
-# One bucket takes about 150 bytes of the 64 KiB that an OpenFlow message can have.
 Place = tuple[Address, int]  # address and port of an endpoint
+# One bucket takes about 150 bytes of the 64 KiB that an OpenFlow message can have.
 MAX_ENDPOINTS = 256
 # Where Kubernetes itself listens on a Node (kubernetes.io, "Ports and Protocols"; defaults of kubelet's and
 # kube-proxy's flags): etcd, API server, kubelet, kube-proxy, controller manager, scheduler. Those of kube-system
@@ -190,17 +190,17 @@ def _endpoints(
         # the Service's port and the slice's are joined by name: target ports may differ per Pod
         numbers = [p.port for p in found.ports if p.name == port.name and p.protocol == port.protocol]
         for endpoint in found.endpoints:
-            usual = endpoint.ready or endpoint.serving
+            serves = endpoint.ready or endpoint.serving
             for address in endpoint.addresses:
                 if refuse_address(address) is not None or not places.holds(address):
-                    elsewhere += usual and address.version == 4
+                    elsewhere += serves and address.version == 4
                     continue
                 theirs = {(address, number) for number in numbers if number is not None}
                 refused = {place for place in theirs if anybodys and places.kubernetes(*place)}
-                kubernetes += len(refused) if usual else 0
+                kubernetes += len(refused) if serves else 0
                 usable = dict.fromkeys(theirs - refused, endpoint.node_name)
                 listed.update(usable)
-                if usual:
+                if serves:
                     serving |= usable
                 if endpoint.ready:
                     ready |= usable
