@@ -9,10 +9,12 @@ MANY := -n $(shell echo $$((2 * $$(nproc))))
 SOME := -n $(shell echo $$(($$(nproc) * 3 / 2)))
 # Tests start very many processes of the same modules: compiled once, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
+# Names this run of make: the flaky tests of all its suites are counted together (tests/flaky.py).
+export MCAGENT_TEST_RUN ?= $(shell date +%Y%m%d-%H%M%S)-$(shell echo $$PPID)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint inventory unit embedded kube antrea antrea-if-there contract lab attacks test-failover test-kernel kernel-if-there lab-shell \
-	k8s k8s-demo e2e e2e-if-there conformance bench image sbom chart docs site lock clean
+.PHONY: help setup demo quick test test-all test-rest flaky lint inventory unit embedded kube antrea antrea-if-there contract lab attacks test-failover \
+	test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there conformance bench image sbom chart docs site lock clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -23,7 +25,17 @@ setup: ## Install what is missing: Debian packages, a virtual environment in .ve
 demo: setup ## Two clusters on this machine: real Open vSwitch, agents, controllers and packets
 	@devtools/mclab demo $(DEMO)
 
-test: lint unit embedded kube antrea-if-there contract lab attacks kernel-if-there e2e-if-there ## All tests: static checks, unit, contract, lab, both datapaths, real Kubernetes
+quick: lint unit ## Static checks and unit tests: two minutes
+
+test: lint unit embedded kube contract lab attacks flaky ## Tests of everything that runs on this machine's own kernel: 25 minutes on two processors
+
+test-all: test test-rest ## All tests: `make test`, the kernel datapath, Antrea's controllers, real Kubernetes: 50 minutes
+
+# What CI runs after `make test`. Programs of others that are not there are named, with the tests that need them.
+test-rest: antrea-if-there kernel-if-there e2e-if-there flaky
+
+flaky: setup
+	@$(PY) -m tests.flaky
 
 lint: setup ## Static checks: style, types, layers
 	@$(STEP) "style (ruff)" -- .venv/bin/ruff check .
@@ -70,11 +82,12 @@ antrea-if-there: setup
 test-failover: setup ## Faults of gateways under load, against the clock: wants an idle machine (root)
 	@$(STEP) -v "failover tests" -- $(PYTEST) -m failover tests/lab
 
-test-kernel: setup ## Contract and lab tests on the kernel datapath, in test kernels (builds one if there is none)
+test-kernel: setup ## Tests that depend on the datapath, on the kernel datapath, in test kernels (builds one if there is none)
 	@$(STEP) "a test kernel" -- tests/kernel/find-kernel --build
 	@$(STEP) -v "kernel lane" -- $(PY) tests/kernel/lane.py
 
 kernel-if-there: setup
+	@tests/kernel/find-kernel --build >/dev/null || true
 	@$(STEP) -v "kernel lane" -- $(PY) tests/kernel/lane.py --optional
 
 lab-shell: setup ## A shell in a running lab on the kernel datapath, in a test kernel (LAB=arguments of lab up)
@@ -88,22 +101,18 @@ k8s-demo: setup ## mcagent on two such clusters: installed, joined, asked, a gat
 	@devtools/mck8s setup
 	@devtools/mck8s demo
 
-# The suite is not this project's: a clone of kubernetes-sigs/mcs-api makes it, `go -C conformance test -c`.
-SUITE := $(or $(MCS_CONFORMANCE),$(firstword $(wildcard ../shared/conformance/conformance.test ../shared/conformance/conformance.test.xz)))
-export MCS_CONFORMANCE := $(SUITE)
-
 e2e: setup ## The user guide, conformance and faults on two clusters of real Kubernetes, installed with the chart (root; builds once)
-	@devtools/mck8s setup $(if $(SUITE),--conformance)
+	@devtools/mck8s setup $(if $(MCS_CONFORMANCE),--conformance)
 	@tests/helm/find-helm --build >/dev/null
 	@$(STEP) -v "end to end" -- $(PYTEST) -o faulthandler_timeout=400 tests/e2e
 
-# Where the programs are already; the image is of this tree, so it is built.
+# Only where the programs are already; the image is of this tree, so it is built.
 e2e-if-there: setup
-	@! devtools/k8s/find-programs >/dev/null 2>&1 || devtools/mck8s setup $(if $(SUITE),--conformance) >/dev/null
+	@! devtools/k8s/find-programs >/dev/null 2>&1 || devtools/mck8s setup $(if $(MCS_CONFORMANCE),--conformance) >/dev/null
 	@$(STEP) -v "end to end" -- $(PYTEST) -o faulthandler_timeout=400 tests/e2e
 
 conformance: setup ## The MCS API's conformance suite on two clusters of real Kubernetes (MCS_CONFORMANCE=its program; root)
-	@[ -z "$(SUITE)" ] || devtools/mck8s setup --conformance
+	@[ -z "$(MCS_CONFORMANCE)" ] || devtools/mck8s setup --conformance
 	@devtools/mck8s conformance --optional $(CONFORMANCE)
 
 bench: setup ## Measurements: printed, not asserted (root)

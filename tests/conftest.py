@@ -1,18 +1,20 @@
-"""Shared by all tests: which can run on this machine, on which datapath, and how long properties are searched."""
+"""Shared by all tests: which can run on this machine, on which datapath, and what happens when one fails."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
-from hypothesis import settings
 
 from mcagent.model.facts import DatapathType
+from tests import flaky, properties
 
-# Property tests are the same on every run unless HYPOTHESIS_PROFILE=thorough asks for a longer search.
-settings.register_profile("quick", derandomize=True, deadline=None, max_examples=50)
-settings.register_profile("thorough", deadline=None, max_examples=2000, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+__all__ = ["properties"]  # imported for the hypothesis profile
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let failed tests that depend on timing run once more."""
+    flaky.register(config)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

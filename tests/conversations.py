@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from random import Random
 
-from hypothesis import Phase, settings
+from hypothesis import assume
 
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.simulator import Network, Packet, PacketWalk
 from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
 from tests.topologies import HOST_MAC, Pod, Service, World, from_kernel
-
-THOROUGH = settings().max_examples > 50  # see tests/conftest.py
-
-
-def examples(number: int) -> settings:
-    """Return the setting for this many examples in a quick run, forty times as many in a thorough one.
-
-    Worlds shrink slowly: a quick run shows the one that failed as it was found.
-    """
-    if THOROUGH:
-        return settings(max_examples=40 * number)
-    return settings(max_examples=number, phases=[Phase.explicit, Phase.generate])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +66,24 @@ class Call:
         )
 
 
-def calls(world: World, random: Random, number: int, *, published: bool = False) -> list[Call]:
-    """Return this many wishes that should come true, of every kind alike. `published`: only clients that are."""
+def to_service(call: Call) -> bool:
+    """Tell whether a call is to a Service."""
+    return call.service is not None
+
+
+def calls(
+    world: World,
+    random: Random,
+    number: int,
+    *,
+    published: bool = False,
+    wanted: Callable[[Call], bool] = lambda _: True,
+) -> list[Call]:
+    """Return calls that should be answered, of every kind alike: `number`, or fewer, but at least one.
+
+    `published`: only of clients that other clusters may see. A world without any such call is no example of the
+    property that asks for them (`hypothesis.assume`).
+    """
     kinds: defaultdict[tuple[bool, bool, bool], list[tuple[Pod, Service | Pod]]] = defaultdict(list)
     for client in world.pods:
         if published and not client.published:
@@ -90,22 +95,25 @@ def calls(world: World, random: Random, number: int, *, published: bool = False)
         for pod in world.pods:
             if pod.cluster != client.cluster and world.reaches(client, pod):
                 kinds[client.published, on_gateway, False].append((client, pod))
-    found = []
-    for _ in range(number if kinds else 0):
+    drawn: list[Call] = []
+    for _ in range(8 * number if kinds else 0):
         client, target = random.choice(kinds[random.choice(sorted(kinds))])
         service = target if isinstance(target, Service) else None
-        found.append(
-            Call(
-                client=client,
-                address=target.address,
-                protocol=service.protocol if service else random.choice((IP_TCP, IP_UDP, IP_ICMP)),
-                port=service.port if service else 8080,
-                client_port=random.randint(1024, 65535),
-                service=service,
-                cluster=target.cluster,
-            )
+        call = Call(
+            client=client,
+            address=target.address,
+            protocol=service.protocol if service else random.choice((IP_TCP, IP_UDP, IP_ICMP)),
+            port=service.port if service else 8080,
+            client_port=random.randint(1024, 65535),
+            service=service,
+            cluster=target.cluster,
         )
-    return found
+        if wanted(call):
+            drawn.append(call)
+        if len(drawn) == number:
+            break
+    assume(drawn)
+    return drawn
 
 
 def one(packet_walk: PacketWalk) -> tuple[str, Packet]:

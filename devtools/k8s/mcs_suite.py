@@ -82,8 +82,8 @@ def find(given: str | None, environment: Mapping[str, str] = os.environ) -> Path
     named = given or environment.get(VARIABLE)
     if not named:
         raise LabError(
-            "the MCS API's conformance suite was not named: set MCS_CONFORMANCE to its program, which "
-            "`go -C conformance test -c` makes in a clone of kubernetes-sigs/mcs-api"
+            "the MCS API's conformance suite was not named: set MCS_CONFORMANCE to its program "
+            "(https://github.com/kubernetes-sigs/mcs-api/tree/master/conformance)"
         )
     if not Path(named).is_file():
         raise LabError(

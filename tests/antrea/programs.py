@@ -1,7 +1,7 @@
-"""Antrea's own multicluster-controllers, with their manifests: found, unpacked, never built or downloaded.
+"""Antrea's own multicluster-controllers, with their manifests: unpacked, never built or downloaded.
 
-Looked for in $MCAGENT_ANTREA_MC, else in ../shared/interop beside the repository: `mc-VERSION`, or
-`mc-VERSION.xz`, and `manifests-VERSION/antrea-multicluster-{leader,member}.yml`.
+The directory $MCAGENT_ANTREA_MC has `mc-VERSION`, or `mc-VERSION.xz`, and
+`manifests-VERSION/antrea-multicluster-{leader,member}.yml`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from typing import Any
 import yaml
 
 VERSIONS = ("v1.14.3", "v2.4.0")
-HINT = "set MCAGENT_ANTREA_MC to a directory of mc-VERSION and manifests-VERSION"
-_REPOSITORY = Path(__file__).parents[2]
+VARIABLE = "MCAGENT_ANTREA_MC"
+HINT = f"set {VARIABLE} to a directory of mc-VERSION and manifests-VERSION (docs/antrea.md)"
 
 
-def directory() -> Path:
-    """Return where the programs should be."""
-    found = os.environ.get("MCAGENT_ANTREA_MC")
-    return Path(found) if found else _REPOSITORY.parent / "shared/interop"
+def directory() -> Path | None:
+    """Return the directory of the programs, None if the environment names none."""
+    given = os.environ.get(VARIABLE)
+    return Path(given) if given else None
 
 
 def packed(version: str) -> Path | None:
     """Return the program of a version, packed or not; None if it or its manifests are not there."""
     here = directory()
-    found = [file for name in (f"mc-{version}", f"mc-{version}.xz") if (file := here / name).is_file()]
-    return found[0] if found and (here / f"manifests-{version}").is_dir() else None
+    if here is None or not (here / f"manifests-{version}").is_dir():
+        return None
+    programs = (here / name for name in (f"mc-{version}", f"mc-{version}.xz"))
+    return next((program for program in programs if program.is_file()), None)
 
 
 def unpack(version: str, to: Path) -> Path:
@@ -47,5 +49,7 @@ def unpack(version: str, to: Path) -> Path:
 
 def manifests(version: str, role: str) -> list[dict[str, Any]]:
     """Return what the project publishes for a role."""
-    text = (directory() / f"manifests-{version}/antrea-multicluster-{role}.yml").read_text()
+    here = directory()
+    assert here is not None
+    text = (here / f"manifests-{version}/antrea-multicluster-{role}.yml").read_text()
     return [found for found in yaml.safe_load_all(text) if found]

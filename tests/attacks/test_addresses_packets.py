@@ -19,6 +19,8 @@ from devtools.waiting import wait_until
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 from tests.attacks.catalogue import Attacker, Group, attack
 
+pytestmark = pytest.mark.datapath
+
 FIRST, SECOND, THIRD = (f"2026-01-0{day}T00:00:00.000000Z" for day in (1, 2, 3))
 MARKS = count(60)
 NORTH, NORTH_CIDR, NORTH_GATEWAY = "north-clusterinfo", "10.103.0.0/16", "192.168.9.11"

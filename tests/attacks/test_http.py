@@ -109,6 +109,7 @@ def test_bytes_that_drip_do_not_occupy_health(health: HttpServer) -> None:
             assert get(health.port, "/healthz", timeout=3.0)[0] == 200
 
 
+@pytest.mark.timing
 @attack(
     Group.HTTP,
     Attacker.POD,

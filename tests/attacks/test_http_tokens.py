@@ -211,6 +211,7 @@ def test_guessing_costs_the_api_server_little(cluster: Cluster) -> None:
     until(lambda: reviewer(another, "/metrics", "127.0.0.2") == 200, timeout=25)
 
 
+@pytest.mark.timing
 @attack(
     Group.HTTP,
     Attacker.POD,

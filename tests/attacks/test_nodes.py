@@ -19,6 +19,8 @@ from tests.attacks import packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.waiting import until
 
+pytestmark = pytest.mark.datapath
+
 KUBELET, NODE_PORT, NODE_PORT_ELSEWHERE = 10250, 30080, 30081
 EXPORTED = 9100  # of a process on the Nodes' network: an endpoint may not be one of Kubernetes' own
 PORTS = range(2000, 2020)

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.contract import names
@@ -529,7 +529,6 @@ def _hostile(draw: st.DrawFn) -> RawObject:
     wants="change in any other way what members import of a reserved namespace",
     stopped_by="the merge, in which exports that may not take part are not even looked at",
 )
-@settings(max_examples=40, deadline=None)
 @given(st.lists(_hostile(), max_size=8), st.integers(0, 8))
 def test_no_exports_change_a_reserved_namespace(hostile: list[RawObject], first: int) -> None:
     """Any exports of a hostile member, before and after, leave the imports as they are without it."""

@@ -20,6 +20,8 @@ from tests.attacks import packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.waiting import until
 
+pytestmark = pytest.mark.datapath
+
 KUBELET, BFD_PORT = 10250, 3784
 RATE, SYNS = 50, 3000  # new connections a second that are let in, and how many an attacker opens
 ZONES = {"arrival": 28003, "service": 28004}  # of conntrack, by default
@@ -241,6 +243,7 @@ def _fine_elsewhere(world: World) -> None:
             assert traffic.tcp(client, pod.address, POD_PORT).pod == pod.name
 
 
+@pytest.mark.timing
 @attack(
     Group.STATE,
     Attacker.POD,
@@ -282,6 +285,7 @@ def _streams(world: World, pod: Pod) -> None:
             assert all(packets.received(server, token) for token in sent)
 
 
+@pytest.mark.timing
 @attack(
     Group.STATE,
     Attacker.POD,

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
+import pytest
+
 from devtools.lab.topology import Node
 from devtools.nodes import netns
 from devtools.nodes.node import pod_device
@@ -25,6 +27,8 @@ from tests.attacks.tunnel_packets import BFD, GENEVE, VXLAN
 from tests.attacks.tunnel_range import NOTHING, TRIES, Range, encrypted, plain, six, v4, v6
 
 __all__ = ["encrypted", "plain", "six"]
+
+pytestmark = pytest.mark.datapath
 
 WIREGUARD = 51821
 FLOOD = 2000  # probes, or answers that nobody asked for
@@ -494,6 +498,7 @@ def test_clear_geneve_from_the_uplink(encrypted: Range) -> None:
             encrypted.attempt(encrypted.gateway, send)
 
 
+@pytest.mark.timing
 @attack(
     Group.TUNNELS,
     Attacker.MEMBER,

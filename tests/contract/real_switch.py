@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hypothesis import HealthCheck, Phase, settings
 from scapy.all import ICMP, IP, TCP, UDP, Ether, Raw
 
 from devtools.nodes import netns
@@ -174,17 +173,6 @@ class RealSwitch:
         """Return what ofproto/trace says; `ct_next` are the states that ct actions find, in order."""
         states = [word for state in ct_next for word in ("--ct-next", state)]
         return self.ovs.appctl("ofproto/trace", *states, BRIDGE, flow_text(packet))
-
-
-def few(number: int) -> settings:
-    """Return the setting for this many examples, which may be slow and are reported as they were found."""
-    return settings(
-        max_examples=number,
-        derandomize=True,
-        deadline=None,
-        phases=[Phase.explicit, Phase.generate],
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-    )
 
 
 def _entries(dump: str) -> list[str]:

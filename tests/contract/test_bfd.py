@@ -21,7 +21,7 @@ from mcagent.model.facts import DatapathType
 from mcagent.model.resources import BFD_MAC
 from tests.contract.ovs_values import DATAPATH
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 BRIDGE = "br-mc"
 PEER, SILENT = 2, 3  # ports of the first switch: to the second one, and to nobody
@@ -153,6 +153,7 @@ def to(port: int, *, watched: bool) -> str:
     return f"bucket_id={port},weight=100,{watch}actions=output:{port}"
 
 
+@pytest.mark.timing
 def test_bfd_comes_up_between_fixed_peers(pair: Pair) -> None:
     """With `key=flow` as our tunnels have it; a peer that never answers stays down, and says so."""
     text = pair.first.vsctl("get", "interface", "silent", "bfd_status")
@@ -161,6 +162,7 @@ def test_bfd_comes_up_between_fixed_peers(pair: Pair) -> None:
     assert "remote_state=down" in text
 
 
+@pytest.mark.timing
 def test_a_bucket_is_left_out_only_if_it_watches_what_is_down(pair: Pair) -> None:
     """So a peer that never answered is used by buckets that watch nothing."""
     select(pair, 1, to(PEER, watched=True), to(SILENT, watched=True))
@@ -169,6 +171,7 @@ def test_a_bucket_is_left_out_only_if_it_watches_what_is_down(pair: Pair) -> Non
     assert pair.ways(2) == {PEER, SILENT}
 
 
+@pytest.mark.timing
 def test_a_session_goes_on_when_a_peer_learns_to_ask_for_the_mac(pair: Pair) -> None:
     """The column comes while the session is up, the other end has never heard of it: nothing goes down."""
 
@@ -184,6 +187,7 @@ def test_a_session_goes_on_when_a_peer_learns_to_ask_for_the_mac(pair: Pair) -> 
     assert pair.status("flap_count") == flaps
 
 
+@pytest.mark.timing
 def test_a_trusted_bucket_carries_packets_while_bfd_is_down(pair: Pair) -> None:
     """Really: they arrive at the other end."""
     pair.bfd(enable=False)
@@ -213,6 +217,7 @@ def test_a_trusted_bucket_carries_packets_while_bfd_is_down(pair: Pair) -> None:
     assert arrived() == before
 
 
+@pytest.mark.timing
 def test_path_down_is_heard_within_one_interval(pair: Pair) -> None:
     """A peer that drains (`cpath_down`) is left at once (the tools here take longer), and taken back."""
     select(pair, 5, to(PEER, watched=True), to(SILENT, watched=False))
@@ -227,6 +232,7 @@ def test_path_down_is_heard_within_one_interval(pair: Pair) -> None:
     wait_until(lambda: PEER in pair.ways(5), "the return", timeout=5)
 
 
+@pytest.mark.timing
 def test_reserves_by_nested_groups(pair: Pair) -> None:
     """A fast-failover group over two select groups: the second one only while nothing in the first is live."""
     select(pair, 6, to(SILENT, watched=True))

@@ -38,7 +38,7 @@ from tests.unit.core_inputs import (
 )
 from tests.unit.test_underlay import EAST6, HOME6
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 EAST = cluster("east", "10.97.0.0/16", "10.20.0.0/16", gateways=("203.0.113.1", "10.20.0.9"))
 WEST = cluster("west", "10.98.0.0/16", gateways=("203.0.113.3",))

@@ -12,7 +12,7 @@ from devtools.nodes import netns
 from devtools.waiting import wait_until
 from mcagent.dataplane.conntrack import Connection, open_connections
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 SERVICE, SERVER = "10.96.0.1", "127.0.0.9"
 RULES = f"""

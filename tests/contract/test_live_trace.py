@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from scapy.all import IP, Ether
 
 from devtools.nodes import netns
@@ -19,11 +19,12 @@ from flows.simulator import Packet
 from flows.simulator.packet import PROTOCOL_NAMES
 from mcagent.core.live_trace import MARKED, NUMBERS, datapath_of, marked_flows, tracked
 from mcagent.core.trace import Probe
-from tests.contract.real_switch import BRIDGE, RealSwitch, few, frame
+from tests.contract.real_switch import BRIDGE, RealSwitch, frame
 from tests.conversations import calls
+from tests.properties import REAL
 from tests.topologies import World, worlds
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 
 def probe_of(packet: Packet) -> Probe:
@@ -66,7 +67,7 @@ def _differs(ovs: OvsInstance, datapath: str, probe: Probe, before: Seen) -> boo
     return bool(seen(ovs, datapath, probe) - before)
 
 
-@few(2)
+@REAL
 @given(world=worlds(min_clusters=2, max_clusters=2))
 def test_probes_have_flows_of_their_own_on_every_node(ovs: OvsInstance, world: World) -> None:
     """Whatever a Node does with them; and what goes into conntrack is found there."""
@@ -75,6 +76,7 @@ def test_probes_have_flows_of_their_own_on_every_node(ovs: OvsInstance, world: W
         for name, walk in world.network.send(call.client.node, call.packet).walks:
             if PROTOCOL_NAMES.get(walk.packet.proto) in NUMBERS:
                 met.setdefault(name, []).append(walk.packet)
+    assume(met)
     for name, packets in sorted(met.items(), key=lambda item: -len(item[1]))[:3]:
         switch = RealSwitch.of(ovs, world, world.nodes[name])
         try:

@@ -308,6 +308,7 @@ def test_per_device_switches_are_set_on_our_device_only(backend: Inside, node: s
     assert {device: switches(device) for device in before} == before
 
 
+@pytest.mark.timing
 def test_ten_thousand_routes_cost_about_what_the_kernel_needs(backend: Inside, node: str) -> None:
     """Bulk changes are sent in bulk: 10,000 routes in less than ten times what ip -batch takes, and all there."""
     make(backend, device_part())

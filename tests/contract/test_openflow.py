@@ -18,7 +18,7 @@ from tests.contract.inside import adds, as_mapping, make, steps_to
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.suite import BackendContract, Case
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 COOKIE = 0x6D63 << 48
 
@@ -207,6 +207,7 @@ def test_what_needs_a_refused_group_is_told_so(backend: OpenFlowBackend) -> None
     assert backend.observe() == as_mapping([group(1, 5), flow(300)])
 
 
+@pytest.mark.timing
 def test_a_stage_of_nothing_but_bad_steps_is_given_up(backend: OpenFlowBackend) -> None:
     """An OVS that refuses everything is not asked ten thousand times."""
     steps = adds(*(flow(number, actions="group:4242") for number in range(1000)))
@@ -252,6 +253,7 @@ def test_without_a_bridge_there_is_nothing_and_nothing_can_be_applied(ovs: OvsIn
         backend.apply(adds(*BASE))
 
 
+@pytest.mark.timing
 def test_a_restart_of_vswitchd_is_heard_at_once(fresh_ovs: OvsInstance) -> None:
     """Its end and its return wake the loop; then the flows are gone and can be programmed again."""
     backend = OpenFlowBackend(make_bridge(fresh_ovs))
@@ -339,6 +341,7 @@ def test_a_datapath_without_meters_is_one_problem(
     assert not error.retryable
 
 
+@pytest.mark.timing
 def test_ten_thousand_flows_are_written_and_read_in_little_time(backend: OpenFlowBackend) -> None:
     """Generous bounds: what matters is that neither grows faster than the number of flows."""
     wanted: list[Resource] = [group(1, 5), *(flow(number) for number in range(10_000))]

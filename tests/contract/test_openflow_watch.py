@@ -140,6 +140,7 @@ def test_a_change_by_hand_beside_ours_is_heard(watched: Watched) -> None:
     wait_until(lambda: watched.heard, "word of the change", timeout=IN_TIME)
 
 
+@pytest.mark.timing
 def test_who_changes_again_and_again_is_heard_now_and_then(watched: Watched) -> None:
     """However often flows are changed, two words are seconds apart: reading all flows is not for free."""
     until = time.monotonic() + QUIET * 1.5
@@ -149,6 +150,7 @@ def test_who_changes_again_and_again_is_heard_now_and_then(watched: Watched) -> 
     assert 1 <= len(watched.heard) <= 2
 
 
+@pytest.mark.timing
 def test_many_flows_at_once_are_told_in_the_end(watched: Watched) -> None:
     """Where Open vSwitch pauses its word of changes because they are too many, one look at all flows follows."""
     watched.make([*HELD, *(flow(number) for number in range(100, 12_000))])

@@ -13,7 +13,7 @@ from flows.pipeline import PIPELINE
 from flows.text import is_group_line, parse_flow_line, parse_group_line
 from tests import small_topology as small
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 BRIDGE = "br-mc"
 

@@ -17,7 +17,8 @@ from mcagent.core.whatif.assumptions import facts_unseen
 from mcagent.model.config import Config, DatapathChoice
 from mcagent.model.objects import Kind
 from tests.contract.ovs_values import DATAPATH
-from tests.contract.real_switch import BRIDGE, RealSwitch, few
+from tests.contract.real_switch import BRIDGE, RealSwitch
+from tests.properties import REAL
 from tests.unit.core_inputs import (
     HOME,
     cluster,
@@ -33,7 +34,7 @@ from tests.unit.core_inputs import (
     snapshot,
 )
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 EAST = cluster("east", "10.97.0.0/16", "10.20.0.0/16", gateways=("203.0.113.1", "203.0.113.2"))
 DENY: dict[str, object] = {
@@ -91,7 +92,7 @@ def probes(draw: st.DrawFn, node: SimulatedNode) -> Probe:
 
 @pytest.mark.parametrize("settings", CONFIGS.values(), ids=CONFIGS)
 @pytest.mark.parametrize("on", ["g1", "w1"])
-@few(3)
+@REAL
 @given(data=st.data())
 def test_simulated_pages_are_those_of_the_switch(
     ovs: OvsInstance, on: str, settings: Config, data: st.DataObject

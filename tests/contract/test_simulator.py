@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from scapy.all import IP, Ether
 
@@ -19,12 +19,13 @@ from flows.fields import IP_ICMP, IP_TCP
 from flows.simulator import ConnectionTable, Datapath, Packet, Walk
 from flows.simulator.packet import ACK, RST, SYN
 from tests.contract.ovs_values import DATAPATH
-from tests.contract.real_switch import TRACKING, RealSwitch, few, frame, known
-from tests.conversations import calls, exchange
+from tests.contract.real_switch import TRACKING, RealSwitch, frame, known
+from tests.conversations import Call, calls, exchange
+from tests.properties import REAL
 from tests.topologies import ZONES, World, from_kernel, worlds
 from tests.unit.test_pipeline_isolation import strange
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 SEEDS = st.integers(0, 2**32)
 
@@ -48,7 +49,7 @@ def same(real: list[tuple[int, bytes]], walk: Walk, dead: Set[int] = frozenset()
     assert [(port, essence(data)) for port, data in real] == simulated, walk
 
 
-@few(8)
+@REAL
 @given(world=compared(), seed=SEEDS, data=st.data())
 def test_conversations_pass_the_same_way(ovs: OvsInstance, world: World, seed: int, data: st.DataObject) -> None:
     """Every packet of a world's conversations that meets a Node does there what the simulator says."""
@@ -65,8 +66,6 @@ def test_conversations_pass_the_same_way(ovs: OvsInstance, world: World, seed: i
                 for name, walk in packet_walk.walks:
                     met[name].append(walk)
                 network = packet_walk.network
-    if not met:
-        return
     busiest = sorted(met, key=lambda name: -len(met[name]))[:3]
     node = world.nodes[data.draw(st.sampled_from(busiest))]
     switch = RealSwitch.of(ovs, world, node)
@@ -79,18 +78,19 @@ def test_conversations_pass_the_same_way(ovs: OvsInstance, world: World, seed: i
         switch.close()
 
 
-def request(world: World, seed: int) -> tuple[World, str, Walk, tuple[Walk, ...]] | None:
+def request(world: World, seed: int) -> tuple[World, str, Walk, tuple[Walk, ...]]:
     """Return a Service's request at the gateway that it meets: the world, the gateway, and the gateway's walks.
 
     First that of the connection's first packet; then those of a later one, of a connection that this gateway does
     not know: it asks, and gets the answer. The Service has its endpoints for itself, and clients keep their ports.
     """
     world = replace(world, userspace_conntrack=True)
-    for call in calls(world, Random(seed), 20):
-        if call.service is None or call.protocol != IP_TCP:
-            continue
-        if world.cluster(call.cluster).shares_endpoints(call.service):
-            continue
+
+    def wanted(call: Call) -> bool:
+        alone = call.service is not None and not world.cluster(call.cluster).shares_endpoints(call.service)
+        return call.protocol == IP_TCP and alone
+
+    for call in calls(world, Random(seed), 20, wanted=wanted):
         opened = exchange(world, world.network.over(TRACKING), call, call.packet)
         gateway = next(n for n in opened.there.path if world.nodes[n].gateway and n[0] == call.cluster)
         if gateway == opened.node:
@@ -99,7 +99,7 @@ def request(world: World, seed: int) -> tuple[World, str, Walk, tuple[Walk, ...]
         later = exchange(world, lost, call, call.later).there.walks
         first, *_ = (walk for name, walk in opened.there.walks if name == gateway)
         return world, gateway, first, tuple(walk for name, walk in later if name == gateway)
-    return None
+    return reject()
 
 
 def translated(switch: RealSwitch) -> list[tuple[str, ...]]:
@@ -108,14 +108,11 @@ def translated(switch: RealSwitch) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.skipif(TRACKING is Datapath.KERNEL, reason="the kernel looks at no connections that have expired")
-@few(4)
+@REAL
 @given(world=worlds(min_clusters=2, max_clusters=2, plain=True), seed=SEEDS)
 def test_a_connection_that_expired_here_goes_on_unchanged(ovs: OvsInstance, world: World, seed: int) -> None:
     """The client keeps its port, though conntrack has another one for it until the expired entry is swept."""
-    met = request(world, seed)
-    if met is None:
-        return
-    world, name, _, asking = met
+    world, name, _, asking = request(world, seed)
     switch = RealSwitch.of(ovs, world, world.nodes[name])
     policy = [f"{state}=1" for state in ("tcp_syn_sent", "tcp_syn_recv", "tcp_established")]
     zone = f"zone={ZONES.service}"
@@ -139,14 +136,11 @@ def test_a_connection_that_expired_here_goes_on_unchanged(ovs: OvsInstance, worl
 
 
 @pytest.mark.skipif(TRACKING is Datapath.KERNEL, reason="made-up resets are invalid; tests/lab has real ones")
-@few(4)
+@REAL
 @given(world=worlds(min_clusters=2, max_clusters=2, plain=True), seed=SEEDS)
 def test_a_client_that_uses_its_port_again_keeps_it(ovs: OvsInstance, world: World, seed: int) -> None:
     """A connection is reset, and another one begins from the same port at once, as clients of a proxy do."""
-    met = request(world, seed)
-    if met is None:
-        return
-    world, name, walk, _ = met
+    world, name, walk, _ = request(world, seed)
     switch = RealSwitch.of(ovs, world, world.nodes[name])
     try:
         ports = []
@@ -158,7 +152,7 @@ def test_a_client_that_uses_its_port_again_keeps_it(ovs: OvsInstance, world: Wor
         switch.close()
 
 
-@few(8)
+@REAL
 @given(world=compared(), data=st.data())
 def test_strange_packets_end_the_same_way(ovs: OvsInstance, world: World, data: st.DataObject) -> None:
     """Packets of any kind, by any port, with some tunnels dead, leave by the same ports or are dropped by both."""
@@ -181,7 +175,7 @@ def test_strange_packets_end_the_same_way(ovs: OvsInstance, world: World, data: 
         switch.close()
 
 
-@few(8)
+@REAL
 @given(world=worlds(min_clusters=2, max_clusters=3), data=st.data())
 def test_trace_goes_through_the_same_tables(ovs: OvsInstance, world: World, data: st.DataObject) -> None:
     """ofproto/trace of a first packet names the same flows in the same order as the simulator."""

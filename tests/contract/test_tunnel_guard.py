@@ -23,7 +23,7 @@ from tests.attacks import tunnel_packets as packets
 from tests.attacks.tunnel_packets import GENEVE
 from tests.contract.inside import Inside, as_mapping, make, steps_to
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 POD, NODE, PEER, FAR = (IPv4Address(a) for a in ("10.244.1.2", "192.0.2.10", "192.0.2.1", "198.51.100.7"))
 OTHER = IPv4Address("192.0.2.12")  # a peer, too, that is not there

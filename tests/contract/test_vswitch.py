@@ -18,7 +18,7 @@ from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
 from mcagent.vswitch.tools import Tools
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 FLOWS = "table=0,priority=7,ip,nw_dst=10.9.0.0/16,actions=ct(zone=28003,table=5)"
 GROUP = "group_id=3,type=select,selection_method=dp_hash,bucket=bucket_id=1,weight=10,actions=drop"

@@ -20,7 +20,7 @@ from tests.contract.inside import adds, as_mapping, make
 from tests.contract.suite import BackendContract, Case
 from tests.contract.wireguard_nodes import PORT, WireGuardNode, missing, random_key, resources
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 KEYS = [random_key() for _ in range(5)]
 

@@ -13,7 +13,7 @@ from devtools.nodes import netns
 from mcagent.model.wireguard import WireGuardImplementation
 from tests.contract.wireguard_nodes import missing
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 ROOT = Path(__file__).parents[2]
 WORK = """

@@ -24,7 +24,7 @@ from mcagent.model.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.observe.wireguard_causes import causes
 from tests.contract.wireguard_nodes import PORT, Ping, WireGuardNode, meet, missing, route, two_nodes
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 PINGS = 600
 INTERVAL = 0.005  # seconds
@@ -58,6 +58,7 @@ def _paired(directory_of_both: Path, implementation: WireGuardImplementation, un
         yield one, two
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(("underlay", "overhead"), [("192.0.2.", 60), ("2001:db8::", 80)], ids=["ipv4", "ipv6"])
 def test_the_largest_packet_fills_the_underlay(
     tmp_path: Path, implementation: WireGuardImplementation, underlay: str, overhead: int
@@ -139,6 +140,7 @@ def publish(node: WireGuardNode, other: WireGuardNode) -> None:
     other.make(node.peer_for(other))
 
 
+@pytest.mark.timing
 def test_rotation_of_one_key_costs_a_moment_one_way(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
     """Announced, used, published; nothing is left of the old key.
 
@@ -175,6 +177,7 @@ def watching(node: WireGuardNode) -> Iterator[None]:
         watch.stop()
 
 
+@pytest.mark.timing
 def test_an_idle_peer_learns_of_the_new_key_at_once(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
     """Without traffic, too, the Node with the new key shakes hands."""
     one, two = pair
@@ -184,6 +187,7 @@ def test_an_idle_peer_learns_of_the_new_key_at_once(pair: tuple[WireGuardNode, W
         wait_until(lambda: status(one, new) is not None and shaken(one, new), "handshake", timeout=1.0)
 
 
+@pytest.mark.timing
 def test_an_announcement_taken_back_leaves_the_present_key(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
     """Nothing happens on the wire, and the key that was announced is nobody's."""
     one, two = pair
@@ -195,6 +199,7 @@ def test_an_announcement_taken_back_leaves_the_present_key(pair: tuple[WireGuard
     assert status(one, new) is None
 
 
+@pytest.mark.timing
 def test_a_change_of_one_peer_leaves_the_session_of_another(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
     """Peers that come, change and go next to it cost a peer neither a packet nor its session."""
     one, two = pair
@@ -212,6 +217,7 @@ def test_a_change_of_one_peer_leaves_the_session_of_another(pair: tuple[WireGuar
     assert ping.lost() == 0
 
 
+@pytest.mark.timing
 def test_a_peer_that_roams_is_followed_and_no_difference(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
     """It sends from another port: its endpoint in the status is that, and nothing is to be repaired."""
     one, two = pair
@@ -229,6 +235,7 @@ def test_a_peer_that_roams_is_followed_and_no_difference(pair: tuple[WireGuardNo
     assert one.start_ping(two, count=100, interval=INTERVAL).lost() == 0
 
 
+@pytest.mark.timing
 def test_an_underlay_address_that_changes_costs_no_more_than_a_moment(
     pair: tuple[WireGuardNode, WireGuardNode],
 ) -> None:
@@ -244,6 +251,7 @@ def test_an_underlay_address_that_changes_costs_no_more_than_a_moment(
     assert found.endpoint == (parse_address("192.0.2.99"), PORT)
 
 
+@pytest.mark.timing
 def test_wireguard_go_that_dies_is_started_anew(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
     """Device, address and route stay; one repair later, in under a second, packets pass again."""
     one, two = pair
@@ -262,6 +270,7 @@ def test_wireguard_go_that_dies_is_started_anew(pair: tuple[WireGuardNode, WireG
     assert netns.call(two.namespace, two.wireguard.process) not in {None, process}
 
 
+@pytest.mark.timing
 def test_a_device_made_anew_has_the_same_key(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
     """Somebody removes the device: it comes back with the identity that peers know, and shakes hands by itself."""
     one, two = pair
@@ -290,6 +299,7 @@ def causes_given(node: WireGuardNode, other: WireGuardNode) -> str:
     return "; ".join(causes(known, end, status(node, key), key_created=0.0, now=time.time()))
 
 
+@pytest.mark.timing
 def test_counters_tell_which_way_is_closed(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
     """Who hears handshakes but is not heard knows it; the other one only knows that nothing comes back."""
     one, two = pair

@@ -18,7 +18,7 @@ from tests.contract.inside import make, steps_to
 from tests.contract.test_wireguard import KEYS, peer
 from tests.contract.wireguard_nodes import WireGuardNode, missing, resources
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
 PERIOD = 0.3  # seconds; 5 in the agent
 
@@ -116,6 +116,7 @@ def test_our_own_changes_do_not_wake(node: WireGuardNode, watching: Start) -> No
     assert not woken.within(3 * PERIOD)
 
 
+@pytest.mark.timing
 def test_the_end_of_wireguard_go_wakes_at_once(node: WireGuardNode, watching: Start) -> None:
     """Of the first process, and of the one that took its place."""
     if node.implementation is not WireGuardImplementation.USERSPACE:

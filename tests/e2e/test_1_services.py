@@ -43,6 +43,7 @@ def test_large_answers_come_whole(world: World, size: int) -> None:
                 assert (found.bytes, dict(found.errors)) == (size, {}), (client.node, host)
 
 
+@pytest.mark.timing
 def test_datagrams_to_a_service_come_back(world: World) -> None:
     """None is lost while nothing happens."""
     with world.traffic() as traffic:

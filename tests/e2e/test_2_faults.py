@@ -85,6 +85,7 @@ HARMLESS = {
 }
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("act", HARMLESS.values(), ids=HARMLESS.keys())
 def test_what_does_not_carry_packets_costs_none(world: World, act: Callable[[World], None]) -> None:
     """No connection breaks and no datagram is lost, but those that Open vSwitch loses when Pods come and go."""
@@ -95,6 +96,7 @@ def test_what_does_not_carry_packets_costs_none(world: World, act: Callable[[Wor
     world.settled()
 
 
+@pytest.mark.timing
 def test_a_gateway_node_is_drained(world: World) -> None:
     """`kubectl drain` moves its traffic before anything ends; its Pods start elsewhere meanwhile."""
     victim = world.demo.victim.name
@@ -110,6 +112,7 @@ def test_a_gateway_node_is_drained(world: World) -> None:
     world.settled()
 
 
+@pytest.mark.timing
 def test_a_kubelet_that_stops_ends_no_connection(world: World) -> None:
     """Its Node is NotReady after 40 s; the dataplane of the Node is well."""
     victim = world.demo.victim.name
@@ -125,6 +128,7 @@ def test_a_kubelet_that_stops_ends_no_connection(world: World) -> None:
     world.settled()
 
 
+@pytest.mark.timing
 def test_a_gateway_node_loses_its_power_and_comes_back(world: World) -> None:
     """No connection breaks, the silence is short, and the Node is a gateway again when it is back."""
     victim = world.demo.victim.name
@@ -141,6 +145,7 @@ def test_a_gateway_node_loses_its_power_and_comes_back(world: World) -> None:
     world.settled()
 
 
+@pytest.mark.timing
 def test_a_node_is_deleted_and_added_again(world: World) -> None:
     """The cluster goes on with the other gateway, and takes the Node back."""
     victim = world.demo.victim

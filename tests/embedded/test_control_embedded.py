@@ -10,7 +10,6 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import yaml
-from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
@@ -21,6 +20,7 @@ from mcagent.controller.member import member_reconcilers
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
+from tests.properties import REAL
 from tests.unit import leader_world
 from tests.unit.control_clusters import CIDRS
 from tests.unit.member_world import conditions_of, export_of, node, service, settings, slice_of
@@ -442,10 +442,5 @@ def test_any_interleaving_ends_as_it_should(tmp_path_factory: pytest.TempPathFac
     Interleavings.make = staticmethod(lambda: tmp_path_factory.mktemp("world"))
     run_state_machine_as_test(
         Interleavings,
-        settings=hypothesis_settings(
-            max_examples=8,
-            stateful_step_count=10,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=hypothesis_settings(REAL, stateful_step_count=10),
     )

@@ -414,6 +414,7 @@ def test_a_pod_reads_with_its_service_account(in_cluster: tuple[ApiServer, Path]
     client.close()
 
 
+@pytest.mark.timing
 def test_it_stops_at_once(api: ApiServer, mirror: Mirror, start: Callable[..., Informer]) -> None:
     """An idle watch is cut by stop, and nothing is delivered afterwards."""
     informer = start(timing=Timing(inactivity=60.0))

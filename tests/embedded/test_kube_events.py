@@ -84,6 +84,7 @@ def test_what_is_no_api_object_is_passed_over(client: Client, make: Callable[[st
     assert events(client) == []
 
 
+@pytest.mark.timing
 def test_failures_are_counted_and_given_up(
     api: ApiServer, client: Client, make: Callable[[str], EventRecorder]
 ) -> None:

@@ -87,6 +87,7 @@ def lease(api: ApiServer) -> dict[str, Any]:
     return spec
 
 
+@pytest.mark.timing
 def test_one_of_two_leads_and_the_other_waits(api: ApiServer, replica: Callable[..., Replica]) -> None:
     """The first gets the Lease and keeps it."""
     first = replica("a")
@@ -100,6 +101,7 @@ def test_one_of_two_leads_and_the_other_waits(api: ApiServer, replica: Callable[
     assert lease(api)["leaseTransitions"] == 0
 
 
+@pytest.mark.timing
 def test_a_released_lease_is_taken_at_once(api: ApiServer, replica: Callable[..., Replica]) -> None:
     """After an orderly end the next replica does not wait for the Lease to run out."""
     first, second = replica("a"), replica("b")
@@ -112,6 +114,7 @@ def test_a_released_lease_is_taken_at_once(api: ApiServer, replica: Callable[...
     assert lease(api)["leaseTransitions"] == 1
 
 
+@pytest.mark.timing
 def test_a_dead_replica_is_replaced_when_its_lease_runs_out(
     api: ApiServer, replica: Callable[..., Replica]
 ) -> None:
@@ -126,6 +129,7 @@ def test_a_dead_replica_is_replaced_when_its_lease_runs_out(
     assert lease(api)["holderIdentity"] == "b"
 
 
+@pytest.mark.timing
 def test_who_cannot_renew_stops_before_another_may_start(api: ApiServer, replica: Callable[..., Replica]) -> None:
     """A holder whose requests hang is told of the loss within its renew deadline, without any answer."""
     first = replica("a")
@@ -138,6 +142,7 @@ def test_who_cannot_renew_stops_before_another_may_start(api: ApiServer, replica
     assert first.told == ["gained", "lost", "gained"]
 
 
+@pytest.mark.timing
 def test_who_sees_another_as_holder_stops_at_once(api: ApiServer, replica: Callable[..., Replica]) -> None:
     """A Lease that was taken by force is respected."""
     first = replica("a")
@@ -151,6 +156,7 @@ def test_who_sees_another_as_holder_stops_at_once(api: ApiServer, replica: Calla
     assert lease(api)["holderIdentity"] == "x"
 
 
+@pytest.mark.timing
 def test_nonsense_numbers_are_refused() -> None:
     """A deadline that is not less than the duration could let two write."""
     for numbers in ({"renew_deadline": 15.0}, {"retry": 10.0}, {"retry": 0.0}):
@@ -163,6 +169,7 @@ _STEP = st.tuples(
 )
 
 
+@pytest.mark.timing
 @given(
     steps=st.lists(_STEP, max_size=60),
     skew=st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3),
@@ -192,6 +199,7 @@ def test_never_may_two_write(steps: list[tuple[str, str, float]], skew: list[flo
         assert len(writers) <= 1
 
 
+@pytest.mark.timing
 def test_two_replicas_of_an_engine_write_everything_once(api: ApiServer, tmp_path: Path) -> None:
     """One is killed in the middle: the other goes on within the Lease, and no object is written twice."""
     local = Objects(api)

@@ -1,4 +1,7 @@
-"""Run contract and lab tests on the kernel datapath, in test kernels: one per file, as many at a time as CPUs.
+"""Run the tests whose result depends on the datapath on the kernel datapath, in test kernels: one per file.
+
+These are the tests with the marker `datapath`, without those of `make test-failover`. As many files run at a time
+as there are CPUs. A test that depends on timing and fails runs again in its file's kernel (`tests/flaky.py`).
 
     python tests/kernel/lane.py [--jobs N] [--limit SECONDS] [--out DIR] [PYTEST ARGUMENT...]
 
@@ -25,26 +28,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-MARKED = "(contract or lab) and not failover"  # those have a target of their own: `make test-failover`
-# `make contract` and `make lab` say the same of them: what they are about does not depend on the datapath.
-ELSEWHERE = frozenset(
-    f"tests/{directory}/test_{name}.py"
-    for directory, names in {
-        "contract": (
-            "agent_process", "conjunction", "doctor", "facts", "fake", "k8s_traces", "lab_ovs", "lifelines",
-            "netlink", "netlink_monitor", "nft", "nft_packets", "nft_reject", "openflow_watch", "ovsdb",
-            "privileges", "text_roundtrip",
-        ),
-        "lab": (
-            "demo", "doctor", "imported_traffic", "lab", "monitoring", "real_api",
-            "silent_peer", "tunnel_probes", "user_guide",
-        ),
-    }.items()
-    for name in names
-)  # fmt: skip
+MARKED = "datapath and not failover"
 MODULES = ("openvswitch", "geneve", "vxlan", "vport_geneve", "vport_vxlan")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no", "--datapath=system")
 DURATIONS = ROOT / ".cache" / "kernel-lane-seconds.json"
+FLAKY = ROOT / ".cache" / "flaky"  # written through, for the records of tests/flaky.py
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +79,6 @@ def test_files(arguments: list[str]) -> list[str]:
         sys.stderr.write(listed.stdout + listed.stderr)
         raise SystemExit(1)
     files = {line.split("::")[0] for line in listed.stdout.splitlines() if "::" in line}
-    if not any(argument.endswith(".py") for argument in arguments):  # who names a file means it
-        files -= ELSEWHERE
     known = durations()
     return sorted(files, key=lambda name: (-known.get(name, 1e9 if "/lab/" in name else 1e6), name))
 
@@ -121,7 +107,8 @@ def run_file(name: str, kernel: str, base: Path, limit: int, arguments: list[str
     started = time.monotonic()
     with (folder / "pytest.log").open("wb") as log:
         boot = [f"{HERE}/run-in-kernel", "-k", kernel, "-t", f"{limit}", "-m", "3072"]
-        keep = ["-o", f"{folder}", "-l", f"{folder}/kernel.log", "-e", "MCAGENT_LAB_FAILURES", "-e", "CI"]
+        keep = ["-o", f"{folder}", "-o", f"{FLAKY}", "-l", f"{folder}/kernel.log"]
+        environment = ["-e", "MCAGENT_LAB_FAILURES", "-e", "MCAGENT_TEST_RUN", "-e", "CI"]
         test = [
             sys.executable,
             *PYTEST,
@@ -132,7 +119,7 @@ def run_file(name: str, kernel: str, base: Path, limit: int, arguments: list[str
             name,
         ]
         done = subprocess.run(
-            [*boot, *keep, "--", *test],
+            [*boot, *keep, *environment, "--", *test],
             cwd=ROOT,
             env={**os.environ, "MCAGENT_LAB_FAILURES": str(folder)},
             stdin=subprocess.DEVNULL,

@@ -18,6 +18,8 @@ from mcagent.model.facts import DatapathType
 from tests.lab.test_antrea_gateway import echoed, taken_for_antrea
 from tests.lab.test_encryption import Wire
 
+pytestmark = pytest.mark.datapath
+
 LARGEST = 1390  # bytes: 1500 less WireGuard's 60 and Geneve's 50
 SOON = 60.0  # seconds until there are sessions and verdicts
 

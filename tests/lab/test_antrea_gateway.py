@@ -23,6 +23,8 @@ from mcagent.model.facts import DatapathType
 from mcagent.model.resources import TunnelType
 from tests.antrea_crds import ANTREA, definition
 
+pytestmark = pytest.mark.datapath
+
 MANY = 16  # connections: the hash gives each of two gateways some, but once in 32,768 times
 LARGEST = 1450  # bytes: 1500 less Geneve's or VXLAN's 50
 OURS, THEIRS = 11, 21  # label identities
@@ -136,6 +138,7 @@ def test_services_are_reached_where_pods_are_not(lab: Lab) -> None:
         lab.program_antrea()
 
 
+@pytest.mark.timing
 def test_a_restarted_agent_drops_nothing(lab: Lab) -> None:
     """The verdict is there again before anything is programmed: connections go on, and no flow changes."""
     east, west = lab.topology.clusters
@@ -197,6 +200,7 @@ def test_policies_by_labels(lab: Lab) -> None:
         lab.program_antrea()
 
 
+@pytest.mark.timing
 def test_another_first_gateway(lab: Lab) -> None:
     """Drained, the first gateway carries on what nobody else can; taken away, the one that follows is first."""
     east, west = lab.topology.clusters

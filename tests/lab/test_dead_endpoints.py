@@ -17,6 +17,8 @@ from devtools.waiting import wait_until
 from tests import failover
 from tests.failover import INTERVALS
 
+pytestmark = pytest.mark.datapath
+
 CONNECTIONS = 24  # that all miss one of two workers by chance: once in 16 million
 
 
@@ -26,6 +28,7 @@ def lab(make_lab: Callable[[Topology], Lab]) -> Lab:
     return make_lab(failover.topology(INTERVALS["100x3"], gateways=2, workers=2))
 
 
+@pytest.mark.timing
 def test_new_connections_avoid_a_dead_node(lab: Lab, settled: Settled) -> None:
     """As soon as gateways know by BFD, no new connection goes to the dead Node; once it is back, some do."""
     settled.wait()
@@ -79,6 +82,7 @@ def move_between_gateways(lab: Lab, settled: Settled, clients: list[traffic.TcpC
             client.exchange(b"all gateways are back")
 
 
+@pytest.mark.timing
 def test_connections_of_a_dead_node_s_time_go_on_by_other_gateways(lab: Lab, settled: Settled) -> None:
     """They were opened while a Node was dead, so their endpoint is not the one that the hash chooses otherwise."""
     settled.wait()
@@ -94,6 +98,7 @@ def test_connections_of_a_dead_node_s_time_go_on_by_other_gateways(lab: Lab, set
         cut.heal()
 
 
+@pytest.mark.timing
 def test_connections_outlive_a_change_of_endpoints_and_the_loss_of_a_gateway(lab: Lab, settled: Settled) -> None:
     """Half of the endpoints are no longer ready: they keep their connections, by gateways that never saw these."""
     settled.wait()
@@ -123,6 +128,7 @@ def test_connections_outlive_a_change_of_endpoints_and_the_loss_of_a_gateway(lab
         wait_until(lambda: used() == {before}, "all gateways to know all endpoints")
 
 
+@pytest.mark.timing
 def test_gateways_that_know_different_endpoints_show_it(lab: Lab, settled: Settled) -> None:
     """One gateway loses the API server before a change: its hash differs until it is back, and then no more."""
     settled.wait()

@@ -64,6 +64,7 @@ def named(lab: Lab, node: str, reason: str) -> list[Finding]:
     return last[0]
 
 
+@pytest.mark.timing
 def test_a_healthy_lab_has_nothing_wrong(lab: Lab, settled: Settled) -> None:
     """Every check is made on gateways and workers, and none says ✗ or ⚠; the agents' own page says the same."""
     settled.wait()

@@ -17,7 +17,7 @@ from devtools.traffic.load import Kind, Load, Stream
 from devtools.waiting import wait_until
 from tests.lab.gateways import told, wait_for_bfd
 
-pytestmark = pytest.mark.failover
+pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,7 @@ def assert_nothing_lost(load: Load) -> None:
     )
 
 
+@pytest.mark.timing
 def test_drain_and_undrain_lose_nothing(lab: Lab, load: Load) -> None:
     """By the command on the Node: it waits until others have taken over; peers tell why it is not used."""
     east = lab.topology.clusters[0]
@@ -71,6 +72,7 @@ def test_drain_and_undrain_lose_nothing(lab: Lab, load: Load) -> None:
     assert_nothing_lost(load)
 
 
+@pytest.mark.timing
 def test_drain_by_the_api(lab: Lab, load: Load) -> None:
     """The annotation on the Node does the same, set by the command or by anybody."""
     east = lab.topology.clusters[0]
@@ -82,6 +84,7 @@ def test_drain_by_the_api(lab: Lab, load: Load) -> None:
     assert_nothing_lost(load)
 
 
+@pytest.mark.timing
 def test_the_last_gateway_does_not_go(lab: Lab, load: Load) -> None:
     """While the other one is drained a drain is refused with the reason, and no longer asked for."""
     east = lab.topology.clusters[0]
@@ -97,6 +100,7 @@ def test_the_last_gateway_does_not_go(lab: Lab, load: Load) -> None:
     assert_nothing_lost(load)
 
 
+@pytest.mark.timing
 def test_an_agent_that_is_stopped_hands_over_first(lab: Lab, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     """With drainOnStop SIGTERM drains, then ends the process; the next agent takes the gateway back."""
     east = lab.topology.clusters[0]

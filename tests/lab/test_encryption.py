@@ -30,6 +30,8 @@ from mcagent.model.facts import DatapathType
 from mcagent.model.resources import TunnelType
 from tests.lab.traces import nodes_of, trace
 
+pytestmark = pytest.mark.datapath
+
 PORT = 51821
 ROAMED = 40000  # the same behind an address translation
 _SHAPES = [  # CNI, encapsulation, WireGuard's implementation, gateways of each cluster, underlay
@@ -249,6 +251,7 @@ def test_probes_measure_the_encrypted_way(lab: Lab) -> None:
     wait_until(passing, "answered probes of all sizes", timeout=60)
 
 
+@pytest.mark.timing
 def test_a_device_that_somebody_removes_comes_back(lab: Lab, wire: Wire, load: Load) -> None:
     """Without the device nothing leaves; the agent makes it again, with the same key, in seconds."""
     east = lab.topology.clusters[0]
@@ -315,6 +318,7 @@ def _answers(pod: str, target: IPv4Address) -> bool:
     return True
 
 
+@pytest.mark.timing
 def test_a_killed_agent_changes_nothing(lab: Lab, wire: Wire, load: Load) -> None:
     """SIGKILL of the agents on both sides and their return: not one packet is lost."""
     names = [cluster.gateways[0].name for cluster in lab.topology.clusters]
@@ -327,6 +331,7 @@ def test_a_killed_agent_changes_nothing(lab: Lab, wire: Wire, load: Load) -> Non
     assert lost(load, began) == {}
 
 
+@pytest.mark.timing
 @pytest.mark.failover
 def test_a_peer_that_restarts_is_back_at_once(lab: Lab, wire: Wire, load: Load) -> None:
     """The device (or the process of wireguard-go) dies on a gateway: the silence is short."""
@@ -354,6 +359,7 @@ def _processes(lab: Lab, node: Node) -> list[int]:
     return found
 
 
+@pytest.mark.timing
 @pytest.mark.failover
 @pytest.mark.parametrize("sides", [(0,), (1,), (0, 1)], ids=["one", "other", "both"])
 def test_rotation(lab: Lab, wire: Wire, load: Load, sides: tuple[int, ...]) -> None:
@@ -392,6 +398,7 @@ def test_rotation(lab: Lab, wire: Wire, load: Load, sides: tuple[int, ...]) -> N
     assert silence(load, began) < 1.0 * len(sides)  # on a busy machine; docs/encryption.md has measurements
 
 
+@pytest.mark.timing
 def test_a_peer_whose_address_changes_is_followed(lab: Lab, wire: Wire, load: Load) -> None:
     """Behind an address translation that changes its mind WireGuard follows, and the agent leaves it alone."""
     east, west = lab.topology.clusters
@@ -422,6 +429,7 @@ def test_a_peer_whose_address_changes_is_followed(lab: Lab, wire: Wire, load: Lo
     faults.Settled(lab)
 
 
+@pytest.mark.timing
 @pytest.mark.failover
 def test_a_lost_gateway_is_left(lab: Lab, wire: Wire, load: Load) -> None:
     """A gateway without its cable: the other takes over within the time of the clear, no connection breaks."""

@@ -19,7 +19,7 @@ from devtools.traffic.load import Load
 from tests import failover
 from tests.failover import INTERVALS, ROWS, Counted, Volume, words
 
-pytestmark = pytest.mark.failover
+pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 
 SPELL = 3.0  # seconds that a fault lasts
 SILENCE = 2.0  # seconds; without BFD nothing would end a silence before the fault ends
@@ -48,6 +48,7 @@ def number(name: str) -> int:
     return list(ROWS).index(name)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", FAULTS)
 def test_traffic_leaves_a_gateway_that_fails(lab: Lab, load: Load, settled: Settled, name: str) -> None:
     """No connection breaks, and packets pass by the other gateway long before the fault ends."""
@@ -58,6 +59,7 @@ def test_traffic_leaves_a_gateway_that_fails(lab: Lab, load: Load, settled: Sett
         assert max(failover.tcp_silences(one.during)) < SILENCE + one.during.stall, words(one.during)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_what_is_planned_or_only_the_agent_s_loses_nothing(
     lab: Lab, load: Load, settled: Settled, name: str
@@ -69,6 +71,7 @@ def test_what_is_planned_or_only_the_agent_s_loses_nothing(
         assert failover.datagrams_lost(report) == 0, words(report)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", RETURNS)
 def test_packets_pass_again_soon_after_the_end_of_what_stopped_them(
     lab: Lab, load: Load, settled: Settled, name: str
@@ -79,6 +82,7 @@ def test_packets_pass_again_soon_after_the_end_of_what_stopped_them(
     assert one.healed < 10.0 + one.after.stall, words(one.after)
 
 
+@pytest.mark.timing
 def test_two_faults_at_once_settle(lab: Lab, load: Load, settled: Settled) -> None:
     """Whatever two gateways suffer together: traffic finds its way, and when it ends all is as before."""
     seed = int(os.environ.get("MCAGENT_TEST_SEED") or time.time())

@@ -19,7 +19,7 @@ from devtools.waiting import wait_until
 from tests import failover
 from tests.failover import INTERVALS, Volume, words
 
-pytestmark = pytest.mark.failover
+pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 
 INITIAL, LONGEST = 1.0, 60.0  # seconds: the defaults of damping
 SPELL = 30.0  # seconds that the link loses some
@@ -27,6 +27,7 @@ SHARE = 0.3
 VOLUME = Volume(datagrams=100, connections=12, interval=0.05)
 
 
+@pytest.mark.timing
 def test_a_gateway_whose_link_loses_much_is_left_for_long(make_lab: Callable[[Topology], Lab]) -> None:
     """No connection breaks, each tunnel to it is used again a few times at most, and in the end hardly any is."""
     plain = failover.topology(INTERVALS["100x3"], gateways=2, workers=1)

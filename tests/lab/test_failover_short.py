@@ -25,6 +25,8 @@ from mcagent.model.facts import DatapathType
 from tests import failover
 from tests.failover import ROWS, Counted, Intervals, Volume, words
 
+pytestmark = pytest.mark.datapath
+
 # Seconds that a fault lasts, and that a connection may be silent. TCP tries again 0.2, 0.6, 1.4 and 3.0 s after
 # what was lost, or twice as late: its first timeout grows with what the round-trip time varies by (RFC 6298).
 SPELL = 7.4
@@ -88,6 +90,7 @@ def load(lab: Lab, settled: Settled, datapath: DatapathType) -> Iterator[Load]:
         yield one
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("lab", [TrafficEncryption.NONE], indirect=True, ids=str)
 @pytest.mark.parametrize("name", ROWS)
 def test_connections_outlive_a_fault(lab: Lab, load: Load, settled: Settled, name: str) -> None:
@@ -95,6 +98,7 @@ def test_connections_outlive_a_fault(lab: Lab, load: Load, settled: Settled, nam
     outlive(lab, load, settled, name)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("lab", [TrafficEncryption.NONE], indirect=True, ids=str)
 def test_forgetting_the_past_changes_nothing_of_what_came_later(load: Load) -> None:
     """What the load reports of a while is the same when it has forgotten what was before."""
@@ -109,6 +113,7 @@ def test_forgetting_the_past_changes_nothing_of_what_came_later(load: Load) -> N
     assert all(one.sent for one in found.streams.values())
 
 
+@pytest.mark.timing
 @pytest.mark.failover
 @pytest.mark.parametrize("lab", [TrafficEncryption.WIREGUARD], indirect=True, ids=str)
 @pytest.mark.parametrize("name", ENCRYPTED)

@@ -18,7 +18,7 @@ from tests import failover
 from tests.downloads import Downloads, downloading, with_download
 from tests.failover import INTERVALS, words
 
-pytestmark = pytest.mark.failover
+pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 
 MakeLab = Callable[[Topology], Lab]
 SPELL = 3.0  # seconds that a fault lasts
@@ -46,6 +46,7 @@ FAULTS: dict[str, Callable[[Lab, str], Fault]] = {
 }
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("side", [0, 1], ids=["client", "serving"])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_download_goes_on(lab: Lab, downloads: Downloads, settled: Settled, name: str, side: int) -> None:
@@ -68,6 +69,7 @@ def test_a_download_goes_on(lab: Lab, downloads: Downloads, settled: Settled, na
     assert downloads.silence(until, time.monotonic()) < SILENCE
 
 
+@pytest.mark.timing
 def test_a_client_that_uses_its_port_again(lab: Lab, settled: Settled) -> None:
     """Connections from ports that a moment ago were those of others, to the same Service, go on by any gateway.
 
@@ -94,6 +96,7 @@ def test_a_client_that_uses_its_port_again(lab: Lab, settled: Settled) -> None:
                 fault.heal()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("side", [0, 1], ids=["client", "serving"])
 def test_a_snated_connection_goes_on_or_is_reset(make_lab: MakeLab, side: int) -> None:
     """Where Pod CIDRs overlap: none hangs, nor downloads; the serving side's gateways break none."""

@@ -14,6 +14,8 @@ from devtools.waiting import wait_until
 from tests import failover
 from tests.failover import INTERVALS, Volume, words
 
+pytestmark = pytest.mark.datapath
+
 VOLUME = Volume(datagrams=100, connections=10, interval=0.05)
 
 
@@ -23,6 +25,7 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
     return make_lab(failover.topology(INTERVALS["200x3"], gateways=2, workers=1))
 
 
+@pytest.mark.timing
 def test_a_false_alarm_loses_nothing(lab: Lab, settled: Settled) -> None:
     """One gateway of each cluster is gone; then BFD reports all other tunnels to be down, too."""
     gone = [cluster.gateways[-1].name for cluster in lab.topology.clusters]

@@ -22,6 +22,8 @@ from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from mcagent.model.facts import DatapathType
 
+pytestmark = pytest.mark.datapath
+
 BRIDGE = "br-mc"
 KILLS = 30
 KILLS_IN_A_TEST_KERNEL = 12  # it starts an agent in three seconds
@@ -131,6 +133,7 @@ def readyz(lab: Lab, node: str) -> tuple[int, str]:
     return lab.http(node, "/readyz")
 
 
+@pytest.mark.timing
 def test_without_the_api_server_the_dataplane_stays_and_agents_catch_up(lab: Lab, before: Dumps) -> None:
     """/readyz tells that the API server is gone; no packet is lost; what changed meanwhile is programmed."""
     east, west = lab.topology.clusters
@@ -175,6 +178,7 @@ WRONG_ANSWERS: list[dict[str, object]] = [
 ]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "wrongs",
     [
@@ -211,6 +215,7 @@ def _faults_left(lab: Lab) -> object:
     return lab.api(lab.topology.clusters[0].name).request("GET", "/_admin/faults")[1]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("role", ["worker", "gateway"])
 @pytest.mark.parametrize("signal_name", ["SIGKILL", "SIGTERM"])
 def test_a_restarted_ovs_vswitchd_is_programmed_again_within_two_seconds(
@@ -237,6 +242,7 @@ def _reaches(lab: Lab) -> bool:
     return False
 
 
+@pytest.mark.timing
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_agents_killed_again_and_again_lose_no_packet(lab: Lab, before: Dumps) -> None:
@@ -323,6 +329,7 @@ def test_an_import_deleted_and_created_again(lab: Lab, before: Dumps) -> None:
         wait_until(lambda node=node: dumps(lab, node.name) == before[node.name], "all to be back", timeout=20)  # type: ignore[misc]
 
 
+@pytest.mark.timing
 def test_an_object_changed_a_thousand_times_settles_once(lab: Lab, before: Dumps, datapath: DatapathType) -> None:
     """A thousand changes in a burst end in the last one's state, without a leak and in far fewer passes."""
     if datapath is not DatapathType.NETDEV:
@@ -473,6 +480,7 @@ def _openflow_refuses(lab: Lab, node: str) -> Iterator[None]:
         hidden.rename(path)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(("refuses", "backend"), [(_nft_refuses, "nft"), (_openflow_refuses, "openflow")])
 def test_a_backend_that_refuses_does_not_stop_the_others(
     lab: Lab, refuses: Callable[[Lab, str], contextlib.AbstractContextManager[None]], backend: str

@@ -20,7 +20,7 @@ from tests import failover
 from tests.failover import INTERVALS, Volume, words
 from tests.lab.gateways import told
 
-pytestmark = pytest.mark.failover
+pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 
 VOLUME = Volume(datagrams=100, connections=12, interval=0.05)
 AFTER = 1.0  # seconds that are watched after everything is told to be done
@@ -69,6 +69,7 @@ def nothing_lost(load: Load) -> None:
     assert failover.datagrams_lost(report) == failover.broken(report) == 0, words(report)
 
 
+@pytest.mark.timing
 def test_a_cordoned_gateway_is_left_and_taken_back(lab: Lab, load: Load, settled: Settled) -> None:
     """Cordon hands over as drain does; uncordon ends it."""
     east = lab.topology.clusters[0]
@@ -82,6 +83,7 @@ def test_a_cordoned_gateway_is_left_and_taken_back(lab: Lab, load: Load, settled
     nothing_lost(load)
 
 
+@pytest.mark.timing
 def test_a_gateway_object_is_deleted_and_made_again(lab: Lab, load: Load, settled: Settled) -> None:
     """Its Node becomes a worker when its peers have moved, then a gateway again; others hear of it later."""
     east = lab.topology.clusters[0]
@@ -105,6 +107,7 @@ def test_a_gateway_object_is_deleted_and_made_again(lab: Lab, load: Load, settle
     nothing_lost(load)
 
 
+@pytest.mark.timing
 def test_a_gateway_that_reaches_no_other_cluster_is_left_by_its_own(
     lab: Lab, load: Load, settled: Settled
 ) -> None:
@@ -132,6 +135,7 @@ def test_a_gateway_that_reaches_no_other_cluster_is_left_by_its_own(
     assert failover.broken(load.report(load.began)) == 0
 
 
+@pytest.mark.timing
 def test_a_new_gateway_is_not_used_before_it_answers(lab: Lab, settled: Settled) -> None:
     """One that never does is given the grace, then it is a gateway without BFD; until then nothing goes to it."""
     settled.wait()
@@ -156,6 +160,7 @@ def test_a_new_gateway_is_not_used_before_it_answers(lab: Lab, settled: Settled)
     settled.wait()
 
 
+@pytest.mark.timing
 def test_readiness_chooses_gateways(make_lab: MakeLab) -> None:
     """Annotated Nodes are gateways; one that is not Ready is left, and taken back, without a loss."""
     with make_lab(topology(gatewaySelection="readiness", serviceCIDRs=[])) as lab:
@@ -184,6 +189,7 @@ def test_readiness_chooses_gateways(make_lab: MakeLab) -> None:
             nothing_lost(load)
 
 
+@pytest.mark.timing
 def test_active_standby_takes_nothing_back(make_lab: MakeLab) -> None:
     """All goes by the first gateway; when that dies by the second, and stays there when the first returns."""
     with make_lab(topology(gateways="active-standby")) as lab:

@@ -136,6 +136,7 @@ def test_an_endpoint_reaches_itself_and_affinity_holds(lab: Lab) -> None:
     )
 
 
+@pytest.mark.timing
 def test_a_cluster_that_no_gateway_reaches_is_left_in_the_time_of_bfd_and_returns(lab: Lab) -> None:
     """Its objects stay what they are; who has lost it gets its connections elsewhere, and nobody else notices."""
     east, west = lab.topology.clusters

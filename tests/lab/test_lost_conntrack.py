@@ -14,6 +14,8 @@ from tests import failover
 from tests.downloads import downloading, with_download
 from tests.failover import INTERVALS
 
+pytestmark = pytest.mark.datapath
+
 GONE = 0.2  # seconds without ovs-vswitchd
 # What the server sends is lost meanwhile, and then waits for the client's answer: TCP tries after 0.2, 0.6, 1.4
 # and 3.0 s (RFC 6298), and the client is asked again until 2 s after the Node is back.
@@ -26,6 +28,7 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
     return make_lab(with_download(failover.topology(INTERVALS["200x3"], gateways=1, workers=1)))
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("straight", [False, True], ids=["service", "pod"])
 def test_downloads_go_on(lab: Lab, settled: Settled, *, straight: bool) -> None:
     """By a Service as from a Pod's own address: nothing ends, nothing is wrong, and data comes again soon."""

@@ -22,6 +22,8 @@ from mcagent.core.fragments.tunnel_guard import BFD_PORT
 from mcagent.model.facts import DatapathType
 from mcagent.model.resources import TunnelType
 
+pytestmark = pytest.mark.datapath
+
 _SHAPES = [  # each profile with each encapsulation; each profile, and each encapsulation, on both underlays
     (Cni.FLANNEL, TunnelType.GENEVE, Underlay.IPV4),
     (Cni.FLANNEL, TunnelType.VXLAN, Underlay.IPV6),

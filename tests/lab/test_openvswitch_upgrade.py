@@ -19,6 +19,8 @@ from tests import failover
 from tests.failover import Intervals, Row, Volume, words
 from tests.lab.test_failover_short import lost
 
+pytestmark = pytest.mark.datapath
+
 # Long enough for a busy machine, as in test_failover_short.
 INTERVALS = Intervals(name="400x3", local=400, remote=400, bound=2.4)
 VOLUME = Volume(datagrams=60, connections=8, interval=0.1)
@@ -109,6 +111,7 @@ def load(lab: Lab, switches: Switches) -> Iterator[Load]:
         yield one
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("role", ["gateway", "worker"])
 def test_an_upgrade_of_open_vswitch_breaks_no_connection(
     lab: Lab, switches: Switches, load: Load, datapath: DatapathType, role: str

@@ -25,6 +25,8 @@ from mcagent.model.resources import TunnelType
 from tests.antrea_crds import ANTREA, definition
 from tests.lab.traces import trace
 
+pytestmark = pytest.mark.datapath
+
 IDENTITIES = {"web": 11, "good": 12, "bad": 13}
 REPEATS = 12  # packets or connections that show a verdict
 IN_TIME = 15.0  # seconds until a policy counts

@@ -13,6 +13,8 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, generate
 from devtools.traffic.traffic import TcpClient
 
+pytestmark = pytest.mark.datapath
+
 TCP_REPAIR = 19  # linux/tcp.h
 AGAIN = 8.0  # seconds: the first SYN only makes the server ask, the next one comes after 1 s
 BURST = 40

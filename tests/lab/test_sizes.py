@@ -24,6 +24,8 @@ from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capt
 from devtools.waiting import wait_until
 from mcagent.model.resources import TunnelType
 
+pytestmark = pytest.mark.datapath
+
 # Of mc-gw0 on an uplink of 1500: outer IP, UDP, Geneve (RFC 8926) or VXLAN, inner Ethernet.
 MTUS = {Underlay.IPV4: 1500 - (20 + 8 + 8 + 14), Underlay.IPV6: 1500 - (40 + 8 + 8 + 14)}
 # A datagram that does not fit the larger MTU, and whose answer (with a line of the server's) no device of a Pod: a

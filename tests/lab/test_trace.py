@@ -19,6 +19,8 @@ from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from tests.lab.traces import nodes_of, trace
 
+pytestmark = pytest.mark.datapath
+
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[[Topology], Lab]) -> Iterator[Lab]:

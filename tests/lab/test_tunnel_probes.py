@@ -63,6 +63,7 @@ def since(lab: Lab, name: str, first: str, second: str, enough: int) -> float:
     return (after[0] - before[0]) / (after[1] - before[1])
 
 
+@pytest.mark.timing
 def test_both_ends_measure_a_healthy_tunnel(lab: Lab) -> None:
     """Nothing is lost, the largest packets pass, and the bridges take little time."""
 
@@ -78,6 +79,7 @@ def test_both_ends_measure_a_healthy_tunnel(lab: Lab) -> None:
         assert found["lossRatio"] < 0.2
 
 
+@pytest.mark.timing
 def test_a_benchmark_measures_from_pod_to_pod(lab: Lab) -> None:
     """Its ends, as its Pods run them: no more than the limit is sent, and nearly that; round trips are told."""
     clients, servers = (cluster.workers[0].pods[0] for cluster in lab.topology.clusters)
@@ -140,6 +142,7 @@ class Slow:
                 self._sockets[side].send(b"".join(bytes.fromhex(one.replace(":", "")) for one in macs) + rest)
 
 
+@pytest.mark.timing
 def test_a_longer_way_is_measured(lab: Lab) -> None:
     """The round trip is that of the way, and a little of both Nodes."""
     here, _ = ends(lab)
@@ -149,6 +152,7 @@ def test_a_longer_way_is_measured(lab: Lab) -> None:
     assert 2 * DELAY <= mean < 2 * DELAY + BUSY
 
 
+@pytest.mark.timing
 def test_loss_is_measured(lab: Lab) -> None:
     """Three of ten packets lost each way: about half of the probes get no answer."""
     here, _ = ends(lab)
@@ -162,6 +166,7 @@ def test_loss_is_measured(lab: Lab) -> None:
     assert 0.2 <= lost <= 0.8
 
 
+@pytest.mark.timing
 def test_a_narrow_path_is_named(lab: Lab) -> None:
     """A problem says so while only small packets pass, and the metric does; both end with it."""
     here, there = ends(lab)

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 pytestmark = [
+    pytest.mark.datapath,
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="the tutorials need kubectl"),
     pytest.mark.timeout(900),  # some ninety commands: a minute and a half where nobody else is at work
 ]

@@ -80,6 +80,7 @@ def _only(lab: Lab, client: Cluster, address: object, pod: str) -> bool:
     return all(reached(lab, client, address, (pod,)) for _ in range(8))
 
 
+@pytest.mark.timing
 def test_a_gateway_whose_node_is_not_ready_is_replaced_without_the_leader(lab: Lab) -> None:
     """With the leader's API server away a Node's readiness alone makes another annotated Node the gateway."""
     leader, cluster = lab.topology.clusters[0], lab.topology.clusters[1]

@@ -35,6 +35,7 @@ def listed(directory: Path, lines: dict[str, str]) -> Path:
     return file
 
 
+@pytest.mark.timing
 def test_one_agent_that_hangs_stops_nobody(tmp_path: Path) -> None:
     """Every Node has its answer, or why there is none, within the deadline of one of them."""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.agent.objects import SnapshotStore
@@ -32,13 +32,13 @@ from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.document import CUT, MAX_DEPTH, decode, decode_noting_cuts, was_cut
 from mcagent.supervised import attempt
+from tests.properties import COSTLY
 from tests.unit import agentworld, leader_world, member_world, test_member_service_import
 from tests.unit.control_view import START, Controller
 from tests.unit.leader_world import AREA, Leader
 from tests.unit.nasty import DEEP, VALUES, changed, paths, received, spoiled, text_of
 from tests.unit.test_admission import OWN, SET, WORLD, sa
 
-QUICK = settings(max_examples=25, deadline=None)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
@@ -63,7 +63,6 @@ def depth(value: Any) -> int:
 
 
 @given(value=JSON)
-@QUICK
 def test_decoding_is_that_of_json(value: Any) -> None:
     """What is not too deep comes back as it was, brackets and quotes in strings included."""
     assert decode(json.dumps(value).encode()) == value
@@ -173,7 +172,6 @@ def programmed(*bad: RawObject) -> dict[str, Any]:
 
 
 @given(bad=st.sampled_from(AGENT_BAD).flatmap(spoiled))
-@QUICK
 def test_an_agent_goes_on(bad: RawObject) -> None:
     """What it programs for other clusters and Services does not change by a bad object."""
     alone, beside = programmed(), programmed(bad)
@@ -219,7 +217,6 @@ MERGED = merged()
 
 
 @given(bad=st.sampled_from(LEADER_BAD).flatmap(spoiled))
-@QUICK
 def test_a_leader_goes_on(bad: RawObject) -> None:
     """Imports of others' exports, and what is said of these, do not change by a bad export or announcement."""
     assert any("default-nginx-endpoints" in key for key in MERGED)
@@ -281,7 +278,6 @@ FOLLOWED = followed()
 
 
 @given(bad=st.sampled_from([*MEMBER_LOCAL, *MEMBER_LEADER]).flatmap(spoiled))
-@QUICK
 def test_a_member_goes_on(bad: RawObject) -> None:
     """What it exports and imports otherwise does not change by a bad object, of its own cluster or the leader."""
     assert any("'east-shop-web-service'" in key for key in FOLLOWED)
@@ -318,7 +314,6 @@ REVIEWED: Sequence[RawObject] = (*LEADER_BAD, agentworld.gateway("zz"), leader_w
     place=st.none()
     | st.tuples(st.sampled_from(["kind", "userInfo", "namespace", "name"]), st.sampled_from(VALUES)),
 )
-@QUICK
 def test_a_review_is_always_answered(
     new: RawObject, old: Any, operation: Any, info: RawObject, place: tuple[str, Any] | None
 ) -> None:
@@ -344,7 +339,7 @@ def test_a_review_is_always_answered(
 
 @pytest.mark.parametrize("what", sorted(LISTINGS))
 @given(data=st.data())
-@settings(max_examples=8, deadline=None)
+@COSTLY
 def test_tables_show_any_object(what: str, data: st.DataObject) -> None:
     """`mcagent get` shows a bad object in one printable line of moderate length, beside the others."""
     good = {
@@ -369,7 +364,6 @@ def test_tables_show_any_object(what: str, data: st.DataObject) -> None:
 
 
 @given(bad=spoiled({"data": {"token": "QQ==", "ca.crt": "QQ=="}}), spec=spoiled(member_world.cluster_set()))
-@QUICK
 def test_credentials_and_membership_are_refused_in_words(bad: RawObject, spec: RawObject) -> None:
     """A Secret or ClusterSet with anything in it is used, or refused with an InputError that is short."""
     for read in (lambda: credentials("Secret x", received(bad)), lambda: membership([received(spec)])):
@@ -382,7 +376,6 @@ def test_credentials_and_membership_are_refused_in_words(bad: RawObject, spec: R
 
 
 @given(objects=st.lists(st.sampled_from(LEADER_BAD[:5]).flatmap(spoiled), max_size=4))
-@QUICK
 def test_a_cache_files_what_it_can(objects: list[RawObject]) -> None:
     """Objects come and go whatever is in them, and leave nothing behind."""
     cache = Cache({Side.LOCAL: [Kind.RESOURCE_EXPORT]}, [BY_CLUSTER, BY_IMPORT])

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.addresses.rules import Taken
@@ -698,7 +698,6 @@ PODS = st.frozensets(
 )
 
 
-@settings(deadline=None)
 @given(CHANGES, st.lists(st.tuples(st.integers(0, 12), st.just(frozenset()) | PODS), max_size=4))
 def test_one_change_after_the_other_gives_what_all_at_once_give(
     changes: list[ClusterInfoImport], moves: list[tuple[int, frozenset[str]]]

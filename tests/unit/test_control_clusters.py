@@ -10,6 +10,7 @@ from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim, colli
 from mcagent.controller.leader.ledger import granted_in
 from mcagent.controller.settings import EndpointIpType
 from mcagent.model.objects import Kind
+from tests.properties import COSTLY
 from tests.unit.control_clusters import CIDRS, STALE, Clusters
 from tests.unit.member_world import AREA, HOME, SET, cluster_set, conditions_of, service, settings, slice_of
 
@@ -356,4 +357,4 @@ class Interleavings(RuleBasedStateMachine):
 
 
 TestInterleavings = Interleavings.TestCase
-TestInterleavings.settings = hypothesis_settings(max_examples=20, stateful_step_count=25, deadline=None)
+TestInterleavings.settings = hypothesis_settings(COSTLY, stateful_step_count=25)

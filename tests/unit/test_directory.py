@@ -210,6 +210,7 @@ def test_the_namespace_selects_and_fills_in(case: Case) -> None:
     case.mirror.wait_keys(Kind.GATEWAY, "kube-system/n2")
 
 
+@pytest.mark.timing
 def test_a_directory_that_goes_leaves_everything(case: Case, tmp_path: Path) -> None:
     """When the directory cannot be read, what is known stays, and the state says why."""
     case.write("a.yaml", gateway("n1"))

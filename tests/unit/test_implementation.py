@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.core.compile import Compiled, compile_desired
@@ -114,7 +114,6 @@ def clusters_of_ours(draw: st.DrawFn) -> tuple[ClusterInfoImport, ...]:
     return tuple(found)
 
 
-@settings(max_examples=60, deadline=None)
 @given(clusters_of_ours(), NAMES, st.integers(0, 1 << 12))
 def test_nothing_changes_for_clusters_of_ours(found: tuple[ClusterInfoImport, ...], on: str, bits: int) -> None:
     """Whoever never answered, flows are the same to the byte where what a cluster publishes says it is ours."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as budget
 from hypothesis import strategies as st
 
 from mcagent.controller.contract import names
@@ -213,7 +212,6 @@ def test_off_refuses_and_takes_back() -> None:
     assert label_identities.OFF in world.verdict(name)["message"]
 
 
-@budget(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.integers(0, 5)), max_size=30), st.randoms())
 def test_numbers_under_interleavings(changes: list[tuple[int, bool, int]], chance: Any) -> None:
     """With few numbers, keys in any order and leaders in turn: at the end each label has one, and its own."""

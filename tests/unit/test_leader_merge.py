@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -14,6 +14,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
+from tests.properties import COSTLY
 from tests.unit.leader_world import (
     AREA,
     FLAT,
@@ -747,13 +748,10 @@ class AnyOrder(RuleBasedStateMachine):
                 assert ip != "127.0.0.1"
 
 
-AnyOrder.TestCase.settings = settings(
-    max_examples=20, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
-)
+AnyOrder.TestCase.settings = settings(COSTLY, stateful_step_count=20)
 test_any_order = AnyOrder.TestCase
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     order=st.permutations(range(6)),
     ports=st.lists(st.sampled_from([80, 81]), min_size=3, max_size=3),
@@ -777,7 +775,6 @@ def test_the_order_of_arrival_says_nothing(order: list[int], ports: list[int], s
     assert world(order) == world(list(range(6)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(obj=st.dictionaries(st.sampled_from(["spec", "status", "clusterID", "clusterSetID"]), JSON, max_size=4))
 def test_any_json_is_survived(obj: dict[str, Any]) -> None:
     """No reconciler raises on any object that an API server could hold."""

@@ -177,6 +177,7 @@ def test_a_refused_object_is_named_and_the_rest_goes_on(world: World) -> None:
     assert len(routes(world)) == 3
 
 
+@pytest.mark.timing
 def test_a_refusal_is_not_retried_in_a_tight_loop() -> None:
     """With the shipped timing a refusing backend is tried a few times in a second."""
     world = World(timing=Timing())

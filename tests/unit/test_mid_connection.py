@@ -9,14 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.fields import IP_TCP, PORT_CONTROLLER
 from flows.simulator import Datapath, Network
 from flows.simulator.packet import SYN
 from mcagent.dataplane.conntrack import Connection, restoration
-from tests.conversations import Call, Exchange, calls, examples, exchange, one
+from tests.conversations import Call, Exchange, calls, exchange, one
+from tests.properties import COSTLY
 from tests.topologies import ZONES, Service, World, worlds
 
 SEEDS = st.integers(0, 2**32)
@@ -25,10 +26,11 @@ Endpoint = tuple[str, object, int]  # Node, address, port
 
 def service_calls(world: World, random: Random, number: int) -> list[Call]:
     """Draw calls of TCP Services that have a choice of endpoints, by clients whose address is kept."""
-    drawn = calls(world, random, 8 * number, published=True)
-    with_choice = [c for c in drawn if c.service and c.protocol == IP_TCP and len(c.service.endpoints) > 1]
-    assume(with_choice)
-    return with_choice[:number]
+
+    def with_choice(call: Call) -> bool:
+        return call.service is not None and call.protocol == IP_TCP and len(call.service.endpoints) > 1
+
+    return calls(world, random, number, published=True, wanted=with_choice)
 
 
 def some_dead(world: World, network: Network, random: Random, cluster: str, percent: int) -> Network:
@@ -78,7 +80,7 @@ def others_ready(world: World, call: Call, random: Random, taken: tuple[object, 
     return world.having(replace(cluster, services=services))
 
 
-@examples(20)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=2, plain=True), SEEDS, st.sampled_from(Datapath))
 def test_a_packet_of_an_open_connection_meets_its_endpoint(world: World, seed: int, datapath: Datapath) -> None:
     """At any gateway, whatever each of them sees and has lost, and while the endpoints of the Service change."""
@@ -99,7 +101,7 @@ def test_a_packet_of_an_open_connection_meets_its_endpoint(world: World, seed: i
                 assert met == opened(before)
 
 
-@examples(20)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=2, plain=True), SEEDS, st.sampled_from(Datapath))
 def test_no_other_endpoint_is_reached_when_nodes_lose_their_state_too(
     world: World, seed: int, datapath: Datapath
@@ -118,7 +120,7 @@ def test_no_other_endpoint_is_reached_when_nodes_lose_their_state_too(
         assert met <= opened(before)
 
 
-@examples(20)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=2, plain=True), SEEDS)
 def test_what_the_kernel_still_knows_is_found(world: World, seed: int) -> None:
     """All of a cluster's userspace datapaths have lost their conntrack; agents restore what their kernels have."""
@@ -142,7 +144,7 @@ def test_what_the_kernel_still_knows_is_found(world: World, seed: int) -> None:
         assert opened(asked) == opened(before)
 
 
-@examples(20)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=2, plain=True), SEEDS, st.sampled_from(Datapath))
 def test_a_gateway_asks_once(world: World, seed: int, datapath: Datapath) -> None:
     """The gateway that has asked for a connection knows it: the next packet passes each switch once."""

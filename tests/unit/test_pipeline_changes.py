@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flows.simulator import Network
-from tests.conversations import calls, examples, exchange
+from tests.conversations import calls, exchange, to_service
+from tests.properties import COSTLY
 from tests.topologies import World, worlds
 
 SEEDS = st.integers(0, 2**32)
@@ -20,16 +21,18 @@ def over(world: World, before: Network) -> Network:
     return replace(world.network, connections=before.connections)
 
 
-@examples(10)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_removing_a_gateway_keeps_connections(world: World, seed: int) -> None:
     """A gateway that is taken out of its cluster takes no connection with it, and may come back."""
+    moved = 0
     for call in calls(world, Random(seed), 6, published=True):
         before = exchange(world, world.network, call, call.packet)
         for gone in {*before.there.path, *before.back.path} - {call.client.node, before.node}:
             cluster = world.cluster(world.nodes[gone].cluster)
             if len(cluster.gateways) < 2 or not world.nodes[gone].gateway:
                 continue
+            moved += 1
             lost = {p.address for p in cluster.pods if p.node == gone}
             services = (
                 replace(s, endpoints=tuple(e for e in s.endpoints if e[0] not in lost)) for s in cluster.services
@@ -49,16 +52,16 @@ def test_removing_a_gateway_keeps_connections(world: World, seed: int) -> None:
                     before.seen.dst,
                     before.seen.dst_port,
                 )
+    assume(moved)
 
 
-@examples(8)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS)
 def test_changed_endpoints_leave_connections_alone(world: World, seed: int) -> None:
     """A connection keeps its endpoint while others come and go; new ones use only what is there."""
     random = Random(seed)
-    for call in calls(world, random, 6):
-        if call.service is None:
-            continue
+    for call in calls(world, random, 6, wanted=to_service):
+        assert call.service is not None
         before = exchange(world, world.network, call, call.packet)
         taken = next(e for e in call.service.endpoints if e == (before.seen.dst, before.seen.dst_port))
         cluster = world.cluster(call.cluster)

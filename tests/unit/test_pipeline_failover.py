@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from random import Random
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP, PORT_CONTROLLER
@@ -16,7 +16,8 @@ from flows.simulator.packet import ACK, RST, SYN, Packet
 from mcagent.dataplane.conntrack import Connection, questions
 from mcagent.model.net import host_network
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
-from tests.conversations import Call, Exchange, calls, examples, exchange, none, one
+from tests.conversations import Call, Exchange, calls, exchange, none, one, to_service
+from tests.properties import COSTLY
 from tests.topologies import PLAIN, ZONES, World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
@@ -34,19 +35,22 @@ def without(world: World, network: Network, gateway: str, cluster: str) -> Netwo
     return replace(network, dead=network.dead | ends)
 
 
-@examples(13)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_losing_a_gateway_keeps_the_connection(world: World, seed: int) -> None:
     """A connection that keeps its source goes on by another gateway, with the same endpoint, and back again."""
+    moved = 0
     for call in calls(world, Random(seed), 10, published=True):
         before = exchange(world, world.network, call, call.packet)
         for lost in {*before.there.path, *before.back.path} - {call.client.node, before.node}:
             if len(world.cluster(world.nodes[lost].cluster).gateways) < 2:
                 continue
+            moved += 1
             during = exchange(world, before.network.losing(lost), call, call.later)
             assert lost not in {*during.there.path, *during.back.path}
             the_same(during, before)
             the_same(exchange(world, replace(during.network, dead=frozenset()), call, call.later), before)
+    assume(moved)
 
 
 def patterns(world: World, network: Network, call: Call, node: str) -> Iterator[Network]:
@@ -63,15 +67,13 @@ def patterns(world: World, network: Network, call: Call, node: str) -> Iterator[
                     yield without(world, network.losing(*lost), gateway, call.client.cluster)
 
 
-@examples(10)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
 def test_a_server_is_heard_without_the_gateway_that_translated(
     world: World, seed: int, datapath: Datapath
 ) -> None:
     """While only the server sends, its replies reach the client, translated, by gateways that know nothing."""
-    for call in calls(world, Random(seed), 5):
-        if call.service is None:
-            continue
+    for call in calls(world, Random(seed), 5, wanted=to_service):
         before = exchange(world, world.network.over(datapath), call, call.packet)
         gateways = [g.name for g in world.cluster(call.cluster).gateways]
         known = exchange(world, before.network, call, call.later).network
@@ -89,7 +91,7 @@ def test_a_server_is_heard_without_the_gateway_that_translated(
                 the_same(exchange(world, network, call, call.later), before)
 
 
-@examples(10)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
 def test_a_node_that_lost_its_conntrack_recovers(world: World, seed: int, datapath: Datapath) -> None:
     """Also when the server speaks first, which looks like a connection of its own: the client's next packet heals.
@@ -97,9 +99,8 @@ def test_a_node_that_lost_its_conntrack_recovers(world: World, seed: int, datapa
     Where nothing is translated the server's packet itself arrives; but that of an endpoint of an exported Service
     never does, since it may have to be translated.
     """
-    for call in calls(world, Random(seed), 5):
-        if call.protocol == IP_ICMP:
-            continue  # an echo reply begins nothing
+    # An echo reply begins nothing.
+    for call in calls(world, Random(seed), 5, wanted=lambda call: call.protocol != IP_ICMP):
         before = exchange(world, world.network.over(datapath), call, call.packet)
         known = exchange(world, before.network, call, call.later).network
         network = known.forgetting(ZONES.arrival, before.node)
@@ -116,7 +117,7 @@ def test_a_node_that_lost_its_conntrack_recovers(world: World, seed: int, datapa
         assert (home, seen.src, seen.src_port) == (call.client.node, call.address, call.packet.dst_port)
 
 
-@examples(10)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS)
 def test_a_gateway_that_knew_a_connection_once_takes_it_over_unchanged(world: World, seed: int) -> None:
     """Also while what undid NAT is left of the expired connection, and takes its place in userspace conntrack.
@@ -124,12 +125,17 @@ def test_a_gateway_that_knew_a_connection_once_takes_it_over_unchanged(world: Wo
     One that begins anew as well, where no other Service leads to its endpoint; of UDP both look alike.
     """
     world = replace(world, userspace_conntrack=True)
-    for call in calls(world, Random(seed), 5):
-        if call.service is None or call.protocol not in (IP_TCP, IP_UDP):
-            continue
-        shares = world.cluster(call.cluster).shares_endpoints(call.service)
-        if shares and call.protocol == IP_UDP:
-            continue
+
+    def shares_endpoints(call: Call) -> bool:
+        return call.service is not None and world.cluster(call.cluster).shares_endpoints(call.service)
+
+    def wanted(call: Call) -> bool:
+        return to_service(call) and (
+            call.protocol == IP_TCP or (call.protocol == IP_UDP and not shares_endpoints(call))
+        )
+
+    for call in calls(world, Random(seed), 5, wanted=wanted):
+        shares = shares_endpoints(call)
         before = exchange(world, world.network.over(Datapath.USERSPACE), call, call.packet)
         network = before.network
         gateways = [g.name for g in world.cluster(call.cluster).gateways]
@@ -149,18 +155,20 @@ def is_endpoint(world: World, met: Exchange) -> bool:
     return met.seen.proto == IP_TCP and any(s.protocol == IP_TCP and place in s.endpoints for s in services)
 
 
-@examples(10)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
 def test_a_client_that_only_receives_is_asked_how_it_came(world: World, seed: int, datapath: Datapath) -> None:
     """The server's Node has lost its conntrack: its agent asks in every way, and the answer puts all right.
 
     A client whose gateway translates it is not found where connection tracking minds the numbers in a question.
     """
-    for call in straight_too(world, calls(world, Random(seed), 8)):
+    answered = 0
+    for call in straight_too(world, calls(world, Random(seed), 8, wanted=to_service)):
         before = exchange(world, world.network.over(datapath), call, call.packet)
         kept = world.keeps_source(call.client, call.cluster)
         if not is_endpoint(world, before) or (not kept and datapath is Datapath.USERSPACE):
             continue
+        answered += 1
         known = exchange(world, before.network, call, call.later).network
         reply = from_kernel(replace(before.seen.reply(), tcp_flags=ACK))
         asked = known.forgetting(ZONES.arrival, before.node).send(before.node, reply)
@@ -180,6 +188,7 @@ def test_a_client_that_only_receives_is_asked_how_it_came(world: World, seed: in
                 none(network.send(home, refusal))
         home, seen = one(network.send(before.node, reply))
         assert (home, seen.src, seen.src_port) == (call.client.node, call.address, call.port)
+    assume(answered)
 
 
 def straight_too(world: World, found: list[Call]) -> Iterator[Call]:
@@ -219,14 +228,13 @@ def questions_to(world: World, met: Exchange) -> Iterator[Packet]:
         )
 
 
-@examples(13)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
 def test_new_connections_avoid_endpoints_on_dead_nodes(world: World, seed: int, datapath: Datapath) -> None:
     """While a live Node has an endpoint of the Service, a new connection gets to one on a live Node."""
     random = Random(seed)
-    for call in calls(world, random, 12):
-        if call.service is None:
-            continue
+    for call in calls(world, random, 12, wanted=to_service):
+        assert call.service is not None
         serving = world.cluster(call.cluster)
         hosts = {
             n.name for n in serving.nodes for a, _ in call.service.endpoints if any(a in x for x in n.networks)
@@ -237,10 +245,11 @@ def test_new_connections_avoid_endpoints_on_dead_nodes(world: World, seed: int, 
         assert met.node not in lost
 
 
-@examples(13)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_a_gateway_that_lost_a_remote_cluster_asks_its_sibling(world: World, seed: int) -> None:
     """A gateway that cannot reach a remote cluster passes packets, and replies, to one that can."""
+    passed_on = 0
     for call in calls(world, Random(seed), 8, published=True):
         before = exchange(world, world.network, call, call.packet)
         answer = from_kernel(before.seen.reply())
@@ -248,29 +257,34 @@ def test_a_gateway_that_lost_a_remote_cluster_asks_its_sibling(world: World, see
             mine = {g.name for g in world.cluster(here).gateways}
             lost = next(name for name in before.there.path if name in mine)
             if len(mine) > 1:
+                passed_on += 1
                 network = without(world, before.network, lost, there)
                 # A reply that a sibling has to un-translate has had its one hop: the client must speak first.
                 if before.node == lost or not world.nodes[before.node].gateway:
                     assert one(network.send(before.node, answer))[0] == call.client.node
                 the_same(exchange(world, network, call, call.later), before)
+    assume(passed_on)
 
 
-@examples(13)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_hidden_clients_are_passed_on_as_well(world: World, seed: int) -> None:
     """A gateway that lost a remote cluster need not take the replies: the sibling that SNATed sends them home."""
-    for call in calls(world, Random(seed), 8):
+
+    def wanted(call: Call) -> bool:
+        several = len(world.cluster(call.client.cluster).gateways) > 1
+        return several and not world.keeps_source(call.client, call.cluster)
+
+    for call in calls(world, Random(seed), 8, wanted=wanted):
         gateways = {g.name for g in world.cluster(call.client.cluster).gateways}
         before = exchange(world, world.network, call, call.packet)
         lost = next(name for name in before.there.path if name in gateways)
-        if len(gateways) > 1:
-            network = without(world, world.network, lost, call.cluster)
-            opened = exchange(world, network, call, call.packet)
-            if call.client.node != lost and not world.keeps_source(call.client, call.cluster):
-                assert lost not in opened.back.path
+        opened = exchange(world, without(world, world.network, lost, call.cluster), call, call.packet)
+        if call.client.node != lost:
+            assert lost not in opened.back.path
 
 
-@examples(13)
+@COSTLY
 @given(worlds(min_clusters=2), SEEDS, st.integers(0, 60))
 def test_no_loops_whatever_is_dead(world: World, seed: int, percent: int) -> None:
     """With any set of dead tunnel ends a packet takes one sibling hop at most and arrives at most once."""
@@ -305,13 +319,17 @@ def test_no_loops_whatever_is_dead(world: World, seed: int, percent: int) -> Non
             now = packet_walks[-1].network
 
 
-@examples(10)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS)
 def test_hidden_clients_find_a_way_after_a_loss(world: World, seed: int) -> None:
     """A client that hides behind a gateway opens new connections by another when its own is lost."""
-    for call in calls(world, Random(seed), 6):
-        gateways = [g.name for g in world.cluster(call.client.cluster).gateways]
-        for lost in gateways:
-            if len(gateways) > 1 and lost != call.client.node:
+
+    def wanted(call: Call) -> bool:
+        several = len(world.cluster(call.client.cluster).gateways) > 1
+        return several and not world.keeps_source(call.client, call.cluster)
+
+    for call in calls(world, Random(seed), 6, wanted=wanted):
+        for lost in (g.name for g in world.cluster(call.client.cluster).gateways):
+            if lost != call.client.node:
                 opened = exchange(world, world.network.losing(lost), call, call.packet)
                 assert lost not in opened.there.path

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.pipeline.registers import IDENTITY_UNKNOWN
-from tests.conversations import calls, examples, exchange, one
+from tests.conversations import calls, exchange, one, to_service
+from tests.properties import COSTLY
 from tests.topologies import PLAIN, World, worlds
 
 SEEDS = st.integers(0, 2**32)
 
 
-@examples(15)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS)
 def test_the_servers_node_knows_whose_pod_asks(world: World, seed: int) -> None:
     """Its number comes through: by Service or to a Pod, translated source or not, with a gateway lost or not."""
@@ -30,15 +31,13 @@ def test_the_servers_node_knows_whose_pod_asks(world: World, seed: int) -> None:
             assert exchange(world, fewer, call, call.packet).seen.tun_id == world.identity(call.client)
 
 
-@examples(15)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_a_cluster_is_believed_its_own_numbers_only(world: World, seed: int) -> None:
     """What it sends with another's, or with none that there is, counts as unknown; it is not dropped for that."""
     random = Random(seed)
     world = replace(world, identities=True)
-    for call in calls(world, random, 6, published=True):
-        if call.service is not None:
-            continue
+    for call in calls(world, random, 6, published=True, wanted=lambda call: not to_service(call)):
         receiver = random.choice(world.cluster(call.cluster).gateways)
         sender = random.choice(world.cluster(call.client.cluster).gateways)
         own = world.identity(call.client)
@@ -51,7 +50,7 @@ def test_a_cluster_is_believed_its_own_numbers_only(world: World, seed: int) -> 
             assert seen.tun_id == (own if number == own else IDENTITY_UNKNOWN)
 
 
-@examples(5)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=2), SEEDS)
 def test_without_policies_nobody_is_told_apart(world: World, seed: int) -> None:
     """Every packet between clusters says that its sender is unknown, whatever the other cluster says."""

@@ -6,13 +6,14 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from random import Random
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flows.fields import ETH_ARP, IP_ICMP, IP_TCP, IP_UDP
 from flows.simulator import Packet
 from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
-from tests.conversations import calls, examples, exchange, none, one
+from tests.conversations import Call, calls, exchange, none, one, to_service
+from tests.properties import COSTLY
 from tests.topologies import (
     ASK,
     ASK_ALL,
@@ -147,14 +148,14 @@ def judge(world: World, node: Node, packet: Packet) -> bool:
     return bool(packet_walk.deliveries)
 
 
-@examples(30)
+@COSTLY
 @given(junk())
 def test_nothing_else_is_forwarded(drawn: tuple[World, Node, Packet]) -> None:
     """A packet without a connection gets to a kernel at most once, and only if the topology allows it."""
     judge(*drawn)
 
 
-@examples(13)
+@COSTLY
 @given(worlds(min_clusters=2), SEEDS)
 def test_near_misses_are_not_forwarded(world: World, seed: int) -> None:
     """A packet on its way in which one thing is changed passes only if the topology allows the changed one."""
@@ -180,7 +181,7 @@ def test_near_misses_are_not_forwarded(world: World, seed: int) -> None:
                 judge(world, world.nodes[name], wrong)
 
 
-@examples(10)
+@COSTLY
 @given(worlds(min_clusters=2), SEEDS)
 def test_only_ip_by_known_ports(world: World, seed: int) -> None:
     """The packets of an allowed call pass by no other port, and nothing that is not IP passes at all."""
@@ -194,10 +195,11 @@ def test_only_ip_by_known_ports(world: World, seed: int) -> None:
             none(world.network.send(node, replace(arp, eth_dst="ff:ff:ff:ff:ff:ff")))
 
 
-@examples(10)
+@COSTLY
 @given(worlds(min_clusters=3), SEEDS)
 def test_no_transit_between_remote_clusters(world: World, seed: int) -> None:
     """A gateway passes nothing from one remote cluster on to another."""
+    tried = 0
     for call in calls(world, Random(seed), 6):
         for middle in world.clusters:
             if middle.name in {call.client.cluster, call.cluster} or local(middle, call.address):
@@ -210,13 +212,19 @@ def test_no_transit_between_remote_clusters(world: World, seed: int) -> None:
                         packet_walk = world.network.send(gateway.name, packet)
                         none(packet_walk)
                         assert packet_walk.path == (gateway.name,)
+                        tried += 1
+    assume(tried)
 
 
-@examples(10)
+@COSTLY
 @given(worlds(min_clusters=2), SEEDS)
 def test_replies_never_leave_raw(world: World, seed: int) -> None:
     """When gateways have lost what they translated, replies are dropped, or translated by what else is known."""
-    for call in calls(world, Random(seed), 10):
+
+    def wanted(call: Call) -> bool:
+        return to_service(call) or not world.keeps_source(call.client, call.cluster)
+
+    for call in calls(world, Random(seed), 10, wanted=wanted):
         talked = exchange(world, world.network, call, call.packet)
         serving = [g.name for g in world.cluster(call.cluster).gateways]
         calling = [g.name for g in world.cluster(call.client.cluster).gateways]
@@ -231,14 +239,13 @@ def test_replies_never_leave_raw(world: World, seed: int) -> None:
             none(talked.network.forgetting(ZONES.snat, *calling).send(talked.node, answer))
 
 
-@examples(10)
+@COSTLY
 @given(worlds(min_clusters=2), SEEDS)
 def test_only_an_endpoints_reply_is_translated_without_state(world: World, seed: int) -> None:
     """A gateway that does not know the connection drops what is not of an endpoint of the Service named."""
     random = Random(seed)
-    for call in calls(world, random, 6):
-        if call.service is None:
-            continue
+    for call in calls(world, random, 6, wanted=to_service):
+        assert call.service is not None
         talked = exchange(world, world.network, call, call.packet)
         serving = [g.name for g in world.cluster(call.cluster).gateways]
         network = talked.network.forgetting(ZONES.service, *serving)
@@ -264,12 +271,11 @@ def test_only_an_endpoints_reply_is_translated_without_state(world: World, seed:
             none(network.send(name, replace(right, src=random.choice(others))))
 
 
-@examples(10)
+@COSTLY
 @given(worlds(min_clusters=2), SEEDS)
 def test_unasked_replies_are_dropped(world: World, seed: int) -> None:
     """A reply of a connection that nobody opened reaches nobody."""
-    for call in calls(world, Random(seed), 6):
-        if call.protocol == IP_TCP and call.service is not None:
-            backwards = replace(call.packet.reply(), tcp_flags=SYN | ACK, in_port=1, eth_dst=PLAIN)
-            for pod in world.cluster(call.cluster).pods:
-                none(world.network.send(pod.node, replace(backwards, src=pod.address)))
+    for call in calls(world, Random(seed), 6, wanted=lambda call: call.protocol == IP_TCP and to_service(call)):
+        backwards = replace(call.packet.reply(), tcp_flags=SYN | ACK, in_port=1, eth_dst=PLAIN)
+        for pod in world.cluster(call.cluster).pods:
+            none(world.network.send(pod.node, replace(backwards, src=pod.address)))

@@ -7,11 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flows.simulator import Network
-from tests.conversations import Call, Exchange, calls, examples, exchange, one
+from tests.conversations import Call, Exchange, calls, exchange, one
+from tests.properties import COSTLY
 from tests.topologies import World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
@@ -83,10 +84,11 @@ def arrive(
         if same or call.service is None:
             the_same(now, before)
         found.append((call, before))
+    assume(found)
     return found
 
 
-@examples(13)
+@COSTLY
 @given(PLAIN, SEEDS, st.sampled_from((0, 20, 50, 100)), st.sampled_from((0, 30, 100)), st.booleans())
 def test_one_delivery_while_a_way_is_left(world: World, seed: int, held: int, trusted: int, ordered: bool) -> None:
     """Any gateways but one of each cluster are dead, any ways on standby or trusted: every packet finds its way.
@@ -114,7 +116,7 @@ def test_one_delivery_while_a_way_is_left(world: World, seed: int, held: int, tr
             assert (node, packet.src) == (call.client.node, call.address)
 
 
-@examples(10)
+@COSTLY
 @given(PLAIN, SEEDS, st.integers(1, 99), st.booleans())
 def test_what_is_in_reserve_is_used_last(world: World, seed: int, percent: int, ordered: bool) -> None:
     """A new connection takes no way on standby while its Node has a live one that is not."""
@@ -123,9 +125,11 @@ def test_what_is_in_reserve_is_used_last(world: World, seed: int, percent: int, 
     order = drawn_order(world, random, ordered=ordered)
     shaken = replace(world, standby=some(random, world.ports, percent), order=order)
     network = shaken.network.losing(*lost)
-    for call in calls(world, random, 8, published=True):
-        if call.client.node in lost or world.nodes[call.client.node].gateway:
-            continue
+
+    def wanted(call: Call) -> bool:
+        return call.client.node not in lost and not world.nodes[call.client.node].gateway
+
+    for call in calls(world, random, 8, published=True, wanted=wanted):
         path = network.send(call.client.node, call.packet).path
         for here, there in pairwise(path[:3]):
             cluster = world.nodes[there].cluster
@@ -134,7 +138,7 @@ def test_what_is_in_reserve_is_used_last(world: World, seed: int, percent: int, 
             assert there in (first or live), (path, shaken.standby)
 
 
-@examples(13)
+@COSTLY
 @given(PLAIN, SEEDS, st.sampled_from((30, 70, 100)), st.booleans())
 def test_a_false_alarm_loses_nothing(world: World, seed: int, percent: int, ordered: bool) -> None:
     """Some gateways are gone and on standby; others are taken for dead and are not: all arrives by these.
@@ -149,7 +153,7 @@ def test_a_false_alarm_loses_nothing(world: World, seed: int, percent: int, orde
     arrive(world, network, random, lost, same=False)
 
 
-@examples(8)
+@COSTLY
 @given(PLAIN)
 def test_all_in_reserve_is_none_in_reserve(world: World) -> None:
     """Groups and flows are the very same."""
@@ -158,7 +162,7 @@ def test_all_in_reserve_is_none_in_reserve(world: World) -> None:
         assert every.entries(node) == world.entries(node)
 
 
-@examples(10)
+@COSTLY
 @given(PLAIN, SEEDS, st.sampled_from((30, 100)))
 def test_a_peer_that_never_answers_is_used(world: World, seed: int, percent: int) -> None:
     """Trusted ways carry as if liveness detection knew them to be live."""
@@ -172,7 +176,7 @@ def test_a_peer_that_never_answers_is_used(world: World, seed: int, percent: int
         assert (now.there.path, now.back.path) == (before.there.path, before.back.path)
 
 
-@examples(10)
+@COSTLY
 @given(PLAIN, SEEDS)
 def test_active_standby_uses_the_first_live_one_alone(world: World, seed: int) -> None:
     """Whoever is dead; one that returns takes nothing back while another stands before it in the order."""
@@ -185,9 +189,11 @@ def test_active_standby_uses_the_first_live_one_alone(world: World, seed: int) -
 
     def check(order: list[str], dead: list[str]) -> None:
         network = replace(world, order=tuple(order)).network.losing(*dead)
-        for call in calls(world, Random(seed), 6, published=True):
-            if call.client.node in dead or world.nodes[call.client.node].gateway:
-                continue
+
+        def wanted(call: Call) -> bool:
+            return call.client.node not in dead and not world.nodes[call.client.node].gateway
+
+        for call in calls(world, Random(seed), 6, published=True, wanted=wanted):
             path = network.send(call.client.node, call.packet).path
             first = active(order, call.client.cluster, dead)
             assert path[:3] == (call.client.node, first, active(order, call.cluster, dead))
@@ -208,7 +214,7 @@ def draining(world: World, network: Network, gateway: str, *, remote_only: bool)
     return replace(network, silent=ends)
 
 
-@examples(13)
+@COSTLY
 @given(PLAIN, SEEDS, st.booleans())
 def test_drain_loses_nothing(world: World, seed: int, ordered: bool) -> None:
     """Phase by phase every packet of a connection arrives, either way, and in the end none by the gateway.
@@ -217,11 +223,13 @@ def test_drain_loses_nothing(world: World, seed: int, ordered: bool) -> None:
     """
     random = Random(seed)
     world = replace(world, order=drawn_order(world, random, ordered=ordered))
+    drained = 0
     for call in calls(world, random, 6, published=True):
         before = exchange(world, world.network, call, call.packet)
         for gateway in {*before.there.path, *before.back.path} - {call.client.node, before.node}:
             if len(gateway_names(world, world.nodes[gateway].cluster)) < 2:
                 continue
+            drained += 1
             first = draining(world, before.network, gateway, remote_only=True)
             answer = from_kernel(before.seen.reply())
             assert one(first.send(before.node, answer))[0] == call.client.node
@@ -234,9 +242,10 @@ def test_drain_loses_nothing(world: World, seed: int, ordered: bool) -> None:
             assert gateway not in {*moved.there.path, *moved.back.path}
             back = exchange(world, replace(moved.network, silent=frozenset()), call, call.later)
             the_same(back, before)
+    assume(drained)
 
 
-@examples(10)
+@COSTLY
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.integers(0, 60), st.booleans())
 def test_no_loops_and_no_copies_whatever_is_shaken(world: World, seed: int, percent: int, ordered: bool) -> None:
     """Dead, silent, trusted, on standby, in order, SNATed: a packet arrives at most once and never goes round."""

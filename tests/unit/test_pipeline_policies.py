@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
 from random import Random
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
@@ -17,9 +17,10 @@ from flows.pipeline.registers import IDENTITY_UNKNOWN, MAC_REJECT_IN, MAC_REJECT
 from flows.simulator import Packet, Switch, contradictions
 from flows.simulator.packet import ACK, RST
 from flows.text import mac_text
-from tests.conversations import Call, calls, examples, exchange, none, one
+from tests.conversations import Call, calls, exchange, none, one
 from tests.policies import policies, request, verdict_of
 from tests.policy_switch import EXITS, flows_of
+from tests.properties import COSTLY
 from tests.topologies import World, from_kernel, worlds
 
 
@@ -30,7 +31,7 @@ def decided(switch: Switch, packet: Packet) -> Verdict:
     return EXITS[walk.outputs[0][0]] if walk.outputs else Verdict.DROP
 
 
-@examples(300)
+@COSTLY
 @given(seed=st.integers(0, 2**32))
 def test_flows_decide_as_the_rules_say(seed: int) -> None:
     """Whatever rules there are, and whatever packet comes: allowed, dropped or rejected, as the rules read."""
@@ -82,12 +83,13 @@ def known_by_labels(world: World, call: Call) -> bool:
     return world.identity(call.client) != IDENTITY_UNKNOWN
 
 
-@examples(12)
+@COSTLY
 @given(world=worlds(min_clusters=2, max_clusters=3), seed=st.integers(0, 2**32))
 def test_a_rule_ends_an_open_connection_and_no_other(world: World, seed: int) -> None:
     """It counts from the next request on, by whatever gateway; others' connections and all replies go on."""
     random, world = Random(seed), replace(world, identities=True)
-    wishes = [call for call in calls(world, random, 8) if known_by_labels(world, call)]
+    wishes = calls(world, random, 8, wanted=lambda call: known_by_labels(world, call))
+    assume(len(wishes) > 1)
     for call, other in pairwise(wishes):
         network = exchange(world, world.network, call, call.packet).network
         both = exchange(world, network, other, other.packet)
@@ -107,14 +109,12 @@ def test_a_rule_ends_an_open_connection_and_no_other(world: World, seed: int) ->
             exchange(world, network, other, other.later)
 
 
-@examples(12)
+@COSTLY
 @given(world=worlds(min_clusters=2, max_clusters=3), seed=st.integers(0, 2**32))
 def test_what_is_rejected_is_answered_as_if_by_the_server(world: World, seed: int) -> None:
     """The kernel of the server's Node gets it, marked; what that answers gets to the client, un-translated."""
     random, world = Random(seed), replace(world, identities=True)
-    for call in calls(world, random, 6):
-        if not known_by_labels(world, call):
-            continue
+    for call in calls(world, random, 6, wanted=lambda call: known_by_labels(world, call)):
         before = exchange(world, world.network, call, call.packet)
         assert isinstance(before.seen.dst, IPv4Address)
         stricter = ruled(world, call, Verdict.REJECT, before.seen.dst)
@@ -144,7 +144,7 @@ def test_what_is_rejected_is_answered_as_if_by_the_server(world: World, seed: in
             assert quoted == (call.client.address, call.client_port, call.address, call.packet.dst_port)
 
 
-@examples(12)
+@COSTLY
 @given(world=worlds(min_clusters=2, max_clusters=3), seed=st.integers(0, 2**32))
 def test_a_pods_own_requests_are_judged_on_its_node(world: World, seed: int) -> None:
     """Dropped, or back to its kernel, marked; what others open to it, and its replies, are not touched."""

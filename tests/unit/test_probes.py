@@ -131,6 +131,7 @@ def test_a_probe_is_a_syn_ack_of_the_server(asked: Connection) -> None:
     assert sums_up(ip[12:20] + struct.pack("!HH", 6, len(tcp)) + tcp)
 
 
+@pytest.mark.timing
 def test_connections_are_asked_by_a_thread_again_and_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each attempt lists them anew; what cannot be listed now is tried with the next attempt."""
     listed: list[float] = []
