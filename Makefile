@@ -14,7 +14,7 @@ export MCAGENT_TEST_RUN ?= $(shell date +%Y%m%d-%H%M%S)-$(shell echo $$PPID)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo quick test test-all test-rest flaky lint inventory unit embedded kube antrea antrea-if-there contract lab attacks test-failover \
-	test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there conformance bench image sbom chart docs site lock clean
+	test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there conformance mutants coverage bench image sbom chart docs site lock clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -114,6 +114,12 @@ e2e-if-there: setup
 conformance: setup ## The MCS API's conformance suite on two clusters of real Kubernetes (MCS_CONFORMANCE=its program; root)
 	@[ -z "$(MCS_CONFORMANCE)" ] || devtools/mck8s setup --conformance
 	@devtools/mck8s conformance --optional $(CONFORMANCE)
+
+mutants: setup ## Which small changes of the code no unit test notices (BUDGET=20m, SINCE=a revision)
+	@$(PY) -m devtools.mutants --budget $(or $(BUDGET),20m) $(if $(SINCE),--since $(SINCE)) $(MUTANTS)
+
+coverage: setup ## Which code unit and embedded tests do not run, by package; fails below the floors of pyproject.toml
+	@$(PY) -m devtools.coverage_floors
 
 bench: setup ## Measurements: printed, not asserted (root)
 	@for b in tests/bench/*.py; do b=$${b%.py}; echo "==> $$b"; $(PY) -m "$${b//\//.}" || exit 1; done

@@ -24,6 +24,7 @@ from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiTooLargeError, ApiUnreachableError
 from mcagent.kube.execute import execute
 from mcagent.model.errors import InputError, McagentError
+from tests.waiting import allowed
 
 _WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455, 1.3
 
@@ -51,7 +52,7 @@ def test_one_agent_that_hangs_stops_nobody(tmp_path: Path) -> None:
         agents = read_list(listed(tmp_path, {**lines, **hung, "gone": f"unix:{tmp_path}/gone"}))
         began = time.monotonic()
         found = ask_nodes(agents, "/trace?a=1", timeout=1.0)
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < allowed(5.0)
     for server in servers:
         server.close()
     assert [node for node, answer in found.items() if answer.page == {"asked": "a=1"}] == sorted(lines)

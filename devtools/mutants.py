@@ -1,0 +1,243 @@
+"""Mutation testing: change the code by a little, and see whether a unit test notices.
+
+    python -m devtools.mutants [--budget 20m] [--since REV] [--package NAME]... [--seed N] [--json FILE]
+
+mutmut makes the mutants of the packages below and runs, for each, the unit tests that call the changed function.
+There are tens of thousands, so this takes a random sample of each package, in batches, until the budget is used
+up. With `--since` only files that changed since the revision count. Results are kept in `mutants/`, and a mutant
+that was tried is not tried again while its function is the same.
+
+Owns the sample, the list of equivalent mutants (tests/mutants/equivalent.txt: mutants that no test can notice,
+each with the reason) and the table. Must not know how mutants are made or run: that is mutmut's (`tool.mutmut` in
+pyproject.toml).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MUTANTS = ROOT / "mutants"
+EQUIVALENT = ROOT / "tests/mutants/equivalent.txt"
+BATCH = 120
+TARGETS = {
+    "mcagent/core/remote_clusters": 95,
+    "mcagent/core/addresses": 95,
+    "mcagent/core": 85,
+    "flows": 85,
+    "mcagent/controller/leader/ledger": 95,
+    "mcagent/controller/leader": 85,
+    "mcagent/controller/admission": 95,
+    "mcagent/controller/contract": 85,
+    "mcagent/model/parsing": 85,
+    "mcagent/kube/sources": 85,
+}
+"""Percent of the mutants that must be killed, by package. A mutant belongs to the first one that has its file."""
+# Exit codes of mutmut's workers (mutmut/stats.py). Without a test that calls the function, a mutant survives.
+SURVIVED, NO_TESTS, SKIPPED, UNKNOWN = {0}, {5, 33}, {34}, {None, 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A mutant: mutmut's name for it, its file below the project, and how its tests ended (None: not tried)."""
+
+    name: str
+    path: str
+    exit_code: int | None
+
+    @property
+    def package(self) -> str:
+        """The package that counts it."""
+        return next(package for package in TARGETS if belongs(self.path, package))
+
+    @property
+    def tried(self) -> bool:
+        """Whether its tests ran, or are known to be none."""
+        return self.exit_code not in UNKNOWN | SKIPPED
+
+    @property
+    def alive(self) -> bool:
+        """Whether no test noticed it."""
+        return self.exit_code in SURVIVED | NO_TESTS
+
+
+def belongs(path: str, package: str) -> bool:
+    """Tell whether a file is the module `package`, or in the package."""
+    return path == f"{package}.py" or path.startswith(f"{package}/")
+
+
+def read(directory: Path = MUTANTS) -> list[Mutant]:
+    """Return all mutants that were made, as mutmut keeps them in one `.meta` file for each module."""
+    return [
+        Mutant(name=name, path=str(meta.relative_to(directory)).removesuffix(".meta"), exit_code=exit_code)
+        for meta in sorted(directory.rglob("*.py.meta"))
+        for name, exit_code in json.loads(meta.read_text())["exit_code_by_key"].items()
+    ]
+
+
+def sample(mutants: Iterable[Mutant], chance: random.Random) -> list[Mutant]:
+    """Return the mutants that were not tried in a random order that gives every package the same share."""
+    by_package: dict[str, list[Mutant]] = {}
+    for mutant in mutants:
+        if not mutant.tried and mutant.exit_code not in SKIPPED:
+            by_package.setdefault(mutant.package, []).append(mutant)
+    places = []
+    for group in by_package.values():
+        chance.shuffle(group)
+        places += [(number, mutant.name, mutant) for number, mutant in enumerate(group)]
+    return [mutant for *_, mutant in sorted(places, key=lambda place: place[:2])]
+
+
+def equivalent(text: str) -> dict[str, str]:
+    """Return the listed mutants that no test can notice, each with the reason.
+
+    A line is `MODULE.FUNCTION | REMOVED LINE | ADDED LINE | REASON`, so that an entry survives changes elsewhere
+    in the function, where mutmut's numbers do not. Raises ValueError that names a line without a reason.
+    """
+    entries: dict[str, str] = {}
+    for line in filter(None, (line.partition("#")[0].strip() for line in text.splitlines())):
+        *parts, reason = (part.strip() for part in line.split(" | "))
+        if len(parts) != 3 or not reason:
+            raise ValueError(f"{EQUIVALENT.name}: {line!r}: must be FUNCTION | REMOVED | ADDED | REASON")
+        entries[" | ".join(parts)] = reason
+    return entries
+
+
+def identity(name: str, diff: str) -> str:
+    """Return how the list names a mutant: its function, and the lines that its diff removes and adds."""
+    function = re.sub(r"(?<=\.)x_(?=\w+$)", "", name.partition("__mutmut_")[0].replace("xǁ", "").replace("ǁ", "."))
+    lines = [line for line in diff.splitlines() if not line.startswith(("---", "+++", "#"))]
+    changes = (" ".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
+    return " | ".join((function, *changes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """What became of a package's mutants. `alive` are those that no test noticed and no reason excuses."""
+
+    package: str
+    made: int
+    tried: int
+    equivalent: int
+    alive: tuple[str, ...]
+
+    @property
+    def percent(self) -> float:
+        """The share of killed mutants among those that a test could notice."""
+        counted = self.tried - self.equivalent
+        return 100.0 * (counted - len(self.alive)) / counted if counted else 100.0
+
+
+def scores(mutants: Iterable[Mutant], excused: Mapping[str, str], diffs: Mapping[str, str]) -> list[Score]:
+    """Return the score of each package. `diffs`: of the survivors, by name."""
+    by_package: dict[str, list[Mutant]] = {package: [] for package in TARGETS}
+    for mutant in mutants:
+        by_package[mutant.package].append(mutant)
+    result = []
+    for package, group in by_package.items():
+        survivors = [mutant.name for mutant in group if mutant.tried and mutant.alive]
+        alive = [name for name in survivors if identity(name, diffs[name]) not in excused]
+        result.append(
+            Score(
+                package=package,
+                made=len(group),
+                tried=sum(mutant.tried for mutant in group),
+                equivalent=len(survivors) - len(alive),
+                alive=tuple(alive),
+            )
+        )
+    return result
+
+
+def table(results: Iterable[Score]) -> str:
+    """Return the scores as a Markdown table, as CONTRIBUTING.md has it."""
+    lines = ["| package | mutants | tried | equivalent | killed | target |", "|---|---|---|---|---|---|"]
+    lines += [
+        f"| `{s.package}` | {s.made} | {s.tried} | {s.equivalent} | {s.percent:.1f} % | {TARGETS[s.package]} % |"
+        for s in results
+    ]
+    return "\n".join(lines)
+
+
+def changed_since(revision: str) -> set[str]:
+    """Return the files that differ from a revision of the repository."""
+    command = ["git", "diff", "--name-only", revision, "--"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(listed.stdout.split())
+
+
+def seconds(text: str) -> float:
+    """Read a duration such as 90, 90s, 20m or 2h."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration: 90s, 20m and 2h are")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+
+
+def mutmut(*arguments: str, quiet: bool = True) -> str:
+    """Run mutmut in the project; return what it prints. Raises CalledProcessError with its output."""
+    command = [str(Path(sys.executable).with_name("mutmut")), *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=quiet, text=True, check=False)
+    if done.returncode:
+        sys.stderr.write((done.stdout or "")[-4000:] + (done.stderr or "")[-4000:])
+        done.check_returncode()
+    return done.stdout or ""
+
+
+def make() -> None:
+    """Make the mutants of everything that changed, and run none."""
+    code = "from mutmut import __main__ as m; m.copy_src_dir(); m.copy_also_copy_files(); m.create_mutants(2)"
+    MUTANTS.mkdir(exist_ok=True)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+
+
+def main() -> int:
+    """Try mutants until the budget is used up, and print the table and the survivors."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--budget", type=seconds, default="20m", help="how long to go on: 90s, 20m, 2h [20m]")
+    parser.add_argument("--since", metavar="REV", help="only files that changed since this revision")
+    parser.add_argument("--package", action="append", choices=TARGETS, help="only this one; may be repeated")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample [1]")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the scores there, too")
+    options = parser.parse_args()
+    end = time.monotonic() + options.budget
+    print("making mutants", flush=True)
+    make()
+    changed = changed_since(options.since) if options.since else None
+
+    def counts(mutant: Mutant) -> bool:
+        return (changed is None or mutant.path in changed) and (
+            not options.package or mutant.package in options.package
+        )
+
+    chance = random.Random(options.seed)
+    while time.monotonic() < end:
+        batch = [mutant.name for mutant in sample(filter(counts, read()), chance)[:BATCH]]
+        if not batch:
+            break
+        print(f"{len(batch)} mutants, {max(0, end - time.monotonic()):.0f} s left", flush=True)
+        mutmut("run", *batch)
+    mutants = list(filter(counts, read()))
+    diffs = {mutant.name: mutmut("show", mutant.name) for mutant in mutants if mutant.tried and mutant.alive}
+    results = scores(mutants, equivalent(EQUIVALENT.read_text()), diffs)
+    for score in results:
+        for name in score.alive:
+            print(f"\nSURVIVED {identity(name, diffs[name])}  ({name})")
+    print(f"\n{table(results)}")
+    if options.json:
+        rows = [{"package": s.package, "tried": s.tried, "percent": s.percent, "alive": s.alive} for s in results]
+        options.json.write_text(json.dumps(rows, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
