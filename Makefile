@@ -3,6 +3,8 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 STEP := .ci/step
 PYTEST := $(PY) -m pytest -q
+# What computes: one process for each processor, which takes over tests of another that has more left.
+EACH := -n $(shell nproc) --dist worksteal
 # Twice the processors: many of these tests wait, for a deadline or the loopback.
 MANY := -n $(shell echo $$((2 * $$(nproc))))
 # Labs wait for timers, too, but they count packets; API servers are busy.
@@ -13,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export MCAGENT_TEST_RUN ?= $(shell date +%Y%m%d-%H%M%S)-$(shell echo $$PPID)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-all test-rest flaky lint inventory unit embedded kube antrea antrea-if-there contract lab attacks test-failover \
+.PHONY: help setup demo quick test test-all test-rest flaky lint inventory unit properties embedded kube antrea antrea-if-there contract lab attacks test-failover \
 	test-kernel kernel-if-there lab-shell k8s k8s-demo e2e e2e-if-there conformance mutants coverage bench image sbom chart docs site lock clean
 
 help: ## This list
@@ -27,7 +29,7 @@ demo: setup ## Two clusters on this machine: real Open vSwitch, agents, controll
 
 quick: lint unit ## Static checks and unit tests: two minutes
 
-test: lint unit embedded kube contract lab attacks flaky ## Tests of everything that runs on this machine's own kernel: 25 minutes on two processors
+test: lint unit properties embedded kube contract lab attacks flaky ## Tests of everything that runs on this machine's own kernel: 25 minutes on two processors
 
 test-all: test test-rest ## All tests: `make test`, the kernel datapath, Antrea's controllers, real Kubernetes: 50 minutes
 
@@ -47,8 +49,11 @@ lint: setup ## Static checks: style, types, layers
 inventory: setup ## List new test functions in tests/inventory, so that `make lint` notices when one disappears
 	@$(PY) -m devtools.test_inventory --update
 
-unit: setup ## Unit and property tests: values only, no root
-	@$(STEP) -v "unit tests" -- $(PYTEST) $(MANY) tests/unit
+unit: setup ## Unit tests: values only, no root
+	@$(STEP) -v "unit tests" -- $(PYTEST) $(EACH) -m "not costly" tests/unit
+
+properties: setup ## Properties of whole worlds and of sequences of steps: values only, no root
+	@$(STEP) -v "properties" -- $(PYTEST) $(EACH) -m costly tests/unit
 
 embedded: setup ## The control plane, informers and admin commands on embedded API servers, over the loopback
 	@tests/prometheus/find-prometheus --build >/dev/null || [ $$? -eq 1 ]

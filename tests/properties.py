@@ -9,7 +9,10 @@ Owns every number of examples; tests name a constant of this module or nothing. 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
@@ -34,3 +37,11 @@ REAL = settings(
     suppress_health_check=list(HealthCheck),
 )
 """For a property of a real component: Open vSwitch, the kernel, an API server."""
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def costly(test: Test) -> Test:
+    """Give a property the settings COSTLY, and the marker of the tests that `make properties` runs."""
+    marked: Test = pytest.mark.costly(COSTLY(test))
+    return marked

@@ -278,15 +278,17 @@ class World:
                 )
         if self.identities:
             yield from self.identity_parts(node)
-        yield pipeline.endpoints(
-            pipeline.Endpoint(address=a, port=p)
-            for service in here.services
-            for a, p in (*service.endpoints, *service.old_endpoints)
-            if service.protocol == IP_TCP and any(a in net for net in node.networks)
+        yield _endpoints(
+            tuple(
+                pipeline.Endpoint(address=a, port=p)
+                for service in here.services
+                for a, p in (*service.endpoints, *service.old_endpoints)
+                if service.protocol == IP_TCP and any(a in net for net in node.networks)
+            )
         )
         for number, service in enumerate(here.services, 1):
             if node.gateway:
-                yield pipeline.service(
+                yield _service(
                     env,
                     pipeline.LocalService(
                         id=number,
@@ -305,15 +307,14 @@ class World:
         for pod in self.pods:
             number = self.identity(pod)
             if pod.node == node.name and number != IDENTITY_UNKNOWN:
-                yield pipeline.pod_identity(self.env(node), pod.address, number)
+                yield _pod_identity(self.env(node), pod.address, number)
         for rule in self.rules:
             pods = tuple(pod for pod in rule.pods if any(pod in net for net in node.networks))
-            yield pipeline.rules([replace(rule, pods=pods)])
+            yield _rules((replace(rule, pods=pods),))
         for there in self.clusters if node.gateway else ():
             if there.name != node.cluster:
-                yield pipeline.claimed_identities(
-                    there.number, sorted({self.identity(p) for p in there.pods} - {IDENTITY_UNKNOWN})
-                )
+                numbers = {self.identity(pod) for pod in there.pods} - {IDENTITY_UNKNOWN}
+                yield _claimed_identities(there.number, tuple(sorted(numbers)))
 
     def endpoint(self, node: Node, address: IPv4Address, port: int) -> pipeline.Endpoint:
         """Return an endpoint as a gateway sees it: with the tunnel to its Node, where that is watched."""
@@ -335,10 +336,35 @@ class World:
         return Network(switches=Switches(self), tunnels=tunnels)
 
 
-# Worlds that differ in one thing have most of their entries in common.
-_base = lru_cache(maxsize=512)(pipeline.base)
-_cluster = lru_cache(maxsize=512)(pipeline.cluster)
-_node = lru_cache(maxsize=512)(pipeline.node)
+# Worlds that differ in one thing have most of their entries in common, and most of their switches.
+_CACHE = lru_cache(maxsize=1024)
+_base = _CACHE(pipeline.base)
+_cluster = _CACHE(pipeline.cluster)
+_node = _CACHE(pipeline.node)
+_service = _CACHE(pipeline.service)
+_endpoints = _CACHE(pipeline.endpoints)
+_pod_identity = _CACHE(pipeline.pod_identity)
+_rules = _CACHE(pipeline.rules)
+_claimed_identities = _CACHE(pipeline.claimed_identities)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a Node's pipeline, compared by identity: equal parts come out of the caches above as one."""
+
+    parts: tuple[pipeline.Entries, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Parts) and list(map(id, self.parts)) == list(map(id, other.parts))
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.parts)))
+
+
+@_CACHE
+def _switch(parts: _Parts) -> Switch:
+    flows = tuple(flow for part in parts.parts for flow in part.flows)
+    return Switch.of(flows, tuple(group for part in parts.parts for group in part.groups))
 
 
 class Switches(dict[str, Switch]):
@@ -349,7 +375,7 @@ class Switches(dict[str, Switch]):
         self.world = world
 
     def __missing__(self, name: str) -> Switch:
-        self[name] = Switch.of(*self.world.entries(self.world.nodes[name]))
+        self[name] = _switch(_Parts(tuple(self.world.parts(self.world.nodes[name]))))
         return self[name]
 
 

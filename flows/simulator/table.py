@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import combinations
 
 from flows.actions import Conjunction
@@ -14,19 +15,24 @@ from flows.fields import CONJ_ID, Field
 from flows.flow import Flow
 
 Signature = tuple[tuple[Field, int], ...]  # which bits of which fields a match looks at
+Space = Mapping[tuple[int, ...], list[Flow]]  # flows by the values of these bits
 
 
 class Table:
     """The flows of one table, kept by the set of bits they look at (tuple space search, as OVS' classifier)."""
 
     def __init__(self, flows: Iterable[Flow]) -> None:
+        self._flows = tuple(flows)
+
+    @cached_property
+    def _spaces(self) -> list[tuple[int, Signature, Space]]:
+        """The spaces, by priority, so that a search can end early. Made late: most tables meet no packet."""
         spaces: defaultdict[Signature, defaultdict[tuple[int, ...], list[Flow]]]
         spaces = defaultdict(lambda: defaultdict(list))
-        for flow in flows:
+        for flow in self._flows:
             terms = flow.match.terms
             spaces[tuple((t.field, t.mask) for t in terms)][tuple(t.value for t in terms)].append(flow)
-        # Spaces with the highest priority first: the search can end early.
-        self._spaces = sorted(
+        return sorted(
             (
                 (max(f.priority for same in space.values() for f in same), sig, space)
                 for sig, space in spaces.items()

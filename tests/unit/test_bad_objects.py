@@ -32,7 +32,7 @@ from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.document import CUT, MAX_DEPTH, decode, decode_noting_cuts, was_cut
 from mcagent.supervised import attempt
-from tests.properties import COSTLY
+from tests.properties import costly
 from tests.unit import agentworld, leader_world, member_world, test_member_service_import
 from tests.unit.control_view import START, Controller
 from tests.unit.leader_world import AREA, Leader
@@ -171,6 +171,7 @@ def programmed(*bad: RawObject) -> dict[str, Any]:
     return dict(compile_desired(store.take(), Facts(), config).desired.fragments)
 
 
+@costly
 @given(bad=st.sampled_from(AGENT_BAD).flatmap(spoiled))
 def test_an_agent_goes_on(bad: RawObject) -> None:
     """What it programs for other clusters and Services does not change by a bad object."""
@@ -216,6 +217,7 @@ def merged(*bad: RawObject) -> dict[str, Any]:
 MERGED = merged()
 
 
+@costly
 @given(bad=st.sampled_from(LEADER_BAD).flatmap(spoiled))
 def test_a_leader_goes_on(bad: RawObject) -> None:
     """Imports of others' exports, and what is said of these, do not change by a bad export or announcement."""
@@ -277,6 +279,7 @@ def followed(*bad: RawObject) -> dict[str, Any]:
 FOLLOWED = followed()
 
 
+@costly
 @given(bad=st.sampled_from([*MEMBER_LOCAL, *MEMBER_LEADER]).flatmap(spoiled))
 def test_a_member_goes_on(bad: RawObject) -> None:
     """What it exports and imports otherwise does not change by a bad object, of its own cluster or the leader."""
@@ -339,7 +342,7 @@ def test_a_review_is_always_answered(
 
 @pytest.mark.parametrize("what", sorted(LISTINGS))
 @given(data=st.data())
-@COSTLY
+@costly
 def test_tables_show_any_object(what: str, data: st.DataObject) -> None:
     """`mcagent get` shows a bad object in one printable line of moderate length, beside the others."""
     good = {

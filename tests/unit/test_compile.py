@@ -38,7 +38,7 @@ from mcagent.model.resources import (
 )
 from mcagent.model.traffic import read_traffic
 from mcagent.model.wireguard import WireGuardImplementation
-from tests.properties import COSTLY
+from tests.properties import costly
 from tests.unit.core_inputs import (
     ATTRIBUTES,
     HOME,
@@ -506,7 +506,7 @@ def check(found: Compiled) -> None:
     assert len(diff({}, found.desired)) == len(every)
 
 
-@COSTLY
+@costly
 @given(st.lists(st.tuples(_OBJECTS, st.booleans()), max_size=6), _CONFIGS, st.booleans())
 def test_incremental_equals_cold_in_any_order(
     edits: list[tuple[ApiObject, bool]], settings_: Config, bare: bool
@@ -530,7 +530,7 @@ def test_incremental_equals_cold_in_any_order(
         facts = replace(facts, ofports={t.name: t.ofport for t in of(TunnelPort, resources(after))})
 
 
-@COSTLY
+@costly
 @given(
     st.lists(
         st.one_of(st.tuples(_OBJECTS | _KEYED, st.booleans()), _CONFIGS | _ENCRYPTING, _FACTS, st.none()),
@@ -560,7 +560,7 @@ def test_incremental_equals_cold_after_any_changes(
         assert list(after.desired.fragments) == list(cold.desired.fragments)
 
 
-@COSTLY
+@costly
 @given(
     st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255), st.sampled_from(Drain)), max_size=5),
     st.booleans(),

@@ -20,7 +20,7 @@ from mcagent.model.facts import DatapathType, Drain, Facts
 from mcagent.model.objects import ApiObject, Node, Snapshot
 from mcagent.model.problem import Severity
 from mcagent.model.resources import Backend, Bfd, Bridge, GroupEntry, PeerKind, TunnelPort
-from tests.properties import COSTLY
+from tests.properties import costly
 from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
 
 EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2", "203.0.113.3"))
@@ -374,7 +374,7 @@ def _worlds(draw: st.DrawFn) -> tuple[Snapshot, Facts]:
     return source, facts
 
 
-@COSTLY
+@costly
 @given(st.lists(_worlds(), min_size=1, max_size=4), st.sampled_from(["g1", "w1"]), st.sampled_from(GatewayMode))
 def test_whatever_is_held_every_candidate_is_there_once(
     worlds: list[tuple[Snapshot, Facts]], on: str, mode: GatewayMode

@@ -27,6 +27,7 @@ from mcagent.model.node_state import AcceptedCluster, ExportedPort
 from mcagent.model.objects import ApiObject, ClusterInfoImport, IpProtocol, Kind, ServicePort, Snapshot
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
 from mcagent.model.problem import Problem, Severity
+from tests.properties import costly
 from tests.unit.core_inputs import (
     HOME,
     addresses,
@@ -657,6 +658,7 @@ CLUSTERS = st.lists(
 )
 
 
+@costly
 @given(CLUSTERS)
 def test_no_two_clusters_share_an_address_and_order_does_not_matter(clusters: list[ClusterInfoImport]) -> None:
     """Whatever is asked for: accepted CIDRs are disjoint, gateways differ, and the order of input is no input."""
@@ -698,6 +700,7 @@ PODS = st.frozensets(
 )
 
 
+@costly
 @given(CHANGES, st.lists(st.tuples(st.integers(0, 12), st.just(frozenset()) | PODS), max_size=4))
 def test_one_change_after_the_other_gives_what_all_at_once_give(
     changes: list[ClusterInfoImport], moves: list[tuple[int, frozenset[str]]]
@@ -719,6 +722,7 @@ def test_one_change_after_the_other_gives_what_all_at_once_give(
             assert after.state.clusters == everything.accepted
 
 
+@costly
 @given(CHANGES, PODS)
 def test_uncontested_clusters_have_what_they_would_have_alone(
     changes: list[ClusterInfoImport], pods: frozenset[str]
@@ -747,6 +751,7 @@ def sorted_hosts(pods: frozenset[str]) -> list[int]:
     return sorted(int(ip_address(ip)) for ip in pods)
 
 
+@costly
 @given(CLUSTERS)
 def test_a_bad_cluster_changes_nothing_for_older_ones(clusters: list[ClusterInfoImport]) -> None:
     """However greedy a newcomer is, all others stay as they were."""

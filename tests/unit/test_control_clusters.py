@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
@@ -356,5 +357,5 @@ class Interleavings(RuleBasedStateMachine):
         assert announces == set(inside)
 
 
-TestInterleavings = Interleavings.TestCase
+TestInterleavings = pytest.mark.costly(Interleavings.TestCase)
 TestInterleavings.settings = hypothesis_settings(COSTLY, stateful_step_count=25)

@@ -749,7 +749,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 AnyOrder.TestCase.settings = settings(COSTLY, stateful_step_count=20)
-test_any_order = AnyOrder.TestCase
+test_any_order = pytest.mark.costly(AnyOrder.TestCase)
 
 
 @given(

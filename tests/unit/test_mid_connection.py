@@ -17,7 +17,7 @@ from flows.simulator import Datapath, Network
 from flows.simulator.packet import SYN
 from mcagent.dataplane.conntrack import Connection, restoration
 from tests.conversations import Call, Exchange, calls, exchange, one
-from tests.properties import COSTLY
+from tests.properties import costly
 from tests.topologies import ZONES, Service, World, worlds
 
 SEEDS = st.integers(0, 2**32)
@@ -80,7 +80,7 @@ def others_ready(world: World, call: Call, random: Random, taken: tuple[object, 
     return world.having(replace(cluster, services=services))
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=2, plain=True), SEEDS, st.sampled_from(Datapath))
 def test_a_packet_of_an_open_connection_meets_its_endpoint(world: World, seed: int, datapath: Datapath) -> None:
     """At any gateway, whatever each of them sees and has lost, and while the endpoints of the Service change."""
@@ -101,7 +101,7 @@ def test_a_packet_of_an_open_connection_meets_its_endpoint(world: World, seed: i
                 assert met == opened(before)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=2, plain=True), SEEDS, st.sampled_from(Datapath))
 def test_no_other_endpoint_is_reached_when_nodes_lose_their_state_too(
     world: World, seed: int, datapath: Datapath
@@ -120,7 +120,7 @@ def test_no_other_endpoint_is_reached_when_nodes_lose_their_state_too(
         assert met <= opened(before)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=2, plain=True), SEEDS)
 def test_what_the_kernel_still_knows_is_found(world: World, seed: int) -> None:
     """All of a cluster's userspace datapaths have lost their conntrack; agents restore what their kernels have."""
@@ -144,7 +144,7 @@ def test_what_the_kernel_still_knows_is_found(world: World, seed: int) -> None:
         assert opened(asked) == opened(before)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=2, plain=True), SEEDS, st.sampled_from(Datapath))
 def test_a_gateway_asks_once(world: World, seed: int, datapath: Datapath) -> None:
     """The gateway that has asked for a connection knows it: the next packet passes each switch once."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flows.simulator import Network
 from tests.conversations import calls, exchange, to_service
-from tests.properties import COSTLY
+from tests.properties import costly
 from tests.topologies import World, worlds
 
 SEEDS = st.integers(0, 2**32)
@@ -21,7 +21,7 @@ def over(world: World, before: Network) -> Network:
     return replace(world.network, connections=before.connections)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_removing_a_gateway_keeps_connections(world: World, seed: int) -> None:
     """A gateway that is taken out of its cluster takes no connection with it, and may come back."""
@@ -55,7 +55,7 @@ def test_removing_a_gateway_keeps_connections(world: World, seed: int) -> None:
     assume(moved)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS)
 def test_changed_endpoints_leave_connections_alone(world: World, seed: int) -> None:
     """A connection keeps its endpoint while others come and go; new ones use only what is there."""

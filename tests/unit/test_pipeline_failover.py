@@ -17,7 +17,7 @@ from mcagent.dataplane.conntrack import Connection, questions
 from mcagent.model.net import host_network
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
 from tests.conversations import Call, Exchange, calls, exchange, none, one, to_service
-from tests.properties import COSTLY
+from tests.properties import costly
 from tests.topologies import PLAIN, ZONES, World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
@@ -35,7 +35,7 @@ def without(world: World, network: Network, gateway: str, cluster: str) -> Netwo
     return replace(network, dead=network.dead | ends)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_losing_a_gateway_keeps_the_connection(world: World, seed: int) -> None:
     """A connection that keeps its source goes on by another gateway, with the same endpoint, and back again."""
@@ -67,7 +67,7 @@ def patterns(world: World, network: Network, call: Call, node: str) -> Iterator[
                     yield without(world, network.losing(*lost), gateway, call.client.cluster)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
 def test_a_server_is_heard_without_the_gateway_that_translated(
     world: World, seed: int, datapath: Datapath
@@ -91,7 +91,7 @@ def test_a_server_is_heard_without_the_gateway_that_translated(
                 the_same(exchange(world, network, call, call.later), before)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
 def test_a_node_that_lost_its_conntrack_recovers(world: World, seed: int, datapath: Datapath) -> None:
     """Also when the server speaks first, which looks like a connection of its own: the client's next packet heals.
@@ -117,7 +117,7 @@ def test_a_node_that_lost_its_conntrack_recovers(world: World, seed: int, datapa
         assert (home, seen.src, seen.src_port) == (call.client.node, call.address, call.packet.dst_port)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS)
 def test_a_gateway_that_knew_a_connection_once_takes_it_over_unchanged(world: World, seed: int) -> None:
     """Also while what undid NAT is left of the expired connection, and takes its place in userspace conntrack.
@@ -155,7 +155,7 @@ def is_endpoint(world: World, met: Exchange) -> bool:
     return met.seen.proto == IP_TCP and any(s.protocol == IP_TCP and place in s.endpoints for s in services)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
 def test_a_client_that_only_receives_is_asked_how_it_came(world: World, seed: int, datapath: Datapath) -> None:
     """The server's Node has lost its conntrack: its agent asks in every way, and the answer puts all right.
@@ -228,7 +228,7 @@ def questions_to(world: World, met: Exchange) -> Iterator[Packet]:
         )
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.sampled_from(Datapath))
 def test_new_connections_avoid_endpoints_on_dead_nodes(world: World, seed: int, datapath: Datapath) -> None:
     """While a live Node has an endpoint of the Service, a new connection gets to one on a live Node."""
@@ -245,7 +245,7 @@ def test_new_connections_avoid_endpoints_on_dead_nodes(world: World, seed: int, 
         assert met.node not in lost
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_a_gateway_that_lost_a_remote_cluster_asks_its_sibling(world: World, seed: int) -> None:
     """A gateway that cannot reach a remote cluster passes packets, and replies, to one that can."""
@@ -266,7 +266,7 @@ def test_a_gateway_that_lost_a_remote_cluster_asks_its_sibling(world: World, see
     assume(passed_on)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_hidden_clients_are_passed_on_as_well(world: World, seed: int) -> None:
     """A gateway that lost a remote cluster need not take the replies: the sibling that SNATed sends them home."""
@@ -284,7 +284,7 @@ def test_hidden_clients_are_passed_on_as_well(world: World, seed: int) -> None:
             assert lost not in opened.back.path
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS, st.integers(0, 60))
 def test_no_loops_whatever_is_dead(world: World, seed: int, percent: int) -> None:
     """With any set of dead tunnel ends a packet takes one sibling hop at most and arrives at most once."""
@@ -319,7 +319,7 @@ def test_no_loops_whatever_is_dead(world: World, seed: int, percent: int) -> Non
             now = packet_walks[-1].network
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS)
 def test_hidden_clients_find_a_way_after_a_loss(world: World, seed: int) -> None:
     """A client that hides behind a gateway opens new connections by another when its own is lost."""

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from flows.pipeline.registers import IDENTITY_UNKNOWN
 from tests.conversations import calls, exchange, one, to_service
-from tests.properties import COSTLY
+from tests.properties import costly
 from tests.topologies import PLAIN, World, worlds
 
 SEEDS = st.integers(0, 2**32)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS)
 def test_the_servers_node_knows_whose_pod_asks(world: World, seed: int) -> None:
     """Its number comes through: by Service or to a Pod, translated source or not, with a gateway lost or not."""
@@ -31,7 +31,7 @@ def test_the_servers_node_knows_whose_pod_asks(world: World, seed: int) -> None:
             assert exchange(world, fewer, call, call.packet).seen.tun_id == world.identity(call.client)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3, plain=True), SEEDS)
 def test_a_cluster_is_believed_its_own_numbers_only(world: World, seed: int) -> None:
     """What it sends with another's, or with none that there is, counts as unknown; it is not dropped for that."""
@@ -50,7 +50,7 @@ def test_a_cluster_is_believed_its_own_numbers_only(world: World, seed: int) -> 
             assert seen.tun_id == (own if number == own else IDENTITY_UNKNOWN)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=2), SEEDS)
 def test_without_policies_nobody_is_told_apart(world: World, seed: int) -> None:
     """Every packet between clusters says that its sender is unknown, whatever the other cluster says."""

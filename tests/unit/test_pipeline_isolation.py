@@ -13,7 +13,7 @@ from flows.fields import ETH_ARP, IP_ICMP, IP_TCP, IP_UDP
 from flows.simulator import Packet
 from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
 from tests.conversations import Call, calls, exchange, none, one, to_service
-from tests.properties import COSTLY
+from tests.properties import costly
 from tests.topologies import (
     ASK,
     ASK_ALL,
@@ -148,14 +148,14 @@ def judge(world: World, node: Node, packet: Packet) -> bool:
     return bool(packet_walk.deliveries)
 
 
-@COSTLY
+@costly
 @given(junk())
 def test_nothing_else_is_forwarded(drawn: tuple[World, Node, Packet]) -> None:
     """A packet without a connection gets to a kernel at most once, and only if the topology allows it."""
     judge(*drawn)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS)
 def test_near_misses_are_not_forwarded(world: World, seed: int) -> None:
     """A packet on its way in which one thing is changed passes only if the topology allows the changed one."""
@@ -181,7 +181,7 @@ def test_near_misses_are_not_forwarded(world: World, seed: int) -> None:
                 judge(world, world.nodes[name], wrong)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS)
 def test_only_ip_by_known_ports(world: World, seed: int) -> None:
     """The packets of an allowed call pass by no other port, and nothing that is not IP passes at all."""
@@ -195,7 +195,7 @@ def test_only_ip_by_known_ports(world: World, seed: int) -> None:
             none(world.network.send(node, replace(arp, eth_dst="ff:ff:ff:ff:ff:ff")))
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=3), SEEDS)
 def test_no_transit_between_remote_clusters(world: World, seed: int) -> None:
     """A gateway passes nothing from one remote cluster on to another."""
@@ -216,7 +216,7 @@ def test_no_transit_between_remote_clusters(world: World, seed: int) -> None:
     assume(tried)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS)
 def test_replies_never_leave_raw(world: World, seed: int) -> None:
     """When gateways have lost what they translated, replies are dropped, or translated by what else is known."""
@@ -239,7 +239,7 @@ def test_replies_never_leave_raw(world: World, seed: int) -> None:
             none(talked.network.forgetting(ZONES.snat, *calling).send(talked.node, answer))
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS)
 def test_only_an_endpoints_reply_is_translated_without_state(world: World, seed: int) -> None:
     """A gateway that does not know the connection drops what is not of an endpoint of the Service named."""
@@ -271,7 +271,7 @@ def test_only_an_endpoints_reply_is_translated_without_state(world: World, seed:
             none(network.send(name, replace(right, src=random.choice(others))))
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS)
 def test_unasked_replies_are_dropped(world: World, seed: int) -> None:
     """A reply of a connection that nobody opened reaches nobody."""

@@ -13,7 +13,7 @@ from flows.simulator import Datapath, Packet, PacketWalk
 from flows.simulator.packet import ACK, SYN
 from mcagent.core.fragments import kernel
 from tests.conversations import Call, calls, exchange
-from tests.properties import COSTLY
+from tests.properties import costly
 from tests.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, World, worlds
 
 SEEDS = st.integers(0, 2**32)
@@ -43,7 +43,7 @@ def forgeries(world: World, packet_walk: PacketWalk) -> list[tuple[str, Packet]]
     return found
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
 def test_what_is_translated_is_marked_and_nothing_else(world: World, seed: int, datapath: Datapath) -> None:
     """Requests to Services carry the mark, first and later ones; requests to Pods and all replies do not."""
@@ -56,7 +56,7 @@ def test_what_is_translated_is_marked_and_nothing_else(world: World, seed: int, 
             assert not marked(met.back.deliveries[0][1]), met.back
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
 def test_another_clusters_gateway_cannot_forge_the_mark(world: World, seed: int, datapath: Datapath) -> None:
     """Whatever MACs another cluster writes, the kernel sees the mark only on what a Service led to it."""
@@ -76,7 +76,7 @@ def judge(call: Call, packet_walk: PacketWalk) -> None:
         assert marked(seen) == (seen.dst != call.address), packet_walk
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS)
 def test_a_forged_mark_on_a_reply_is_lost(world: World, seed: int) -> None:
     """A reply that another cluster sends with the mark on it arrives without."""
@@ -87,7 +87,7 @@ def test_a_forged_mark_on_a_reply_is_lost(world: World, seed: int) -> None:
                 assert not marked(seen)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS)
 def test_strange_packets_of_other_clusters_are_not_marked(world: World, seed: int) -> None:
     """A packet to any address, from any of the cluster's own, arrives with the mark only if it was translated."""
@@ -113,7 +113,7 @@ def metered(packet_walk: PacketWalk) -> list[tuple[str, int]]:
     ]
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
 def test_only_new_connections_of_other_clusters_pass_a_meter(world: World, seed: int, datapath: Datapath) -> None:
     """The first packet passes the calling cluster's where a Service is translated, and where it arrives.

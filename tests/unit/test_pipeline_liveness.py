@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flows.simulator import Network
 from tests.conversations import Call, Exchange, calls, exchange, one
-from tests.properties import COSTLY
+from tests.properties import costly
 from tests.topologies import World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
@@ -88,7 +88,7 @@ def arrive(
     return found
 
 
-@COSTLY
+@costly
 @given(PLAIN, SEEDS, st.sampled_from((0, 20, 50, 100)), st.sampled_from((0, 30, 100)), st.booleans())
 def test_one_delivery_while_a_way_is_left(world: World, seed: int, held: int, trusted: int, ordered: bool) -> None:
     """Any gateways but one of each cluster are dead, any ways on standby or trusted: every packet finds its way.
@@ -116,7 +116,7 @@ def test_one_delivery_while_a_way_is_left(world: World, seed: int, held: int, tr
             assert (node, packet.src) == (call.client.node, call.address)
 
 
-@COSTLY
+@costly
 @given(PLAIN, SEEDS, st.integers(1, 99), st.booleans())
 def test_what_is_in_reserve_is_used_last(world: World, seed: int, percent: int, ordered: bool) -> None:
     """A new connection takes no way on standby while its Node has a live one that is not."""
@@ -138,7 +138,7 @@ def test_what_is_in_reserve_is_used_last(world: World, seed: int, percent: int, 
             assert there in (first or live), (path, shaken.standby)
 
 
-@COSTLY
+@costly
 @given(PLAIN, SEEDS, st.sampled_from((30, 70, 100)), st.booleans())
 def test_a_false_alarm_loses_nothing(world: World, seed: int, percent: int, ordered: bool) -> None:
     """Some gateways are gone and on standby; others are taken for dead and are not: all arrives by these.
@@ -153,7 +153,7 @@ def test_a_false_alarm_loses_nothing(world: World, seed: int, percent: int, orde
     arrive(world, network, random, lost, same=False)
 
 
-@COSTLY
+@costly
 @given(PLAIN)
 def test_all_in_reserve_is_none_in_reserve(world: World) -> None:
     """Groups and flows are the very same."""
@@ -162,7 +162,7 @@ def test_all_in_reserve_is_none_in_reserve(world: World) -> None:
         assert every.entries(node) == world.entries(node)
 
 
-@COSTLY
+@costly
 @given(PLAIN, SEEDS, st.sampled_from((30, 100)))
 def test_a_peer_that_never_answers_is_used(world: World, seed: int, percent: int) -> None:
     """Trusted ways carry as if liveness detection knew them to be live."""
@@ -176,7 +176,7 @@ def test_a_peer_that_never_answers_is_used(world: World, seed: int, percent: int
         assert (now.there.path, now.back.path) == (before.there.path, before.back.path)
 
 
-@COSTLY
+@costly
 @given(PLAIN, SEEDS)
 def test_active_standby_uses_the_first_live_one_alone(world: World, seed: int) -> None:
     """Whoever is dead; one that returns takes nothing back while another stands before it in the order."""
@@ -214,7 +214,7 @@ def draining(world: World, network: Network, gateway: str, *, remote_only: bool)
     return replace(network, silent=ends)
 
 
-@COSTLY
+@costly
 @given(PLAIN, SEEDS, st.booleans())
 def test_drain_loses_nothing(world: World, seed: int, ordered: bool) -> None:
     """Phase by phase every packet of a connection arrives, either way, and in the end none by the gateway.
@@ -245,7 +245,7 @@ def test_drain_loses_nothing(world: World, seed: int, ordered: bool) -> None:
     assume(drained)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS, st.integers(0, 60), st.booleans())
 def test_no_loops_and_no_copies_whatever_is_shaken(world: World, seed: int, percent: int, ordered: bool) -> None:
     """Dead, silent, trusted, on standby, in order, SNATed: a packet arrives at most once and never goes round."""

@@ -20,7 +20,7 @@ from flows.text import mac_text
 from tests.conversations import Call, calls, exchange, none, one
 from tests.policies import policies, request, verdict_of
 from tests.policy_switch import EXITS, flows_of
-from tests.properties import COSTLY
+from tests.properties import costly
 from tests.topologies import World, from_kernel, worlds
 
 
@@ -31,7 +31,7 @@ def decided(switch: Switch, packet: Packet) -> Verdict:
     return EXITS[walk.outputs[0][0]] if walk.outputs else Verdict.DROP
 
 
-@COSTLY
+@costly
 @given(seed=st.integers(0, 2**32))
 def test_flows_decide_as_the_rules_say(seed: int) -> None:
     """Whatever rules there are, and whatever packet comes: allowed, dropped or rejected, as the rules read."""
@@ -83,7 +83,7 @@ def known_by_labels(world: World, call: Call) -> bool:
     return world.identity(call.client) != IDENTITY_UNKNOWN
 
 
-@COSTLY
+@costly
 @given(world=worlds(min_clusters=2, max_clusters=3), seed=st.integers(0, 2**32))
 def test_a_rule_ends_an_open_connection_and_no_other(world: World, seed: int) -> None:
     """It counts from the next request on, by whatever gateway; others' connections and all replies go on."""
@@ -109,7 +109,7 @@ def test_a_rule_ends_an_open_connection_and_no_other(world: World, seed: int) ->
             exchange(world, network, other, other.later)
 
 
-@COSTLY
+@costly
 @given(world=worlds(min_clusters=2, max_clusters=3), seed=st.integers(0, 2**32))
 def test_what_is_rejected_is_answered_as_if_by_the_server(world: World, seed: int) -> None:
     """The kernel of the server's Node gets it, marked; what that answers gets to the client, un-translated."""
@@ -144,7 +144,7 @@ def test_what_is_rejected_is_answered_as_if_by_the_server(world: World, seed: in
             assert quoted == (call.client.address, call.client_port, call.address, call.packet.dst_port)
 
 
-@COSTLY
+@costly
 @given(world=worlds(min_clusters=2, max_clusters=3), seed=st.integers(0, 2**32))
 def test_a_pods_own_requests_are_judged_on_its_node(world: World, seed: int) -> None:
     """Dropped, or back to its kernel, marked; what others open to it, and its replies, are not touched."""

@@ -13,13 +13,13 @@ from flows.fields import IP_ICMP
 from flows.simulator import Datapath, Packet, PacketWalk, contradictions
 from flows.simulator.packet import UNREACHABLE
 from tests.conversations import Call, calls, exchange, none, one, to_service
-from tests.properties import COSTLY
+from tests.properties import costly
 from tests.topologies import World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
 def test_conversations_reach_and_return(world: World, seed: int, datapath: Datapath) -> None:
     """Every allowed call gets to one endpoint, one copy, and back; the second packet meets the same endpoint."""
@@ -34,7 +34,7 @@ def test_conversations_reach_and_return(world: World, seed: int, datapath: Datap
         network = again.network  # the next call meets what this one left
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
 def test_packets_before_the_first_reply(world: World, seed: int, datapath: Datapath) -> None:
     """A client that sends several packets before any reply meets one endpoint, and then hears from it."""
@@ -51,7 +51,7 @@ def test_packets_before_the_first_reply(world: World, seed: int, datapath: Datap
         exchange(world, network, call, call.later)
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS, st.sampled_from(Datapath))
 def test_errors_reach_whom_they_are_about(world: World, seed: int, datapath: Datapath) -> None:
     """What the server's side says of a request reaches its client, about the address that it called.
@@ -82,7 +82,7 @@ def told(packet_walk: PacketWalk, node: str, packet: Packet) -> None:
     assert [getattr(arrived.quoted, n) for n in names] == [getattr(packet, n) for n in names], packet_walk
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS)
 def test_any_gateway_chooses_the_same_endpoint(world: World, seed: int) -> None:
     """A connection meets the same endpoint by whichever gateways of the serving cluster it comes."""
@@ -102,7 +102,7 @@ def test_any_gateway_chooses_the_same_endpoint(world: World, seed: int) -> None:
         assert len(met) == 1, call
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2, max_clusters=3), SEEDS)
 def test_clients_with_one_source_port_do_not_meet(world: World, seed: int) -> None:
     """Clients that hide behind one gateway with one source port keep their connections apart."""
@@ -118,7 +118,7 @@ def test_clients_with_one_source_port_do_not_meet(world: World, seed: int) -> No
         network = exchange(world, network, call, call.later).network
 
 
-@COSTLY
+@costly
 @given(worlds(min_clusters=2), SEEDS)
 def test_service_without_endpoints_drops(world: World, seed: int) -> None:
     """A call to an exported Service that has no ready endpoint is dropped."""
@@ -133,7 +133,7 @@ def test_service_without_endpoints_drops(world: World, seed: int) -> None:
         none(empty.network.send(call.client.node, call.to(service).packet))
 
 
-@COSTLY
+@costly
 @given(worlds())
 def test_flows_do_not_contradict_each_other(world: World) -> None:
     """No two flows of one priority in one table overlap and act differently; every group used exists, once."""

@@ -27,7 +27,7 @@ from tests import policy_oracle
 from tests.policies import Policies
 from tests.policy_manifests import NODE, PODS, SENDERS, SPACES, Manifest, manifest, request, world
 from tests.policy_switch import EXITS, flows_of
-from tests.properties import COSTLY
+from tests.properties import costly
 
 CLUSTER_IDS = {"east": 1, "west": 2}
 PROTOCOLS = {"TCP": 6, "UDP": 17, "ICMP": 1}
@@ -86,7 +86,7 @@ def packet(asked: policy_oracle.Request) -> Packet:
     )
 
 
-@COSTLY
+@costly
 @given(seed=st.integers(0, 2**32), mode=st.sampled_from(PolicyFailureMode))
 def test_rules_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -> None:
     """Whatever policies there are: the verdict is the same, and the rule that decides is one that may."""
@@ -101,7 +101,7 @@ def test_rules_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -
         assert (found.verdict.value, rule in named) == (verdict, True), (asked, found, named)
 
 
-@COSTLY
+@costly
 @given(seed=st.integers(0, 2**32), mode=st.sampled_from(PolicyFailureMode))
 def test_flows_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -> None:
     """The flows that follow from the policies do with packets what the manifests say."""
@@ -124,7 +124,7 @@ def test_flows_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -
         assert said.value == verdict.lower(), (asked, rules)
 
 
-@COSTLY
+@costly
 @given(seed=st.integers(0, 2**32))
 def test_changes_one_after_the_other_give_what_a_pass_from_scratch_gives(seed: int) -> None:
     """Whatever comes, changes and goes: fragments, names and problems are those of an agent that starts now."""

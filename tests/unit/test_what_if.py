@@ -34,6 +34,7 @@ from mcagent.model.errors import InputError
 from mcagent.model.facts import Facts
 from mcagent.model.objects import ApiObject, Kind, Snapshot
 from mcagent.model.resources import TunnelPort
+from tests.properties import costly
 from tests.unit.core_inputs import (
     HOME,
     cluster,
@@ -298,6 +299,7 @@ def really(before: Snapshot, texts: Iterable[str]) -> Snapshot:
     return apply_changes(before, [*(Upsert(kind=Kind.NODE, raw=raw) for raw in nodes.values()), *gone])
 
 
+@costly
 @given(st.lists(EVENTS, max_size=4, unique=True), SETTINGS)
 def test_what_is_told_is_what_applying_it_does(texts: list[str], settings: Config) -> None:
     """The assumed objects are those that the API would show, and the steps those that the agent would take."""
@@ -318,6 +320,7 @@ def test_what_is_told_is_what_applying_it_does(texts: list[str], settings: Confi
         assert answer.nothing
 
 
+@costly
 @given(st.lists(EVENTS, max_size=3, unique=True), SETTINGS)
 def test_nothing_is_lost_or_found_on_the_way(texts: list[str], settings: Config) -> None:
     """Shares are parts of one whole, before and after, and what moves is no more than there was."""
