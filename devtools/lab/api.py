@@ -23,6 +23,7 @@ import yaml
 from devtools.errors import LabError
 from devtools.nodes import netns
 from devtools.waiting import wait_until
+from mcagent.kube.sources.manifests import FastLoader
 
 Json = dict[str, object]
 PORT = 6443
@@ -153,7 +154,7 @@ class ApiClient:
         """Apply CRDs, those of the repository if none are given, and return when they are served."""
         base = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         plurals = []
-        for crd in crds or [yaml.safe_load(file.read_text()) for file in sorted(CRDS.glob("*.yaml"))]:
+        for crd in crds or [yaml.load(file.read_text(), FastLoader) for file in sorted(CRDS.glob("*.yaml"))]:  # noqa: S506 - it is safe
             query = "?fieldManager=mcagent-lab&force=true"
             self._ask("PATCH", f"{base}/{crd['metadata']['name']}{query}", crd, "application/apply-patch+yaml")
             version = crd["spec"]["versions"][0]["name"]

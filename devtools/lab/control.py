@@ -21,6 +21,7 @@ from devtools.lab.running import RunningLab, environment, get
 from devtools.lab.topology import Cluster
 from devtools.nodes import netns
 from devtools.waiting import wait_until
+from mcagent.kube.sources.manifests import FastLoader
 
 CLUSTER_SET = "lab"
 LEADER_NAMESPACE = "antrea-multicluster"  # of deploy/leader.yaml
@@ -138,7 +139,7 @@ class ControlPlane:
     def _grant(self, cluster: Cluster, role: str) -> None:
         """Apply accounts and roles of `deploy/`, and write a kubeconfig with the account's own token."""
         api = self._lab.api(cluster.name)
-        for raw in yaml.safe_load_all((DEPLOY / f"{role}.yaml").read_text()):
+        for raw in yaml.load_all((DEPLOY / f"{role}.yaml").read_text(), FastLoader):
             if raw and raw["kind"] in _RIGHTS:
                 api.apply(raw)
         for raw in _PODS if POLICIES in cluster.config and role == "member" else ():

@@ -221,10 +221,10 @@ def test_no_transit_between_remote_clusters(world: World, seed: int) -> None:
 def test_replies_never_leave_raw(world: World, seed: int) -> None:
     """When gateways have lost what they translated, replies are dropped, or translated by what else is known."""
 
-    def wanted(call: Call) -> bool:
+    def translated(call: Call) -> bool:
         return to_service(call) or not world.keeps_source(call.client, call.cluster)
 
-    for call in calls(world, Random(seed), 10, wanted=wanted):
+    for call in calls(world, Random(seed), 10, wanted=translated):
         talked = exchange(world, world.network, call, call.packet)
         serving = [g.name for g in world.cluster(call.cluster).gateways]
         calling = [g.name for g in world.cluster(call.client.cluster).gateways]

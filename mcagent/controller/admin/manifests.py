@@ -17,6 +17,7 @@ import yaml
 
 import mcagent
 from mcagent.kube.source import RawObject
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.errors import InputError
 
 MEMBER_NAMESPACE = "kube-system"
@@ -118,7 +119,7 @@ def _read(part: Part) -> list[RawObject]:
     directory = package / "manifests"  # of an installed package: pyproject.toml puts deploy/*.yaml there
     if not directory.is_dir():
         directory = package.parent / "deploy"
-    return list(yaml.safe_load_all((directory / f"{part}.yaml").read_text(encoding="utf-8")))
+    return list(yaml.load_all((directory / f"{part}.yaml").read_text(encoding="utf-8"), FastLoader))
 
 
 def _put_in(obj: RawObject, part: Part, site: Site) -> RawObject:
