@@ -131,10 +131,10 @@ class Score:
     alive: tuple[str, ...]
 
     @property
-    def percent(self) -> float:
-        """The share of killed mutants among those that a test could notice."""
+    def percent(self) -> float | None:
+        """The share of killed mutants among those that a test could notice; None if there was none."""
         counted = self.tried - self.equivalent
-        return 100.0 * (counted - len(self.alive)) / counted if counted else 100.0
+        return 100.0 * (counted - len(self.alive)) / counted if counted else None
 
 
 def scores(mutants: Iterable[Mutant], excused: Mapping[str, str], diffs: Mapping[str, str]) -> list[Score]:
@@ -161,10 +161,10 @@ def scores(mutants: Iterable[Mutant], excused: Mapping[str, str], diffs: Mapping
 def table(results: Iterable[Score]) -> str:
     """Return the scores as a Markdown table, as CONTRIBUTING.md has it."""
     lines = ["| package | mutants | tried | equivalent | killed | target |", "|---|---|---|---|---|---|"]
-    lines += [
-        f"| `{s.package}` | {s.made} | {s.tried} | {s.equivalent} | {s.percent:.1f} % | {TARGETS[s.package]} % |"
-        for s in results
-    ]
+    for score in results:
+        killed = "–" if score.percent is None else f"{score.percent:.1f} %"
+        cells = (score.made, score.tried, score.equivalent, killed, f"{TARGETS[score.package]} %")
+        lines.append(f"| `{score.package}` | {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 

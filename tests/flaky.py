@@ -48,11 +48,11 @@ class FlakyTests:
         self._lines: list[str] = []
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A module that cannot be imported is no question of time."""
+        """Note that a module could not be imported: that fails the run."""
         self._unmarked = self._unmarked or report.failed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the output of what failed."""
+        """Keep the output of a failed test."""
         if not report.failed:
             return
         if MARKER not in report.keywords:

@@ -20,7 +20,7 @@ settings.register_profile("nightly", deadline=None, max_examples=2000, print_blo
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 _SEARCHED = settings().max_examples
-# Worlds and real components shrink slowly: `ci` shows the example that failed as it was drawn.
+# Worlds and real components shrink slowly: `ci` prints the example that failed as it was drawn.
 _PHASES = [Phase.explicit, Phase.generate] if settings().derandomize else list(Phase)
 
 COSTLY = settings(
