@@ -162,7 +162,7 @@ def table(results: Iterable[Score]) -> str:
     """Return the scores as a Markdown table, as CONTRIBUTING.md has it."""
     lines = ["| package | mutants | tried | equivalent | killed | target |", "|---|---|---|---|---|---|"]
     for score in results:
-        killed = "–" if score.percent is None else f"{score.percent:.1f} %"
+        killed = "-" if score.percent is None else f"{score.percent:.1f} %"
         cells = (score.made, score.tried, score.equivalent, killed, f"{TARGETS[score.package]} %")
         lines.append(f"| `{score.package}` | {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
