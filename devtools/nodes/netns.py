@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from devtools.errors import LabError
+from devtools.waiting import slowness
 
 T = TypeVar("T")
 
@@ -34,24 +35,31 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end and return it with its output as text.
 
-    Raises LabError with the command's own words when it fails (and `check` is set), is not installed or
-    takes longer than `timeout` seconds.
+    Raises LabError with the command's own words when it fails (and `check` is set), is not installed or takes
+    longer than `timeout` seconds on an idle machine, or accordingly longer on a busy one.
     """
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            argv,
-            input=stdin if stdin is not None else "",
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            env=env,
-        )
+        with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env) as process:
+            try:
+                output, errors = process.communicate(stdin or "", timeout)
+            except subprocess.TimeoutExpired:
+                output, errors = _late(process, timeout * (slowness() - 1))
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LabError(f"{' '.join(argv)}: {error}") from None
-    if check and done.returncode:
-        raise LabError(f"{' '.join(argv)}: {(done.stderr or done.stdout).strip()} (status {done.returncode})")
-    return done
+    if check and process.returncode:
+        raise LabError(f"{' '.join(argv)}: {(errors or output).strip()} (status {process.returncode})")
+    return subprocess.CompletedProcess(argv, process.returncode, output, errors)
+
+
+def _late(process: subprocess.Popen[str], timeout: float) -> tuple[str, str]:
+    """Return what a late command prints, or end it after so many more seconds. Raises TimeoutExpired then."""
+    try:
+        return process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
 
 
 def exists(name: str) -> bool:
