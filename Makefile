@@ -12,7 +12,8 @@ SOME := -n $(shell echo $$(($$(nproc) * 3 / 2)))
 # Tests start very many processes of the same modules: compiled once, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 # Names this run of make: the flaky tests of all its suites are counted together (tests/flaky.py).
-export MCAGENT_TEST_RUN ?= $(shell date +%Y%m%d-%H%M%S)-$(shell echo $$PPID)
+MCAGENT_TEST_RUN := $(or $(MCAGENT_TEST_RUN),$(shell date +%Y%m%d-%H%M%S)-$(shell echo $$PPID))
+export MCAGENT_TEST_RUN
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo quick test test-all test-rest flaky lint inventory unit properties embedded kube antrea antrea-if-there contract lab attacks test-failover \
