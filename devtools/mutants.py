@@ -183,14 +183,14 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def mutmut(*arguments: str, quiet: bool = True) -> str:
+def mutmut(*arguments: str) -> str:
     """Run mutmut in the project; return what it prints. Raises CalledProcessError with its output."""
     command = [str(Path(sys.executable).with_name("mutmut")), *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=quiet, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.stderr.write((done.stdout or "")[-4000:] + (done.stderr or "")[-4000:])
+        sys.stderr.write(done.stdout[-4000:] + done.stderr[-4000:])
         done.check_returncode()
-    return done.stdout or ""
+    return done.stdout
 
 
 def make() -> None:

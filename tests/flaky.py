@@ -27,14 +27,10 @@ AGAIN = "MCAGENT_TEST_AGAIN"
 """Set while a test runs for the second time."""
 
 
-def records(run: str | None = None, base: Path = ROOT) -> Path:
-    """Return the directory of the records of `run` (default: this process's run)."""
-    return (
-        base
-        / ".cache"
-        / "flaky"
-        / (run or os.environ.get(RUN) or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
-    )
+def records(base: Path = ROOT) -> Path:
+    """Return the directory of the records of this process's run."""
+    run = os.environ.get(RUN) or f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return base / ".cache" / "flaky" / run
 
 
 class FlakyTests:
@@ -42,7 +38,7 @@ class FlakyTests:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._folder = records(base=config.rootpath)
+        self._folder = records(config.rootpath)
         self._failures: dict[str, str] = {}  # output by node ID, of tests with the marker
         self._unmarked = False
         self._lines: list[str] = []

@@ -336,7 +336,7 @@ class World:
         return Network(switches=Switches(self), tunnels=tunnels)
 
 
-# Worlds that differ in one thing have most of their entries in common, and most of their switches.
+# Worlds that differ in one thing have most of their entries in common.
 _CACHE = lru_cache(maxsize=1024)
 _base = _CACHE(pipeline.base)
 _cluster = _CACHE(pipeline.cluster)
@@ -348,25 +348,6 @@ _rules = _CACHE(pipeline.rules)
 _claimed_identities = _CACHE(pipeline.claimed_identities)
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The parts of a Node's pipeline, compared by identity: equal parts come out of the caches above as one."""
-
-    parts: tuple[pipeline.Entries, ...]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Parts) and list(map(id, self.parts)) == list(map(id, other.parts))
-
-    def __hash__(self) -> int:
-        return hash(tuple(map(id, self.parts)))
-
-
-@_CACHE
-def _switch(parts: _Parts) -> Switch:
-    flows = tuple(flow for part in parts.parts for flow in part.flows)
-    return Switch.of(flows, tuple(group for part in parts.parts for group in part.groups))
-
-
 class Switches(dict[str, Switch]):
     """The switches of a world's Nodes by name, each built when the first packet comes to it."""
 
@@ -375,7 +356,7 @@ class Switches(dict[str, Switch]):
         self.world = world
 
     def __missing__(self, name: str) -> Switch:
-        self[name] = _switch(_Parts(tuple(self.world.parts(self.world.nodes[name]))))
+        self[name] = Switch.of(*self.world.entries(self.world.nodes[name]))
         return self[name]
 
 

@@ -13,7 +13,7 @@ from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.errors import BackendError
 from mcagent.model.resources import Resource
 from tests.contract.inside import adds, as_mapping, make, steps_to
-from tests.properties import REAL
+from tests.properties import COSTLY
 
 
 @dataclass(kw_only=True)
@@ -69,7 +69,7 @@ class BackendContract:
     def test_from_any_set_to_any_other(self, case: Case) -> None:
         """Whatever was there, the steps to something else lead to just that."""
 
-        @REAL
+        @COSTLY
         @given(st.lists(st.lists(st.sampled_from(range(len(case.pool)))), min_size=1, max_size=3))
         def walk(sets: list[list[int]]) -> None:
             for indexes in sets:

@@ -21,7 +21,7 @@ from tests import policy_switch
 from tests.contract.real_switch import RealSwitch
 from tests.policies import policies, request, verdict_of
 from tests.policy_switch import flows_of
-from tests.properties import REAL
+from tests.properties import COSTLY
 
 pytestmark = pytest.mark.contract
 
@@ -65,7 +65,7 @@ def random_flows(random: Random) -> Iterator[Flow]:
         yield Flow(1, priority, match, tuple(actions), 1)
 
 
-@REAL
+@COSTLY
 @given(seed=st.integers(0, 2**32))
 def test_rules_of_policies_decide_the_same_way(ovs: OvsInstance, seed: int) -> None:
     """Requests leave by the same port, or are dropped alike; the dump gives the flows back."""
@@ -86,7 +86,7 @@ def test_rules_of_policies_decide_the_same_way(ovs: OvsInstance, seed: int) -> N
         switch.close()
 
 
-@REAL
+@COSTLY
 @given(seed=st.integers(0, 2**32))
 def test_conjunctive_matches_find_the_same_flow(ovs: OvsInstance, seed: int) -> None:
     """Each packet leaves by the port that the simulator says; the dump gives the flows back."""

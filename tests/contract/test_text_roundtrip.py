@@ -10,13 +10,13 @@ from devtools.nodes.ovs import OvsInstance
 from flows.parse import parse_flow, parse_group
 from flows.text import parse_flow_line, parse_group_line
 from tests.contract.real_switch import RealSwitch
-from tests.properties import REAL
+from tests.properties import COSTLY
 from tests.topologies import World, worlds
 
 pytestmark = pytest.mark.contract
 
 
-@REAL
+@COSTLY
 @given(world=worlds(min_clusters=2), data=st.data())
 def test_dump_equals_what_was_loaded(ovs: OvsInstance, world: World, data: st.DataObject) -> None:
     """Text and parsed values of every flow and group come back equal, so an unchanged flow never looks changed."""

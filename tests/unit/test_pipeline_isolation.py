@@ -148,7 +148,6 @@ def judge(world: World, node: Node, packet: Packet) -> bool:
     return bool(packet_walk.deliveries)
 
 
-@costly
 @given(junk())
 def test_nothing_else_is_forwarded(drawn: tuple[World, Node, Packet]) -> None:
     """A packet without a connection gets to a kernel at most once, and only if the topology allows it."""
