@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel import lane
+
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = f"""[tool.pytest.ini_options]
 pythonpath = [{str(ROOT)!r}]
@@ -102,3 +104,26 @@ def test_too_many_flaky_tests_fail_the_run(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "more than 3 in one run fail it" in done.stdout
     assert run(tmp_path, "-k", "alone and 5").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("selection", "counted"),
+    [
+        ("fine or alone and (1 or 2)", (1, 0, 2, 0)),
+        ("fine or has_no_marker", (1, 1, 0, 0)),
+        ("fine or never", (1, 1, 0, 0)),
+        ("absent", (0, 0, 0, 0)),
+    ],
+)
+def test_the_kernel_lane_counts_flaky_tests_apart(
+    tmp_path: Path, selection: str, counted: tuple[int, int, int, int]
+) -> None:
+    """Its report has the first run only; what passed alone must not fail the lane."""
+    report = tmp_path / "junit.xml"
+    done = run(tmp_path, "-k", selection, f"--junitxml={report}")
+    assert lane.counts(report, done.returncode) == counted
+
+
+def test_a_test_kernel_without_a_report_counts_as_a_failure(tmp_path: Path) -> None:
+    """It died, whatever its exit status says."""
+    assert lane.counts(tmp_path / "junit.xml", 0) == lane.counts(tmp_path / "junit.xml", 1) == (0, 1, 0, 0)

@@ -23,7 +23,7 @@ from devtools.lab.topology import DIRECT_PORT, POD_PORT, Cluster, Cni, Node, Und
 from devtools.nodes import netns, underlay
 from devtools.traffic import matrix, traffic
 from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
-from devtools.traffic.load import Kind, Load, Stream
+from devtools.traffic.load import Kind, Load, Outcome, Stream
 from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.facts import DatapathType
@@ -185,11 +185,11 @@ def load(lab: Lab) -> Iterator[Load]:
         yield running
 
 
-def lost(load: Load, since: float) -> dict[str, tuple[int, int]]:
-    """Return what was lost or broken since then, by stream."""
+def lost(load: Load, since: float) -> dict[str, Outcome]:
+    """Return the streams that lost or broke anything since then, by name."""
     time.sleep(0.5)  # what is under way is not lost
     report = load.report(since, time.monotonic() - 0.5)
-    return {n: (one.lost, one.broken) for n, one in report.streams.items() if one.lost or one.broken}
+    return {name: outcome for name, outcome in report.streams.items() if outcome.lost or outcome.broken}
 
 
 def silence(load: Load, since: float) -> float:
@@ -264,7 +264,7 @@ def test_a_device_that_somebody_removes_comes_back(lab: Lab, wire: Wire, load: L
     assert time.monotonic() - began < allowed(5)
     wait_until(lambda: established(lab, gateway.name), "sessions", timeout=40, interval=0.2)
     assert encryption(lab, gateway.name)["publicKey"] == before
-    assert not any(broken for _, broken in lost(load, began).values())
+    assert not any(outcome.broken for outcome in lost(load, began).values())
     faults.Settled(lab)
 
 
@@ -395,7 +395,7 @@ def test_rotation(lab: Lab, wire: Wire, load: Load, sides: tuple[int, ...]) -> N
     missing = lost(load, began)
     if len(lab.topology.clusters[0].gateways) > 1:
         assert missing == {}
-    assert not any(broken for _, broken in missing.values())
+    assert not any(outcome.broken for outcome in missing.values())
     assert silence(load, began) < allowed(1.0) * len(
         sides
     )  # on a busy machine; docs/encryption.md has measurements
