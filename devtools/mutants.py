@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import re
 import subprocess
@@ -186,7 +187,8 @@ def seconds(text: str) -> float:
 def mutmut(*arguments: str) -> str:
     """Run mutmut in the project; return what it prints. Raises CalledProcessError with its output."""
     command = [str(Path(sys.executable).with_name("mutmut")), *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = os.environ | {"HYPOTHESIS_PROFILE": "mutants"}  # tests/properties.py
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.stderr.write(done.stdout[-4000:] + done.stderr[-4000:])
         done.check_returncode()

@@ -3,6 +3,7 @@
 Owns every number of examples; tests name a constant of this module or nothing. `HYPOTHESIS_PROFILE` chooses:
 
 - `ci` (the default): the same examples on every run.
+- `mutants`: a fifth of the examples of `ci`, since `make mutants` runs each property for hundreds of mutants.
 - `nightly`: forty times as many, other ones on every run; a failure prints how to repeat it.
 """
 
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("mutants", derandomize=True, deadline=None, max_examples=10)
 settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

@@ -19,6 +19,7 @@ import pytest
 from devtools.errors import LabError
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
+from devtools.traffic import queues
 from devtools.traffic.load import Load, Report
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.facts import DatapathType
@@ -130,11 +131,14 @@ def outlive(lab: Lab, load: Load, settled: Settled, name: str) -> None:
     if row.counted is Counted.SILENCE and not row.lossless:
         row = replace(row, spell=SPELL)
     number = list(ROWS).index(name)
+    queues_before = queues.dropped(lab)
     one = failover.play(lab, load, settled, row, number)
-    told = f"{one.node}\n{words(one.during)}\nafter it:\n{words(one.after)}"
+    overflow = queues.since(queues_before, queues.dropped(lab))
+    told = f"{one.node}\n{words(one.during)}\nafter it:\n{words(one.after)}\nqueues dropped: {overflow}"
     assert failover.broken(one.during) == failover.broken(one.after) == 0, told
     if row.lossless:
-        assert lost(one.during) == lost(one.after) == 0, told
+        # docs/failover.md: a full receive queue loses packets before the userspace datapath sees them.
+        assert lost(one.during) + lost(one.after) <= sum(overflow.values()), told
     elif row.counted is not Counted.SILENCE:
         assert one.healed < BACK + one.after.stall, told
     elif not row.must:  # a link that loses some is left by chance sooner or later
